@@ -1,0 +1,75 @@
+# What a person does here, one word each. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+# Stamps: as long as the locks have not changed, a warm start installs nothing.
+RUNTIME := $(VENV)/.installed-runtime
+DEV := $(VENV)/.installed-dev
+# pip of the venv, or else the machine's own pip pointed at it: Debian leaves ensurepip out of python3.
+PIP = $$($(VENV)/bin/python -c 'import pip' 2>/dev/null && echo $(VENV)/bin/python || echo $(PYTHON)) -m pip --python $(VENV)/bin/python
+INSTALL = $(PIP) install --quiet --no-compile --disable-pip-version-check --no-input
+
+# make up GPUS=local        the cards of this machine instead of a simulated fleet
+# make up UP_ARGS="..."     any further option of `apportion up`
+GPUS ?=
+UP_ARGS ?=
+TEST_ARGS ?=
+
+.PHONY: help up test check format lock generate clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+up: $(RUNTIME) ## install what running needs, start everything, place the sample pods (Ctrl-C ends it)
+	@exec $(VENV)/bin/apportion up $(if $(GPUS),--gpus $(GPUS)) $(UP_ARGS)
+
+test: $(DEV) ## every test that this machine can run (TEST_ARGS="-k ledger")
+	@$(VENV)/bin/python -m pytest $(TEST_ARGS)
+
+check: $(DEV) ## format, lint, types, layers, tidy
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python -m pytest -q tests/tidy
+
+format: $(DEV) ## rewrite the files the way `make check` wants them
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+generate: $(DEV) ## JSON Schemas, asyncapi.yaml and the catalogue of events, from the Python structs
+	$(VENV)/bin/python schemas/generate.py
+
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --no-annotate
+lock: ## lock the dependencies anew (needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv" >&2; exit 1; }
+	$(LOCK) $(LOCK_ARGS) requirements/build.in pyproject.toml -o requirements/runtime.txt
+	$(LOCK) $(LOCK_ARGS) requirements/build.in pyproject.toml --extra dev -c requirements/runtime.txt -o requirements/dev.txt
+
+clean: ## remove what was installed and generated outside git
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find services schemas tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "apportion needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv --without-pip $(VENV) && { $(PIP) --version >/dev/null 2>&1 || $@ -m ensurepip >/dev/null 2>&1; } || { \
+	  rm -rf $(VENV); \
+	  echo "could not make $(VENV): $(PYTHON) has neither pip nor ensurepip. On Debian: apt install python3-venv" >&2; exit 1; }
+
+$(RUNTIME): requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
+	@echo "installing apportion into $(VENV) (once; under a minute)"
+	@$(INSTALL) --require-hashes -r requirements/runtime.txt
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV): requirements/dev.txt pyproject.toml | $(VENV)/bin/python
+	@echo "installing apportion and its tests into $(VENV) (once; about a minute)"
+	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@ $(RUNTIME)

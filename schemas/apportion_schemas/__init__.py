@@ -1,0 +1,105 @@
+"""The events of the ledger: what anyone who audits Apportion imports.
+
+Every fact about devices, pods and placements is one of these events, a CloudEvents 1.0 JSON
+document on a NATS subject. This package needs msgspec and the standard library only, so that an
+auditor, a billing job or a dashboard can read the ledger without installing a scheduler.
+
+Invariant: what `decode` accepts, `encode` writes back unchanged, and what it does not accept it
+names: an event is never skipped in silence.
+"""
+
+from apportion_schemas.allocation import AllocationFailed, SharesAllocated
+from apportion_schemas.binding import BindFailed, PodBound
+from apportion_schemas.catalogue import CATALOGUE, EventType, subject_of
+from apportion_schemas.cluster import (
+    NodeGone,
+    NodeObserved,
+    PodGroupObserved,
+    QueueObserved,
+    Taint,
+)
+from apportion_schemas.envelope import (
+    Event,
+    InvalidEvent,
+    UnknownEvent,
+    UnreadableEvent,
+    decode,
+    encode,
+)
+from apportion_schemas.inventory import Device, DeviceHealthChanged, Host, Mode, NodeReported
+from apportion_schemas.operations import (
+    DeviceCordoned,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeUncordoned,
+    PolicyChanged,
+)
+from apportion_schemas.placement import (
+    MigInstance,
+    NearMiss,
+    PlacementVoided,
+    PodPlaced,
+    PodRefused,
+    RefusalCode,
+    Score,
+    Share,
+)
+from apportion_schemas.workload import (
+    Ask,
+    DeviceConstraints,
+    NodeConstraints,
+    NodeExpression,
+    PodGone,
+    PodSubmitted,
+    PreferredTerm,
+    Shape,
+    Toleration,
+)
+
+__all__ = [
+    "CATALOGUE",
+    "AllocationFailed",
+    "Ask",
+    "BindFailed",
+    "Device",
+    "DeviceConstraints",
+    "DeviceCordoned",
+    "DeviceHealthChanged",
+    "DeviceUncordoned",
+    "Event",
+    "EventType",
+    "Host",
+    "InvalidEvent",
+    "MigInstance",
+    "Mode",
+    "NearMiss",
+    "NodeConstraints",
+    "NodeCordoned",
+    "NodeExpression",
+    "NodeGone",
+    "NodeObserved",
+    "NodeReported",
+    "NodeUncordoned",
+    "PlacementVoided",
+    "PodBound",
+    "PodGone",
+    "PodGroupObserved",
+    "PodPlaced",
+    "PodRefused",
+    "PodSubmitted",
+    "PolicyChanged",
+    "PreferredTerm",
+    "QueueObserved",
+    "RefusalCode",
+    "Score",
+    "Shape",
+    "Share",
+    "SharesAllocated",
+    "Taint",
+    "Toleration",
+    "UnknownEvent",
+    "UnreadableEvent",
+    "decode",
+    "encode",
+    "subject_of",
+]

@@ -1,0 +1,4 @@
+"""Fold, decide, append.
+
+The only writer of placements and refusals; every append is fenced by the server.
+"""

@@ -1,0 +1,1 @@
+"""Contract tests: one suite over every implementation of a port."""

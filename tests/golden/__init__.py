@@ -1,0 +1,1 @@
+"""Golden tests ask: can tomorrow read yesterday?"""

@@ -1,0 +1,1 @@
+"""Integration tests: real processes on a real nats-server."""

@@ -1,0 +1,1 @@
+"""Property tests ask: is the rule right for everything?"""

@@ -1,0 +1,1 @@
+"""Tidy tests: the repository obeys its own rules."""

@@ -1,0 +1,1 @@
+"""Unit tests ask: is this rule right?"""
