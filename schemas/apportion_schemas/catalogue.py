@@ -1,0 +1,175 @@
+"""Which event goes where, and who may write it: the one table of the ledger.
+
+Invariant: one event type has one writer and one kind of subject. The NATS permissions, the JSON
+Schemas, `asyncapi.yaml` and the table in the documentation all come from here.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from apportion_schemas.allocation import AllocationFailed, SharesAllocated
+from apportion_schemas.binding import BindFailed, PodBound
+from apportion_schemas.cluster import NodeGone, NodeObserved, PodGroupObserved, QueueObserved
+from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
+from apportion_schemas.operations import (
+    DeviceCordoned,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeUncordoned,
+    PolicyChanged,
+)
+from apportion_schemas.placement import PlacementVoided, PodPlaced, PodRefused
+from apportion_schemas.quantities import Payload
+from apportion_schemas.workload import PodGone, PodSubmitted
+
+SUBJECTS = "apportion.v1"
+TYPE_PREFIX = "apportion.dev/"
+
+
+class EventType(NamedTuple):
+    """One row: the payload, the subject below `apportion.v1`, its only writer, and the meaning."""
+
+    payload: type[Payload]
+    channel: str
+    key: Callable[[Any], str]
+    writer: str
+    readers: str
+    meaning: str
+    version: int = 1
+
+    @property
+    def name(self) -> str:
+        """The bare name, as in `PodPlaced`."""
+        return self.payload.__name__
+
+    @property
+    def type(self) -> str:
+        """The CloudEvents `type`, as in `apportion.dev/PodPlaced`."""
+        return TYPE_PREFIX + self.name
+
+
+def token(name: str) -> str:
+    """Encode any name as one NATS subject token, reversibly (`.` and wildcards cannot stand)."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def untoken(text: str) -> str:
+    """The name that `token` encoded."""
+    return unquote(text)
+
+
+def _node(data: Any) -> str:
+    return token(data.node)
+
+
+def _pod(data: Any) -> str:
+    return token(data.pod)
+
+
+def _uid(data: Any) -> str:
+    return token(data.uid)
+
+
+CATALOGUE: tuple[EventType, ...] = (
+    EventType(NodeReported, "inventory", _node, "agent", "all", "the whole inventory of a node"),
+    EventType(
+        DeviceHealthChanged, "inventory", _node, "agent", "all", "a device failed or recovered"
+    ),
+    EventType(
+        SharesAllocated, "allocation", _node, "agent", "all", "the containers have their shares"
+    ),
+    EventType(
+        AllocationFailed, "allocation", _node, "agent", "all", "the node could not hand them out"
+    ),
+    EventType(PodSubmitted, "workload", _uid, "watcher", "all", "a pod wants a place"),
+    EventType(PodGone, "workload", _uid, "watcher", "all", "a pod ended: its shares are free"),
+    EventType(
+        NodeObserved,
+        "cluster",
+        lambda data: "node." + token(data.node),
+        "watcher",
+        "all",
+        "a node as Kubernetes has it",
+    ),
+    EventType(
+        NodeGone,
+        "cluster",
+        lambda data: "node." + token(data.node),
+        "watcher",
+        "all",
+        "a node left the cluster",
+    ),
+    EventType(
+        PodGroupObserved,
+        "cluster",
+        lambda data: "group." + token(data.group),
+        "watcher",
+        "all",
+        "a gang and how many of it must start together",
+    ),
+    EventType(
+        QueueObserved,
+        "cluster",
+        lambda data: "queue." + token(data.queue),
+        "watcher",
+        "all",
+        "a queue, its weight and its limits",
+    ),
+    EventType(PodPlaced, "placement", _node, "scheduler", "all", "a pod has a node and shares"),
+    EventType(
+        PlacementVoided, "placement", _node, "scheduler", "all", "a placement came to nothing"
+    ),
+    EventType(PodRefused, "pending", _pod, "scheduler", "all", "no node fits, and why"),
+    EventType(PodBound, "binding", _node, "binder", "all", "the pod is bound to its node"),
+    EventType(BindFailed, "binding", _node, "binder", "all", "the binding was refused"),
+    EventType(
+        DeviceCordoned,
+        "operator",
+        lambda data: "device." + token(data.device),
+        "operator",
+        "all",
+        "a person took a device off offer",
+    ),
+    EventType(
+        DeviceUncordoned,
+        "operator",
+        lambda data: "device." + token(data.device),
+        "operator",
+        "all",
+        "a person put a device back on offer",
+    ),
+    EventType(
+        NodeCordoned,
+        "operator",
+        lambda data: "node." + token(data.node),
+        "operator",
+        "all",
+        "a person took a node off offer",
+    ),
+    EventType(
+        NodeUncordoned,
+        "operator",
+        lambda data: "node." + token(data.node),
+        "operator",
+        "all",
+        "a person put a node back on offer",
+    ),
+    EventType(
+        PolicyChanged,
+        "operator",
+        lambda data: "policy",
+        "operator",
+        "scheduler",
+        "how nodes and devices are preferred from now on",
+    ),
+)
+
+BY_TYPE = {row.type: row for row in CATALOGUE}
+BY_PAYLOAD = {row.payload: row for row in CATALOGUE}
+
+
+def subject_of(data: Payload) -> str:
+    """The NATS subject of an event with this payload, as in `apportion.v1.placement.node-1`."""
+    row = BY_PAYLOAD[type(data)]
+    return f"{SUBJECTS}.{row.channel}.{row.key(data)}"

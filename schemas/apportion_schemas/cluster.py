@@ -1,0 +1,64 @@
+"""What Kubernetes says of nodes, gangs and queues, as far as a decision needs it."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from apportion_schemas.quantities import (
+    CpuMilli,
+    HostMemoryMib,
+    Key,
+    Labels,
+    Name,
+    Natural,
+    Payload,
+    Priority,
+    Text,
+)
+
+
+class Taint(Payload, frozen=True):
+    """`spec.taints[]` of a node."""
+
+    key: Key
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    value: Text = ""
+
+
+class NodeObserved(Payload, frozen=True):
+    """A node of the cluster; amounts are `status.allocatable` less what other schedulers placed."""
+
+    node: Name
+    ready: bool
+    cpu_milli: CpuMilli
+    memory_mib: HostMemoryMib
+    pods: Natural
+    extended: dict[Key, Natural] = {}
+    labels: Labels = {}
+    taints: Annotated[tuple[Taint, ...], Meta(max_length=256)] = ()
+    unschedulable: bool = False
+
+
+class NodeGone(Payload, frozen=True):
+    """A node left the cluster."""
+
+    node: Name
+
+
+class PodGroupObserved(Payload, frozen=True):
+    """A gang: `min_available` of its pods are placed at once or none is (Volcano's `minMember`)."""
+
+    group: Name
+    min_available: Natural
+    min_tasks: dict[Name, Natural] = {}
+    queue: Name = "default"
+    priority: Priority = 0
+
+
+class QueueObserved(Payload, frozen=True):
+    """A Volcano queue: its weight and the most it may hold of each resource."""
+
+    queue: Name
+    weight: Natural = 1
+    capability: dict[Key, Natural] = {}
+    open: bool = True

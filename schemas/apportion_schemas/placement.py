@@ -1,0 +1,137 @@
+"""What was decided and why: the events that only a scheduler writes.
+
+A decision carries its explanation: a placement names the nodes it was preferred to, a refusal
+counts its causes. Refusals are codes with amounts; words are made from them at the edge.
+"""
+
+from enum import Enum
+from typing import Annotated
+
+from msgspec import Meta
+
+from apportion_schemas.quantities import (
+    CONTAINERS_MAX,
+    COUNT_MAX,
+    Cores,
+    MemoryMib,
+    Name,
+    Natural,
+    Payload,
+    Text,
+)
+
+
+class RefusalCode(str, Enum):
+    """Why one node or device did not fit, in the order in which the filters are tried."""
+
+    NODE_GONE = "NodeGone"
+    NODE_NOT_READY = "NodeNotReady"
+    NODE_CORDONED = "NodeCordoned"
+    TAINT_NOT_TOLERATED = "TaintNotTolerated"
+    NODE_LABELS_MISMATCH = "NodeLabelsMismatch"
+    CPU_INSUFFICIENT = "CpuInsufficient"
+    HOST_MEMORY_INSUFFICIENT = "HostMemoryInsufficient"
+    PODS_EXHAUSTED = "PodsExhausted"
+    EXTENDED_RESOURCE_INSUFFICIENT = "ExtendedResourceInsufficient"
+    NO_SUCH_DEVICE = "NoSuchDevice"
+    MODE_MISMATCH = "ModeMismatch"
+    TYPE_MISMATCH = "TypeMismatch"
+    UUID_MISMATCH = "UuidMismatch"
+    INDEX_MISMATCH = "IndexMismatch"
+    DEVICE_UNHEALTHY = "DeviceUnhealthy"
+    DEVICE_CORDONED = "DeviceCordoned"
+    DEVICE_IN_USE = "DeviceInUse"
+    SLOTS_EXHAUSTED = "SlotsExhausted"
+    CORES_INSUFFICIENT = "CoresInsufficient"
+    MEMORY_INSUFFICIENT = "MemoryInsufficient"
+    MIG_NO_PROFILE = "MigNoProfile"
+    MIG_SLICES_OCCUPIED = "MigSlicesOccupied"
+    TEMPLATE_NONE_FITS = "TemplateNoneFits"
+    NUMA_MISMATCH = "NumaMismatch"
+    DEVICES_TOO_FEW = "DevicesTooFew"
+    CONTAINERS_COLLIDE = "ContainersCollide"
+    GANG_INCOMPLETE = "GangIncomplete"
+    GANG_DOES_NOT_FIT = "GangDoesNotFit"
+
+
+class MigInstance(Payload, frozen=True):
+    """A MIG instance: the profile's name and the memory slices that it covers."""
+
+    profile: Name
+    start: Annotated[int, Meta(ge=0, lt=32)]
+    size: Annotated[int, Meta(ge=1, le=32)]
+
+
+class Share(Payload, frozen=True):
+    """What one container holds of one device.
+
+    `memory_mib` and `cores` are charged to the device. A MIG instance or a vNPU template says what
+    the container really gets where the device is cut in fixed pieces.
+    """
+
+    container: Name
+    device: Name
+    memory_mib: MemoryMib
+    cores: Cores
+    instance: MigInstance | None = None
+    template: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class Score(Payload, frozen=True):
+    """A node that fitted, with its total and the parts it came from; each part is 0 to 100."""
+
+    node: Name
+    total: float
+    parts: dict[Name, float] = {}
+
+
+class PodPlaced(Payload, frozen=True):
+    """A pod has a place. `previous` is the SHA-256 of the placement before it on that node.
+
+    `previous` is over the bytes of the whole message, so whoever reads `placement.<node>` can show
+    from the data alone that nothing was lost, reordered or rewritten. `fitting` of `nodes` could
+    have taken the pod; `runners_up` are the best of the others.
+    """
+
+    pod: Name
+    namespace: Name
+    name: Name
+    attempt: Natural
+    node: Name
+    shares: Annotated[tuple[Share, ...], Meta(max_length=CONTAINERS_MAX * COUNT_MAX)]
+    score: Score
+    runners_up: Annotated[tuple[Score, ...], Meta(max_length=8)] = ()
+    fitting: Natural = 0
+    nodes: Natural = 0
+    previous: Annotated[str, Meta(max_length=64)] = ""
+
+
+class PlacementVoided(Payload, frozen=True):
+    """A placement that came to nothing: its shares are free and the pod is pending again."""
+
+    pod: Name
+    attempt: Natural
+    node: Name
+    reason: Text
+    previous: Annotated[str, Meta(max_length=64)] = ""
+
+
+class NearMiss(Payload, frozen=True):
+    """A node (and device) that nearly fitted: what the filter needed and what there was."""
+
+    node: Name
+    code: RefusalCode
+    needed: Natural
+    available: Natural
+    device: Annotated[str, Meta(max_length=253)] = ""
+
+
+class PodRefused(Payload, frozen=True):
+    """No node fits. `reasons` counts nodes per code; written only when the set of codes changes."""
+
+    pod: Name
+    namespace: Name
+    name: Name
+    reasons: dict[RefusalCode, Natural]
+    nodes: Natural
+    nearest: Annotated[tuple[NearMiss, ...], Meta(max_length=8)] = ()

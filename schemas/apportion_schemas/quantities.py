@@ -1,0 +1,33 @@
+"""The bounded scalar types that events are made of.
+
+An event comes from outside, so every field has a limit here, once. Amounts are whole numbers with
+their unit in the field's name; a negative or absurd amount is refused when the event is decoded,
+before it can reach a fold.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+NAME_MAX = 253  # a Kubernetes DNS subdomain name
+TEXT_MAX = 1024  # free text: a reason, a message
+MEMORY_MIB_MAX = 1 << 24  # 16 TiB on one device
+COUNT_MAX = 64  # devices that one container may ask for, and devices of one node
+CONTAINERS_MAX = 128  # containers of one pod
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
+Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+Key = Annotated[str, Meta(max_length=316)]  # prefix/name of a label: 253 + 1 + 62
+MemoryMib = Annotated[int, Meta(ge=0, le=MEMORY_MIB_MAX)]
+HostMemoryMib = Annotated[int, Meta(ge=0, le=1 << 30)]
+CpuMilli = Annotated[int, Meta(ge=0, le=10_000_000)]
+Cores = Annotated[int, Meta(ge=0, le=10_000)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
+Priority = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
+Labels = dict[Key, Text]
+
+
+class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What every part of an event is: immutable, strict, and silent about its defaults."""

@@ -1,0 +1,138 @@
+"""What was asked for: pods, in terms that no longer depend on the dialect they were written in.
+
+The writer (watcher, or the command line where there is no Kubernetes) has already read resource
+names, units and defaults; `dialect` names the family it found, for whoever must answer in it.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from apportion_schemas.inventory import Mode
+from apportion_schemas.quantities import (
+    CONTAINERS_MAX,
+    COUNT_MAX,
+    Count,
+    CpuMilli,
+    HostMemoryMib,
+    Key,
+    Labels,
+    MemoryMib,
+    Name,
+    Natural,
+    Payload,
+    Percent,
+    Priority,
+    Text,
+)
+
+Names = Annotated[tuple[Name, ...], Meta(max_length=256)]
+
+
+class Ask(Payload, frozen=True):
+    """What one container wants: `count` different devices, and this much of each.
+
+    `memory_mib` is an amount and `memory_percent` a part of the device; exactly one is set (with
+    both unset, the whole memory). `cores` is the percent of the device's compute; 100 is the device
+    alone. `cap_memory`: an amount above the device's size means the whole device
+    (volcano.sh/vgpu-memory). `family` is the device catalogue's.
+    """
+
+    container: Name
+    family: Name
+    count: Count = 1
+    memory_mib: MemoryMib | None = None
+    memory_percent: Percent | None = None
+    cores: Percent = 0
+    cap_memory: bool = False
+    init: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether each device is wanted alone and entire."""
+        return self.cores == 100 and self.memory_mib is None and self.memory_percent in (None, 100)
+
+
+class DeviceConstraints(Payload, frozen=True):
+    """Which devices will do. An empty tuple is no constraint."""
+
+    modes: tuple[Mode, ...] = ()
+    use_types: Names = ()
+    nouse_types: Names = ()
+    use_ids: Names = ()
+    nouse_ids: Names = ()
+    indexes: Annotated[tuple[Annotated[int, Meta(ge=0, lt=COUNT_MAX)], ...], Meta(max_length=64)] = ()
+    numa_bind: bool = False
+
+
+class Toleration(Payload, frozen=True):
+    """`spec.tolerations[]` of a pod."""
+
+    key: Key = ""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: Text = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+
+class NodeExpression(Payload, frozen=True):
+    """One match expression of a node selector term."""
+
+    key: Key
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: Annotated[tuple[Text, ...], Meta(max_length=256)] = ()
+
+
+Term = Annotated[tuple[NodeExpression, ...], Meta(max_length=64)]
+
+
+class PreferredTerm(Payload, frozen=True):
+    """A preferred node affinity: a node that matches the term gains the weight."""
+
+    weight: Annotated[int, Meta(ge=1, le=100)]
+    term: Term
+
+
+class NodeConstraints(Payload, frozen=True):
+    """What the pod needs of a node beside devices; the fields of a Kubernetes pod spec.
+
+    `required` is a disjunction of terms, each a conjunction of expressions.
+    """
+
+    cpu_milli: CpuMilli = 0
+    memory_mib: HostMemoryMib = 0
+    extended: dict[Key, Natural] = {}
+    selector: Labels = {}
+    required: Annotated[tuple[Term, ...], Meta(max_length=64)] = ()
+    preferred: Annotated[tuple[PreferredTerm, ...], Meta(max_length=64)] = ()
+    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=256)] = ()
+
+
+class Shape(Payload, frozen=True):
+    """All that decides where a pod may go. Pods of one shape are one class to the scheduler."""
+
+    asks: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
+    devices: DeviceConstraints = DeviceConstraints()
+    node: NodeConstraints = NodeConstraints()
+    node_policy: Annotated[str, Meta(max_length=64)] = ""
+    device_policy: Annotated[str, Meta(max_length=64)] = ""
+
+
+class PodSubmitted(Payload, frozen=True):
+    """A pod wants a place. `uid` is `metadata.uid`; `group` is `namespace/name` of its gang."""
+
+    uid: Name
+    namespace: Name
+    name: Name
+    shape: Shape
+    dialect: Name
+    priority: Priority = 0
+    group: Text = ""
+    task: Text = ""
+    owner: Text = ""
+
+
+class PodGone(Payload, frozen=True):
+    """A pod finished, failed, was deleted or evicted: what it held is free."""
+
+    uid: Name
+    reason: Text = ""
