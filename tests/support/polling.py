@@ -1,0 +1,41 @@
+"""Waiting for a condition: the one place in the tests that may sleep.
+
+A test names what it waits for and how long at most; it goes on as soon as the condition holds, and
+otherwise fails with the last value seen.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+INTERVAL_S = 0.02
+
+
+def wait_until(
+    check: Callable[[], T], what: str, *, timeout_s: float = 15, interval_s: float = INTERVAL_S
+) -> T:
+    """The first truthy result of `check`; AssertionError naming `what` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not (seen := check()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s} s for {what}; last seen: {seen!r}")
+        time.sleep(interval_s)
+    return seen
+
+
+async def until(
+    check: Callable[[], Awaitable[T]],
+    what: str,
+    *,
+    timeout_s: float = 15,
+    interval_s: float = INTERVAL_S,
+) -> T:
+    """The first truthy result of awaiting `check`; AssertionError naming `what` after that."""
+    deadline = time.monotonic() + timeout_s
+    while not (seen := await check()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s} s for {what}; last seen: {seen!r}")
+        await asyncio.sleep(interval_s)
+    return seen

@@ -1,0 +1,80 @@
+"""Sizes: a function fits on a screen, a file into a head.
+
+A function over the soft limit is listed with its size in `long_functions.toml`; the list may only
+shrink. A docstring is not counted: explaining is not complexity.
+"""
+
+import ast
+import statistics
+from collections.abc import Iterator, Mapping
+
+from tests.tidy.offence import Offence
+
+FUNCTION_SOFT = 40
+FUNCTION_HARD = 70
+FILE_HARD = 600
+FILE_MEDIAN = 150
+FILE_TRIVIAL = 10  # package markers would pull the median down
+
+
+def functions(source: str) -> Iterator[tuple[str, int, int]]:
+    """Qualified name, first line and size in lines (docstring left out) of every function."""
+
+    def visit(node: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield prefix + child.name, child.lineno, _size(child)
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield from visit(child, f"{prefix}{child.name}.")
+            else:
+                yield from visit(child, prefix)
+
+    yield from visit(ast.parse(source), "")
+
+
+def _size(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    first = function.body[0]
+    if isinstance(first, ast.Expr) and ast.get_docstring(function, clean=False) is not None:
+        lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return lines
+
+
+def long_functions(path: str, source: str, listed: Mapping[str, int]) -> Iterator[Offence]:
+    """Functions over the hard limit, or over the soft one and not listed with their size."""
+    for name, line, size in functions(source):
+        key = f"{path}::{name}"
+        if size > FUNCTION_HARD:
+            yield Offence(path, line, f"{name} has {size} lines; {FUNCTION_HARD} is the hard limit")
+        elif size > FUNCTION_SOFT and size > listed.get(key, 0):
+            allowed = listed.get(key, FUNCTION_SOFT)
+            yield Offence(
+                path, line, f"{name} has {size} lines where {allowed} are allowed: split it"
+            )
+        elif key in listed and size < listed[key]:
+            yield Offence(
+                path, line, f"{name} shrank to {size}: lower or remove its entry in the list"
+            )
+
+
+def stale_entries(sources: Mapping[str, str], listed: Mapping[str, int]) -> Iterator[Offence]:
+    """Entries of the list whose function is gone."""
+    known = {
+        f"{path}::{name}" for path, source in sources.items() for name, *_ in functions(source)
+    }
+    for key in sorted(set(listed) - known):
+        yield Offence(
+            key.split("::")[0], 0, f"{key} is listed as long but does not exist: remove it"
+        )
+
+
+def long_files(sources: Mapping[str, str]) -> Iterator[Offence]:
+    """Files over the hard limit, and a median that drifted."""
+    lengths = {path: source.count("\n") for path, source in sources.items()}
+    for path, lines in lengths.items():
+        if lines > FILE_HARD:
+            yield Offence(path, lines, f"{lines} lines; {FILE_HARD} is the hard limit: split it")
+    counted = [lines for lines in lengths.values() if lines >= FILE_TRIVIAL]
+    if counted and statistics.median(counted) > FILE_MEDIAN:
+        median = statistics.median(counted)
+        yield Offence(".", 0, f"the median file has {median} lines; at most {FILE_MEDIAN}")

@@ -1,0 +1,69 @@
+"""The repository obeys its own rules: each rule over every file."""
+
+import tomllib
+from collections.abc import Iterable
+
+from tests.tidy import purity, sizes, tree, words
+from tests.tidy.offence import Offence
+
+SOURCES = tree.python_files()
+LISTED: dict[str, int] = tomllib.loads((tree.ROOT / "tests/tidy/long_functions.toml").read_text())
+
+
+def none(offences: Iterable[Offence]) -> None:
+    """Fail with one line per offence."""
+    found = sorted(offences)
+    assert not found, f"{len(found)} offences:\n" + "\n".join(map(str, found))
+
+
+def test_the_rules_see_the_repository() -> None:
+    """Guards the guards: a wrong root would make every rule pass."""
+    assert "services/apportion/__init__.py" in SOURCES
+    assert "tests/tidy/test_repository.py" in SOURCES
+    assert "pyproject.toml" in tree.text_files()
+    assert ".ci/run" in tree.text_files()
+
+
+def test_functions_fit_on_a_screen() -> None:
+    """Over the hard limit never; over the soft limit only as listed."""
+    none(o for path, source in SOURCES.items() for o in sizes.long_functions(path, source, LISTED))
+
+
+def test_the_list_of_long_functions_only_shrinks() -> None:
+    """An entry whose function is gone must go too."""
+    none(sizes.stale_entries(SOURCES, LISTED))
+
+
+def test_files_fit_into_a_head() -> None:
+    """No file over the hard limit, and the median stays low."""
+    none(sizes.long_files(SOURCES))
+
+
+def test_modules_and_tests_say_what_they_are_for() -> None:
+    """A reader learns why from the first lines."""
+    none(o for path, source in SOURCES.items() for o in words.docstrings(path, source))
+
+
+def test_names_say_what_is_inside() -> None:
+    """A vague name collects unrelated things."""
+    none(o for path in tree.files() for o in words.vague_name(path))
+
+
+def test_unfinished_work_has_an_issue() -> None:
+    """A mark without a number is forgotten."""
+    none(o for path, text in tree.text_files().items() for o in words.open_tasks(path, text))
+
+
+def test_nothing_names_this_machine() -> None:
+    """What is true only here does not belong to everyone."""
+    none(o for path, text in tree.text_files().items() for o in words.machine_words(path, text))
+
+
+def test_core_and_schemas_are_pure() -> None:
+    """Same log, same decision, under any hash seed."""
+    none(o for path, source in SOURCES.items() for o in purity.impure(path, source))
+
+
+def test_no_test_waits_for_a_duration() -> None:
+    """A sleep is too short on a slow machine and too long on every other."""
+    none(o for path, source in SOURCES.items() for o in purity.sleeps(path, source))

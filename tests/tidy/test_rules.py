@@ -1,0 +1,166 @@
+"""Every tidy rule fails on a planted offence, and lets the honest case pass."""
+
+import textwrap
+
+import pytest
+
+from tests.tidy import purity, sizes, words
+
+CORE = "services/apportion/core/planted.py"
+TEST = "tests/unit/test_planted.py"
+
+
+def function_of(lines: int) -> str:
+    """Source of a function `f` of that many lines, its docstring not counted."""
+    return 'def f():\n    """Says\n    much.\n    """\n' + "    x = 1\n" * (lines - 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "listed", "offends"),
+    [
+        (40, {}, False),
+        (41, {}, True),
+        (50, {f"{CORE}::f": 50}, False),
+        (51, {f"{CORE}::f": 50}, True),
+        (49, {f"{CORE}::f": 50}, True),
+        (71, {f"{CORE}::f": 71}, True),
+    ],
+)
+def test_function_limit_and_ratchet(*, lines: int, listed: dict[str, int], offends: bool) -> None:
+    """Soft limit, listed size, growth, shrinkage left unlisted, and the hard limit."""
+    assert bool(list(sizes.long_functions(CORE, function_of(lines), listed))) == offends
+
+
+def test_method_and_nested_names() -> None:
+    """A listed name is unambiguous."""
+    source = "class A:\n    def f(self):\n        def g():\n            pass\n"
+    assert [name for name, *_ in sizes.functions(source)] == ["A.f", "A.f.g"]
+
+
+def test_entry_of_a_vanished_function() -> None:
+    """The list cannot keep room for later."""
+    assert list(sizes.stale_entries({CORE: function_of(3)}, {f"{CORE}::g": 50}))
+    assert not list(sizes.stale_entries({CORE: function_of(3)}, {f"{CORE}::f": 50}))
+
+
+def test_file_limit_and_median() -> None:
+    """One file too long; and many that are merely long."""
+    assert len(list(sizes.long_files({"a.py": "x\n" * 601, "b.py": "x\n" * 20}))) == 2
+    assert len(list(sizes.long_files({"a.py": "x\n" * 151, "b.py": "\n"}))) == 1
+    assert not list(sizes.long_files({"a.py": "x\n" * 600, "b.py": "x\n" * 20, "c.py": "x\n" * 20}))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["x = 1\n", '"""Stuff."""\n', '"""Holds the events of the ledger"""\n', "# a comment only\n"],
+)
+def test_module_docstring_of_a_sentence(source: str) -> None:
+    """Missing, a word, or half a sentence."""
+    assert list(words.docstrings(CORE, source))
+    assert not list(words.docstrings(CORE, '"""Holds the events of the ledger."""\n' + source))
+
+
+def test_test_docstring() -> None:
+    """A bare test offends in tests, and only there."""
+    source = '"""Holds tests of the ledger."""\nasync def test_x():\n    pass\n'
+    assert list(words.docstrings(TEST, source))
+    assert not list(words.docstrings(CORE, source))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["services/apportion/core/utils.py", "tests/support/pod_helpers.py", "services/base/x.py"],
+)
+def test_vague_name(path: str) -> None:
+    """In a module, inside a longer name, in a folder."""
+    assert list(words.vague_name(path))
+
+
+def test_telling_name() -> None:
+    """A word that only contains a vague one is fine."""
+    assert not list(words.vague_name("services/apportion/core/database.py"))
+
+
+def test_unfinished_work() -> None:
+    """Offends without the number of an issue."""
+    mark = "TO" + "DO"
+    assert list(words.open_tasks(CORE, f"# {mark} later\n"))
+    assert list(words.open_tasks(CORE, f"# {mark}(me): #5\n"))
+    assert not list(words.open_tasks(CORE, f"# {mark} (#5) later\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url https://py" + "pi.org/simple",
+        "deb http://deb.debian" + ".org/debian bookworm main",
+        "FROM ghcr" + ".io/somebody/thing",
+        "open('/wo" + "rk/main/x')",
+        "cd /ro" + "ot/.cache",
+        "cp x /ho" + "me/ann/",
+    ],
+)
+def test_words_of_one_machine(line: str) -> None:
+    """Registries, mirrors and folders."""
+    assert list(words.machine_words("deploy/x", line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "docker.com/vcuda-core: 10",
+        "https://github.com/apportion/work/root",
+        "read_only: true  # root filesystem",
+        "the network and the root of the tree",
+    ],
+)
+def test_words_of_everyone(line: str) -> None:
+    """Resource names, addresses to follow and plain words pass."""
+    assert not list(words.machine_words("deploy/x", line))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "hash('a')",
+        "id(x)",
+        "open('f')",
+        "print('x')",
+        "[x for x in {1, 2}]",
+        "for x in set(names):\n    pass",
+    ],
+)
+def test_impure_core(statement: str) -> None:
+    """Offends in core; is nobody's business in a service."""
+    assert list(purity.impure(CORE, statement))
+    assert not list(purity.impure("services/apportion/cli/planted.py", statement))
+
+
+def test_pure_core() -> None:
+    """A sorted set and a membership test have one answer."""
+    assert not list(purity.impure(CORE, "[x for x in sorted({1, 2})]\n1 in {1, 2}\n"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.sleep(1)",
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0.1)",
+        "from time import sleep as nap\nnap(delay)",
+    ],
+)
+def test_sleep_in_a_test(source: str) -> None:
+    """However it is imported; not in a service, and not in the one polling module."""
+    assert list(purity.sleeps(TEST, source))
+    assert not list(purity.sleeps("services/apportion/agent/planted.py", source))
+    assert not list(purity.sleeps(purity.POLLING, source))
+
+
+def test_giving_way_is_no_sleep() -> None:
+    """Zero seconds only lets other tasks run."""
+    source = textwrap.dedent("""
+        import asyncio
+        async def f():
+            await asyncio.sleep(0)
+    """)
+    assert not list(purity.sleeps(TEST, source))

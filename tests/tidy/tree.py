@@ -1,0 +1,47 @@
+"""Which files the tidy rules look at: everything that could be committed, found without git.
+
+A source archive has no git, and an uncommitted file must already obey.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HIDDEN_BUT_OURS = {".ci", ".github"}
+NOT_OURS = {"__pycache__", "build", "dist"}
+TEXT_SUFFIXES = {
+    ".cfg", ".conf", ".css", ".html", ".in", ".js", ".json", ".md", ".py", ".sh", ".tf", ".toml",
+    ".tpl", ".txt", ".yaml", ".yml", "",
+}  # fmt: skip
+
+
+def files() -> Iterator[str]:
+    """Paths of all our files relative to the root, in a fixed order."""
+    for folder, subfolders, names in os.walk(ROOT):
+        subfolders[:] = sorted(
+            name
+            for name in subfolders
+            if name in HIDDEN_BUT_OURS
+            or not (name.startswith(".") or name in NOT_OURS or name.endswith(".egg-info"))
+        )
+        for name in sorted(names):
+            yield os.path.relpath(Path(folder) / name, ROOT)
+
+
+def python_files() -> dict[str, str]:
+    """Path to source of every Python file."""
+    return {path: (ROOT / path).read_text() for path in files() if path.endswith(".py")}
+
+
+def text_files() -> dict[str, str]:
+    """Path to text of every file that people read; whatever is not UTF-8 is not text."""
+    found: dict[str, str] = {}
+    for path in files():
+        if Path(path).suffix not in TEXT_SUFFIXES:
+            continue
+        try:
+            found[path] = (ROOT / path).read_text()
+        except UnicodeDecodeError:
+            continue
+    return found

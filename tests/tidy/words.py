@@ -1,0 +1,65 @@
+"""Words: modules say why they exist, tests what they are for, and no file names this machine.
+
+Text that would only be true here (a registry's host, somebody's folder) must not be committed.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from tests.tidy.offence import Offence
+
+SENTENCE_WORDS = 4
+VAGUE_NAMES = {"util", "utils", "common", "manager", "helper", "helpers", "base", "misc"}
+OPEN_TASK = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\s*\(#\d+\))")
+# Written so that no pattern matches itself.
+REGISTRY_HOSTS = re.compile(
+    r"(pypi|pythonhosted|npmjs|crates|rubygems|debian|docker|quay|ghcr)[.](org|com|io)(?=[/:\"'\s]|$)"
+)
+# An address that a reader may follow, or a name that is a label rather than a registry.
+HOSTS_ALLOWED = re.compile(r"docker[.]com/(vcuda|resource)|docker[.]io/library/")
+MACHINE_PATHS = re.compile(r"(?<![\w.~}/-])/(work|root|home/\w+|Users/\w+)(/|(?=[\"'\s]|$))")
+
+
+def docstrings(path: str, source: str) -> Iterator[Offence]:
+    """Modules without a docstring of a sentence; tests without a docstring."""
+    tree = ast.parse(source)
+    opening = (ast.get_docstring(tree) or "").strip()
+    if len(opening.split()) < SENTENCE_WORDS or opening[-1] not in ".?!:":
+        yield Offence(path, 1, "the module must open with a docstring: a sentence on why it exists")
+    if not path.startswith("tests/"):
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if node.name.startswith("test_") and not ast.get_docstring(node):
+            yield Offence(path, node.lineno, f"{node.name} must say its intent in a docstring")
+
+
+def vague_name(path: str) -> Iterator[Offence]:
+    """Modules and packages whose name says nothing about what belongs in them."""
+    for part in PurePath(path).with_suffix("").parts:
+        vague = VAGUE_NAMES.intersection(part.lower().split("_"))
+        if vague:
+            yield Offence(path, 0, f"{min(vague)!r} says nothing: name it for what it holds")
+
+
+def open_tasks(path: str, text: str) -> Iterator[Offence]:
+    """Marks of unfinished work that no issue keeps track of."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if OPEN_TASK.search(line):
+            yield Offence(
+                path, number, "unfinished work needs its issue's number: write (#12) behind"
+            )
+
+
+def machine_words(path: str, text: str) -> Iterator[Offence]:
+    """Hosts of package registries and folders of one machine."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if REGISTRY_HOSTS.search(HOSTS_ALLOWED.sub("", line)):
+            yield Offence(
+                path, number, "names a package registry: leave that to the machine's settings"
+            )
+        if MACHINE_PATHS.search(line):
+            yield Offence(path, number, "names a folder of one machine: make it relative")
