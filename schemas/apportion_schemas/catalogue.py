@@ -158,7 +158,7 @@ CATALOGUE: tuple[EventType, ...] = (
     EventType(
         PolicyChanged,
         "operator",
-        lambda data: "policy",
+        lambda _: "policy",
         "operator",
         "scheduler",
         "how nodes and devices are preferred from now on",

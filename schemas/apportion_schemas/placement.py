@@ -4,7 +4,7 @@ A decision carries its explanation: a placement names the nodes it was preferred
 counts its causes. Refusals are codes with amounts; words are made from them at the edge.
 """
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta
@@ -21,7 +21,7 @@ from apportion_schemas.quantities import (
 )
 
 
-class RefusalCode(str, Enum):
+class RefusalCode(StrEnum):
     """Why one node or device did not fit, in the order in which the filters are tried."""
 
     NODE_GONE = "NodeGone"

@@ -13,6 +13,7 @@ NAME_MAX = 253  # a Kubernetes DNS subdomain name
 TEXT_MAX = 1024  # free text: a reason, a message
 MEMORY_MIB_MAX = 1 << 24  # 16 TiB on one device
 COUNT_MAX = 64  # devices that one container may ask for, and devices of one node
+WHOLE = 100  # percent
 CONTAINERS_MAX = 128  # containers of one pod
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]

@@ -12,6 +12,7 @@ from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
     COUNT_MAX,
+    WHOLE,
     Count,
     CpuMilli,
     HostMemoryMib,
@@ -26,6 +27,7 @@ from apportion_schemas.quantities import (
     Text,
 )
 
+Index = Annotated[int, Meta(ge=0, lt=COUNT_MAX)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=256)]
 
 
@@ -50,7 +52,9 @@ class Ask(Payload, frozen=True):
     @property
     def whole(self) -> bool:
         """Whether each device is wanted alone and entire."""
-        return self.cores == 100 and self.memory_mib is None and self.memory_percent in (None, 100)
+        return (
+            self.cores == WHOLE and self.memory_mib is None and self.memory_percent in (None, WHOLE)
+        )
 
 
 class DeviceConstraints(Payload, frozen=True):
@@ -61,7 +65,7 @@ class DeviceConstraints(Payload, frozen=True):
     nouse_types: Names = ()
     use_ids: Names = ()
     nouse_ids: Names = ()
-    indexes: Annotated[tuple[Annotated[int, Meta(ge=0, lt=COUNT_MAX)], ...], Meta(max_length=64)] = ()
+    indexes: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
     numa_bind: bool = False
 
 
@@ -107,7 +111,7 @@ class NodeConstraints(Payload, frozen=True):
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=256)] = ()
 
 
-class Shape(Payload, frozen=True):
+class Shape(Payload, frozen=True, weakref=True):
     """All that decides where a pod may go. Pods of one shape are one class to the scheduler."""
 
     asks: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()

@@ -1,0 +1,113 @@
+"""The device catalogue: what is known of each family, as data.
+
+One TOML file per vendor beside this module says how its devices may be cut: the MIG profiles of a
+model with the memory slices that they may start at, the vNPU templates of a chip, the type names
+that users write. A new vendor is a new file; only a new way of cutting needs code.
+
+Invariant: the catalogue is read once, at import, and never changes.
+"""
+
+import re
+import tomllib
+from functools import lru_cache
+from importlib import resources
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+
+class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A MIG profile: the memory of an instance, and the slices `[start, start + size)` it takes."""
+
+    name: str
+    memory_mib: int
+    size: int
+    starts: tuple[int, ...]
+
+    @property
+    def masks(self) -> tuple[int, ...]:
+        """Each placement as a bit mask of memory slices, in the order of preference."""
+        return tuple(((1 << self.size) - 1) << start for start in self.starts)
+
+
+class Model(Struct, frozen=True, forbid_unknown_fields=True):
+    """A model of a family, recognised by any of the names in `match`; profiles small to large."""
+
+    match: tuple[str, ...]
+    profiles: tuple[MigProfile, ...] = ()
+
+
+class Template(Struct, frozen=True, forbid_unknown_fields=True):
+    """A vNPU template: memory in MiB, AI cores and AI CPUs."""
+
+    name: str
+    memory_mib: int
+    cores: int
+    cpu: int = 0
+
+
+class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Devices that one resource name asks for."""
+
+    name: str
+    title: str
+    cores: Annotated[int, Meta(ge=1)] = 100
+    template_cpu: int = 0
+    templates: tuple[Template, ...] = ()
+    models: tuple[Model, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+class _Vendor(Struct, forbid_unknown_fields=True):
+    family: tuple[Family, ...]
+
+
+def _read() -> dict[str, Family]:
+    families: dict[str, Family] = {}
+    files = (f for f in resources.files(__name__).iterdir() if f.name.endswith(".toml"))
+    for file in sorted(files, key=lambda f: f.name):
+        vendor = msgspec.convert(tomllib.loads(file.read_text("utf-8")), _Vendor)
+        families.update((family.name, family) for family in vendor.family)
+    return families
+
+
+FAMILIES = _read()
+_TYPES = frozenset(name.lower() for family in FAMILIES.values() for name in family.types)
+_TOKEN = re.compile(r"[a-z0-9.]+(?:-\d\b)?")  # "ascend910b4-1" is one name, "a100-sxm4" two
+
+
+def template_of(family: str, name: str) -> Template | None:
+    """The vNPU template of that name, or None."""
+    known = FAMILIES.get(family)
+    return next((t for t in known.templates if t.name == name), None) if known else None
+
+
+def normal(model: str) -> str:
+    """A model's name as it is compared: lower case, words joined by hyphens."""
+    return "-".join(model.lower().split())
+
+
+@lru_cache(maxsize=1024)
+def mig_profiles(family: str, model: str) -> tuple[MigProfile, ...]:
+    """The MIG profiles of a device, smallest first; empty where the model has none."""
+    known = FAMILIES.get(family)
+    wanted = normal(model)
+    for candidate in known.models if known else ():
+        if any(normal(name) in wanted for name in candidate.match):
+            return candidate.profiles
+    return ()
+
+
+@lru_cache(maxsize=4096)
+def type_matches(pattern: str, model: str) -> bool:
+    """Whether a type that a user wrote means this model (`nvidia.com/use-gputype`).
+
+    Case does not count. A whole name comes before a substring: `A10` does not mean an A100, nor
+    `910B4` a 910B4-1, because each is a type of its own; `SXM4` is none and is looked for inside.
+    """
+    wanted, whole = normal(pattern), normal(model)
+    tokens = _TOKEN.findall(whole)
+    if wanted == whole or wanted in tokens or "ascend" + wanted in tokens:
+        return True
+    return wanted not in _TYPES and wanted in whole

@@ -1,0 +1,68 @@
+"""Charging a share to a device and giving it back: the arithmetic that must never be wrong.
+
+Invariant: `release` is the exact inverse of `occupy`, and `occupy` refuses whatever the device
+does not have free, so no order of events oversells a device.
+"""
+
+from apportion.core.devices.catalogue import FAMILIES, template_of
+from apportion.core.ledger.state import DeviceState
+from apportion_schemas import Device, Share
+
+
+class Oversold(Exception):
+    """A share asks for more than the device has free."""
+
+
+def slice_mask(share: Share) -> int:
+    """The MIG memory slices that the share covers, as a bit mask; 0 outside MIG."""
+    instance = share.instance
+    return ((1 << instance.size) - 1) << instance.start if instance else 0
+
+
+def template_cpu(share: Share, state: DeviceState) -> int:
+    """The AI CPUs that the share's vNPU template takes; 0 outside vNPU."""
+    if share.template is None:
+        return 0
+    template = template_of(state.device.family, share.template)
+    return template.cpu if template else 0
+
+
+def template_cpu_of(device: Device) -> int:
+    """The AI CPUs that the device has for templates; 0 where it is not cut by templates."""
+    known = FAMILIES.get(device.family)
+    return known.template_cpu if known else 0
+
+
+def occupy(state: DeviceState, share: Share) -> None:
+    """Charge the share to the device.
+
+    Raises:
+        Oversold: names the quantity, what was needed and what was free; nothing was charged.
+    """
+    mask = slice_mask(share)
+    cpu = template_cpu(share, state)
+    for quantity, needed, available in (
+        ("slots", 1, state.slots_free),
+        ("memory_mib", share.memory_mib, state.memory_free_mib),
+        ("cores", share.cores, state.cores_free),
+        ("template_cpu", cpu, state.template_cpu_free),
+        ("slices", (mask & state.slices).bit_count(), 0),
+    ):
+        if needed > available:
+            raise Oversold(
+                f"device {state.device.id}: {quantity} needed {needed}, available {available}"
+            )
+    state.slots_free -= 1
+    state.memory_free_mib -= share.memory_mib
+    state.cores_free -= share.cores
+    state.template_cpu_free -= cpu
+    state.slices |= mask
+
+
+def release(state: DeviceState, share: Share) -> None:
+    """Give back what `occupy` charged."""
+    state.slots_free += 1
+    state.memory_free_mib += share.memory_mib
+    state.cores_free += share.cores
+    state.template_cpu_free += template_cpu(share, state)
+    state.slices &= ~slice_mask(share)

@@ -1,0 +1,1 @@
+"""The state that the ledger folds to, and the one function that changes it."""

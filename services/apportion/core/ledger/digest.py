@@ -1,0 +1,81 @@
+"""One number that says whether two readers hold the same state.
+
+Invariant: the digest depends on what the ledger said and on nothing else: not on the order in
+which nodes were learnt, the hash seed, or the machine.
+"""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from apportion.core.ledger.state import DeviceState, GroupState, NodeState, PodState, State
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def digest(state: State) -> str:
+    """SHA-256 of the state, as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(state)).hexdigest()
+
+
+def canonical(state: State) -> bytes:
+    """The state as JSON with every map in key order."""
+    return _encode(
+        {
+            "revision": state.revision,
+            "nodes": {name: _node(node) for name, node in state.nodes.items()},
+            "pods": {uid: _pod(pod) for uid, pod in state.pods.items()},
+            "groups": {name: _group(group) for name, group in state.groups.items()},
+            "queues": state.queues,
+            "failing": state.failing,
+            "node_of_device": state.node_of_device,
+            "device_cordons": state.device_cordons,
+            "policy": [state.policy_revision, state.policy],
+            "refused": [state.refused_count, state.released_count],
+            "refused_events": [[e.revision, e.subject, e.reason] for e in state.refused_events],
+        }
+    )
+
+
+def _device(state: DeviceState) -> dict[str, Any]:
+    return {
+        "device": state.device,
+        "memory_free_mib": state.memory_free_mib,
+        "cores_free": state.cores_free,
+        "slots_free": state.slots_free,
+        "template_cpu_free": state.template_cpu_free,
+        "slices": state.slices,
+        "present": state.present,
+        "healthy": [state.healthy, state.health_reason],
+        "cordon": state.cordon,
+    }
+
+
+def _node(node: NodeState) -> dict[str, Any]:
+    return {
+        "devices": [_device(device) for device in node.devices],
+        "pods": sorted(node.pods),
+        "reported": node.reported,
+        "observed": node.observed,
+        "gone": node.gone,
+        "cordon": node.cordon,
+        "used": [node.cpu_used_milli, node.memory_used_mib, node.extended_used],
+        "fence": [node.fence, node.chain],
+    }
+
+
+def _pod(pod: PodState) -> dict[str, Any]:
+    return {
+        "submitted": [pod.submitted_revision, pod.submitted_time, pod.submitted],
+        "attempt": pod.attempt,
+        "phase": pod.phase.value,
+        "placement": [pod.placed_revision, pod.placed_time, pod.placement],
+        "bound": [pod.bound_revision, pod.allocated_revision],
+        "refusal": [pod.refused_revision, pod.refusal],
+        "last_failure": pod.last_failure,
+    }
+
+
+def _group(group: GroupState) -> dict[str, Any]:
+    return {"observed": group.observed, "pods": sorted(group.pods)}

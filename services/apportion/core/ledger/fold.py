@@ -1,0 +1,448 @@
+"""The fold: the only code that changes a `State`.
+
+Every reader applies the same events in revision order, so every reader holds the same state. An
+event that contradicts the state (a second placement of a pod, a share of a device that is not
+there, an oversold card) changes nothing, for all readers alike: it is kept in
+`State.refused_events` and said aloud by whoever folds it. That is why a rogue or broken writer
+cannot allocate a device twice even where the server's fences did not stop it.
+
+Invariant: `apply` either takes an event whole or leaves the state as it was, but for the revision.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from apportion.core.devices.shares import Oversold, occupy, release, template_cpu_of
+from apportion.core.ledger.state import (
+    REFUSED_EVENTS_KEPT,
+    DeviceState,
+    GroupState,
+    NodeState,
+    Phase,
+    PodState,
+    RefusedEvent,
+    State,
+)
+from apportion_schemas import (
+    AllocationFailed,
+    BindFailed,
+    Device,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    Event,
+    NodeCordoned,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    NodeUncordoned,
+    PlacementVoided,
+    PodBound,
+    PodGone,
+    PodGroupObserved,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+    PolicyChanged,
+    QueueObserved,
+    SharesAllocated,
+)
+from apportion_schemas.catalogue import SUBJECTS, untoken
+
+PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
+_shape_key = msgspec.json.Encoder(order="sorted").encode
+
+
+class Change(NamedTuple):
+    """What one event touched, for whatever is derived from the state (index, queue, metrics).
+
+    `refused` is empty, or why the event was not applied.
+    """
+
+    data: Any
+    node: NodeState | None = None
+    pod: PodState | None = None
+    refused: str = ""
+
+
+class _Refused(Exception):
+    """The event contradicts the state."""
+
+
+class _Context(NamedTuple):
+    """What a handler may need of the event beside its payload."""
+
+    state: State
+    revision: int
+    time: str
+
+
+def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Change:
+    """Take the event that stands at this revision into the state.
+
+    `digest` is the SHA-256 of the message's bytes; only placements need it. An event at or below
+    `state.revision` has been applied already and is passed over.
+    """
+    data = event.data
+    if revision <= state.revision:
+        return Change(data)
+    handler = _HANDLERS[type(data)]
+    try:
+        change = handler(_Context(state, revision, event.time), data)
+    except (_Refused, Oversold) as error:
+        _note_refusal(state, revision, type(data).__name__, str(error))
+        change = Change(data, node=_node_of(state, data), refused=str(error))
+    if digest and type(data) in (PodPlaced, PlacementVoided):
+        node = _node(state, data.node)
+        node.fence, node.chain = revision, digest
+    state.revision = revision
+    return change
+
+
+def refuse(state: State, revision: int, subject: str, reason: str, *, digest: str = "") -> Change:
+    """Pass over bytes that are no valid event, and keep that on record.
+
+    Whatever stands on a placement subject moves that node's fence and chain, valid or not.
+    """
+    if revision <= state.revision:
+        return Change(None)
+    _note_refusal(state, revision, subject, reason)
+    node = None
+    if subject.startswith(PLACEMENT_SUBJECTS):
+        node = _node(state, untoken(subject.removeprefix(PLACEMENT_SUBJECTS)))
+        node.fence, node.chain = revision, digest
+    state.revision = revision
+    return Change(None, node=node, refused=reason)
+
+
+def _note_refusal(state: State, revision: int, subject: str, reason: str) -> None:
+    state.refused_count += 1
+    state.refused_events.append(RefusedEvent(revision, subject, reason))
+    if len(state.refused_events) > REFUSED_EVENTS_KEPT:
+        del state.refused_events[0]
+
+
+def _node(state: State, name: str) -> NodeState:
+    node = state.nodes.get(name)
+    if node is None:
+        node = state.nodes[name] = NodeState(name)
+    return node
+
+
+def _node_of(state: State, data: Any) -> NodeState | None:
+    name = getattr(data, "node", None)
+    return state.nodes.get(name) if name else None
+
+
+# ------------------------------------------------------------------ inventory
+
+
+def _node_reported(context: _Context, data: NodeReported) -> Change:
+    state = context.state
+    ids = {device.id for device in data.devices}
+    if len(ids) != len(data.devices):
+        raise _Refused(f"node {data.node} reports a device id twice")
+    for device_id in sorted(ids):
+        owner = state.node_of_device.get(device_id, data.node)
+        if owner != data.node and not state.nodes[owner].gone:
+            raise _Refused(f"device {device_id} of node {data.node} is reported by node {owner}")
+    node = _node(state, data.node)
+    previous = node.by_id
+    node.reported, node.gone = data, False
+    devices = [_merged(state, previous.get(device.id), device) for device in data.devices]
+    for old in node.devices:
+        if old.device.id not in ids:
+            if old.idle:
+                state.node_of_device.pop(old.device.id, None)
+            else:
+                old.present = False
+                devices.append(old)
+    node.devices = sorted(devices, key=lambda d: (d.device.index, d.device.id))
+    node.by_id = {d.device.id: d for d in node.devices}
+    for device_id in ids:
+        state.node_of_device[device_id] = data.node
+    return Change(data, node=node)
+
+
+def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceState:
+    """The device as now reported, less what its shares hold."""
+    cpu = template_cpu_of(device)
+    fresh = DeviceState(
+        device=device,
+        memory_free_mib=device.memory_mib,
+        cores_free=device.cores,
+        slots_free=device.slots,
+        template_cpu_free=cpu,
+        healthy=device.healthy,
+        health_reason=device.health_reason,
+        cordon=state.device_cordons.get(device.id, ""),
+    )
+    if old is not None:
+        fresh.memory_free_mib -= old.device.memory_mib - old.memory_free_mib
+        fresh.cores_free -= old.device.cores - old.cores_free
+        fresh.slots_free -= old.device.slots - old.slots_free
+        fresh.template_cpu_free -= template_cpu_of(old.device) - old.template_cpu_free
+        fresh.slices = old.slices
+    return fresh
+
+
+def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
+    node = context.state.nodes.get(data.node)
+    device = node.by_id.get(data.device) if node else None
+    if node is None or device is None:
+        raise _Refused(f"device {data.device} is not one of node {data.node}")
+    device.healthy, device.health_reason = data.healthy, data.reason
+    return Change(data, node=node)
+
+
+# ------------------------------------------------------------------ cluster
+
+
+def _node_observed(context: _Context, data: NodeObserved) -> Change:
+    node = _node(context.state, data.node)
+    node.observed, node.gone = data, False
+    return Change(data, node=node)
+
+
+def _node_gone(context: _Context, data: NodeGone) -> Change:
+    node = _node(context.state, data.node)
+    node.observed, node.gone = None, True
+    return Change(data, node=node)
+
+
+def _group_observed(context: _Context, data: PodGroupObserved) -> Change:
+    context.state.groups.setdefault(data.group, GroupState()).observed = data
+    return Change(data)
+
+
+def _queue_observed(context: _Context, data: QueueObserved) -> Change:
+    context.state.queues[data.queue] = data
+    return Change(data)
+
+
+# ------------------------------------------------------------------ workload
+
+
+def _pod_submitted(context: _Context, data: PodSubmitted) -> Change:
+    state = context.state
+    if data.uid in state.pods:
+        raise _Refused(f"pod {data.uid} was submitted already")
+    key = _shape_key(data.shape)
+    shape = state.shapes.get(key)
+    if shape is None:
+        state.shapes[key] = data.shape
+    else:
+        data = msgspec.structs.replace(data, shape=shape)
+    pod = PodState(data, key, context.revision, context.time)
+    state.pods[data.uid] = pod
+    if data.group:
+        state.groups.setdefault(data.group, GroupState()).pods[data.uid] = pod
+    return Change(data, pod=pod)
+
+
+def _pod_gone(context: _Context, data: PodGone) -> Change:
+    state = context.state
+    pod = state.pods.pop(data.uid, None)
+    if pod is None:
+        raise _Refused(f"pod {data.uid} is not live")
+    node = unplace(state, pod)
+    state.failing.pop(data.uid, None)
+    state.released_count += 1
+    if pod.submitted.group:
+        group = state.groups[pod.submitted.group]
+        del group.pods[data.uid]
+        if not group.pods:
+            del state.groups[pod.submitted.group]
+    return Change(data, node=node, pod=pod)
+
+
+# ------------------------------------------------------------------ decisions
+
+
+def _pod_placed(context: _Context, data: PodPlaced) -> Change:
+    state = context.state
+    pod = state.pods.get(data.pod)
+    if pod is None:
+        raise _Refused(f"pod {data.pod} is not live")
+    if pod.phase is not Phase.PENDING:
+        raise _Refused(f"pod {data.pod} is {pod.phase.value} already")
+    if data.attempt != pod.attempt:
+        raise _Refused(f"pod {data.pod}: attempt {data.attempt}, expected {pod.attempt}")
+    node = state.nodes.get(data.node)
+    if node is None:
+        raise _Refused(f"node {data.node} is not known")
+    if data.previous != node.chain:
+        raise _Refused(
+            f"node {data.node}: chain broken: previous {data.previous!r}, expected {node.chain!r}"
+        )
+    place(pod, node, data)
+    pod.placed_revision, pod.placed_time = context.revision, context.time
+    pod.refusal, pod.refused_revision, pod.last_failure = None, 0, ""
+    return Change(data, node=node, pod=pod)
+
+
+def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
+    pod = _placed_pod(context.state, data)
+    node = unplace(context.state, pod)
+    context.state.failing.pop(data.pod, None)
+    pod.attempt += 1
+    pod.last_failure = data.reason
+    return Change(data, node=node, pod=pod)
+
+
+def _pod_refused(context: _Context, data: PodRefused) -> Change:
+    pod = context.state.pods.get(data.pod)
+    if pod is None or pod.phase is not Phase.PENDING:
+        raise _Refused(f"pod {data.pod} is not pending")
+    pod.refusal, pod.refused_revision = data, context.revision
+    return Change(data, pod=pod)
+
+
+def place(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
+    """Charge the shares and the pod itself to the node.
+
+    Raises:
+        Oversold: nothing was charged.
+    """
+    charged: list[tuple[DeviceState, Any]] = []
+    try:
+        for share in placed.shares:
+            device = node.by_id.get(share.device)
+            if device is None or not device.present:
+                raise Oversold(f"node {node.name} has no device {share.device}")
+            occupy(device, share)
+            charged.append((device, share))
+    except Oversold:
+        for device, share in reversed(charged):
+            release(device, share)
+        raise
+    needs = pod.submitted.shape.node
+    node.cpu_used_milli += needs.cpu_milli
+    node.memory_used_mib += needs.memory_mib
+    for name, amount in needs.extended.items():
+        node.extended_used[name] = node.extended_used.get(name, 0) + amount
+    node.pods[pod.uid] = pod
+    pod.placement, pod.phase = placed, Phase.PLACED
+
+
+def unplace(state: State, pod: PodState) -> NodeState | None:
+    """Give back what `place` charged, and make the pod pending; returns the node, if it had one."""
+    placed = pod.placement
+    if placed is None:
+        return None
+    node = state.nodes[placed.node]
+    for share in placed.shares:
+        release(node.by_id[share.device], share)
+    needs = pod.submitted.shape.node
+    node.cpu_used_milli -= needs.cpu_milli
+    node.memory_used_mib -= needs.memory_mib
+    for name, amount in needs.extended.items():
+        left = node.extended_used[name] - amount
+        if left:
+            node.extended_used[name] = left
+        else:
+            del node.extended_used[name]
+    del node.pods[pod.uid]
+    pod.placement, pod.phase = None, Phase.PENDING
+    pod.placed_revision = pod.bound_revision = pod.allocated_revision = 0
+    pod.placed_time = ""
+    return node
+
+
+# ------------------------------------------------------------------ effects
+
+
+def _placed_pod(state: State, data: Any) -> PodState:
+    """The live pod whose current placement the event speaks of."""
+    pod = state.pods.get(data.pod)
+    if pod is None or pod.placement is None:
+        raise _Refused(f"pod {data.pod} has no placement")
+    if (pod.placement.node, pod.placement.attempt) != (data.node, data.attempt):
+        raise _Refused(
+            f"pod {data.pod} is placed on {pod.placement.node} by attempt "
+            f"{pod.placement.attempt}, not on {data.node} by {data.attempt}"
+        )
+    return pod
+
+
+def _pod_bound(context: _Context, data: PodBound) -> Change:
+    pod = _placed_pod(context.state, data)
+    if pod.phase is not Phase.PLACED:
+        raise _Refused(f"pod {data.pod} is {pod.phase.value} already")
+    pod.phase, pod.bound_revision = Phase.BOUND, context.revision
+    return Change(data, node=context.state.nodes[data.node], pod=pod)
+
+
+def _bind_failed(context: _Context, data: BindFailed) -> Change:
+    pod = _placed_pod(context.state, data)
+    pod.last_failure = data.message
+    if data.final:
+        context.state.failing[data.pod] = data.message
+    return Change(data, pod=pod)
+
+
+def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
+    pod = _placed_pod(context.state, data)
+    if pod.phase is Phase.ALLOCATED:
+        raise _Refused(f"pod {data.pod} is allocated already")
+    pod.phase, pod.allocated_revision = Phase.ALLOCATED, context.revision
+    return Change(data, node=context.state.nodes[data.node], pod=pod)
+
+
+def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
+    pod = _placed_pod(context.state, data)
+    pod.last_failure = data.message
+    context.state.failing[data.pod] = data.message
+    return Change(data, pod=pod)
+
+
+# ------------------------------------------------------------------ operations
+
+
+def _device_cordon(context: _Context, data: DeviceCordoned | DeviceUncordoned) -> Change:
+    state = context.state
+    reason = data.reason if isinstance(data, DeviceCordoned) else ""
+    state.device_cordons.pop(data.device, None)
+    if reason:
+        state.device_cordons[data.device] = reason
+    node = state.nodes.get(state.node_of_device.get(data.device, ""))
+    if node is not None:
+        node.by_id[data.device].cordon = reason
+    return Change(data, node=node)
+
+
+def _node_cordon(context: _Context, data: NodeCordoned | NodeUncordoned) -> Change:
+    node = _node(context.state, data.node)
+    node.cordon = data.reason if isinstance(data, NodeCordoned) else ""
+    return Change(data, node=node)
+
+
+def _policy_changed(context: _Context, data: PolicyChanged) -> Change:
+    context.state.policy, context.state.policy_revision = data, context.revision
+    return Change(data)
+
+
+_HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
+    NodeReported: _node_reported,
+    DeviceHealthChanged: _health_changed,
+    NodeObserved: _node_observed,
+    NodeGone: _node_gone,
+    PodGroupObserved: _group_observed,
+    QueueObserved: _queue_observed,
+    PodSubmitted: _pod_submitted,
+    PodGone: _pod_gone,
+    PodPlaced: _pod_placed,
+    PlacementVoided: _placement_voided,
+    PodRefused: _pod_refused,
+    PodBound: _pod_bound,
+    BindFailed: _bind_failed,
+    SharesAllocated: _shares_allocated,
+    AllocationFailed: _allocation_failed,
+    DeviceCordoned: _device_cordon,
+    DeviceUncordoned: _device_cordon,
+    NodeCordoned: _node_cordon,
+    NodeUncordoned: _node_cordon,
+    PolicyChanged: _policy_changed,
+}

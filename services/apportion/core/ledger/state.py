@@ -1,0 +1,195 @@
+"""What the ledger says is so: nodes, devices, pods, gangs, queues and the policy.
+
+A `State` is made by `fold.apply` and by nothing else; every service, the command line and the
+simulator hold one and differ only in the revision that they have reached.
+
+    PodSubmitted          PodPlaced           PodBound           SharesAllocated
+        │                     │                   │                     │
+        ▼                     ▼                   ▼                     ▼
+     pending ─────────────► placed ────────────► bound ────────────► allocated
+        ▲                     │                   │                     │
+        └── PlacementVoided ──┴───────────────────┘      PodGone: the pod leaves the state
+
+Invariant: what a device has free is what it offers less the shares of the pods placed on it.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from weakref import WeakValueDictionary
+
+from apportion_schemas import (
+    Device,
+    Host,
+    NodeObserved,
+    NodeReported,
+    PodGroupObserved,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+    PolicyChanged,
+    QueueObserved,
+    Shape,
+)
+
+REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact
+
+
+class Phase(StrEnum):
+    """Where a pod is in its life."""
+
+    PENDING = "pending"
+    PLACED = "placed"
+    BOUND = "bound"
+    ALLOCATED = "allocated"
+
+
+@dataclass(slots=True, eq=False)
+class DeviceState:
+    """One device and what of it is free.
+
+    `slices` is a bit mask of occupied MIG memory slices, `template_cpu_free` the AI CPUs of an
+    NPU. `present` is false once the node's agent no longer reports the device.
+    """
+
+    device: Device
+    memory_free_mib: int
+    cores_free: int
+    slots_free: int
+    template_cpu_free: int
+    slices: int = 0
+    present: bool = True
+    healthy: bool = True
+    health_reason: str = ""
+    cordon: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether anything new may go onto the device."""
+        return self.present and self.healthy and not self.cordon
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing holds a share of the device."""
+        return self.slots_free == self.device.slots
+
+
+@dataclass(slots=True, eq=False)
+class NodeState:
+    """One node: its devices in the order of their index, and what of its host is free.
+
+    `fence` is the last revision on the node's placement subject and `chain` the SHA-256 of that
+    message: the next placement expects the one and names the other.
+    """
+
+    name: str
+    devices: list[DeviceState] = field(default_factory=list)
+    by_id: dict[str, DeviceState] = field(default_factory=dict)
+    pods: dict[str, "PodState"] = field(default_factory=dict)
+    reported: NodeReported | None = None
+    observed: NodeObserved | None = None
+    gone: bool = False
+    cordon: str = ""
+    cpu_used_milli: int = 0
+    memory_used_mib: int = 0
+    extended_used: dict[str, int] = field(default_factory=dict)
+    fence: int = 0
+    chain: str = ""
+
+    @property
+    def host(self) -> Host:
+        """CPU, memory, pods and labels: from Kubernetes where it tells, else from the agent."""
+        if self.observed is not None:
+            seen = self.observed
+            return Host(
+                cpu_milli=seen.cpu_milli,
+                memory_mib=seen.memory_mib,
+                pods=seen.pods,
+                labels=seen.labels,
+            )
+        return self.reported.host if self.reported else Host(cpu_milli=0, memory_mib=0, pods=0)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the node takes pods at all: there, ready, and not marked unschedulable."""
+        if self.gone:
+            return False
+        return self.observed is None or (self.observed.ready and not self.observed.unschedulable)
+
+
+@dataclass(slots=True, eq=False)
+class PodState:
+    """One live pod. Revisions are those of the events that brought it to each phase.
+
+    `shape_key` is the shape as bytes: equal for pods that any node would treat alike.
+    """
+
+    submitted: PodSubmitted
+    shape_key: bytes
+    submitted_revision: int
+    submitted_time: str
+    attempt: int = 1
+    phase: Phase = Phase.PENDING
+    placement: PodPlaced | None = None
+    placed_revision: int = 0
+    placed_time: str = ""
+    bound_revision: int = 0
+    allocated_revision: int = 0
+    refusal: PodRefused | None = None
+    refused_revision: int = 0
+    last_failure: str = ""
+
+    @property
+    def uid(self) -> str:
+        """`metadata.uid`."""
+        return self.submitted.uid
+
+    @property
+    def full_name(self) -> str:
+        """`namespace/name`."""
+        return f"{self.submitted.namespace}/{self.submitted.name}"
+
+
+@dataclass(slots=True, eq=False)
+class GroupState:
+    """A gang: what was declared of it, once that is known, and its live pods by uid."""
+
+    observed: PodGroupObserved | None = None
+    pods: dict[str, PodState] = field(default_factory=dict)
+
+    @property
+    def min_available(self) -> int:
+        """How many pods must hold places together."""
+        return self.observed.min_available if self.observed else 1
+
+
+@dataclass(slots=True, frozen=True)
+class RefusedEvent:
+    """An event that no reader applies: where it stands and why it is refused."""
+
+    revision: int
+    subject: str
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """Everything that the ledger says up to `revision`.
+
+    `failing` are placements that came to nothing and wait to be voided, by pod uid, with the cause.
+    `device_cordons` outlive the report of the device.
+    """
+
+    revision: int = 0
+    nodes: dict[str, NodeState] = field(default_factory=dict)
+    pods: dict[str, PodState] = field(default_factory=dict)
+    groups: dict[str, GroupState] = field(default_factory=dict)
+    queues: dict[str, QueueObserved] = field(default_factory=dict)
+    failing: dict[str, str] = field(default_factory=dict)
+    node_of_device: dict[str, str] = field(default_factory=dict)
+    device_cordons: dict[str, str] = field(default_factory=dict)
+    policy: PolicyChanged = field(default_factory=lambda: PolicyChanged(by="default"))
+    policy_revision: int = 0
+    shapes: WeakValueDictionary[bytes, Shape] = field(default_factory=WeakValueDictionary)
+    refused_events: list[RefusedEvent] = field(default_factory=list)
+    refused_count: int = 0
+    released_count: int = 0
