@@ -48,8 +48,10 @@ LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hash
 	--no-emit-index-url --no-header --no-annotate
 lock: ## lock the dependencies anew (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv" >&2; exit 1; }
-	$(LOCK) $(LOCK_ARGS) requirements/build.in pyproject.toml -o requirements/runtime.txt
-	$(LOCK) $(LOCK_ARGS) requirements/build.in pyproject.toml --extra dev -c requirements/runtime.txt -o requirements/dev.txt
+	$(LOCK) $(LOCK_ARGS) requirements/build.in -o requirements/build.txt
+	$(LOCK) $(LOCK_ARGS) pyproject.toml -c requirements/build.txt -o requirements/runtime.txt
+	$(LOCK) $(LOCK_ARGS) requirements/build.in pyproject.toml --extra dev \
+	  -c requirements/build.txt -c requirements/runtime.txt -o requirements/dev.txt
 
 clean: ## remove what was installed and generated outside git
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -62,9 +64,9 @@ $(VENV)/bin/python:
 	  rm -rf $(VENV); \
 	  echo "could not make $(VENV): $(PYTHON) has neither pip nor ensurepip. On Debian: apt install python3-venv" >&2; exit 1; }
 
-$(RUNTIME): requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
+$(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
 	@echo "installing apportion into $(VENV) (once; under a minute)"
-	@$(INSTALL) --require-hashes -r requirements/runtime.txt
+	@$(INSTALL) --require-hashes -r requirements/build.txt -r requirements/runtime.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
