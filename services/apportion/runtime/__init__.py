@@ -1,5 +1,5 @@
-"""What every service stands on: the bus, configuration, the clock, logs, metrics, health.
+"""The outside world, behind small interfaces: ledger, clock, settings, logs, metrics, lifecycle.
 
-The only layer between the pure core and the outside; each third-party client is imported by exactly
-one module.
+Services talk to the world only through this layer, and this layer knows no event type: it moves
+bytes. Invariant: nothing in here decides anything about devices, pods or placements.
 """

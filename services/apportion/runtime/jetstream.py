@@ -1,0 +1,424 @@
+"""The ledger on NATS JetStream: the only module that knows the client library.
+
+It keeps the connection: reconnects for ever with jitter, ends every wait when the connection is
+lost or the server forbids a subject, and never shows a password. Invariant: nothing is sent while
+disconnected, so what cannot be sent is unavailable, and only what was sent can be unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import nats.errors
+from nats.aio.client import Client, Server
+from nats.aio.msg import Msg
+
+from apportion.runtime import following, stream, work_queue
+from apportion.runtime.appending import Appender
+from apportion.runtime.ledger import (
+    ALL_SUBJECTS,
+    Draft,
+    Handler,
+    LedgerError,
+    LedgerUnavailable,
+    NotPermitted,
+    Record,
+    ServerTooOld,
+    Subscription,
+    WorkQueue,
+)
+from apportion.runtime.wire import LostReply, Message, Receiver, Unsubscribe
+
+CONNECT_TIMEOUT_S = 10.0
+ACK_TIMEOUT_S = 10.0
+RECONNECT_MAX_S = 1.0
+PING_INTERVAL_S = 5
+OLDEST_SERVER = (2, 12)
+PENDING_MESSAGES = 1 << 20
+PENDING_BYTES = 256 << 20
+
+_log = logging.getLogger(__name__)
+_VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.I)
+_NO_RESPONDERS = "503"
+
+
+def shown(url: str) -> str:
+    """`url` without user and password, for messages and logs."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+class _Waiting:
+    """One request under way and the subjects whose refusal ends it."""
+
+    __slots__ = ("reply", "subjects")
+
+    def __init__(self, subjects: frozenset[str]) -> None:
+        self.subjects = subjects
+        self.reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+
+class Connection:
+    """One connection to nats-server; see wire.Wire."""
+
+    def __init__(self, url: str) -> None:
+        self._url = shown(url)
+        self._user = urlsplit(url if "://" in url else f"nats://{url}").username
+        self._client = Client()
+        self._up = asyncio.Event()
+        self._closed = False
+        self._refused: LedgerError | None = None
+        self._last_error = "no server answered"
+        self._waiting: dict[str, _Waiting] = {}
+        self._tokens = itertools.count(1)
+        self._inbox = ""
+        self._reconnected: list[Callable[[], None]] = []
+        self._refused_subscriptions: set[str] = set()
+
+    async def open(self, url: str, *, name: str, timeout_s: float) -> None:
+        """Connect. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
+        refused = asyncio.get_running_loop().create_future()
+        self._on_refused = refused
+        connecting = asyncio.ensure_future(
+            self._client.connect(
+                servers=[part.strip() for part in url.split(",")],
+                name=name,
+                error_cb=self._error,
+                disconnected_cb=self._down,
+                reconnected_cb=self._again,
+                closed_cb=self._gone,
+                connect_timeout=2,
+                reconnect_time_wait=0.2,  # type: ignore[arg-type] # a float works and is documented
+                max_reconnect_attempts=-1,
+                reconnect_to_server_handler=_choose_server,
+                ping_interval=PING_INTERVAL_S,
+                max_outstanding_pings=2,
+                inbox_prefix=f"_INBOX_{self._user}" if self._user else "_INBOX",
+            )
+        )
+        try:
+            await asyncio.wait(
+                {connecting, refused}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if self._refused is not None:
+                raise self._refused
+            if not connecting.done():
+                raise LedgerUnavailable(
+                    f"no connection to {self._url} within {timeout_s:g} s ({self._last_error}); "
+                    "is nats-server running there, and is APPORTION_NATS_URL right?"
+                )
+            connecting.result()
+        except (nats.errors.Error, OSError, ValueError) as failure:
+            raise LedgerUnavailable(f"cannot connect to {self._url}: {failure}") from failure
+        finally:
+            connecting.cancel()
+            refused.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            if not self._client.is_connected:
+                await self._client.close()
+        _check_version(self._client)
+        self._up.set()
+        self._inbox = self._client.new_inbox()
+        await self._client.subscribe(f"{self._inbox}.*", cb=self._reply_arrived)
+
+    @property
+    def connected(self) -> bool:
+        """See wire.Wire."""
+        return self._up.is_set() and self._client.is_connected
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """See wire.Wire."""
+        if self.connected:
+            return
+        if self._closed:
+            raise LedgerUnavailable(f"the connection to {self._url} is closed")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
+        except TimeoutError:
+            raise LedgerUnavailable(
+                f"not connected to {self._url} for {timeout_s:g} s ({self._last_error}); "
+                "reconnecting goes on"
+            ) from None
+
+    def new_inbox(self) -> str:
+        """See wire.Wire."""
+        return self._client.new_inbox()
+
+    async def publish(
+        self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
+    ) -> None:
+        """See wire.Wire."""
+        if not self.connected:
+            raise LedgerUnavailable(f"not connected to {self._url} ({self._last_error})")
+        try:
+            await self._client.publish(subject, payload, reply=reply, headers=headers or None)
+        except nats.errors.Error as failure:
+            raise LedgerUnavailable(f"cannot send to {subject}: {failure}") from failure
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        headers: dict[str, str],
+        also: frozenset[str] = frozenset(),
+    ) -> Message:
+        """See wire.Wire."""
+        token = str(next(self._tokens))
+        waiting = self._waiting[token] = _Waiting(also | {subject})
+        try:
+            await self.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
+            async with asyncio.timeout(timeout_s):
+                message = await waiting.reply
+        except TimeoutError:
+            raise LostReply(f"no answer from {self._url} within {timeout_s:g} s") from None
+        finally:
+            del self._waiting[token]
+        if message.headers and not message.data and _status(message) == _NO_RESPONDERS:
+            raise LedgerUnavailable(
+                f"nobody takes {subject} at {self._url}: the stream, or JetStream, or the service "
+                "asked for, is not there"
+            )
+        return message
+
+    async def subscribe(self, subject: str, receive: Receiver, *, queue: str = "") -> Unsubscribe:
+        """See wire.Wire."""
+        try:
+            subscription = await self._client.subscribe(
+                subject,
+                queue=queue,
+                cb=receive,
+                pending_msgs_limit=PENDING_MESSAGES,
+                pending_bytes_limit=PENDING_BYTES,
+            )
+            await self._client.flush()  # a refusal arrives before the server's answer to this
+        except nats.errors.Error as failure:
+            raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
+        if subject in self._refused_subscriptions:
+            raise self._not_permitted("listen on", subject)
+
+        async def unsubscribe() -> None:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+        return unsubscribe
+
+    def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
+        """See wire.Wire."""
+        self._reconnected.append(call)
+        return lambda: self._reconnected.remove(call)
+
+    async def close(self) -> None:
+        """Leave. Requests under way end as LostReply."""
+        self._closed = True
+        with contextlib.suppress(nats.errors.Error, OSError):
+            if self._client.is_connected:
+                await self._client.flush(2)
+        await self._client.close()
+        self._lose("closed")
+
+    async def _reply_arrived(self, message: Msg) -> None:
+        waiting = self._waiting.get(message.subject.rpartition(".")[2])
+        if waiting is not None and not waiting.reply.done():
+            waiting.reply.set_result(message)
+
+    def _lose(self, reason: str) -> None:
+        self._up.clear()
+        for waiting in self._waiting.values():
+            if not waiting.reply.done():
+                waiting.reply.set_exception(LostReply(f"connection to {self._url} {reason}"))
+
+    async def _down(self) -> None:
+        self._lose("lost")
+        if not self._closed:
+            _log.warning("connection to %s lost (%s), reconnecting", self._url, self._last_error)
+
+    async def _again(self) -> None:
+        self._up.set()
+        _log.info("connected to %s again", self._url)
+        for call in list(self._reconnected):
+            call()
+
+    async def _gone(self) -> None:
+        self._lose("closed")
+
+    async def _error(self, failure: Exception) -> None:
+        text = str(failure) or type(failure).__name__
+        self._last_error = text
+        violation = _VIOLATION.search(text)
+        if violation is None:
+            if "authorization violation" in text.lower():
+                self._refuse_user()
+            return
+        verb, subject = violation.group(1).lower(), violation.group(2)
+        if verb == "subscription":
+            self._refused_subscriptions.add(subject)
+            return
+        for waiting in self._waiting.values():
+            if subject in waiting.subjects and not waiting.reply.done():
+                waiting.reply.set_exception(self._not_permitted("send to", subject))
+
+    def _refuse_user(self) -> None:
+        self._refused = NotPermitted(
+            f"{self._url} refuses user {self._user!r}: user or password is wrong; "
+            "check the user and password in APPORTION_NATS_URL"
+        )
+        if not self._on_refused.done():
+            self._on_refused.set_result(None)
+
+    def _not_permitted(self, verb: str, subject: str) -> NotPermitted:
+        return NotPermitted(
+            f"{self._url} forbids user {self._user!r} to {verb} {subject}; "
+            "connect as the role that owns this subject (nats.conf lists the roles)"
+        )
+
+
+def _status(message: Message) -> str:
+    headers: dict[str, Any] = message.headers or {}
+    return str(headers.get("Status", ""))
+
+
+def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
+    """A random server after a random pause that grows with the failures, so no herd forms."""
+    server = random.choice(pool)  # noqa: S311 - spreads load, guards nothing
+    longest_s = min(RECONNECT_MAX_S, 0.05 * 2 ** min(server.reconnects, 10))
+    return server, random.uniform(longest_s / 2, longest_s)  # noqa: S311 - jitter
+
+
+def _check_version(client: Client) -> None:
+    found = client.connected_server_version
+    try:
+        version = (found.major, found.minor)
+    except ValueError:
+        return  # a development build that names no version; the stream check decides
+    if version < OLDEST_SERVER:
+        raise ServerTooOld(f"{found.major}.{found.minor}.{found.patch}")
+
+
+class JetStreamLedger:
+    """See ledger.Ledger."""
+
+    def __init__(self, wire: Connection, *, ack_timeout_s: float) -> None:
+        self._wire = wire
+        self._appender = Appender(wire, ack_timeout_s=ack_timeout_s)
+        self._followers: list[following.Follower] = []
+
+    @property
+    def wire(self) -> Connection:
+        """The connection, for the stream's own set-up."""
+        return self._wire
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server can be reached at the moment."""
+        return self._wire.connected
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """See ledger.Ledger."""
+        return await self._appender.append(drafts)
+
+    async def follow(
+        self,
+        deliver: Callable[[Record], None],
+        *,
+        start: int = 1,
+        subjects: Sequence[str] = (ALL_SUBJECTS,),
+    ) -> Subscription:
+        """See ledger.Ledger. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
+        follower = await following.follow(self._wire, deliver, start=start, subjects=subjects)
+        self._followers.append(follower)
+        return follower
+
+    async def last_revision(self) -> int:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        return (await stream.read_info(self._wire)).state.last_seq
+
+    async def last_on_subject(self, subject: str) -> int:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        return await self._appender.last_on_subject(subject)
+
+    async def work_queue(
+        self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
+    ) -> WorkQueue:
+        """See ledger.Ledger. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
+        return await work_queue.open_queue(
+            self._wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
+        )
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        await self._wire.publish(subject, payload, headers={})
+
+    async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
+        """See ledger.Ledger."""
+        try:
+            reply = await self._wire.request(subject, payload, timeout_s=timeout_s, headers={})
+        except LostReply as lost:
+            raise LedgerUnavailable(f"no reply to {subject}: {lost}") from lost
+        return reply.data
+
+    async def serve(self, subject: str, handler: Handler) -> None:
+        """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
+
+        async def receive(message: Message) -> None:
+            try:
+                answer = await handler(message.subject, message.data)
+                if answer is not None and message.reply:
+                    await self._wire.publish(message.reply, answer, headers={})
+            except Exception:
+                # One bad message must not end the serving of the next.
+                _log.exception("could not answer a message on %s", message.subject)
+
+        await self._wire.subscribe(subject, receive)
+
+    async def close(self) -> None:
+        """See ledger.Ledger."""
+        for follower in self._followers:
+            await follower.stop()
+        await self._wire.close()
+
+
+async def connect(
+    url: str,
+    *,
+    name: str,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    ack_timeout_s: float = ACK_TIMEOUT_S,
+) -> JetStreamLedger:
+    """A ledger on the server at `url` (`nats://user:password@host:port`, several by comma).
+
+    `name` is shown in the server's list of connections. Raises LedgerUnavailable, NotPermitted,
+    ServerTooOld. The stream is not looked at: see create_stream and check_stream.
+    """
+    wire = Connection(url)
+    try:
+        await wire.open(url, name=name, timeout_s=timeout_s)
+    except BaseException:
+        await wire.close()
+        raise
+    return JetStreamLedger(wire, ack_timeout_s=ack_timeout_s)
+
+
+async def create_stream(
+    ledger: JetStreamLedger, *, replicas: int = 1, max_bytes: int = -1
+) -> stream.StreamInfo:
+    """Make the ledger's stream, or check the one that is there; for the bootstrap user.
+
+    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError.
+    """
+    return await stream.create(ledger.wire, replicas=replicas, max_bytes=max_bytes)
+
+
+async def check_stream(ledger: JetStreamLedger) -> stream.StreamInfo:
+    """The stream's settings and state. Raises LedgerDrifted naming the first wrong setting."""
+    return await stream.check(ledger.wire)

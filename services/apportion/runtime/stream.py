@@ -1,0 +1,115 @@
+"""The stream that is the ledger: how it must be set up, and a name for every way it is not.
+
+Invariant: no service appends to or folds a stream from which events could be deleted, rolled up,
+aged out or stored in part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from apportion.runtime.ledger import ALL_SUBJECTS, LedgerDrifted, LedgerError, LedgerUnavailable
+from apportion.runtime.wire import STREAM, ApiRefused, Wire, call_api
+
+STREAM_NOT_FOUND = 10059
+NAME_IN_USE = 10058
+DUPLICATE_WINDOW_S = 120
+MAX_MESSAGE_BYTES = 1 << 20
+
+WANTED: Mapping[str, object] = {
+    "subjects": [ALL_SUBJECTS],
+    "storage": "file",
+    "retention": "limits",
+    "discard": "new",
+    "deny_delete": True,
+    "deny_purge": True,
+    "allow_rollup_hdrs": False,
+    "allow_atomic": True,
+    "allow_msg_ttl": False,
+    "max_age": 0,
+    "max_msgs": -1,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": MAX_MESSAGE_BYTES,
+    "duplicate_window": DUPLICATE_WINDOW_S * 1_000_000_000,
+}
+"""Every setting that the ledger's promises rest on. max_bytes and replicas are the operator's."""
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """What the server holds: revisions `first_seq` to `last_seq`."""
+
+    messages: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    """The stream as its server describes it; `created` tells a new stream from the old one."""
+
+    config: dict[str, Any]
+    state: StreamState
+    created: str
+
+
+_decode_info = msgspec.json.Decoder(StreamInfo).decode
+
+
+async def read_info(wire: Wire) -> StreamInfo:
+    """The stream's settings and state. Raises LedgerUnavailable where there is no stream."""
+    try:
+        return _decode_info(await call_api(wire, f"STREAM.INFO.{STREAM}"))
+    except ApiRefused as refused:
+        if refused.error.err_code == STREAM_NOT_FOUND:
+            raise LedgerUnavailable(
+                f"the server has no stream {STREAM}; make it with the bootstrap user "
+                "(`apportion up` does so)"
+            ) from refused
+        raise LedgerUnavailable(str(refused)) from refused
+
+
+def drift(config: Mapping[str, object]) -> list[LedgerDrifted]:
+    """One error for each setting of `config` that is not as WANTED."""
+    return [
+        LedgerDrifted(f"stream {STREAM} {name}", config.get(name), wanted)
+        for name, wanted in WANTED.items()
+        if config.get(name, False if wanted is False else None) != wanted
+    ]
+
+
+async def check(wire: Wire) -> StreamInfo:
+    """The stream, if it is set up as the ledger needs it; otherwise raises LedgerDrifted."""
+    info = await read_info(wire)
+    for error in drift(info.config):
+        raise error
+    return info
+
+
+async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
+    """Make the stream, or check the one that is there.
+
+    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not
+    make it (too few servers for `replicas`, say).
+    """
+    wanted = {
+        **WANTED,
+        "name": STREAM,
+        "num_replicas": replicas,
+        "max_bytes": max_bytes,
+    }
+    try:
+        await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted)
+    except ApiRefused as refused:
+        if refused.error.err_code != NAME_IN_USE:
+            raise LedgerError(
+                f"the server will not make stream {STREAM} with {replicas} replicas and "
+                f"max_bytes {max_bytes}: {refused.error.description}"
+            ) from refused
+    info = await check(wire)
+    found = info.config.get("num_replicas")
+    if found != replicas:
+        raise LedgerDrifted(f"stream {STREAM} num_replicas", found, replicas)
+    return info
