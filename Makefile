@@ -59,7 +59,8 @@ clean: ## remove what was installed and generated outside git
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "apportion needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
+	  echo "apportion needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo not there)." \
+	    "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -m venv --without-pip $(VENV) && { $(PIP) --version >/dev/null 2>&1 || $@ -m ensurepip >/dev/null 2>&1; } || { \
 	  rm -rf $(VENV); \
 	  echo "could not make $(VENV): $(PYTHON) has neither pip nor ensurepip. On Debian: apt install python3-venv" >&2; exit 1; }
