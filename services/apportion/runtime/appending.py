@@ -216,7 +216,7 @@ class Appender:
         if code in _FULL_CODES:
             return LedgerFull(f"{error.description} ({code})")
         if code == _ATOMIC_DISABLED:
-            return LedgerDrifted(f"stream {STREAM} allow_atomic", False, True)
+            return LedgerDrifted(f"stream {STREAM} allow_atomic", found=False, wanted=True)
         if code in (_TOO_MANY_OPEN, _INCOMPLETE):
             return LedgerUnavailable(
                 f"the server did not take a batch of {len(drafts)}: {error.description} ({code}); "

@@ -226,8 +226,8 @@ class Follower:
             self._renew()
 
     def _take(self, message: Message, reply: str) -> None:
-        # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<try>.<revision>.<number>.<time>.<pending>
-        # and the long form ends in a random token.
+        # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<attempt>.<revision>.<number>.<time>.
+        # <pending>[.<random>]; the parts in brackets come together or not at all.
         tokens = reply.split(".")
         first = 5 if len(tokens) == 9 else 7  # noqa: PLR2004 - tokens of the short form
         revision, number, pending = int(tokens[first]), int(tokens[first + 1]), tokens[first + 3]

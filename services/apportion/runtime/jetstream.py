@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import random
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import nats.errors
@@ -23,18 +23,24 @@ from nats.aio.msg import Msg
 
 from apportion.runtime import following, stream, work_queue
 from apportion.runtime.appending import Appender
+from apportion.runtime.clock import SystemClock
 from apportion.runtime.ledger import (
     ALL_SUBJECTS,
     Draft,
+    DuplicateRefused,
+    FenceRefused,
     Handler,
     LedgerError,
+    LedgerFull,
     LedgerUnavailable,
     NotPermitted,
+    OutcomeUnknown,
     Record,
     ServerTooOld,
     Subscription,
     WorkQueue,
 )
+from apportion.runtime.logs import get_logger
 from apportion.runtime.wire import LostReply, Message, Receiver, Unsubscribe
 
 CONNECT_TIMEOUT_S = 10.0
@@ -45,8 +51,10 @@ OLDEST_SERVER = (2, 12)
 PENDING_MESSAGES = 1 << 20
 PENDING_BYTES = 256 << 20
 
-_log = logging.getLogger(__name__)
-_VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.I)
+_log = get_logger(__name__)
+_VIOLATION = re.compile(
+    r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE
+)
 _NO_RESPONDERS = "503"
 
 
@@ -241,11 +249,11 @@ class Connection:
     async def _down(self) -> None:
         self._lose("lost")
         if not self._closed:
-            _log.warning("connection to %s lost (%s), reconnecting", self._url, self._last_error)
+            _log.warning("connection lost, reconnecting", server=self._url, error=self._last_error)
 
     async def _again(self) -> None:
         self._up.set()
-        _log.info("connected to %s again", self._url)
+        _log.info("connected again", server=self._url)
         for call in list(self._reconnected):
             call()
 
@@ -305,13 +313,42 @@ def _check_version(client: Client) -> None:
         raise ServerTooOld(f"{found.major}.{found.minor}.{found.patch}")
 
 
-class JetStreamLedger:
-    """See ledger.Ledger."""
+AppendWatch = Callable[[str, int, float], None]
+"""Told of each append: outcome, number of drafts, seconds. Metrics.appended is one."""
 
-    def __init__(self, wire: Connection, *, ack_timeout_s: float) -> None:
+_OUTCOMES: dict[type[LedgerError], str] = {
+    FenceRefused: "fence",
+    DuplicateRefused: "duplicate",
+    OutcomeUnknown: "unknown",
+    LedgerUnavailable: "unavailable",
+    LedgerFull: "full",
+}
+
+
+def _unwatched(_outcome: str, _drafts: int, _seconds: float) -> None:
+    """Nobody wants to know."""
+
+
+class JetStreamLedger:
+    """See ledger.Ledger; as `async with` it closes at the end."""
+
+    def __init__(self, wire: Connection, *, ack_timeout_s: float, watch: AppendWatch) -> None:
         self._wire = wire
+        self._watch = watch
+        self._clock = SystemClock()
         self._appender = Appender(wire, ack_timeout_s=ack_timeout_s)
         self._followers: list[following.Follower] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
 
     @property
     def wire(self) -> Connection:
@@ -325,7 +362,15 @@ class JetStreamLedger:
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """See ledger.Ledger."""
-        return await self._appender.append(drafts)
+        began = self._clock.monotonic()
+        outcome = "ok"
+        try:
+            return await self._appender.append(drafts)
+        except LedgerError as failure:
+            outcome = _OUTCOMES.get(type(failure), "refused")
+            raise
+        finally:
+            self._watch(outcome, len(drafts), self._clock.monotonic() - began)
 
     async def follow(
         self,
@@ -375,9 +420,9 @@ class JetStreamLedger:
                 answer = await handler(message.subject, message.data)
                 if answer is not None and message.reply:
                     await self._wire.publish(message.reply, answer, headers={})
-            except Exception:
+            except Exception:  # noqa: BLE001
                 # One bad message must not end the serving of the next.
-                _log.exception("could not answer a message on %s", message.subject)
+                _log.exception("could not answer a message", subject=message.subject)
 
         await self._wire.subscribe(subject, receive)
 
@@ -394,6 +439,7 @@ async def connect(
     name: str,
     timeout_s: float = CONNECT_TIMEOUT_S,
     ack_timeout_s: float = ACK_TIMEOUT_S,
+    watch: AppendWatch = _unwatched,
 ) -> JetStreamLedger:
     """A ledger on the server at `url` (`nats://user:password@host:port`, several by comma).
 
@@ -406,7 +452,7 @@ async def connect(
     except BaseException:
         await wire.close()
         raise
-    return JetStreamLedger(wire, ack_timeout_s=ack_timeout_s)
+    return JetStreamLedger(wire, ack_timeout_s=ack_timeout_s, watch=watch)
 
 
 async def create_stream(

@@ -19,6 +19,7 @@ MAX_DRAFTS = 1_000
 MAX_PAYLOAD_BYTES = 1_044_480
 """1 MiB, the server's limit for one message, less 4 KiB for subject and headers."""
 MAX_ID_CHARS = 512
+SHOWN_IDS = 3
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -92,7 +93,8 @@ class DuplicateRefused(LedgerError):
     """
 
     def __init__(self, ids: Sequence[str], revision: int | None = None) -> None:
-        shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+        hidden = len(ids) - SHOWN_IDS
+        shown = ", ".join(ids[:SHOWN_IDS]) + (f" and {hidden} more" if hidden > 0 else "")
         where = "" if revision is None else f" at revision {revision}"
         super().__init__(
             f"the ledger already holds an event with one of these ids{where}: {shown}; "
@@ -198,7 +200,8 @@ class Delivery(Protocol):
     """One record handed to one worker of a shared queue, until it answers or its time is up."""
 
     @property
-    def record(self) -> Record: ...
+    def record(self) -> Record:
+        """What the ledger holds."""
 
     @property
     def attempt(self) -> int:

@@ -147,7 +147,7 @@ class EmbeddedServer:
         try:
             self._check_port()
             passwords = self._passwords()
-            self._process = await self._spawn(passwords)
+            self._process = await self._spawn(passwords, self._lock)
             self._port, self._monitor_port = await self._wait_ready()
             self._credentials = Credentials(self._host, self._port, passwords)
             self._write_credentials(self._credentials)
@@ -232,7 +232,7 @@ class EmbeddedServer:
             file.write(msgspec.json.encode(credentials))
         draft.replace(path)
 
-    async def _spawn(self, passwords: dict[str, str]) -> asyncio.subprocess.Process:
+    async def _spawn(self, passwords: dict[str, str], lock: IO[str]) -> asyncio.subprocess.Process:
         binary = find_binary()
         config = self._data_dir / "nats.conf"
         config.write_bytes(
@@ -249,7 +249,6 @@ class EmbeddedServer:
             "NATS_MAX_STORE": self._max_store,
             **{f"APPORTION_{role.upper()}_PASSWORD": word for role, word in passwords.items()},
         }
-        assert self._lock is not None
         with (self._data_dir / _LOG).open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 binary,
@@ -261,13 +260,13 @@ class EmbeddedServer:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(self._lock.fileno(),),
+                pass_fds=(lock.fileno(),),
                 start_new_session=True,  # Ctrl-C reaches us alone; the server outlives its clients
             )
-        self._lock.seek(0)
-        self._lock.truncate()
-        self._lock.write(str(process.pid))
-        self._lock.flush()
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(process.pid))
+        lock.flush()
         return process
 
     async def _wait_ready(self) -> tuple[int, int]:

@@ -38,7 +38,8 @@ class Wire(Protocol):
     """One connection to the server."""
 
     @property
-    def connected(self) -> bool: ...
+    def connected(self) -> bool:
+        """Whether something sent now would go out."""
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Return once connected. Raises LedgerUnavailable after `timeout_s`."""

@@ -1,0 +1,38 @@
+"""The only place that reads the time, so that tests and the simulation can bring their own.
+
+Invariant: wall-clock time is always aware, in UTC and in microseconds; durations are measured on
+the monotonic clock, never between two wall-clock times.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+def rfc3339(moment: datetime) -> str:
+    """`moment` as RFC 3339 in UTC with microseconds, such as 2026-05-01T12:00:00.000000Z."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Clock(Protocol):
+    """Where a service gets the time from."""
+
+    def now(self) -> datetime:
+        """The wall-clock time: aware, UTC, microseconds."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed moment; never goes back."""
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> datetime:
+        """See Clock."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """See Clock."""
+        return time.monotonic()

@@ -1,0 +1,132 @@
+"""What a process is told from outside: read once, checked, frozen.
+
+An option wins over its environment variable. Invariant: a wrong setting is named by key, value and
+fix before anything is started, and a password is never part of a message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal, cast, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["console", "json"]
+
+ENVIRONMENT = {
+    "nats_url": "APPORTION_NATS_URL",
+    "health": "APPORTION_HEALTH",
+    "log_level": "APPORTION_LOG_LEVEL",
+    "log_format": "APPORTION_LOG_FORMAT",
+    "stop_timeout_s": "APPORTION_STOP_TIMEOUT_S",
+}
+"""Option name to environment variable, for `--help` and the documentation."""
+
+_DEFAULTS = {
+    "health": "127.0.0.1:0",
+    "log_level": "info",
+    "log_format": "console",
+    "stop_timeout_s": "20",
+}
+_MAX_PORT = 65_535
+_MAX_STOP_TIMEOUT_S = 3_600.0
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used: `key`, what was found, and the fix."""
+
+    def __init__(self, key: str, found: object, fix: str) -> None:
+        super().__init__(f"setting {key} is {found!r}; {fix}")
+        self.key = key
+        self.found = found
+        self.fix = fix
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where to listen; port 0 takes any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class ServiceConfig(msgspec.Struct, frozen=True):
+    """The settings that every service has. `nats_url` may hold a password: do not show it."""
+
+    nats_url: str
+    health: Address
+    log_level: LogLevel
+    log_format: LogFormat
+    stop_timeout_s: float
+
+
+def read_config(
+    options: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None
+) -> ServiceConfig:
+    """The settings from `options` (named as in ENVIRONMENT; None is "not given") and `environ`.
+
+    Raises ConfigError for the first setting that is missing or wrong.
+    """
+    given = dict(options or {})
+    environ = os.environ if environ is None else environ
+
+    def text(name: str) -> tuple[str, str]:
+        key = ENVIRONMENT[name]
+        if given.get(name) is not None:
+            return f"--{name.replace('_', '-')}", str(given[name])
+        return key, environ.get(key, "") or _DEFAULTS.get(name, "")
+
+    return ServiceConfig(
+        nats_url=_nats_url(*text("nats_url")),
+        health=parse_address(*text("health")),
+        log_level=cast("LogLevel", _one_of(*text("log_level"), get_args(LogLevel))),
+        log_format=cast("LogFormat", _one_of(*text("log_format"), get_args(LogFormat))),
+        stop_timeout_s=_seconds(*text("stop_timeout_s")),
+    )
+
+
+def parse_address(key: str, found: str) -> Address:
+    """`host:port` as an Address; an IPv6 host stands in brackets. Raises ConfigError."""
+    fix = "write host:port, such as 0.0.0.0:8080; port 0 takes any free one"
+    host, _, port = found.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise ConfigError(key, found, fix)
+    return Address(host, int(port))
+
+
+def _nats_url(key: str, found: str) -> str:
+    fix = "write nats://user:password@host:port, several servers separated by commas"
+    if not found:
+        raise ConfigError(key, found, fix)
+    for part in found.split(","):
+        try:
+            url = urlsplit(part.strip())
+            usable = url.scheme in {"nats", "tls"} and bool(url.hostname) and url.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ConfigError(key, part.rpartition("@")[2], fix)
+    return found
+
+
+def _one_of(key: str, found: str, allowed: tuple[str, ...]) -> str:
+    if found.lower() not in allowed:
+        raise ConfigError(key, found, f"use one of {', '.join(allowed)}")
+    return found.lower()
+
+
+def _seconds(key: str, found: str) -> float:
+    fix = f"write seconds between 0 and {_MAX_STOP_TIMEOUT_S:g}, such as 20"
+    try:
+        seconds = float(found)
+    except ValueError:
+        raise ConfigError(key, found, fix) from None
+    if not 0 <= seconds <= _MAX_STOP_TIMEOUT_S:
+        raise ConfigError(key, found, fix)
+    return seconds

@@ -1,0 +1,226 @@
+"""The life of a service: begin, run named loops, begin anew after an error, stop when told.
+
+Crash-only: an unexpected error drops all that the body had derived and starts the body again,
+which folds the ledger anew. Invariants: the process never runs on with one loop dead; it never
+begins anew without bound; a signal always ends it within the deadline.
+
+Exit codes: 0 stopped as told; 70 the body failed more often than MAX_RESTARTS a minute; 75 it did
+not stop within the deadline; 78 a setting, a permission or the ledger's set-up is wrong, or the
+ledger lost events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import logging
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from apportion.runtime.clock import Clock, SystemClock
+from apportion.runtime.config import ConfigError, ServiceConfig
+from apportion.runtime.http import HttpServer
+from apportion.runtime.ledger import (
+    LedgerDrifted,
+    LedgerHole,
+    LedgerUnavailable,
+    NotPermitted,
+    ServerTooOld,
+)
+from apportion.runtime.logs import Logger, configure_logs, get_logger
+from apportion.runtime.metrics import Metrics
+
+EXIT_OK = 0
+EXIT_ERROR = 70
+EXIT_STUCK = 75
+EXIT_CONFIG = 78
+MAX_RESTARTS = 5
+RESTART_WINDOW_S = 60.0
+RESTART_PAUSE_MAX_S = 5.0
+
+_HOPELESS = (ConfigError, ServerTooOld, LedgerDrifted, LedgerHole, NotPermitted)
+"""What trying again cannot mend."""
+
+
+class Service:
+    """What the body of a service is given: its settings, and where to put its loops."""
+
+    def __init__(self, name: str, config: ServiceConfig, *, clock: Clock) -> None:
+        self.name = name
+        self.config = config
+        self.clock = clock
+        self.metrics = Metrics()
+        self.log: Logger = get_logger(name)
+        self.stopping = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._checks: list[Callable[[], list[str]]] = []
+        self._phase = "starting"
+
+    def loop(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a named loop beside the body; its error ends the body and all its loops."""
+        if self._tasks is None:
+            raise RuntimeError(f"loop {name} started outside of the service body")
+        self._tasks.create_task(_named(name, run), name=name)
+
+    def ready_when(self, not_ready: Callable[[], list[str]]) -> None:
+        """Ask `not_ready` for its reasons whenever /readyz is asked; forgotten with the body."""
+        self._checks.append(not_ready)
+
+    def reasons_against_ready(self) -> list[str]:
+        """Why the service is not ready; empty when it is."""
+        if self._phase != "running":
+            return [self._phase]
+        return [reason for check in self._checks for reason in check()]
+
+    async def run_body(self, main: Callable[[Service], Awaitable[None]]) -> None:
+        """One life of the body: `main`, and the loops that it started, until all have ended."""
+        self._checks.clear()
+        self._phase = "running"
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                await main(self)
+        finally:
+            self._tasks = None
+            self._checks.clear()
+
+    def note_phase(self, phase: str) -> None:
+        """Say why the service is not running at the moment."""
+        self._phase = phase
+
+
+async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await run()
+    except Exception as failure:
+        failure.add_note(f"in loop {name!r}")
+        raise
+
+
+def run_service(
+    name: str,
+    main: Callable[[Service], Awaitable[None]],
+    config: ServiceConfig,
+    *,
+    clock: Clock | None = None,
+) -> int:
+    """Run the service until it is told to stop, and return the exit code."""
+    configure_logs(service=name, level=config.log_level, form=config.log_format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(_serve(name, main, config, clock=clock or SystemClock()))
+        if code == EXIT_STUCK:
+            logging.shutdown()
+            os._exit(code)  # closing the loop would wait for the very tasks that are stuck
+        return code
+
+
+async def _serve(
+    name: str,
+    main: Callable[[Service], Awaitable[None]],
+    config: ServiceConfig,
+    *,
+    clock: Clock,
+) -> int:
+    service = Service(name, config, clock=clock)
+    _stop_on_signals(service)
+    server = HttpServer(
+        config.health, metrics=service.metrics, not_ready=service.reasons_against_ready
+    )
+    try:
+        address = await server.start()
+    except ConfigError as failure:
+        service.log.error("cannot start", error=str(failure))  # noqa: TRY400 - the message says it
+        return EXIT_CONFIG
+    service.log.info("started", health=f"http://{address}/readyz")
+    life = asyncio.create_task(_live(service, main), name="life")
+    stopping = asyncio.create_task(service.stopping.wait(), name="signals")
+    try:
+        await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not life.done():
+            return await _stop(service, life)
+        return life.result()
+    finally:
+        stopping.cancel()
+        await server.stop()
+
+
+def _stop_on_signals(service: Service) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stopping.set)
+
+
+async def _stop(service: Service, life: asyncio.Task[int]) -> int:
+    service.note_phase("stopping")
+    service.log.info("stopping")
+    life.cancel()
+    await asyncio.wait({life}, timeout=service.config.stop_timeout_s)
+    if life.done():
+        code = EXIT_OK
+        with contextlib.suppress(asyncio.CancelledError):
+            code = life.result()
+        service.log.info("stopped")
+        return code
+    stuck = sorted(task.get_name() for task in asyncio.all_tasks() if not task.done())
+    service.log.error("did not stop in time", deadline_s=service.config.stop_timeout_s, tasks=stuck)
+    return EXIT_STUCK
+
+
+async def _live(service: Service, main: Callable[[Service], Awaitable[None]]) -> int:
+    """Run the body over and over until it ends well, or for good."""
+    failures: collections.deque[float] = collections.deque()
+    while True:
+        try:
+            await service.run_body(main)
+            return EXIT_OK
+        except BaseExceptionGroup as group:
+            causes = _leaves(group)
+        except Exception as failure:  # noqa: BLE001 - crash-only: whatever it is, begin anew
+            causes = [failure]
+        for cause in causes:
+            if isinstance(cause, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                raise cause
+        if service.stopping.is_set():
+            _log_failure(service, causes)
+            return EXIT_ERROR
+        now = service.clock.monotonic()
+        while failures and failures[0] < now - RESTART_WINDOW_S:
+            failures.popleft()
+        if all(isinstance(cause, LedgerUnavailable) for cause in causes):
+            service.log.warning("waiting for the ledger", error=str(causes[0]))
+        else:
+            failures.append(now)
+            _log_failure(service, causes)
+            if any(isinstance(cause, _HOPELESS) for cause in causes):
+                return EXIT_CONFIG
+            if len(failures) > MAX_RESTARTS:
+                service.log.error("failed too often", failures=len(failures), within_s=60)
+                return EXIT_ERROR
+        service.metrics.restarts.inc()
+        service.note_phase(f"beginning anew after: {causes[0]}")
+        await asyncio.sleep(_pause_s(len(failures)))
+
+
+def _pause_s(failures: int) -> float:
+    longest_s: float = min(RESTART_PAUSE_MAX_S, 0.1 * 2.0**failures)
+    return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+
+
+def _log_failure(service: Service, causes: list[BaseException]) -> None:
+    for cause in causes:
+        if isinstance(cause, _HOPELESS):
+            service.log.error("cannot go on", error=str(cause))
+        else:
+            service.log.error("unexpected error", exc_info=cause)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    leaves: list[BaseException] = []
+    for cause in group.exceptions:
+        leaves += _leaves(cause) if isinstance(cause, BaseExceptionGroup) else [cause]
+    return leaves

@@ -1,0 +1,103 @@
+"""Metrics: one registry per process, and the names that every service shares.
+
+The only module that knows the metrics library. Invariant: a name means the same in every service,
+and a label has few values: a code, a type or an outcome, never a pod, a node or an id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+"""Buckets from a tenth of a millisecond to ten seconds."""
+
+
+class Metrics:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self.fold_revision = self.gauge(
+            "apportion_fold_revision", "Newest revision that this process has folded."
+        )
+        self.fold_lag = self.gauge(
+            "apportion_fold_lag", "Records that the ledger holds beyond the folded revision."
+        )
+        self.events_folded = self.counter(
+            "apportion_events_folded_total", "Events folded since the process began.", ("type",)
+        )
+        self.append_seconds = self.histogram(
+            "apportion_append_seconds", "Time from sending an append to its acknowledgement."
+        )
+        self.appends = self.counter(
+            "apportion_append_total",
+            "Appends by outcome: ok, fence, duplicate, unknown, unavailable, full, refused.",
+            ("outcome",),
+        )
+        self.drafts_appended = self.counter(
+            "apportion_append_drafts_total", "Events stored by this process."
+        )
+        self.append_conflicts = self.counter(
+            "apportion_append_conflicts_total", "Appends that a fence refused."
+        )
+        self.restarts = self.counter(
+            "apportion_restarts_total", "Times the service body began anew after an error."
+        )
+
+    def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
+        """A number that only grows; its name ends in `_total`."""
+        return Counter(name, meaning, labels, registry=self.registry)
+
+    def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
+        """A number that goes up and down."""
+        return Gauge(name, meaning, labels, registry=self.registry)
+
+    def histogram(
+        self,
+        name: str,
+        meaning: str,
+        labels: Sequence[str] = (),
+        *,
+        buckets: Sequence[float] = SECONDS,
+    ) -> Histogram:
+        """A distribution; in seconds unless `buckets` say otherwise."""
+        return Histogram(name, meaning, labels, registry=self.registry, buckets=tuple(buckets))
+
+    def appended(self, outcome: str, drafts: int, seconds: float) -> None:
+        """Note one append; hand this to `jetstream.connect` as `watch`."""
+        self.append_seconds.observe(seconds)
+        self.appends.labels(outcome).inc()
+        if outcome == "ok":
+            self.drafts_appended.inc(drafts)
+        elif outcome == "fence":
+            self.append_conflicts.inc()
+
+    def render(self) -> bytes:
+        """What /metrics answers, in Prometheus text form."""
+        return generate_latest(self.registry)
