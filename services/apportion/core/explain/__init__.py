@@ -1,0 +1,1 @@
+"""What people are told: refusals and placements in words, and the state as documented answers."""

@@ -1,0 +1,279 @@
+"""The answers of the read side, as structs: what the gateway sends and the command line reads.
+
+One definition serves both, so they cannot disagree. Every answer says as of which revision it is.
+Amounts carry their unit in the field's name. A field that is absent from the JSON has the default
+that stands here.
+
+Invariant: an answer holds nothing that the state does not say.
+"""
+
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from apportion_schemas import Ask, MigInstance, RefusalCode, Score, Share
+
+T = TypeVar("T")
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """What all parts of an answer have in common."""
+
+
+class ErrorAnswer(Answer, frozen=True):
+    """Why a request was not answered: what is wrong, in which parameter, and what to do."""
+
+    error: str
+    field: str = ""
+    fix: str = ""
+
+
+class RevisionAnswer(Answer, frozen=True):
+    """How far the gateway has folded. `refused_events` are events that no reader applies."""
+
+    revision: int
+    pods: int = 0
+    nodes: int = 0
+    refused_events: int = 0
+
+
+class PodAnswer(Answer, frozen=True):
+    """One live pod. `reasons` counts nodes per cause while the pod is refused."""
+
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    submitted_revision: int
+    submitted_time: str = ""
+    dialect: str = ""
+    priority: int = 0
+    group: str = ""
+    owner: str = ""
+    attempt: int = 1
+    asks: tuple[Ask, ...] = ()
+    node: str = ""
+    shares: tuple[Share, ...] = ()
+    placed_revision: int = 0
+    placed_time: str = ""
+    bound_revision: int = 0
+    allocated_revision: int = 0
+    refused_revision: int = 0
+    reasons: dict[RefusalCode, int] = {}
+    last_failure: str = ""
+
+
+class NodeAnswer(Answer, frozen=True):
+    """One node. Used amounts are what the pods placed there ask for."""
+
+    node: str
+    ready: bool
+    gone: bool = False
+    cordon: str = ""
+    simulated: bool = False
+    driver: str = ""
+    devices: int = 0
+    devices_open: int = 0
+    models: tuple[str, ...] = ()
+    pods: int = 0
+    pods_max: int = 0
+    cpu_milli: int = 0
+    cpu_used_milli: int = 0
+    memory_mib: int = 0
+    memory_used_mib: int = 0
+    labels: dict[str, str] = {}
+    placement_revision: int = 0
+
+
+class Holder(Answer, frozen=True):
+    """One share of a device and whose it is."""
+
+    namespace: str
+    pod: str
+    container: str
+    memory_mib: int
+    cores: int
+    instance: MigInstance | None = None
+    template: str | None = None
+
+
+class DeviceAnswer(Answer, frozen=True):
+    """One device and who is on it. `cores` is percent for a GPU and AI cores for an NPU."""
+
+    device: str
+    node: str
+    index: int
+    model: str
+    family: str
+    mode: str
+    memory_mib: int
+    memory_free_mib: int
+    cores: int
+    cores_free: int
+    slots: int
+    slots_free: int
+    present: bool = True
+    healthy: bool = True
+    health_reason: str = ""
+    cordon: str = ""
+    node_cordon: str = ""
+    numa: int | None = None
+    holders: tuple[Holder, ...] = ()
+
+
+class PlacementAnswer(Answer, frozen=True):
+    """One live placement."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    phase: str
+    attempt: int
+    placed_revision: int
+    placed_time: str
+    score: Score
+    shares: tuple[Share, ...] = ()
+    bound_revision: int = 0
+    allocated_revision: int = 0
+
+
+class GangAnswer(Answer, frozen=True):
+    """One gang: how many must hold places together, and how many live pods are in each phase."""
+
+    group: str
+    declared: bool
+    min_available: int
+    pods: int = 0
+    phases: dict[str, int] = {}
+    queue: str = ""
+
+
+class Page(Answer, Generic[T], frozen=True):
+    """One page of a list; the next one is asked for with `continue`, which is empty at the end.
+
+    Pods come in the order in which they were submitted, placements in that in which they were
+    decided, devices by node and index (a page ends with a whole node), nodes and gangs by name.
+    """
+
+    revision: int
+    items: tuple[T, ...]
+    next: str = msgspec.field(default="", name="continue")
+
+
+PodPage = Page[PodAnswer]
+NodePage = Page[NodeAnswer]
+DevicePage = Page[DeviceAnswer]
+PlacementPage = Page[PlacementAnswer]
+GangPage = Page[GangAnswer]
+
+
+class PodDetail(Answer, frozen=True):
+    """One pod and the revision as of which it is."""
+
+    revision: int
+    pod: PodAnswer
+
+
+class NodeDetail(Answer, frozen=True):
+    """One node with its devices."""
+
+    revision: int
+    node: NodeAnswer
+    devices: tuple[DeviceAnswer, ...]
+
+
+class Step(Answer, frozen=True):
+    """One step in the life of a pod: what happened, and the event that says so."""
+
+    phase: str
+    revision: int
+    time: str = ""
+
+
+class CauseRow(Answer, frozen=True):
+    """One cause of a refusal: on how many nodes, in words, and what would unblock it."""
+
+    code: RefusalCode
+    words: str
+    nodes: int
+    unblocked_by: str
+
+
+class MissRow(Answer, frozen=True):
+    """One node that nearly fitted. The amounts are numbers; `missing` is words with the unit."""
+
+    node: str
+    code: RefusalCode
+    words: str
+    device: str = ""
+    needed: int = 0
+    available: int = 0
+    needed_words: str = ""
+    available_words: str = ""
+    missing: str = ""
+
+
+class WhyRefused(Answer, frozen=True):
+    """Why no node fits; `revision` is the event since which these causes hold."""
+
+    revision: int
+    nodes: int
+    causes: tuple[CauseRow, ...]
+    nearest: tuple[MissRow, ...] = ()
+
+
+class RunnerUp(Answer, frozen=True):
+    """A node that fitted too: its total, and by how much each part of the score was lower there."""
+
+    node: str
+    total: float
+    parts: dict[str, float] = {}
+    behind: dict[str, float] = {}
+
+
+class HeldShare(Answer, frozen=True):
+    """A share with what its device is."""
+
+    share: Share
+    index: int = -1
+    model: str = ""
+
+
+class WhyPlaced(Answer, frozen=True):
+    """Why the pod is where it is: `fitting` of `nodes` could have taken it."""
+
+    node: str
+    revision: int
+    time: str
+    attempt: int
+    score: Score
+    runners_up: tuple[RunnerUp, ...] = ()
+    fitting: int = 0
+    nodes: int = 0
+    shares: tuple[HeldShare, ...] = ()
+
+
+class WhyWaiting(Answer, frozen=True):
+    """A pod without a decision: its place among the pending, by priority and then by revision."""
+
+    position: int
+    pending: int
+
+
+class Why(Answer, frozen=True):
+    """All that is known of one pod's place: a sentence, then exactly one of the three parts."""
+
+    revision: int
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    sentence: str
+    history: tuple[Step, ...] = ()
+    placed: WhyPlaced | None = None
+    refused: WhyRefused | None = None
+    waiting: WhyWaiting | None = None
+    gang: GangAnswer | None = None
+    last_failure: str = ""

@@ -1,0 +1,152 @@
+"""The state, put into answers: one function for each struct of `answers`.
+
+Invariant: reading never changes the state, and what is read is of one revision, because nothing in
+here waits.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    GangAnswer,
+    Holder,
+    NodeAnswer,
+    PlacementAnswer,
+    PodAnswer,
+)
+from apportion.core.ledger.state import DeviceState, GroupState, NodeState, PodState
+
+
+def pod_answer(pod: PodState) -> PodAnswer:
+    """One pod."""
+    submitted, placed = pod.submitted, pod.placement
+    return PodAnswer(
+        namespace=submitted.namespace,
+        name=submitted.name,
+        uid=submitted.uid,
+        phase=pod.phase.value,
+        submitted_revision=pod.submitted_revision,
+        submitted_time=pod.submitted_time,
+        dialect=submitted.dialect,
+        priority=submitted.priority,
+        group=submitted.group,
+        owner=submitted.owner,
+        attempt=pod.attempt,
+        asks=submitted.shape.asks,
+        node=placed.node if placed else "",
+        shares=placed.shares if placed else (),
+        placed_revision=pod.placed_revision,
+        placed_time=pod.placed_time,
+        bound_revision=pod.bound_revision,
+        allocated_revision=pod.allocated_revision,
+        refused_revision=pod.refused_revision,
+        reasons=pod.refusal.reasons if pod.refusal else {},
+        last_failure=pod.last_failure,
+    )
+
+
+def placement_answer(pod: PodState) -> PlacementAnswer:
+    """The live placement of a pod that has one."""
+    placed = pod.placement
+    if placed is None:
+        raise ValueError(f"pod {pod.full_name} has no placement")
+    return PlacementAnswer(
+        namespace=pod.submitted.namespace,
+        name=pod.submitted.name,
+        uid=pod.uid,
+        node=placed.node,
+        phase=pod.phase.value,
+        attempt=placed.attempt,
+        placed_revision=pod.placed_revision,
+        placed_time=pod.placed_time,
+        shares=placed.shares,
+        score=placed.score,
+        bound_revision=pod.bound_revision,
+        allocated_revision=pod.allocated_revision,
+    )
+
+
+def node_answer(node: NodeState) -> NodeAnswer:
+    """One node."""
+    host = node.host
+    present = [device for device in node.devices if device.present]
+    return NodeAnswer(
+        node=node.name,
+        ready=node.ready,
+        gone=node.gone,
+        cordon=node.cordon,
+        simulated=node.reported.simulated if node.reported else False,
+        driver=node.reported.driver if node.reported else "",
+        devices=len(present),
+        devices_open=sum(device.open for device in present),
+        models=tuple(dict.fromkeys(device.device.model for device in present)),
+        pods=len(node.pods),
+        pods_max=host.pods,
+        cpu_milli=host.cpu_milli,
+        cpu_used_milli=node.cpu_used_milli,
+        memory_mib=host.memory_mib,
+        memory_used_mib=node.memory_used_mib,
+        labels=host.labels,
+        placement_revision=node.fence,
+    )
+
+
+def device_answers(node: NodeState) -> Iterator[DeviceAnswer]:
+    """The devices of one node by index, each with who is on it."""
+    holders: dict[str, list[Holder]] = {}
+    for pod in node.pods.values():
+        for share in pod.placement.shares if pod.placement else ():
+            holders.setdefault(share.device, []).append(
+                Holder(
+                    namespace=pod.submitted.namespace,
+                    pod=pod.submitted.name,
+                    container=share.container,
+                    memory_mib=share.memory_mib,
+                    cores=share.cores,
+                    instance=share.instance,
+                    template=share.template,
+                )
+            )
+    for state in node.devices:
+        yield _device_answer(node, state, tuple(holders.get(state.device.id, ())))
+
+
+def _device_answer(
+    node: NodeState, state: DeviceState, holders: tuple[Holder, ...]
+) -> DeviceAnswer:
+    device = state.device
+    return DeviceAnswer(
+        device=device.id,
+        node=node.name,
+        index=device.index,
+        model=device.model,
+        family=device.family,
+        mode=device.mode,
+        memory_mib=device.memory_mib,
+        memory_free_mib=state.memory_free_mib,
+        cores=device.cores,
+        cores_free=state.cores_free,
+        slots=device.slots,
+        slots_free=state.slots_free,
+        present=state.present,
+        healthy=state.healthy,
+        health_reason=state.health_reason,
+        cordon=state.cordon,
+        node_cordon=node.cordon,
+        numa=device.numa,
+        holders=holders,
+    )
+
+
+def gang_answer(name: str, group: GroupState) -> GangAnswer:
+    """One gang."""
+    phases = Counter(pod.phase.value for pod in group.pods.values())
+    return GangAnswer(
+        group=name,
+        declared=group.observed is not None,
+        min_available=group.min_available,
+        pods=len(group.pods),
+        phases=dict(sorted(phases.items())),
+        queue=group.observed.queue if group.observed else "",
+    )

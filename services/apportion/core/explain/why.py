@@ -1,0 +1,188 @@
+"""Why a pod is where it is, or why it is nowhere yet: one sentence, then the evidence.
+
+Everything comes from the events that the scheduler wrote when it decided; nothing is guessed
+afterwards, so the answer next week is the answer of today.
+"""
+
+from apportion.core.explain import words
+from apportion.core.explain.answers import (
+    CauseRow,
+    HeldShare,
+    MissRow,
+    RunnerUp,
+    Step,
+    Why,
+    WhyPlaced,
+    WhyRefused,
+    WhyWaiting,
+)
+from apportion.core.explain.views import gang_answer
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion_schemas import NearMiss, PodPlaced, PodRefused, RefusalCode, Score
+
+
+def why(state: State, pod: PodState) -> Why:
+    """The whole explanation of one live pod, as of the state's revision."""
+    placed = _placed(state, pod, pod.placement) if pod.placement else None
+    refused = _refused(pod, pod.refusal) if pod.refusal and not placed else None
+    waiting = None if placed or refused else _waiting(state, pod)
+    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
+    return Why(
+        revision=state.revision,
+        namespace=pod.submitted.namespace,
+        name=pod.submitted.name,
+        uid=pod.uid,
+        phase=pod.phase.value,
+        sentence=_sentence(state, pod, waiting),
+        history=_history(pod),
+        placed=placed,
+        refused=refused,
+        waiting=waiting,
+        gang=gang_answer(pod.submitted.group, group) if group else None,
+        last_failure=pod.last_failure,
+    )
+
+
+def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
+    name = pod.full_name
+    if pod.placement is not None:
+        return f"{name} is {pod.phase.value} on {placed_words(pod.placement)}"
+    if pod.refusal is not None:
+        said = f"{name} is pending since revision {pod.refused_revision}: "
+        said += words.refusal(pod.refusal)
+    elif waiting is not None:
+        said = (
+            f"{name} waits for a decision: number {waiting.position:,} of "
+            f"{waiting.pending:,} pending pods, by priority and then by revision"
+        )
+        gang = _gang_words(state, pod)
+        said += f"; {gang}" if gang else ""
+    else:
+        said = f"{name} is {pod.phase.value}"
+    if pod.last_failure:
+        said += f". Its last placement came to nothing: {pod.last_failure}"
+    return said
+
+
+def placed_words(placed: PodPlaced) -> str:
+    """Where, and what decided it, as in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
+    said = f"{placed.node} (score {placed.score.total:.1f})"
+    if not placed.runners_up:
+        return f"{said}, the only node of {placed.nodes:,} that fits" if placed.nodes else said
+    second = placed.runners_up[0]
+    said += f", ahead of {second.node} ({second.total:.1f})"
+    part = _deciding(placed.score, second)
+    if part:
+        said += f" by {part}: {placed.score.parts[part]:.1f} against {second.parts[part]:.1f}"
+    elif second.total == placed.score.total:
+        said += " by name, at equal scores"
+    return f"{said}; {placed.fitting:,} of {words.nodes(placed.nodes)} fit"
+
+
+def _deciding(first: Score, second: Score) -> str:
+    """The part of the score by which the first leads most; empty where it leads by none."""
+    leads = {
+        part: value - second.parts[part]
+        for part, value in first.parts.items()
+        if part in second.parts
+    }
+    part = max(leads, key=lambda name: (leads[name], name), default="")
+    return part if part and leads[part] > 0 else ""
+
+
+def _gang_words(state: State, pod: PodState) -> str:
+    """What a pod's gang still waits for; empty where it has none or is complete."""
+    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
+    if group is None:
+        return ""
+    if group.observed is None:
+        return f"its gang {pod.submitted.group} is not declared yet"
+    here = len(group.pods)
+    if here >= group.min_available:
+        return ""
+    return (
+        f"its gang {pod.submitted.group} needs {group.min_available} pods together and has {here}"
+    )
+
+
+def _history(pod: PodState) -> tuple[Step, ...]:
+    steps = (
+        Step(phase="submitted", revision=pod.submitted_revision, time=pod.submitted_time),
+        Step(phase="refused", revision=pod.refused_revision),
+        Step(phase=Phase.PLACED.value, revision=pod.placed_revision, time=pod.placed_time),
+        Step(phase=Phase.BOUND.value, revision=pod.bound_revision),
+        Step(phase=Phase.ALLOCATED.value, revision=pod.allocated_revision),
+    )
+    return tuple(step for step in steps if step.revision)
+
+
+def _waiting(state: State, pod: PodState) -> WhyWaiting:
+    mine = (-pod.submitted.priority, pod.submitted_revision)
+    ahead = pending = 0
+    for other in state.pods.values():
+        if other.phase is Phase.PENDING:
+            pending += 1
+            ahead += (-other.submitted.priority, other.submitted_revision) < mine
+    return WhyWaiting(position=ahead + 1, pending=pending)
+
+
+def _refused(pod: PodState, refused: PodRefused) -> WhyRefused:
+    return WhyRefused(
+        revision=pod.refused_revision,
+        nodes=refused.nodes,
+        causes=tuple(
+            _cause_row(code, count, refused) for code, count in words.ranked(refused.reasons)
+        ),
+        nearest=tuple(_miss_row(miss) for miss in refused.nearest),
+    )
+
+
+def _cause_row(code: RefusalCode, count: int, refused: PodRefused) -> CauseRow:
+    """The cure names the node or device where the nearest misses tell which one it is."""
+    cure = words.cure(code)
+    near = [miss for miss in refused.nearest if miss.code is code]
+    if near:
+        cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
+    return CauseRow(code=code, words=words.phrase(code), nodes=count, unblocked_by=cure)
+
+
+def _miss_row(miss: NearMiss) -> MissRow:
+    return MissRow(
+        node=miss.node,
+        device=miss.device,
+        code=miss.code,
+        words=words.phrase(miss.code),
+        needed=miss.needed,
+        available=miss.available,
+        needed_words=words.amount(miss.code, miss.needed),
+        available_words=words.amount(miss.code, miss.available),
+        missing=words.missing(miss),
+    )
+
+
+def _placed(state: State, pod: PodState, placed: PodPlaced) -> WhyPlaced:
+    by_id = state.nodes[placed.node].by_id
+    held = (
+        HeldShare(share=share, index=by_id[share.device].device.index,
+                  model=by_id[share.device].device.model)
+        if share.device in by_id else HeldShare(share=share)
+        for share in placed.shares
+    )  # fmt: skip
+    return WhyPlaced(
+        node=placed.node,
+        revision=pod.placed_revision,
+        time=pod.placed_time,
+        attempt=placed.attempt,
+        score=placed.score,
+        runners_up=tuple(_runner_up(placed.score, other) for other in placed.runners_up),
+        fitting=placed.fitting,
+        nodes=placed.nodes,
+        shares=tuple(held),
+    )
+
+
+def _runner_up(first: Score, other: Score) -> RunnerUp:
+    behind = {
+        part: round(value - other.parts.get(part, 0.0), 6) for part, value in first.parts.items()
+    }
+    return RunnerUp(node=other.node, total=other.total, parts=other.parts, behind=behind)

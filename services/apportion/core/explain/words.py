@@ -1,0 +1,225 @@
+"""Words for refusals: the one place where a code with amounts becomes a sentence.
+
+The ledger carries codes and numbers, so that they can be counted and compared; command line,
+gateway, Kubernetes events and logs all get their words here and therefore say the same.
+
+Invariant: every `RefusalCode` has words (a test walks over all of them), and words never hold a
+number that the refusal does not.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+from apportion_schemas import GangShortage, NearMiss, PodRefused, RefusalCode
+
+
+class Unit(Enum):
+    """What the needed and available amounts of a code count."""
+
+    NOTHING = ""
+    MIB = "MiB"
+    MILLI_CPU = "CPU"
+    CORES = "cores"
+    PIECES = "pieces"
+    SLOTS = "slots"
+    PLACES = "places"
+    AI_CPUS = "AI CPUs"
+    TAINTS = "taints"
+    DEVICES = "devices"
+    PODS = "pods"
+
+
+class Words(NamedTuple):
+    """`phrase` says what was wrong, `unit` what its amounts count, `cure` what would unblock it."""
+
+    phrase: str
+    unit: Unit
+    cure: str
+
+
+_C = RefusalCode
+
+WORDS: dict[RefusalCode, Words] = {
+    _C.NODE_GONE: Words(
+        "node has left the cluster", Unit.NOTHING, "the node joins the cluster again"
+    ),
+    _C.NODE_NOT_READY: Words("node is not ready", Unit.NOTHING, "the node becomes ready"),
+    _C.NODE_CORDONED: Words("node is cordoned", Unit.NOTHING, "apportion uncordon NODE"),
+    _C.TAINT_NOT_TOLERATED: Words(
+        "node has a taint that the pod does not tolerate",
+        Unit.TAINTS,
+        "a toleration on the pod, or the taint taken off the node",
+    ),
+    _C.NODE_LABELS_MISMATCH: Words(
+        "node labels do not match the pod's selector or affinity",
+        Unit.NOTHING,
+        "a node with these labels, or another selector",
+    ),
+    _C.CPU_INSUFFICIENT: Words(
+        "not enough CPU on the node", Unit.MILLI_CPU, "pods end on the node, or a smaller request"
+    ),
+    _C.HOST_MEMORY_INSUFFICIENT: Words(
+        "not enough host memory on the node",
+        Unit.MIB,
+        "pods end on the node, or a smaller request",
+    ),
+    _C.PODS_EXHAUSTED: Words("node has no room for another pod", Unit.PODS, "a pod there ends"),
+    _C.EXTENDED_RESOURCE_INSUFFICIENT: Words(
+        "not enough of an extended resource on the node",
+        Unit.PIECES,
+        "pods end on the node, or a node that offers the resource",
+    ),
+    _C.NO_SUCH_DEVICE: Words(
+        "node has no device of the family asked for",
+        Unit.NOTHING,
+        "a node with such a device",
+    ),
+    _C.MODE_MISMATCH: Words(
+        "no device is shared in the mode asked for",
+        Unit.NOTHING,
+        "a device in that mode, or no mode named on the pod",
+    ),
+    _C.TYPE_MISMATCH: Words(
+        "no device is of a type that the pod accepts",
+        Unit.NOTHING,
+        "a device of such a type, or another use-gputype or nouse-gputype",
+    ),
+    _C.UUID_MISMATCH: Words(
+        "no device has an id that the pod accepts",
+        Unit.NOTHING,
+        "that very device, or another list of ids on the pod",
+    ),
+    _C.INDEX_MISMATCH: Words(
+        "no device has an index that the pod accepts",
+        Unit.NOTHING,
+        "a node with a device at that index, or another gpu-index",
+    ),
+    _C.DEVICE_UNHEALTHY: Words("device is unhealthy", Unit.NOTHING, "the device recovers"),
+    _C.DEVICE_CORDONED: Words("device is cordoned", Unit.NOTHING, "apportion uncordon DEVICE"),
+    _C.DEVICE_IN_USE: Words(
+        "device is in use and is wanted alone",
+        Unit.SLOTS,
+        "the pods on the device end",
+    ),
+    _C.SLOTS_EXHAUSTED: Words(
+        "device is shared by as many containers as it takes", Unit.SLOTS, "a share of it is freed"
+    ),
+    _C.CORES_INSUFFICIENT: Words(
+        "not enough cores free on the device",
+        Unit.CORES,
+        "a share of the device is freed, or a smaller ask",
+    ),
+    _C.MEMORY_INSUFFICIENT: Words(
+        "not enough memory free on the device",
+        Unit.MIB,
+        "a share of the device is freed, a larger device, or a smaller ask",
+    ),
+    _C.MIG_NO_PROFILE: Words(
+        "no MIG profile of the device holds the ask", Unit.MIB, "a larger card, or a smaller ask"
+    ),
+    _C.MIG_SLICES_OCCUPIED: Words(
+        "the MIG slices where a fitting instance could stand are taken",
+        Unit.PLACES,
+        "a MIG instance on the device is freed",
+    ),
+    _C.TEMPLATE_CPU_INSUFFICIENT: Words(
+        "not enough AI CPUs free on the device for the vNPU template",
+        Unit.AI_CPUS,
+        "a share of the device is freed, or a smaller ask",
+    ),
+    _C.TEMPLATE_NONE_FITS: Words(
+        "no vNPU template of the device holds the ask",
+        Unit.MIB,
+        "a larger device, or a smaller ask",
+    ),
+    _C.NUMA_MISMATCH: Words(
+        "no NUMA node of the host has enough fitting devices",
+        Unit.DEVICES,
+        "devices on one NUMA node are freed, or no NUMA binding",
+    ),
+    _C.DEVICES_TOO_FEW: Words(
+        "node has fewer fitting devices than asked for",
+        Unit.DEVICES,
+        "devices of one node are freed, or fewer devices asked for",
+    ),
+    _C.CONTAINERS_COLLIDE: Words(
+        "each container of the pod fits alone, but not all together",
+        Unit.DEVICES,
+        "more devices of one node are freed, or smaller asks",
+    ),
+    _C.GANG_INCOMPLETE: Words(
+        "the gang waits for more of its pods", Unit.PODS, "the rest of the gang is submitted"
+    ),
+}
+
+
+def phrase(code: RefusalCode) -> str:
+    """What was wrong, as in `not enough memory free on the device`."""
+    return WORDS[code].phrase
+
+
+def cure(code: RefusalCode) -> str:
+    """What would unblock it, as in `the device recovers`."""
+    return WORDS[code].cure
+
+
+def amount(code: RefusalCode, value: int) -> str:
+    """An amount of this code with its unit, as in `3,000 MiB`; empty where the code has none."""
+    unit = WORDS[code].unit
+    if unit is Unit.NOTHING:
+        return ""
+    if unit is Unit.MILLI_CPU:
+        return f"{value / 1000:,g} CPU"
+    return f"{value:,} {unit.value[:-1] if value == 1 and unit is not Unit.MIB else unit.value}"
+
+
+def missing(miss: NearMiss) -> str:
+    """How much more was needed, with its unit; empty where the code has no amounts."""
+    return amount(miss.code, miss.needed - miss.available) if miss.needed > miss.available else ""
+
+
+def near_miss(miss: NearMiss) -> str:
+    """One near miss in words, as in `node-3 gpu-0: not enough memory free on the device (…)`."""
+    where = f"{miss.node} {miss.device}".rstrip()
+    said = f"{where}: {phrase(miss.code)}"
+    lacking = missing(miss)
+    if not lacking:
+        return said
+    needed, available = amount(miss.code, miss.needed), amount(miss.code, miss.available)
+    return f"{said} (needed {needed}, available {available}, missing {lacking})"
+
+
+def refusal(refused: PodRefused) -> str:
+    """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss."""
+    if refused.gang is not None and not refused.reasons:
+        return gang(refused.gang)
+    if not refused.nodes:
+        return "there is no node yet"
+    causes = "; ".join(
+        f"{phrase(code)} ({nodes(count)})" for code, count in ranked(refused.reasons)
+    )
+    said = f"none of {nodes(refused.nodes)} fits: {causes}"
+    if refused.nearest:
+        lacking = missing(refused.nearest[0])
+        if lacking:
+            where = f"{refused.nearest[0].node} {refused.nearest[0].device}".rstrip()
+            said += f"; nearest is {where}, short by {lacking}"
+    return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
+
+
+def gang(shortage: GangShortage) -> str:
+    """What a gang lacks: members that are not there, or places for those that are."""
+    if shortage.present < shortage.needed:
+        return f"its gang needs {shortage.needed:,} pods together and has {shortage.present:,}"
+    return f"its gang needs {shortage.needed:,} places together and {shortage.fitting:,} pods fit"
+
+
+def ranked(reasons: dict[RefusalCode, int]) -> list[tuple[RefusalCode, int]]:
+    """The causes, the most frequent first; equal ones in the order in which filters are tried."""
+    order = list(RefusalCode)
+    return sorted(reasons.items(), key=lambda row: (-row[1], order.index(row[0])))
+
+
+def nodes(count: int) -> str:
+    """`1 node` or `2 nodes`."""
+    return f"{count:,} node" + ("" if count == 1 else "s")

@@ -1,0 +1,98 @@
+"""The gateway's fold: the state, pods by name, and the newest events for those who follow along.
+
+A follower is a cursor into one shared window of events, so a slow one costs no memory and a
+hundred cost no more than one; whoever falls behind the window reads the ledger itself.
+
+Invariant: the window holds the newest events without a gap, bounded in number and in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import PodState, State
+from apportion.runtime.ledger import Record
+from apportion.runtime.reader import StateFold
+from apportion_schemas import Event, PodGone, PodSubmitted
+
+WINDOW_EVENTS = 8_192
+WINDOW_BYTES = 16 << 20
+
+
+class Feed:
+    """See `runtime.reader.Fold`; what it folds is a whole `State`."""
+
+    def __init__(self, *, events: int = WINDOW_EVENTS, size_bytes: int = WINDOW_BYTES) -> None:
+        self._fold = StateFold()
+        self._events = events
+        self._bytes = size_bytes
+        self._window: deque[Record] = deque()
+        self._window_bytes = 0
+        self._pods: dict[str, dict[str, PodState]] = {}
+        self._waiting: asyncio.Event | None = None
+
+    @property
+    def state(self) -> State:
+        """All that the ledger says up to `state.revision`."""
+        return self._fold.state
+
+    @property
+    def refused_count(self) -> int:
+        """See `runtime.reader.Fold`."""
+        return self._fold.refused_count
+
+    def apply(self, record: Record, event: Event) -> Change:
+        """See `runtime.reader.Fold`."""
+        change = self._fold.apply(record, event)
+        if change.pod is not None and not change.refused:
+            self._note_name(change.data, change.pod)
+        self._note(record)
+        return change
+
+    def refuse(self, record: Record, reason: str) -> Change:
+        """See `runtime.reader.Fold`."""
+        change = self._fold.refuse(record, reason)
+        self._note(record)
+        return change
+
+    def pod(self, full_name: str) -> PodState | None:
+        """The live pod of that `namespace/name`; of several, the one submitted last."""
+        found = self._pods.get(full_name)
+        return next(reversed(found.values())) if found else None
+
+    def after(self, revision: int, limit: int) -> list[Record] | None:
+        """Up to `limit` events behind `revision`, or None where the window begins later."""
+        if revision >= self.state.revision:
+            return []
+        if not self._window or self._window[0].revision > revision + 1:
+            return None
+        skipped = revision + 1 - self._window[0].revision
+        return list(itertools.islice(self._window, skipped, skipped + limit))
+
+    async def reached(self, revision: int) -> None:
+        """Return once the event at `revision` is folded."""
+        while self.state.revision < revision:
+            if self._waiting is None:
+                self._waiting = asyncio.Event()
+            await self._waiting.wait()
+
+    def _note(self, record: Record) -> None:
+        self._window.append(record)
+        self._window_bytes += len(record.payload)
+        while len(self._window) > self._events or self._window_bytes > self._bytes:
+            self._window_bytes -= len(self._window.popleft().payload)
+        if self._waiting is not None:
+            self._waiting.set()
+            self._waiting = None
+
+    def _note_name(self, data: object, pod: PodState) -> None:
+        if isinstance(data, PodSubmitted):
+            self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
+        elif isinstance(data, PodGone):
+            named = self._pods[pod.full_name]
+            del named[pod.uid]
+            if not named:
+                del self._pods[pod.full_name]

@@ -1,0 +1,20 @@
+"""What the gateway measures of itself: made once per process, whatever its body goes through."""
+
+from __future__ import annotations
+
+from apportion.runtime.metrics import Metrics
+
+
+class Measures:
+    """The gateway's own metrics, beside those of every service."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.requests = metrics.counter(
+            "apportion_gateway_requests_total", "Requests by what and status.", ("what", "status")
+        )
+        self.answer_seconds = metrics.histogram(
+            "apportion_gateway_answer_seconds", "Time to make and encode one answer."
+        )
+        self.stream_clients = metrics.gauge(
+            "apportion_gateway_stream_clients", "Clients of the event stream at the moment."
+        )

@@ -1,0 +1,127 @@
+"""Lists in pages: each is cut from one revision of the state and costs what it returns.
+
+A page goes on behind the last item of the one before, by an order that new events do not disturb;
+what was added or removed meanwhile behind that place shows, and nothing is shown twice.
+Invariant: no page holds more than its limit, but for the devices of the last node.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator
+
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    DevicePage,
+    GangPage,
+    NodePage,
+    PlacementPage,
+    PodPage,
+)
+from apportion.core.explain.views import (
+    device_answers,
+    gang_answer,
+    node_answer,
+    placement_answer,
+    pod_answer,
+)
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion.gateway.query import REFUSED, ListQuery, RequestRefused
+
+
+def pods(state: State, query: ListQuery) -> PodPage:
+    """Pods by the revision of their submission, filtered by namespace, phase and node."""
+    after = query.after_revision
+    behind = (pod for pod in _pods(state, query) if pod.submitted_revision > after)
+    chosen = list(itertools.islice(behind, query.limit + 1))
+    more = len(chosen) > query.limit
+    chosen = chosen[: query.limit]
+    return PodPage(
+        revision=state.revision,
+        items=tuple(pod_answer(pod) for pod in chosen),
+        next=str(chosen[-1].submitted_revision) if more else "",
+    )
+
+
+def placements(state: State, query: ListQuery) -> PlacementPage:
+    """Live placements by the revision at which they were decided."""
+    after = query.after_revision
+    chosen = heapq.nsmallest(
+        query.limit + 1,
+        (pod for pod in _pods(state, query) if pod.placement and pod.placed_revision > after),
+        key=lambda pod: pod.placed_revision,
+    )
+    more = len(chosen) > query.limit
+    chosen = chosen[: query.limit]
+    return PlacementPage(
+        revision=state.revision,
+        items=tuple(placement_answer(pod) for pod in chosen),
+        next=str(chosen[-1].placed_revision) if more else "",
+    )
+
+
+def nodes(state: State, query: ListQuery) -> NodePage:
+    """Nodes by name."""
+    names, more = _names(state.nodes, query)
+    return NodePage(
+        revision=state.revision,
+        items=tuple(node_answer(state.nodes[name]) for name in names),
+        next=names[-1] if more else "",
+    )
+
+
+def devices(state: State, query: ListQuery) -> DevicePage:
+    """Devices by node and index; the page ends with the node in which it is full."""
+    if query.node and query.node not in state.nodes:
+        raise RequestRefused(
+            404,
+            f"no node {query.node!r} at revision {state.revision}",
+            field="node",
+            fix="GET /api/v1/nodes lists them",
+        )
+    wanted: Iterable[str] = (query.node,) if query.node else state.nodes
+    names = sorted(name for name in wanted if name > query.after)
+    items: list[DeviceAnswer] = []
+    for place, name in enumerate(names):
+        items += device_answers(state.nodes[name])
+        if len(items) >= query.limit and place + 1 < len(names):
+            return DevicePage(revision=state.revision, items=tuple(items), next=name)
+    return DevicePage(revision=state.revision, items=tuple(items))
+
+
+def gangs(state: State, query: ListQuery) -> GangPage:
+    """Gangs by name."""
+    names, more = _names(state.groups, query)
+    return GangPage(
+        revision=state.revision,
+        items=tuple(gang_answer(name, state.groups[name]) for name in names),
+        next=names[-1] if more else "",
+    )
+
+
+def _names(of: Iterable[str], query: ListQuery) -> tuple[list[str], bool]:
+    names = heapq.nsmallest(query.limit + 1, (name for name in of if name > query.after))
+    return names[: query.limit], len(names) > query.limit
+
+
+def _pods(state: State, query: ListQuery) -> Iterator[PodState]:
+    """The pods that pass the filters, in the order of submission, which is that of `State.pods`."""
+    if query.node:
+        node = state.nodes.get(query.node)
+        held = node.pods.values() if node else ()
+        among: Iterable[PodState] = sorted(held, key=lambda pod: pod.submitted_revision)
+    else:
+        among = state.pods.values()
+    for pod in among:
+        if query.namespace and pod.submitted.namespace != query.namespace:
+            continue
+        if query.phase and not _in_phase(pod, query.phase):
+            continue
+        yield pod
+
+
+def _in_phase(pod: PodState, phase: str) -> bool:
+    if phase == REFUSED:
+        return pod.phase is Phase.PENDING and pod.refusal is not None
+    return pod.phase.value == phase

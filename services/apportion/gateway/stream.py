@@ -1,0 +1,147 @@
+"""Live events over HTTP (server-sent events), for whoever has no NATS client.
+
+Each event has its revision as its id, so a client that comes back with `Last-Event-ID` goes on
+where it was. Invariant: a client gets every event behind its start, in order and once; a client
+that does not read is dropped, and never slows the fold or another client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from apportion.gateway.feed import Feed
+from apportion.gateway.measures import Measures
+from apportion.gateway.query import REVISION_MAX, RequestRefused, only, whole
+from apportion.runtime.ledger import Ledger, LedgerError, Record
+
+CLIENTS_MAX = 64
+CHUNK_EVENTS = 256
+BEAT_S = 15.0
+WRITE_TIMEOUT_S = 30.0
+HISTORY_EVENTS = 1_000
+
+
+class _Type(msgspec.Struct):
+    type: str = ""
+
+
+_decode_type = msgspec.json.Decoder(_Type).decode
+
+
+class _Enough(Exception):
+    """A chunk of history is full."""
+
+
+class EventStream:
+    """The streams of one gateway."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        ledger: Ledger,
+        *,
+        measures: Measures,
+        clients_max: int = CLIENTS_MAX,
+        beat_s: float = BEAT_S,
+    ) -> None:
+        self._feed = feed
+        self._ledger = ledger
+        self._clients = 0
+        self._clients_max = clients_max
+        self._beat_s = beat_s
+        self._measures = measures
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """`GET /api/v1/events?from=REVISION`; without `from`, from now on."""
+        cursor = self._cursor(request)
+        if self._clients >= self._clients_max:
+            raise RequestRefused(
+                503,
+                f"{self._clients} clients follow the events already",
+                fix="ask another gateway, or read the ledger itself with any NATS client",
+            )
+        self._clients += 1
+        self._measures.stream_clients.inc()
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        try:
+            await response.prepare(request)
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                await self._write(response, cursor)
+        finally:
+            self._clients -= 1
+            self._measures.stream_clients.dec()
+        return response
+
+    def _cursor(self, request: web.Request) -> int:
+        """The revision behind which the stream begins."""
+        only(request.query, ("from",))
+        start = request.query.get("from")
+        seen = request.headers.get("Last-Event-ID")
+        if seen is not None:
+            return whole("Last-Event-ID", seen, most=REVISION_MAX)
+        if start is not None:
+            return whole("from", start, least=1, most=REVISION_MAX) - 1
+        return self._feed.state.revision
+
+    async def _write(self, response: web.StreamResponse, cursor: int) -> None:
+        await _within(response.write, b": the id of an event is its revision\n\n")
+        while True:
+            records = self._feed.after(cursor, CHUNK_EVENTS)
+            if records is None:
+                records = await history(self._ledger, cursor)
+            if records:
+                await _within(response.write, b"".join(map(encoded, records)))
+                cursor = records[-1].revision
+                continue
+            try:
+                async with asyncio.timeout(self._beat_s):
+                    await self._feed.reached(cursor + 1)
+            except TimeoutError:
+                await _within(response.write, b": still here\n\n")
+
+
+async def _within(write: Callable[[bytes], Awaitable[None]], data: bytes) -> None:
+    """Write, unless the client has stopped reading. Raises TimeoutError."""
+    async with asyncio.timeout(WRITE_TIMEOUT_S):
+        await write(data)
+
+
+def encoded(record: Record) -> bytes:
+    """One record as a server-sent event; the data is the CloudEvent as it stands in the ledger."""
+    try:
+        name = _decode_type(record.payload).type.rpartition("/")[2]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        name = ""
+    text = record.payload.decode("utf-8", "replace")
+    data = "".join(f"data: {line}\n" for line in text.splitlines() or [""])
+    kind = name if name.isalnum() else "unreadable"
+    return f"id: {record.revision}\nevent: {kind}\n{data}\n".encode()
+
+
+async def history(ledger: Ledger, after: int, limit: int = HISTORY_EVENTS) -> list[Record]:
+    """Up to `limit` events behind `after`, read from the ledger itself."""
+    records: list[Record] = []
+
+    def take(record: Record) -> None:
+        if len(records) == limit:
+            raise _Enough
+        records.append(record)
+
+    try:
+        subscription = await ledger.follow(take, start=after + 1)
+        try:
+            await subscription.caught_up()
+        finally:
+            await subscription.stop()
+    except _Enough:
+        pass
+    except LedgerError as error:
+        raise ConnectionError(str(error)) from error
+    return records
