@@ -35,6 +35,7 @@ from apportion_schemas.operations import (
     PolicyChanged,
 )
 from apportion_schemas.placement import (
+    GangShortage,
     MigInstance,
     NearMiss,
     PlacementVoided,
@@ -68,6 +69,7 @@ __all__ = [
     "DeviceUncordoned",
     "Event",
     "EventType",
+    "GangShortage",
     "Host",
     "InvalidEvent",
     "MigInstance",

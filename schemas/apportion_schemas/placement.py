@@ -22,7 +22,7 @@ from apportion_schemas.quantities import (
 
 
 class RefusalCode(StrEnum):
-    """Why one node or device did not fit, in the order in which the filters are tried."""
+    """Why one node or device did not fit; the filters themselves say in which order."""
 
     NODE_GONE = "NodeGone"
     NODE_NOT_READY = "NodeNotReady"
@@ -46,12 +46,12 @@ class RefusalCode(StrEnum):
     MEMORY_INSUFFICIENT = "MemoryInsufficient"
     MIG_NO_PROFILE = "MigNoProfile"
     MIG_SLICES_OCCUPIED = "MigSlicesOccupied"
+    TEMPLATE_CPU_INSUFFICIENT = "TemplateCpuInsufficient"
     TEMPLATE_NONE_FITS = "TemplateNoneFits"
     NUMA_MISMATCH = "NumaMismatch"
     DEVICES_TOO_FEW = "DevicesTooFew"
     CONTAINERS_COLLIDE = "ContainersCollide"
     GANG_INCOMPLETE = "GangIncomplete"
-    GANG_DOES_NOT_FIT = "GangDoesNotFit"
 
 
 class MigInstance(Payload, frozen=True):
@@ -126,8 +126,20 @@ class NearMiss(Payload, frozen=True):
     device: Annotated[str, Meta(max_length=253)] = ""
 
 
+class GangShortage(Payload, frozen=True):
+    """How far a gang got: pods that must start together, pods there are, and pods that fitted."""
+
+    needed: Natural
+    present: Natural
+    fitting: Natural
+
+
 class PodRefused(Payload, frozen=True):
-    """No node fits. `reasons` counts nodes per code; written only when the set of codes changes."""
+    """No node fits. `reasons` counts nodes per code; written only when the set of codes changes.
+
+    `gang` is set for a pod whose gang could not be placed whole; the reasons are then those of the
+    first member that found no place beside the others.
+    """
 
     pod: Name
     namespace: Name
@@ -135,3 +147,4 @@ class PodRefused(Payload, frozen=True):
     reasons: dict[RefusalCode, Natural]
     nodes: Natural
     nearest: Annotated[tuple[NearMiss, ...], Meta(max_length=8)] = ()
+    gang: GangShortage | None = None

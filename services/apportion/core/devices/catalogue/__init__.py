@@ -18,10 +18,11 @@ from msgspec import Meta, Struct
 
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A MIG profile: the memory of an instance, and the slices `[start, start + size)` it takes."""
+    """A MIG profile: an instance's memory and cores (percent), and its slices `[start, +size)`."""
 
     name: str
     memory_mib: int
+    cores: int
     size: int
     starts: tuple[int, ...]
 

@@ -1,0 +1,109 @@
+"""The filters, in the order in which they are tried.
+
+A filter says what it needs and what there is; it passes where there is enough. Node filters look
+at a node, device rules at what a device is, amounts at what it has free. The index (`columns`,
+`classes`) answers the same questions for thousands of nodes at once; a property test holds it to
+these functions.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from apportion.core.devices.demand import Demand
+from apportion.core.ledger.state import DeviceState, NodeState
+from apportion.core.placement.filters import amounts, devices, nodes
+from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
+
+
+class Verdict(NamedTuple):
+    """Why something does not fit: what the filter needed and what there was."""
+
+    code: RefusalCode
+    needed: int
+    available: int
+
+
+NODE_FILTERS: tuple[tuple[RefusalCode, Callable[[Shape, NodeState], tuple[int, int]]], ...] = (
+    (RefusalCode.NODE_GONE, nodes.present),
+    (RefusalCode.NODE_NOT_READY, nodes.ready),
+    (RefusalCode.NODE_CORDONED, nodes.cordon),
+    (RefusalCode.TAINT_NOT_TOLERATED, nodes.taints),
+    (RefusalCode.NODE_LABELS_MISMATCH, nodes.labels),
+    (RefusalCode.CPU_INSUFFICIENT, nodes.cpu),
+    (RefusalCode.HOST_MEMORY_INSUFFICIENT, nodes.host_memory),
+    (RefusalCode.PODS_EXHAUSTED, nodes.pods),
+    (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, nodes.extended),
+)
+STANDING_NODE_FILTERS = tuple(
+    (code, check)
+    for code, check in NODE_FILTERS
+    if check in (nodes.present, nodes.ready, nodes.cordon, nodes.taints, nodes.labels)
+)
+"""The node filters whose answer stands until the node itself is reported differently."""
+
+DEVICE_RULES: tuple[tuple[RefusalCode, Callable[[Ask, DeviceConstraints, Device], bool]], ...] = (
+    (RefusalCode.NO_SUCH_DEVICE, devices.family),
+    (RefusalCode.MODE_MISMATCH, devices.mode),
+    (RefusalCode.TYPE_MISMATCH, devices.type_name),
+    (RefusalCode.UUID_MISMATCH, devices.uuid),
+    (RefusalCode.INDEX_MISMATCH, devices.index),
+)
+AMOUNTS: tuple[tuple[RefusalCode, Callable[[Demand, DeviceState], tuple[int, int]]], ...] = (
+    (RefusalCode.DEVICE_UNHEALTHY, amounts.health),
+    (RefusalCode.DEVICE_CORDONED, amounts.cordon),
+    (RefusalCode.DEVICE_IN_USE, amounts.alone),
+    (RefusalCode.SLOTS_EXHAUSTED, amounts.slots),
+    (RefusalCode.CORES_INSUFFICIENT, amounts.cores),
+    (RefusalCode.MEMORY_INSUFFICIENT, amounts.memory),
+    (RefusalCode.MIG_SLICES_OCCUPIED, amounts.slices),
+    (RefusalCode.TEMPLATE_CPU_INSUFFICIENT, amounts.template_cpu),
+)
+
+ORDER: Final[tuple[RefusalCode, ...]] = (
+    *(code for code, _ in NODE_FILTERS),
+    *(code for code, _ in DEVICE_RULES),
+    RefusalCode.DEVICES_TOO_FEW,
+    RefusalCode.MIG_NO_PROFILE,
+    RefusalCode.TEMPLATE_NONE_FITS,
+    *(code for code, _ in AMOUNTS),
+    RefusalCode.NUMA_MISMATCH,
+    RefusalCode.CONTAINERS_COLLIDE,
+)
+RANK: Final = {code: rank for rank, code in enumerate(ORDER)}
+FITS: Final = len(ORDER)
+"""The rank of what no filter refuses; it is above every refusal's."""
+
+
+def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
+    """The first node filter that the node does not pass, or None."""
+    for code, check in NODE_FILTERS:
+        needed, available = check(shape, node)
+        if available < needed:
+            return Verdict(code, needed, available)
+    return None
+
+
+def standing_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
+    """The first standing node filter that the node does not pass, or None."""
+    for code, check in STANDING_NODE_FILTERS:
+        needed, available = check(shape, node)
+        if available < needed:
+            return code
+    return None
+
+
+def refused_kind(ask: Ask, constraints: DeviceConstraints, device: Device) -> RefusalCode | None:
+    """The first device rule that the device does not pass, or None."""
+    for code, passes in DEVICE_RULES:
+        if not passes(ask, constraints, device):
+            return code
+    return None
+
+
+def refused_amount(demand: Demand, state: DeviceState) -> Verdict | None:
+    """The first amount that the device does not have free, or None."""
+    for code, check in AMOUNTS:
+        needed, available = check(demand, state)
+        if available < needed:
+            return Verdict(code, needed, available)
+    return None

@@ -1,0 +1,39 @@
+"""Device rules: `(ask, constraints, device) → whether a device like this will do at all`."""
+
+from apportion.core.devices.catalogue import type_matches
+from apportion_schemas import Ask, Device, DeviceConstraints
+
+
+def family(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
+    """The device is of the family that the resource name stands for."""
+    del constraints
+    return device.family == ask.family
+
+
+def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
+    """The device is shared in a mode that the pod accepts (`volcano.sh/vgpu-mode`)."""
+    del ask
+    return not constraints.modes or device.mode in constraints.modes
+
+
+def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
+    """`nvidia.com/use-gputype` and `nvidia.com/nouse-gputype`."""
+    del ask
+    if any(type_matches(name, device.model) for name in constraints.nouse_types):
+        return False
+    wanted = constraints.use_types
+    return not wanted or any(type_matches(name, device.model) for name in wanted)
+
+
+def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
+    """`nvidia.com/use-gpuuuid` and `nvidia.com/nouse-gpuuuid`."""
+    del ask
+    if device.id in constraints.nouse_ids:
+        return False
+    return not constraints.use_ids or device.id in constraints.use_ids
+
+
+def index(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
+    """`volcano.sh/gpu-index`."""
+    del ask
+    return not constraints.indexes or device.index in constraints.indexes

@@ -1,0 +1,114 @@
+"""Node filters: `(shape, node) → (needed, available)`; the node passes with enough of it."""
+
+from apportion.core.ledger.state import NodeState
+from apportion_schemas import NodeExpression, Shape, Taint, Toleration
+
+YES, NO = (1, 1), (1, 0)
+_KEEPS_OUT = ("NoSchedule", "NoExecute")
+
+
+def present(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """The node is in the cluster."""
+    del shape
+    return NO if node.gone else YES
+
+
+def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """The node's Ready condition is true and `spec.unschedulable` is not."""
+    del shape
+    return YES if node.ready else NO
+
+
+def cordon(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """No person has cordoned the node in the ledger."""
+    del shape
+    return NO if node.cordon else YES
+
+
+def taints(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """Every taint that keeps pods out is tolerated (`spec.tolerations`)."""
+    if node.observed is None:
+        return YES
+    keeping_out = [t for t in node.observed.taints if t.effect in _KEEPS_OUT]
+    tolerated = sum(
+        any(_tolerates(toleration, taint) for toleration in shape.node.tolerations)
+        for taint in keeping_out
+    )
+    return len(keeping_out), tolerated
+
+
+def labels(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """`spec.nodeSelector` and the required node affinity match the node's labels."""
+    needs = shape.node
+    if not needs.selector and not needs.required:
+        return YES
+    have = node.host.labels
+    if any(have.get(key) != value for key, value in needs.selector.items()):
+        return NO
+    if needs.required and not any(matches(term, node) for term in needs.required):
+        return NO
+    return YES
+
+
+def cpu(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """CPU requests, in milli-cores."""
+    return shape.node.cpu_milli, max(node.host.cpu_milli - node.cpu_used_milli, 0)
+
+
+def host_memory(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """Memory requests, in MiB."""
+    return shape.node.memory_mib, max(node.host.memory_mib - node.memory_used_mib, 0)
+
+
+def pods(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """Room for one more pod (`status.allocatable.pods`)."""
+    del shape
+    return 1, max(node.host.pods - len(node.pods), 0)
+
+
+def extended(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """Every extended resource that no dialect reads; the amounts are of the scarcest one."""
+    offered = node.observed.extended if node.observed else {}
+    for name, needed in sorted(shape.node.extended.items()):
+        available = max(offered.get(name, 0) - node.extended_used.get(name, 0), 0)
+        if available < needed:
+            return needed, available
+    return YES
+
+
+def matches(term: tuple[NodeExpression, ...], node: NodeState) -> bool:
+    """Whether every expression of a node selector term holds; an empty term matches nothing."""
+    have = node.host.labels
+    return bool(term) and all(_holds(expression, have) for expression in term)
+
+
+def _holds(expression: NodeExpression, have: dict[str, str]) -> bool:
+    value = have.get(expression.key)
+    match expression.operator:
+        case "In":
+            return value in expression.values
+        case "NotIn":
+            return value not in expression.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _compares(expression, value)
+
+
+def _compares(expression: NodeExpression, value: str | None) -> bool:
+    """`Gt` and `Lt` compare integers; whatever is not one does not match."""
+    try:
+        left, right = int(value or ""), int(expression.values[0])
+    except (ValueError, IndexError):
+        return False
+    return left > right if expression.operator == "Gt" else left < right
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in ("", taint.key)
+    return toleration.key == taint.key and toleration.value == taint.value

@@ -1,0 +1,179 @@
+"""The pods that wait, in lines: one for each class, one for each gang.
+
+A line whose head fits nowhere is parked whole, so a hundred thousand pods of one refused shape cost
+nothing until something happens that could help them. Between lines and within them the order is
+priority first, then the revision of submission.
+
+Invariant: a pending pod is in exactly one line, or in the hands of the cycle that took it.
+"""
+
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion_schemas import GangShortage, NearMiss, RefusalCode
+
+FRESH_SLACK = 64  # entries of `fresh` that may outlive their pods before they are swept
+
+
+class Turn(NamedTuple):
+    """A pod's place in the order: higher priority, then earlier submission, then uid."""
+
+    rank: int
+    revision: int
+    uid: str
+
+
+class Reasons(NamedTuple):
+    """Why the head of a line fits nowhere: what a `PodRefused` says."""
+
+    counts: dict[RefusalCode, int]
+    nearest: tuple[NearMiss, ...]
+    nodes: int
+    gang: GangShortage | None = None
+
+
+def turn_of(pod: PodState) -> Turn:
+    """The pod's place in the order."""
+    return Turn(-pod.submitted.priority, pod.submitted_revision, pod.uid)
+
+
+def is_pending(state: State, uid: str) -> bool:
+    """Whether the pod is live and has no place."""
+    pod = state.pods.get(uid)
+    return pod is not None and pod.phase is Phase.PENDING
+
+
+class Line:
+    """Pods that are decided by one question.
+
+    `reasons` is the last answer while it is no, and the line is parked then; `parked_at` counts the
+    reliefs that there had been. `fresh` are pods that have not been told the reasons.
+    """
+
+    def __init__(self, key: bytes, gang: str = "") -> None:
+        self.key = key
+        self.gang = gang
+        self.waiting: list[Turn] = []
+        self.reasons: Reasons | None = None
+        self.parked_at = 0
+        self.fresh: list[Turn] = []
+        self._told: frozenset[RefusalCode] = frozenset()
+
+    @property
+    def parked(self) -> bool:
+        """Whether the answer was no and nothing has happened that could change it."""
+        return self.reasons is not None
+
+    def add(self, state: State, turn: Turn) -> None:
+        """One more pod."""
+        heappush(self.waiting, turn)
+        self.fresh.append(turn)
+        if len(self.fresh) > 2 * len(self.waiting) + FRESH_SLACK:
+            self.fresh = [old for old in self.fresh if is_pending(state, old.uid)]
+
+    def park(self, state: State, reasons: Reasons, *, reliefs: int) -> None:
+        """The head fits nowhere, for these reasons, and so does nobody behind it."""
+        self.reasons, self.parked_at = reasons, reliefs
+        codes = frozenset(reasons.counts)
+        if codes != self._told:
+            self._told = codes
+            self.fresh = self.live(state)
+
+    def head(self, state: State) -> Turn | None:
+        """The first pod that still waits; those that no longer do are dropped."""
+        while self.waiting:
+            if is_pending(state, self.waiting[0].uid):
+                return self.waiting[0]
+            heappop(self.waiting)
+        return None
+
+    def live(self, state: State) -> list[Turn]:
+        """Every pod that still waits, in order."""
+        self.waiting = [turn for turn in set(self.waiting) if is_pending(state, turn.uid)]
+        heapify(self.waiting)
+        return sorted(self.waiting)
+
+    def remove(self, taken: set[str]) -> None:
+        """Take these pods, which stand at or near the head, out of the line."""
+        kept = []
+        while self.waiting and taken:
+            turn = heappop(self.waiting)
+            if turn.uid in taken:
+                taken.discard(turn.uid)
+            else:
+                kept.append(turn)
+        for turn in kept:
+            heappush(self.waiting, turn)
+
+
+class PendingQueue:
+    """All lines, and which of them is next."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._lines: dict[bytes, Line] = {}
+        self._order: list[tuple[Turn, bytes]] = []
+        for pod in sorted(state.pods.values(), key=turn_of):
+            if pod.phase is Phase.PENDING:
+                self.add(pod)
+
+    def __len__(self) -> int:
+        """Pods in lines, the parked among them; may count pods that have just left."""
+        return sum(len(line.waiting) for line in self._lines.values())
+
+    def add(self, pod: PodState) -> None:
+        """Put a pending pod in its line."""
+        gang = pod.submitted.group
+        key = _gang_key(gang) if gang else pod.shape_key
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(key, gang)
+        line.add(self._state, turn_of(pod))
+        if gang:
+            line.reasons = None  # one more member may complete the gang
+        if not line.parked:
+            heappush(self._order, (turn_of(pod), key))
+
+    def next_line(self) -> Line | None:
+        """The line with the first pod in order among those not parked, or None."""
+        while self._order:
+            turn, key = self._order[0]
+            line = self._lines.get(key)
+            head = None if line is None or line.parked else line.head(self._state)
+            if head == turn:
+                return line
+            heappop(self._order)
+            if line is None or line.parked:
+                continue
+            if head is None:
+                del self._lines[key]
+            elif not self._order or self._order[0] != (head, key):
+                heappush(self._order, (head, key))
+        return None
+
+    def parked(self) -> list[Line]:
+        """Lines whose last answer was no, in a fixed order; those that ran empty are dropped."""
+        found = []
+        for key, line in sorted(self._lines.items()):
+            if line.parked:
+                if line.head(self._state) is None:
+                    del self._lines[key]
+                else:
+                    found.append(line)
+        return found
+
+    def line_of_gang(self, gang: str) -> Line | None:
+        """The line of a gang, if any of it waits."""
+        return self._lines.get(_gang_key(gang))
+
+    def wake(self, line: Line) -> None:
+        """Ask for this line again, or go on with it."""
+        line.reasons = None
+        head = line.head(self._state)
+        if head is not None:
+            heappush(self._order, (head, line.key))
+
+
+def _gang_key(gang: str) -> bytes:
+    return b"gang " + gang.encode()

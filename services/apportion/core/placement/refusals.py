@@ -1,0 +1,172 @@
+"""Why a class fits nowhere: nodes counted by the filter that stopped them, and the nearest misses.
+
+For one ask, a device is stopped by the first filter that it fails, and a node by the filter that
+stopped the last device it would have needed. Filters are ranked in their order, so the node whose
+filter ranks highest came nearest.
+
+Invariant: worked out from the same columns as the decision, so it never contradicts it.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.devices.demand import Demand, demand
+from apportion.core.ledger.state import NodeState
+from apportion.core.placement import packed
+from apportion.core.placement.classes import AskColumns, PlacementClass
+from apportion.core.placement.columns import CORDONED, UNHEALTHY, Columns
+from apportion.core.placement.filters import (
+    FITS,
+    ORDER,
+    RANK,
+    Verdict,
+    refused_amount,
+    refused_kind,
+    refused_node,
+)
+from apportion_schemas import NearMiss, RefusalCode
+
+NEAREST_KEPT: Final = 3
+NEAREST_WEIGHED: Final = 64  # rows whose shortage is compared to find the nearest three
+
+Ranks = NDArray[np.uint8]
+
+
+def explain(
+    class_: PlacementClass, columns: Columns
+) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
+    """Nodes per refusal, and the nearest misses, for a class that fits nowhere."""
+    if not columns.nodes:
+        return {}, ()
+    ranks = node_ranks(class_, columns)
+    counts = np.bincount(ranks, minlength=FITS)
+    reasons = {ORDER[rank]: int(counts[rank]) for rank in np.flatnonzero(counts[:FITS]).tolist()}
+    refused = np.flatnonzero(ranks < FITS)
+    nearest = refused[np.argsort(-ranks[refused].astype(np.int16), kind="stable")]
+    misses = [
+        (-int(ranks[row]), *_miss(class_, columns.nodes[row], ORDER[ranks[row]]))
+        for row in nearest[:NEAREST_WEIGHED].tolist()
+    ]
+    misses.sort(key=lambda miss: miss[:2])
+    return reasons, tuple(miss[2] for miss in misses[:NEAREST_KEPT])
+
+
+def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
+    """For each node the rank of the filter that stopped it, or `FITS`."""
+    ranks = class_.standing.copy()
+    needs = class_.shape.node
+    room = columns.room
+    for code, at, bits, needed in (
+        (RefusalCode.CPU_INSUFFICIENT, 0, packed.CPU_BITS, needs.cpu_milli),
+        (
+            RefusalCode.HOST_MEMORY_INSUFFICIENT,
+            packed.HOST_MEMORY_AT,
+            packed.HOST_MEMORY_BITS,
+            needs.memory_mib,
+        ),
+        (RefusalCode.PODS_EXHAUSTED, packed.PODS_AT, 1, 1),
+    ):
+        _stop(ranks, _field(room, at, bits) < needed, code)
+    if needs.extended:
+        for row in np.flatnonzero(ranks == FITS).tolist():
+            verdict = refused_node(class_.shape, columns.nodes[row])
+            if verdict is not None:
+                ranks[row] = RANK[verdict.code]
+    for ask in class_.asks:
+        ranks = np.where(ranks == FITS, _ask_ranks(ask, columns), ranks)
+    for row in class_.collided:
+        if ranks[row] == FITS:
+            numa = class_.shape.devices.numa_bind
+            code = RefusalCode.NUMA_MISMATCH if numa else RefusalCode.CONTAINERS_COLLIDE
+            ranks[row] = RANK[code]
+    return ranks
+
+
+def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
+    """For each node how far the last device that the ask would need got."""
+    ranks = np.sort(_device_ranks(ask, columns), axis=1)[:, ::-1]
+    none = RANK[RefusalCode.NO_SUCH_DEVICE]
+    count = ask.ask.count
+    if count > ranks.shape[1]:
+        last: Ranks = np.full(len(ranks), none, np.uint8)
+    else:
+        last = ranks[:, count - 1].copy()
+    last[(last == none) & (ranks[:, 0] > none)] = RANK[RefusalCode.DEVICES_TOO_FEW]
+    return last
+
+
+def _device_ranks(ask: AskColumns, columns: Columns) -> Ranks:
+    """For each device the rank of the filter that stopped it, or `FITS`."""
+    never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
+    ranks: Ranks = np.array(never, np.uint8)[columns.kind]
+    by_index = bool(ask.constraints.indexes)
+    elsewhere = RefusalCode.INDEX_MISMATCH if by_index else RefusalCode.UUID_MISMATCH
+    _stop(ranks, ask.need == packed.NEVER, elsewhere)
+    _stop(ranks, columns.closed == UNHEALTHY, RefusalCode.DEVICE_UNHEALTHY)
+    _stop(ranks, columns.closed == CORDONED, RefusalCode.DEVICE_CORDONED)
+    slots = _field(ask.need, packed.SLOTS_AT, packed.SLOTS_BITS)
+    slots_free = _field(columns.free, packed.SLOTS_AT, packed.SLOTS_BITS)
+    _stop(ranks, (slots > 1) & (slots_free < slots), RefusalCode.DEVICE_IN_USE)
+    for code, at, bits in (
+        (RefusalCode.SLOTS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS),
+        (RefusalCode.CORES_INSUFFICIENT, packed.CORES_AT, packed.CORES_BITS),
+        (RefusalCode.MEMORY_INSUFFICIENT, 0, packed.MEMORY_BITS),
+    ):
+        _stop(ranks, _field(columns.free, at, bits) < _field(ask.need, at, bits), code)
+    no_place = ~ask.instance_fits[columns.kind, columns.slices]
+    _stop(ranks, no_place, RefusalCode.MIG_SLICES_OCCUPIED)
+    at, bits = packed.TEMPLATE_CPU_AT, packed.TEMPLATE_CPU_BITS
+    too_few = _field(columns.free, at, bits) < _field(ask.need, at, bits)
+    _stop(ranks, too_few, RefusalCode.TEMPLATE_CPU_INSUFFICIENT)
+    return ranks
+
+
+def _field(amounts: NDArray[np.int64], at: int, bits: int) -> NDArray[np.int64]:
+    return (amounts >> at) & ((1 << bits) - 1)
+
+
+def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:
+    """Note the filter as the one that stopped whatever no earlier filter did."""
+    ranks[where & (ranks == FITS)] = RANK[code]
+
+
+def _miss(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tuple[float, NearMiss]:
+    """The miss of one node, with its shortage as a part of what was needed."""
+    device, verdict = _verdict(class_, node, code)
+    miss = NearMiss(
+        node=node.name,
+        device=device,
+        code=code,
+        needed=verdict.needed,
+        available=verdict.available,
+    )
+    return (verdict.needed - verdict.available) / max(verdict.needed, 1), miss
+
+
+def _verdict(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tuple[str, Verdict]:
+    """The amounts behind a node's refusal: those of the device that came nearest, if it was one."""
+    of_node = refused_node(class_.shape, node)
+    if of_node is not None:
+        return "", of_node
+    best: tuple[float, str, Verdict] | None = None
+    for ask in class_.shape.asks:
+        for state in node.devices:
+            if refused_kind(ask, class_.shape.devices, state.device) is not None:
+                continue
+            wanted = demand(ask, state.device)
+            verdict = refused_amount(wanted, state) if isinstance(wanted, Demand) else None
+            if verdict is None or verdict.code is not code:
+                continue
+            shortage = (verdict.needed - verdict.available) / verdict.needed
+            if best is None or (shortage, state.device.id) < best[:2]:
+                best = (shortage, state.device.id, verdict)
+    if best is not None:
+        return best[1], best[2]
+    wanted_devices = max((ask.count for ask in class_.shape.asks), default=1)
+    there = sum(
+        any(refused_kind(ask, class_.shape.devices, s.device) is None for ask in class_.shape.asks)
+        for s in node.devices
+    )
+    return "", Verdict(code, wanted_devices, min(there, wanted_devices - 1))

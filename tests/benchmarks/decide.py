@@ -1,0 +1,213 @@
+"""How fast the engine decides, and whether that depends on the size of the cluster.
+
+    python -m tests.benchmarks.decide --nodes 10000 --policy binpack --json
+
+A fleet of mixed nodes (8 devices each, every mode of sharing) is filled to 70 % with pods of at
+least 34 shapes; then, one for one, a pod leaves and a pod arrives and is decided, explanations on.
+The rate is of decisions with the departure and the fold of both events included. `flatness` is that
+rate over the rate at a tenth of the nodes, in the same run.
+"""
+
+import argparse
+import gc
+import json
+import random
+import resource
+import sys
+import time
+from dataclasses import dataclass
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.state import State
+from apportion.core.placement.engine import Engine
+from apportion_schemas import (
+    Ask,
+    Device,
+    DeviceConstraints,
+    Event,
+    Host,
+    NodeConstraints,
+    NodeReported,
+    PodGone,
+    PodPlaced,
+    PodSubmitted,
+    PolicyChanged,
+    Shape,
+)
+from apportion_schemas.quantities import Payload
+
+KINDS = (
+    ("nvidia", "NVIDIA A100-SXM4-80GB", 81920, "hami-core", 4),
+    ("nvidia", "NVIDIA H100-80GB-HBM3", 81920, "hami-core", 3),
+    ("nvidia", "Tesla V100-SXM2-32GB", 32768, "hami-core", 1),
+    ("nvidia", "NVIDIA A100-SXM4-40GB", 40960, "mig", 1),
+    ("nvidia", "NVIDIA A30", 24576, "mps", 1),
+    ("ascend310p", "Ascend310P3", 21527, "vnpu", 1),
+)
+TIME = "2026-01-01T00:00:00.000000Z"
+
+
+def shapes() -> list[Shape]:
+    """Thirty-six shapes over every mode of sharing, most of them small."""
+    found = []
+    node = NodeConstraints(cpu_milli=2000, memory_mib=8192)
+    for memory_mib in (1000, 2000, 3000, 4096, 6000, 8000, 10000, 16000):
+        for cores in (0, 10, 25):
+            ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=cores)
+            modes = DeviceConstraints(modes=("hami-core",))
+            found.append(Shape(asks=(ask,), devices=modes, node=node))
+    for count in (1, 2, 4):
+        ask = Ask(container="main", family="nvidia", count=count, cores=100)
+        found.append(Shape(asks=(ask,), node=node))
+    for memory_mib in (3000, 9000, 20000):
+        ask = Ask(container="main", family="nvidia", memory_mib=memory_mib)
+        found.append(Shape(asks=(ask,), devices=DeviceConstraints(modes=("mig",)), node=node))
+    for memory_mib in (2000, 6000):
+        ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=20)
+        found.append(Shape(asks=(ask,), devices=DeviceConstraints(modes=("mps",)), node=node))
+    for memory_mib in (3000, 6144):
+        ask = Ask(container="main", family="ascend310p", memory_mib=memory_mib)
+        found.append(Shape(asks=(ask,), node=node))
+    typed = DeviceConstraints(use_types=("A100",), modes=("hami-core",))
+    ask = Ask(container="main", family="nvidia", memory_mib=5000, cores=20)
+    found.append(Shape(asks=(ask,), devices=typed, node=node))
+    pair = tuple(
+        Ask(container=name, family="nvidia", memory_mib=4000, cores=10) for name in ("a", "b")
+    )
+    found.append(Shape(asks=pair, devices=DeviceConstraints(modes=("hami-core",)), node=node))
+    return found
+
+
+@dataclass
+class Bench:
+    """One fleet, and the ledger of it that is played into a state."""
+
+    nodes: int
+    policy: str
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(7)
+        self.state, self.revision, self.pods = State(), 0, 0
+        weights = [kind[-1] for kind in KINDS]
+        changes = [PolicyChanged(by="bench", node_policy=self.policy, device_policy="binpack")]
+        for change in changes:
+            self.apply(change)
+        for number in range(self.nodes):
+            family, model, memory_mib, mode, _ = self.random.choices(KINDS, weights)[0]
+            devices = tuple(
+                Device(
+                    id=f"GPU-{number:05}-{index}",
+                    index=index,
+                    family=family,
+                    model=model,
+                    memory_mib=memory_mib,
+                    physical_memory_mib=memory_mib,
+                    cores=8 if mode == "vnpu" else 100,
+                    mode=mode,
+                )
+                for index in range(8)
+            )
+            host = Host(cpu_milli=256_000, memory_mib=2_000_000, pods=250)
+            self.apply(NodeReported(node=f"node-{number:05}", devices=devices, host=host))
+        self.engine = Engine(self.state)
+        self.shapes = shapes()
+        self.live: list[str] = []
+
+    def apply(self, data: Payload, engine: Engine | None = None) -> None:
+        """The event comes back from the ledger."""
+        self.revision += 1
+        event = Event(id="b", source="bench", time=TIME, data=data)
+        change = fold.apply(self.state, self.revision, event)
+        if change.refused:
+            raise RuntimeError(change.refused)
+        if engine is not None:
+            engine.observe(change)
+
+    def arrive(self) -> bool:
+        """One pod is submitted and decided; whether it was placed."""
+        self.pods += 1
+        uid = f"pod-{self.pods}"
+        submitted = PodSubmitted(
+            uid=uid,
+            namespace="default",
+            name=uid,
+            dialect="hami",
+            shape=self.random.choice(self.shapes),
+        )
+        self.apply(submitted, self.engine)
+        placed = False
+        for event in self.engine.decide().events:
+            self.apply(event, self.engine)
+            if isinstance(event, PodPlaced):
+                placed = True
+                self.live.append(event.pod)
+            else:
+                self.apply(PodGone(uid=uid), self.engine)
+        return placed
+
+    def depart(self) -> None:
+        """A pod chosen at random ends."""
+        at = self.random.randrange(len(self.live))
+        self.live[at], self.live[-1] = self.live[-1], self.live[at]
+        self.apply(PodGone(uid=self.live.pop()), self.engine)
+
+    def fill(self, part: float) -> None:
+        """Place pods until this part of the device memory is taken."""
+        devices = [device for node in self.state.nodes.values() for device in node.devices]
+        total = sum(device.device.memory_mib for device in devices)
+        step = max(self.nodes // 4, 50)
+        while sum(d.device.memory_mib - d.memory_free_mib for d in devices) < part * total:
+            if not any([self.arrive() for _ in range(step)]):
+                raise RuntimeError("the fleet cannot be filled that far")
+
+    def measure(self, decisions: int) -> tuple[float, list[float]]:
+        """Decisions per second, and the latency of each in microseconds."""
+        latencies = []
+        begun = time.perf_counter()
+        for _ in range(decisions):
+            start = time.perf_counter()
+            self.depart()
+            self.arrive()
+            latencies.append((time.perf_counter() - start) * 1e6)
+        return decisions / (time.perf_counter() - begun), sorted(latencies)
+
+
+def run(nodes: int, policy: str, decisions: int) -> tuple[float, list[float]]:
+    """One fleet, filled and measured."""
+    bench = Bench(nodes, policy)
+    bench.fill(0.7)
+    for _ in range(decisions // 4):
+        bench.depart()
+        bench.arrive()
+    gc.collect()
+    gc.freeze()
+    return bench.measure(decisions)
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--policy", default="binpack")
+    parser.add_argument("--decisions", type=int, default=40_000)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    small, _ = run(max(args.nodes // 10, 1), args.policy, args.decisions)
+    rate, latencies = run(args.nodes, args.policy, args.decisions)
+    figures = {
+        "decisions_per_s": round(rate),
+        "p50_us": round(latencies[len(latencies) // 2], 1),
+        "p99_us": round(latencies[len(latencies) * 99 // 100], 1),
+        "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "flatness": round(rate / small, 3),
+    }
+    if args.json:
+        json.dump(figures, sys.stdout)
+        print()
+    else:
+        for name, value in figures.items():
+            print(f"{name:>16}: {value}")
+
+
+if __name__ == "__main__":
+    main()
