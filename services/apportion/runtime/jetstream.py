@@ -45,6 +45,7 @@ from apportion.runtime.wire import LostReply, Message, Receiver, Unsubscribe
 
 CONNECT_TIMEOUT_S = 10.0
 ACK_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 2.0
 RECONNECT_MAX_S = 1.0
 PING_INTERVAL_S = 5
 OLDEST_SERVER = (2, 12)
@@ -131,7 +132,7 @@ class Connection:
             refused.cancel()
             await asyncio.gather(connecting, return_exceptions=True)
             if not self._client.is_connected:
-                await self._client.close()
+                await self._close_client()
         _check_version(self._client)
         self._up.set()
         self._inbox = self._client.new_inbox()
@@ -146,6 +147,7 @@ class Connection:
         """See wire.Wire."""
         if self.connected:
             return
+        self._up.clear()  # the client notices a loss a little before it tells us
         if self._closed:
             raise LedgerUnavailable(f"the connection to {self._url} is closed")
         try:
@@ -212,7 +214,7 @@ class Connection:
             await self._client.flush()  # a refusal arrives before the server's answer to this
         except nats.errors.Error as failure:
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
-        if subject in self._refused_subscriptions:
+        if subject.lower() in self._refused_subscriptions:
             raise self._not_permitted("listen on", subject)
 
         async def unsubscribe() -> None:
@@ -232,8 +234,16 @@ class Connection:
         with contextlib.suppress(nats.errors.Error, OSError):
             if self._client.is_connected:
                 await self._client.flush(2)
-        await self._client.close()
+        await self._close_client()
         self._lose("closed")
+
+    async def _close_client(self) -> None:
+        # In a task of its own: closed while it reconnects, the client raises CancelledError here
+        # although nobody cancelled us.
+        closing = asyncio.ensure_future(self._client.close())
+        await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
 
     async def _reply_arrived(self, message: Msg) -> None:
         waiting = self._waiting.get(message.subject.rpartition(".")[2])
@@ -268,13 +278,15 @@ class Connection:
             if "authorization violation" in text.lower():
                 self._refuse_user()
             return
-        verb, subject = violation.group(1).lower(), violation.group(2)
+        # The client library hands errors over in lower case.
+        verb, subject = violation.group(1).lower(), violation.group(2).lower()
         if verb == "subscription":
             self._refused_subscriptions.add(subject)
             return
         for waiting in self._waiting.values():
-            if subject in waiting.subjects and not waiting.reply.done():
-                waiting.reply.set_exception(self._not_permitted("send to", subject))
+            for forbidden in waiting.subjects:
+                if forbidden.lower() == subject and not waiting.reply.done():
+                    waiting.reply.set_exception(self._not_permitted("send to", forbidden))
 
     def _refuse_user(self) -> None:
         self._refused = NotPermitted(

@@ -106,6 +106,7 @@ async def call_api(wire: Wire, what: str, body: Mapping[str, object] | None = No
     requests that do no harm twice), NotPermitted.
     """
     payload = b"" if body is None else msgspec.json.encode(body)
+    await wire.wait_connected(API_TIMEOUT_S)
     try:
         reply = await wire.request(f"$JS.API.{what}", payload, timeout_s=API_TIMEOUT_S, headers={})
     except LostReply as lost:

@@ -1,0 +1,105 @@
+"""An append is stored whole or not at all, whatever its size and whatever happens to it."""
+
+import asyncio
+
+import pytest
+
+from apportion.runtime.ledger import (
+    MAX_PAYLOAD_BYTES,
+    InvalidDraft,
+    LedgerError,
+    LedgerUnavailable,
+    PayloadTooLarge,
+)
+from apportion.runtime.wire import STREAM
+from tests.support.nats import Bus, draft
+from tests.support.polling import until
+
+OPEN_BATCHES_OF_THE_SERVER = 50
+
+
+async def test_a_batch_of_a_thousand_gets_consecutive_revisions(bus: Bus) -> None:
+    """The largest batch works, and each draft learns its own revision."""
+    ledger = await bus.connect()
+    await ledger.append([draft()])
+    revisions = await ledger.append([draft(f"workload.{n}") for n in range(1000)])
+    assert revisions == list(range(2, 1002))
+    assert await ledger.last_on_subject("apportion.v1.workload.998") == 1000
+
+
+async def test_a_batch_beyond_a_thousand_is_refused_unsent(bus: Bus) -> None:
+    """The limit is named before the server has to say it."""
+    ledger = await bus.connect()
+    with pytest.raises(InvalidDraft, match="at most 1000"):
+        await ledger.append([draft() for _ in range(1001)])
+    assert await ledger.last_revision() == 0
+
+
+async def test_no_drafts_append_nothing(bus: Bus) -> None:
+    """No input, no events."""
+    ledger = await bus.connect()
+    assert await ledger.append([]) == []
+
+
+async def test_the_largest_payload_is_stored_and_one_byte_more_refused(bus: Bus) -> None:
+    """Our limit is one that the server keeps, with the longest id and subject we allow."""
+    ledger = await bus.connect()
+    subject, name = "workload." + "s" * 800, "i" * 512
+    whole = draft(subject, id=name, payload=b"x" * MAX_PAYLOAD_BYTES, expect=0)
+    assert await ledger.append([whole]) == [1]
+    assert await ledger.append([draft(payload=b"y" * MAX_PAYLOAD_BYTES), draft()]) == [2, 3]
+    with pytest.raises(PayloadTooLarge, match="1044481 bytes"):
+        await ledger.append([draft(payload=b"x" * (MAX_PAYLOAD_BYTES + 1))])
+
+
+async def test_a_batch_cut_short_stores_nothing(bus: Bus) -> None:
+    """A writer that dies between two messages of its batch leaves no trace."""
+    ledger = await bus.connect()
+    for number in range(1, 4):
+        headers = {"Nats-Batch-Id": "cut", "Nats-Batch-Sequence": str(number)}
+        await ledger.wire.publish("apportion.v1.workload.a", b"{}", headers=headers)
+    await ledger.close()
+    other = await bus.connect()
+    assert await other.append([draft()]) == [1]
+
+
+async def test_too_many_open_batches_are_said_and_nothing_is_stored(bus: Bus) -> None:
+    """The server's reason reaches the writer, who may simply try again."""
+    ledger = await bus.connect()
+    for number in range(OPEN_BATCHES_OF_THE_SERVER):
+        headers = {"Nats-Batch-Id": f"open-{number}", "Nats-Batch-Sequence": "1"}
+        await ledger.wire.publish("apportion.v1.workload.a", b"{}", headers=headers)
+    with pytest.raises(LedgerUnavailable, match="too many inflight"):
+        await ledger.append([draft(), draft()])
+    assert await ledger.append([draft()]) == [1]
+
+
+@pytest.mark.parametrize("grown_bytes", [1, 200_000, 1_000_000, 2_000_000])
+async def test_a_server_killed_in_the_middle_of_a_commit_never_keeps_a_part(
+    bus: Bus, grown_bytes: int
+) -> None:
+    """The server dies while the batch goes into its file; it comes back with all of it or none."""
+    size = 500
+    ledger = await bus.connect(ack_timeout_s=5)
+    await ledger.append([draft()])
+    block = next(bus.data_dir.rglob("*.blk"))
+    empty = block.stat().st_size
+    batch = [draft(f"workload.{n}", payload=b"x" * 4000) for n in range(size)]
+    appending = asyncio.ensure_future(ledger.append(batch))
+
+    async def growing() -> bool:
+        return block.stat().st_size >= empty + grown_bytes
+
+    await until(growing, "the batch to reach the file", interval_s=0)
+    await bus.crash()
+    (outcome,) = await asyncio.gather(appending, return_exceptions=True)
+    await bus.restart()
+    after = await ledger.last_revision()
+    assert after in ({1 + size} if isinstance(outcome, list) else {1, 1 + size})
+
+
+async def test_nobody_can_make_the_stream_forget(bus: Bus) -> None:
+    """Purge and delete are refused by permissions, for every role; see test_permissions too."""
+    ledger = await bus.connect("bootstrap")
+    with pytest.raises(LedgerError, match=r"forbids user 'bootstrap' to send to .*PURGE"):
+        await ledger.request(f"$JS.API.STREAM.PURGE.{STREAM}", b"", 2)

@@ -1,0 +1,74 @@
+"""The node fence: a writer that has not folded the newest event on a subject is refused."""
+
+import pytest
+
+from apportion.runtime.ledger import Draft, FenceRefused, InvalidDraft
+from tests.support.nats import Bus, draft
+
+
+async def test_a_stale_writer_is_refused_and_told_where_the_subject_stands(bus: Bus) -> None:
+    """The error names subject, expectation and the newest revision, which is what to fold to."""
+    ledger = await bus.connect()
+    assert await ledger.append([draft("workload.a", expect=0)]) == [1]
+    assert await ledger.append([draft("workload.a", expect=1)]) == [2]
+    with pytest.raises(FenceRefused) as refused:
+        await ledger.append([draft("workload.a", expect=1)])
+    assert (refused.value.subject, refused.value.expected, refused.value.found) == (
+        "apportion.v1.workload.a",
+        1,
+        2,
+    )
+    assert await ledger.last_revision() == 2
+
+
+async def test_one_stale_fence_refuses_the_whole_batch_and_is_the_one_named(bus: Bus) -> None:
+    """Of three fenced subjects the stale one is named, and nothing of the batch is stored."""
+    ledger = await bus.connect()
+    await ledger.append([draft("workload.b")])
+    batch = [draft(f"workload.{name}", expect=0) for name in ("a", "b", "c")]
+    with pytest.raises(FenceRefused) as refused:
+        await ledger.append(batch)
+    assert refused.value.subject == "apportion.v1.workload.b"
+    assert refused.value.found == 1
+    assert await ledger.last_revision() == 1
+
+
+async def test_a_fence_on_a_subject_that_was_never_written_is_refused(bus: Bus) -> None:
+    """Expecting revision 7 on an empty subject is refused with 0 as the truth."""
+    ledger = await bus.connect()
+    fenced = [draft("workload.a", expect=0), draft("workload.b", expect=7)]
+    with pytest.raises(FenceRefused) as refused:
+        await ledger.append(fenced)
+    assert (refused.value.subject, refused.value.found) == ("apportion.v1.workload.b", 0)
+
+
+async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(bus: Bus) -> None:
+    """The same expectation on later drafts is the same fence, not a second one."""
+    ledger = await bus.connect()
+    batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
+    assert await ledger.append(batch) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("first", [None, 3])
+async def test_a_later_fence_that_the_first_draft_lacks_is_refused_unsent(
+    bus: Bus, first: int | None
+) -> None:
+    """A fence that the server would not check is an error of the writer, said before sending."""
+    ledger = await bus.connect()
+    batch = [draft("workload.a", expect=first), draft("workload.a", expect=0)]
+    with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):
+        await ledger.append(batch)
+    assert await ledger.last_revision() == 0
+
+
+async def test_two_writers_with_the_same_basis_cannot_both_win(bus: Bus) -> None:
+    """Two schedulers that decide on one node at one revision: exactly one is stored."""
+    writers = [await bus.connect("scheduler") for _ in range(2)]
+    outcomes = []
+    for number, writer in enumerate(writers):
+        offer = Draft("apportion.v1.placement.n1", f"pod-{number}", b"{}", 0)
+        try:
+            outcomes.append(await writer.append([offer]))
+        except FenceRefused as refused:
+            outcomes.append([-(refused.found or 0)])
+    assert sorted(outcomes) == [[-1], [1]]

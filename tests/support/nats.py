@@ -1,0 +1,182 @@
+"""A real nats-server for a test: fresh store, free port, and a connection for any role.
+
+Also what a real network and a real crash do, on demand: a proxy that keeps answers back, a server
+killed and started again on the same store, and a plain server without our rules for what ours
+forbids.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from apportion.runtime.jetstream import JetStreamLedger, connect, create_stream
+from apportion.runtime.ledger import Draft
+from apportion.runtime.nats_server import EmbeddedServer, find_binary
+
+_numbers = itertools.count(1)
+
+
+def draft(
+    subject: str = "workload.pod1",
+    *,
+    id: str = "",
+    payload: bytes = b"{}",
+    expect: int | None = None,
+) -> Draft:
+    """A draft on `apportion.v1.<subject>`; its id is new unless given."""
+    name = id or f"id-{next(_numbers)}"
+    return Draft(subject=f"apportion.v1.{subject}", id=name, payload=payload, expect=expect)
+
+
+class Bus:
+    """One embedded server with the ledger's stream, and the connections that a test opens."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.server = EmbeddedServer(data_dir, port=-1)
+        self._ledgers: list[JetStreamLedger] = []
+
+    async def start(self, *, max_bytes: int = -1) -> None:
+        """Start the server and make the stream."""
+        await self.server.start()
+        boot = await self.connect("bootstrap")
+        await create_stream(boot, max_bytes=max_bytes)
+
+    async def connect(
+        self, role: str = "watcher", *, port: int = 0, **options: Any
+    ) -> JetStreamLedger:
+        """A connection as `role`, closed with the bus; `port` leads it through a proxy."""
+        url = self.server.url_for(role)
+        if port:
+            url = url.replace(f":{self.server.port}", f":{port}")
+        ledger = await connect(url, name=f"test {role}", **options)
+        self._ledgers.append(ledger)
+        return ledger
+
+    async def crash(self) -> None:
+        """SIGKILL the server."""
+        await self.server.kill()
+
+    async def restart(self) -> None:
+        """Start it again on the same store and port."""
+        port = self.server.port
+        self.server = EmbeddedServer(self.data_dir, port=port)
+        await self.server.start()
+
+    async def stop(self) -> None:
+        """Close every connection and the server."""
+        for ledger in self._ledgers:
+            await ledger.close()
+        await self.server.stop()
+
+
+@contextlib.asynccontextmanager
+async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[Bus]:
+    """A bus for the length of a `with`."""
+    bus = Bus(data_dir)
+    try:
+        await bus.start(max_bytes=max_bytes)
+        yield bus
+    finally:
+        await bus.stop()
+
+
+class PlainServer:
+    """A nats-server without users or rules, to make what ours would never allow."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._process: asyncio.subprocess.Process | None = None
+        self.url = ""
+
+    async def start(self, *, port: int = -1) -> None:
+        """Start and wait until it serves."""
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        for stale in self._data_dir.glob("*.ports"):
+            stale.unlink()
+        arguments = ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(self._data_dir / "js")]
+        self._process = await asyncio.create_subprocess_exec(
+            find_binary(),
+            *arguments,
+            "--ports_file_dir",
+            str(self._data_dir),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        path = self._data_dir / f"nats-server_{self._process.pid}.ports"
+        async with asyncio.timeout(15):
+            while not self.url:
+                with contextlib.suppress(FileNotFoundError, ValueError):
+                    self.url = json.loads(path.read_text())["nats"][0]
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), 0.02)
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            await self._process.wait()
+        self.url = ""
+
+
+class Proxy:
+    """A TCP proxy before the server that can keep back, and lose, what the server says."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream = port
+        self._open = asyncio.Event()
+        self._open.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen on a free port."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def mute(self) -> None:
+        """Keep back what the server says from now on."""
+        self._open.clear()
+
+    async def cut(self) -> None:
+        """Break every connection; what was kept back is lost. New connections are not muted."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._open.set()
+
+    async def stop(self) -> None:
+        """Stop listening and break every connection."""
+        if self._server is not None:
+            self._server.close()
+        await self.cut()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+        except OSError:
+            writer.close()
+            return
+        for source, sink, held in ((reader, up_writer, False), (up_reader, writer, True)):
+            task = asyncio.create_task(self._pump(source, sink, held=held))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, held: bool
+    ) -> None:
+        try:
+            while data := await source.read(1 << 16):
+                if held:
+                    await self._open.wait()
+                sink.write(data)
+                await sink.drain()
+        except OSError:
+            pass  # the other side is gone, and so are we
+        finally:
+            sink.close()

@@ -1,0 +1,1 @@
+"""The runtime's own rules, without a server."""
