@@ -20,6 +20,7 @@ from apportion_schemas.cluster import (
 )
 from apportion_schemas.envelope import (
     Event,
+    EventError,
     InvalidEvent,
     UnknownEvent,
     UnreadableEvent,
@@ -68,6 +69,7 @@ __all__ = [
     "DeviceHealthChanged",
     "DeviceUncordoned",
     "Event",
+    "EventError",
     "EventType",
     "GangShortage",
     "Host",

@@ -8,7 +8,7 @@ catalogue, or raises. `UnknownEvent` means that a newer writer exists, so a read
 `UnreadableEvent` and `InvalidEvent` mean that every reader, however new, refuses these bytes.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -57,39 +57,44 @@ class _Wire(Struct, kw_only=True, forbid_unknown_fields=True):
     data: Raw
     basis: Natural = 0
     cause: Natural = 0
-    datacontenttype: str = "application/json"
+    datacontenttype: Literal["application/json"] = "application/json"
 
 
 _decode_wire = msgspec.json.Decoder(_Wire).decode
 _decode_data = {row.type: msgspec.json.Decoder(row.payload).decode for row in BY_TYPE.values()}
 _encode = msgspec.json.Encoder().encode
+_NOT_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # all that bytes can cause
 
 
 def encode(event: Event) -> bytes:
     """The bytes of an event.
 
     Raises:
-        InvalidEvent: the payload would not be accepted back; nothing bad is ever written.
+        InvalidEvent: the event would not be accepted back; nothing bad is ever written.
     """
     row = BY_PAYLOAD[type(event.data)]
-    data = _encode(event.data)
     try:
+        data = _encode(event.data)
         _decode_data[row.type](data)
-    except msgspec.ValidationError as error:
-        raise InvalidEvent(f"{row.name}: {error}") from None
-    return _encode(
-        _Wire(
-            specversion="1.0",
-            type=row.type,
-            schemaversion=row.version,
-            id=event.id,
-            source=event.source,
-            time=event.time,
-            basis=event.basis,
-            cause=event.cause,
-            data=Raw(data),
+        payload = _encode(
+            _Wire(
+                specversion="1.0",
+                type=row.type,
+                schemaversion=row.version,
+                id=event.id,
+                source=event.source,
+                time=event.time,
+                basis=event.basis,
+                cause=event.cause,
+                data=Raw(data),
+            )
         )
-    )
+        _decode_wire(payload)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        raise InvalidEvent(f"{row.name}: {error}") from None
+    if len(payload) > EVENT_BYTES_MAX:
+        raise InvalidEvent(f"{row.name}: {len(payload)} bytes; at most {EVENT_BYTES_MAX}")
+    return payload
 
 
 def decode(payload: bytes, *, subject: str) -> Event:
@@ -100,7 +105,7 @@ def decode(payload: bytes, *, subject: str) -> Event:
     """
     try:
         wire = _decode_wire(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NOT_TEXT as error:
         raise UnreadableEvent(f"not a CloudEvents 1.0 document: {error}") from None
     row = BY_TYPE.get(wire.type)
     if row is None:
@@ -112,7 +117,7 @@ def decode(payload: bytes, *, subject: str) -> Event:
         )
     try:
         data: Payload = _decode_data[row.type](wire.data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NOT_TEXT as error:
         raise InvalidEvent(f"{row.name}: {error}") from None
     if subject_of(data) != subject:
         raise InvalidEvent(

@@ -122,7 +122,11 @@ class Shape(Payload, frozen=True, weakref=True):
 
 
 class PodSubmitted(Payload, frozen=True):
-    """A pod wants a place. `uid` is `metadata.uid`; `group` is `namespace/name` of its gang."""
+    """A pod wants a place. `uid` is `metadata.uid`; `group` is `namespace/name` of its gang.
+
+    `high_priority` names the containers whose tasks go first on a shared device (HAMi's
+    `nvidia.com/priority: 0`); it binds the node's agent and no decision.
+    """
 
     uid: Name
     namespace: Name
@@ -133,6 +137,7 @@ class PodSubmitted(Payload, frozen=True):
     group: Text = ""
     task: Text = ""
     owner: Text = ""
+    high_priority: Annotated[tuple[Name, ...], Meta(max_length=CONTAINERS_MAX)] = ()
 
 
 class PodGone(Payload, frozen=True):
