@@ -1,0 +1,22 @@
+"""Dialects: the families of resource names and annotations that pods are written in today.
+
+One small module per dialect says which names it claims and what an amount under them means; from
+there on nothing depends on how a pod was written. To add one: a module beside these with `of`, its
+names in `names.py`, and a row in `reading.DIALECTS`.
+
+Invariant: a pod is read in one dialect, whole, or refused with the field, the value and the fix.
+"""
+
+from apportion.core.dialects.container import Container
+from apportion.core.dialects.errors import ManifestError
+from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.reading import NO_DIALECT, DeviceRequest, read_pod
+
+__all__ = [
+    "NO_DIALECT",
+    "Container",
+    "DeviceRequest",
+    "DialectConfig",
+    "ManifestError",
+    "read_pod",
+]

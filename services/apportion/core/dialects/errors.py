@@ -1,0 +1,48 @@
+"""What is wrong with a manifest, said so that its author can mend it without reading our code.
+
+Invariant: the message is one line of bounded length, whatever the value was.
+"""
+
+VALUE_CHARS_MAX = 80
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be used: which field, which value, what is wrong, how to mend it.
+
+    `field` is a path from the root of the document, as in
+    `spec.containers[0].resources.limits["nvidia.com/gpumem"]`.
+    """
+
+    def __init__(self, field: str, value: object, problem: str, fix: str) -> None:
+        super().__init__(field, value, problem, fix)
+        self.field = field
+        self.value = value
+        self.problem = problem
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.field}: {shown(self.value)} {self.problem}: {self.fix}"
+
+
+def within(field: str, key: str) -> str:
+    """The path of an entry under a key that is not a plain word."""
+    return f'{field}["{key[:VALUE_CHARS_MAX]}"]'
+
+
+def shown(value: object) -> str:
+    """A value as a reader may see it: short, on one line, and never expensive to make."""
+    match value:
+        case None:
+            return "it"
+        case str():
+            cut = value[:VALUE_CHARS_MAX]
+            return ascii(cut) + ("…" if len(value) > len(cut) else "")
+        case bool() | float():
+            return str(value).lower()
+        case int():
+            return str(value) if value.bit_length() <= 256 else "a very large number"  # noqa: PLR2004
+        case list() | tuple():
+            return f"a list of {len(value)}"
+        case dict():
+            return f"an object of {len(value)}"
+    return f"a {type(value).__name__}"

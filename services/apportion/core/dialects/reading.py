@@ -1,0 +1,118 @@
+"""From the resources and annotations of one pod to its asks: which dialect, and what it says.
+
+A pod's resource names tell its dialect. A name can belong to several (`nvidia.com/gpu` is HAMi's
+and the plain one), so the dialect is the first that claims every name the pod uses.
+
+Invariant: no dialect is guessed. Names that no single dialect has together are refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from msgspec import Struct
+
+from apportion.core.dialects import (
+    ascend,
+    hami,
+    plain,
+    vcuda,
+    volcano_share,
+    volcano_vgpu,
+)
+from apportion.core.dialects.annotations import selection
+from apportion.core.dialects.container import Container, amounts_of
+from apportion.core.dialects.dialect import Dialect
+from apportion.core.dialects.errors import ManifestError
+from apportion.core.dialects.names import DialectConfig
+from apportion_schemas import Ask, DeviceConstraints
+
+DIALECTS = (plain, hami, volcano_vgpu, volcano_share, vcuda, ascend)
+"""In the order in which names that several of them have are given away."""
+NO_DIALECT = "none"
+"""What a pod is written in that asks for no device."""
+
+
+class DeviceRequest(Struct, frozen=True, kw_only=True):
+    """What a pod wants of devices.
+
+    `high_priority` names the containers whose tasks go first on a shared card.
+    """
+
+    dialect: str = NO_DIALECT
+    asks: tuple[Ask, ...] = ()
+    devices: DeviceConstraints = DeviceConstraints()
+    node_policy: str = ""
+    device_policy: str = ""
+    high_priority: tuple[str, ...] = ()
+
+
+def read_pod(
+    containers: Sequence[Container],
+    annotations: Mapping[str, str],
+    *,
+    annotations_field: str = "metadata.annotations",
+    config: DialectConfig,
+) -> DeviceRequest:
+    """What a pod wants of devices; its containers in the order in which they start.
+
+    Raises:
+        ManifestError: the pod mixes dialects, contradicts itself, has an amount out of bounds, or
+            asks for what is not implemented.
+    """
+    dialect = _dialect(containers, config)
+    if dialect is None:
+        return DeviceRequest()
+    asks: list[Ask] = []
+    high_priority: list[str] = []
+    for container in containers:
+        amounts = amounts_of(container, dialect.claims)
+        ask = dialect.read(container, amounts)
+        if ask is None:
+            continue
+        asks.append(ask)
+        priority = amounts.get(dialect.priority)
+        if priority is not None and priority.value == 0:
+            high_priority.append(container.name)
+    if not asks:
+        return DeviceRequest()
+    chosen = selection(annotations, field=annotations_field, dialect=dialect.name, config=config)
+    return DeviceRequest(
+        dialect=dialect.name,
+        asks=tuple(asks),
+        devices=chosen.devices,
+        node_policy=chosen.node_policy,
+        device_policy=chosen.device_policy,
+        high_priority=tuple(high_priority),
+    )
+
+
+@lru_cache(maxsize=8)
+def dialects(config: DialectConfig) -> tuple[Dialect, ...]:
+    """Every dialect as configured, in order."""
+    return tuple(dialect for module in DIALECTS for dialect in module.of(config))
+
+
+@lru_cache(maxsize=8)
+def claimed(config: DialectConfig) -> frozenset[str]:
+    """Every resource name that is about devices."""
+    return frozenset().union(*(dialect.claims for dialect in dialects(config)))
+
+
+def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect | None:
+    known = claimed(config)
+    left = dialects(config)
+    seen: str | None = None
+    for container in containers:
+        for name in (*container.limits, *container.requests):
+            if name not in known:
+                continue
+            fitting = tuple(dialect for dialect in left if name in dialect.claims)
+            if not fitting:
+                raise ManifestError(
+                    container.at("limits" if name in container.limits else "requests", name),
+                    None,
+                    f"is of another dialect than {seen}, which the pod uses as well",
+                    "write all amounts of a pod in one dialect",
+                )
+            left, seen = fitting, name
+    return left[0] if seen else None

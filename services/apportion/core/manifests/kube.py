@@ -1,0 +1,202 @@
+"""The fields of Kubernetes and Volcano objects that we read, as their APIs spell them.
+
+What is not here is not looked at; what is not here and would change a decision is in
+`unsupported.py`. Invariant: every list and every name has its limit in its type.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from apportion_schemas.quantities import CONTAINERS_MAX, Key, Natural, Priority, Text
+
+REPLICAS_MAX = 10_000
+
+Replicas = Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
+
+
+class Kube(Struct, frozen=True, rename="camel", kw_only=True):
+    """A Kubernetes object or a part of one."""
+
+
+class OwnerReference(Kube, frozen=True):
+    """`metadata.ownerReferences[]`."""
+
+    kind: Text
+    name: Text
+    controller: bool = False
+
+
+class Metadata(Kube, frozen=True):
+    """`metadata`, also of a template, where it has no name."""
+
+    name: Text = ""
+    namespace: Text = "default"
+    annotations: dict[str, Any] = {}
+    owner_references: list[OwnerReference] = []
+
+
+class Resources(Kube, frozen=True):
+    """`resources` of a container."""
+
+    limits: dict[str, Any] = {}
+    requests: dict[str, Any] = {}
+
+
+class ContainerSpec(Kube, frozen=True):
+    """`containers[]` and `initContainers[]`."""
+
+    name: Text
+    resources: Resources = Resources()
+    restart_policy: Text = ""
+
+
+class Expression(Kube, frozen=True):
+    """`matchExpressions[]` of node affinity."""
+
+    key: Key
+    operator: Text
+    values: Annotated[list[Text], Meta(max_length=256)] = []
+
+
+class NodeTerm(Kube, frozen=True):
+    """One term: all of its expressions."""
+
+    match_expressions: Annotated[list[Expression], Meta(max_length=64)] = []
+
+
+class NodeTerms(Kube, frozen=True):
+    """Any of the terms."""
+
+    node_selector_terms: Annotated[list[NodeTerm], Meta(min_length=1, max_length=64)]
+
+
+class PreferredNode(Kube, frozen=True):
+    """A term that is worth `weight`."""
+
+    weight: Annotated[int, Meta(ge=1, le=100)]
+    preference: NodeTerm
+
+
+class NodeAffinity(Kube, frozen=True):
+    """`affinity.nodeAffinity`."""
+
+    required_during_scheduling_ignored_during_execution: NodeTerms | None = None
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[PreferredNode], Meta(max_length=64)
+    ] = []
+
+
+class Affinity(Kube, frozen=True):
+    """`affinity`, as far as it is about nodes."""
+
+    node_affinity: NodeAffinity = NodeAffinity()
+
+
+class TolerationSpec(Kube, frozen=True):
+    """`tolerations[]`."""
+
+    key: Key = ""
+    operator: Text = ""
+    value: Text = ""
+    effect: Text = ""
+
+
+class PodSpec(Kube, frozen=True):
+    """`spec` of a pod."""
+
+    containers: Annotated[list[ContainerSpec], Meta(min_length=1, max_length=CONTAINERS_MAX)]
+    init_containers: Annotated[list[ContainerSpec], Meta(max_length=CONTAINERS_MAX)] = []
+    node_selector: dict[str, Any] = {}
+    affinity: Affinity = Affinity()
+    tolerations: Annotated[list[TolerationSpec], Meta(max_length=256)] = []
+    scheduler_name: Text = ""
+    priority: Priority | None = None
+    priority_class_name: Text = ""
+    overhead: dict[str, Any] = {}
+
+
+class PodTemplate(Kube, frozen=True):
+    """`template`."""
+
+    spec: PodSpec
+    metadata: Metadata = Metadata()
+
+
+class Pod(Kube, frozen=True):
+    """`v1` Pod."""
+
+    metadata: Metadata
+    spec: PodSpec
+
+
+class JobSpec(Kube, frozen=True):
+    """`spec` of a Job."""
+
+    template: PodTemplate
+    parallelism: Replicas = 1
+    completions: Natural | None = None
+    suspend: bool = False
+
+
+class Job(Kube, frozen=True):
+    """`batch/v1` Job."""
+
+    metadata: Metadata
+    spec: JobSpec
+
+
+class DeploymentSpec(Kube, frozen=True):
+    """`spec` of a Deployment."""
+
+    template: PodTemplate
+    replicas: Replicas = 1
+
+
+class Deployment(Kube, frozen=True):
+    """`apps/v1` Deployment."""
+
+    metadata: Metadata
+    spec: DeploymentSpec
+
+
+class VolcanoTask(Kube, frozen=True):
+    """`tasks[]` of a Volcano Job."""
+
+    template: PodTemplate
+    name: Text = ""
+    replicas: Replicas = 1
+    min_available: Replicas | None = None
+
+
+class VolcanoJobSpec(Kube, frozen=True):
+    """`spec` of a Volcano Job."""
+
+    tasks: Annotated[list[VolcanoTask], Meta(min_length=1, max_length=256)]
+    min_available: Replicas = 0
+    queue: Text = "default"
+    priority_class_name: Text = ""
+    scheduler_name: Text = ""
+
+
+class VolcanoJob(Kube, frozen=True):
+    """`batch.volcano.sh/v1alpha1` Job."""
+
+    metadata: Metadata
+    spec: VolcanoJobSpec
+
+
+class PodGroupSpec(Kube, frozen=True):
+    """`spec` of a PodGroup."""
+
+    min_member: Natural = 1
+    min_task_member: dict[str, Any] = {}
+    queue: Text = "default"
+    priority_class_name: Text = ""
+
+
+class PodGroup(Kube, frozen=True):
+    """`scheduling.volcano.sh/v1beta1` PodGroup."""
+
+    metadata: Metadata
+    spec: PodGroupSpec = PodGroupSpec()

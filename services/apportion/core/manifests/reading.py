@@ -1,0 +1,105 @@
+"""Documents in, one outcome each out: what kind it is, and who reads that kind.
+
+Invariant: nothing but a `ManifestError` comes of a bad document, and it ends with that document.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from apportion.core.dialects import ManifestError
+from apportion.core.manifests.document import cleaned
+from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.core.manifests.workloads import KINDS, Manifest
+
+LIST_ITEMS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one document, or of one item of a List; `document` counts from 1.
+
+    Exactly one of `manifest` and `error` is set. `name` is what the document calls itself, as in
+    `Pod default/trainer`, as far as that can be told.
+    """
+
+    document: int
+    name: str
+    manifest: Manifest | None = None
+    error: ManifestError | None = None
+
+
+def read_documents(
+    documents: Iterable[object], config: ManifestConfig = DEFAULT_CONFIG
+) -> Iterator[Outcome]:
+    """The outcome of every document, in order; a List has one per item."""
+    for number, document in enumerate(documents, 1):
+        items, error = _items(document)
+        for field, item in items:
+            yield _outcome(number, item, field, config)
+        if error is not None:
+            yield Outcome(number, title(document), error=error)
+
+
+def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> Manifest:
+    """What a single document (not a List) stands for.
+
+    Raises:
+        ManifestError: it cannot be used.
+    """
+    clean = cleaned(document)
+    if not isinstance(clean, dict):
+        raise ManifestError("document", document, "is not an object", "start with apiVersion, kind")
+    api_version, kind = (_text(clean, field) for field in ("apiVersion", "kind"))
+    read = KINDS.get((api_version, kind))
+    if read is None:
+        known = ", ".join(f"{kind} ({api_version})" for api_version, kind in KINDS)
+        raise ManifestError(
+            "kind", f"{kind} ({api_version})", "is not read", f"submit one of {known}"
+        )
+    return read(clean, config)
+
+
+def title(document: object) -> str:
+    """What a document calls itself; empty where it does not."""
+    if not isinstance(document, dict):
+        return ""
+    metadata = document.get("metadata")
+    parts = metadata if isinstance(metadata, dict) else {}
+    kind, namespace, name = (
+        value if isinstance(value, str) else other
+        for value, other in (
+            (document.get("kind"), "document"),
+            (parts.get("namespace"), "default"),
+            (parts.get("name"), ""),
+        )
+    )
+    return f"{kind} {namespace}/{name}"[:512] if name else kind[:512]
+
+
+def _text(document: dict[str, Any], field: str) -> str:
+    value = document.get(field)
+    if not isinstance(value, str):
+        raise ManifestError(field, value, "is missing or not text", "say what the document is")
+    return value
+
+
+def _items(document: object) -> tuple[list[tuple[str, object]], ManifestError | None]:
+    """The documents in a document, each with the path to it, and what is wrong with a List."""
+    if not isinstance(document, dict) or document.get("kind") != "List":
+        return [("", document)], None
+    items: Any = document.get("items") or []
+    if not isinstance(items, list):
+        return [], ManifestError("items", items, "is no list", "write a list of documents")
+    if len(items) > LIST_ITEMS_MAX:
+        return [], ManifestError("items", items, "is too long", f"at most {LIST_ITEMS_MAX}")
+    return [(f"items[{i}].", item) for i, item in enumerate(items)], None
+
+
+def _outcome(number: int, document: object, prefix: str, config: ManifestConfig) -> Outcome:
+    name = title(document)
+    try:
+        return Outcome(number, name, manifest=read_document(document, config))
+    except ManifestError as error:
+        placed = ManifestError(prefix + error.field, error.value, error.problem, error.fix)
+        return Outcome(number, name, error=placed)

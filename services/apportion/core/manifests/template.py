@@ -1,0 +1,169 @@
+"""One pod spec, read whole: everything that pods made from it have in common.
+
+Invariant: the shape that comes out is one that the event schema accepts, so a pod that was read can
+be submitted.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from apportion.core.dialects import Container, DialectConfig, ManifestError, read_pod
+from apportion.core.dialects.container import Role
+from apportion.core.dialects.errors import within
+from apportion.core.dialects.reading import claimed
+from apportion.core.manifests import kube, naming, nodes, unsupported
+from apportion.core.manifests.document import texts
+from apportion.core.manifests.resources import node_amounts
+from apportion_schemas import NodeConstraints, Shape
+from apportion_schemas.quantities import CONTAINERS_MAX, Priority
+
+SHAPE_BYTES_MAX = 1 << 18
+GROUP = "scheduling.k8s.io/group-name"
+TASK = "volcano.sh/task-spec"
+PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+"""Those that every cluster has."""
+
+
+class ManifestConfig(Struct, frozen=True, kw_only=True):
+    """How manifests are read: the dialects, and the cluster's priority classes."""
+
+    dialects: DialectConfig = DialectConfig()
+    priority_classes: dict[str, Priority] = msgspec.field(
+        default_factory=lambda: dict(PRIORITY_CLASSES)
+    )
+
+
+DEFAULT_CONFIG = ManifestConfig()
+
+
+class Template(Struct, frozen=True, kw_only=True):
+    """What pods of one spec share. `group` and `task` are those that its annotations name."""
+
+    shape: Shape
+    dialect: str
+    priority: int
+    scheduler_name: str
+    high_priority: tuple[str, ...] = ()
+    group: str = ""
+    task: str = ""
+
+
+def read_template(
+    parts: kube.PodTemplate,
+    raw_spec: dict[str, Any],
+    *,
+    field: str,
+    config: ManifestConfig,
+    priority_class: str = "",
+) -> Template:
+    """What a pod spec means; `field` is where its template stands, empty for a pod itself.
+
+    `priority_class` is the owner's, for a spec without one of its own.
+
+    Raises:
+        ManifestError: anything in the spec that cannot be used.
+    """
+    spec_field = f"{field}.spec" if field else "spec"
+    notes_field = f"{field}.metadata.annotations" if field else "metadata.annotations"
+    unsupported.check_pod_spec(raw_spec, spec_field)
+    annotations = texts(parts.metadata.annotations, notes_field)
+    unsupported.check_annotations(annotations, notes_field)
+    containers = _containers(parts.spec, spec_field)
+    request = read_pod(
+        containers, annotations, annotations_field=notes_field, config=config.dialects
+    )
+    group = annotations.get(GROUP, "")
+    return Template(
+        shape=_bounded(
+            Shape(
+                asks=request.asks,
+                devices=request.devices,
+                node=_node(containers, parts.spec, spec_field, config.dialects),
+                node_policy=request.node_policy,
+                device_policy=request.device_policy,
+            ),
+            spec_field,
+        ),
+        dialect=request.dialect,
+        priority=_priority(parts.spec, spec_field, config, priority_class),
+        scheduler_name=parts.spec.scheduler_name,
+        high_priority=request.high_priority,
+        group=naming.subdomain(group, within(notes_field, GROUP)) if group else "",
+        task=annotations.get(TASK, ""),
+    )
+
+
+def priority_of(name: str, field: str, config: ManifestConfig) -> int:
+    """The number of a priority class; the empty name is 0.
+
+    Raises:
+        ManifestError: the cluster has no such class.
+    """
+    if name and name not in config.priority_classes:
+        known = ", ".join(sorted(config.priority_classes))
+        raise ManifestError(field, name, "is no known priority class", f"use one of {known}")
+    return config.priority_classes[name] if name else 0
+
+
+def _priority(spec: kube.PodSpec, field: str, config: ManifestConfig, inherited: str) -> int:
+    if spec.priority is not None:
+        return spec.priority
+    return priority_of(spec.priority_class_name or inherited, f"{field}.priorityClassName", config)
+
+
+def _containers(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
+    found: dict[str, Container] = {}
+    groups = (("initContainers", spec.init_containers), ("containers", spec.containers))
+    for kind, group in groups:
+        for i, each in enumerate(group):
+            at = f"{field}.{kind}[{i}]"
+            name = naming.label(each.name, f"{at}.name")
+            if name in found:
+                raise ManifestError(f"{at}.name", name, "comes twice", "give each its own name")
+            role: Role = "app"
+            if kind == "initContainers":
+                role = "sidecar" if each.restart_policy == "Always" else "init"
+            found[name] = Container(name, at, each.resources.limits, each.resources.requests, role)
+    if len(found) > CONTAINERS_MAX:
+        raise ManifestError(
+            f"{field}.containers",
+            None,
+            f"makes {len(found)} containers with the init containers",
+            f"write at most {CONTAINERS_MAX}",
+        )
+    return tuple(found.values())
+
+
+def _node(
+    containers: tuple[Container, ...], spec: kube.PodSpec, field: str, config: DialectConfig
+) -> NodeConstraints:
+    amounts = node_amounts(containers, spec.overhead, field=field, claimed=claimed(config))
+    return NodeConstraints(
+        cpu_milli=amounts.cpu_milli,
+        memory_mib=amounts.memory_mib,
+        extended=amounts.extended,
+        selector=nodes.selector(spec, field),
+        required=nodes.required(spec, field),
+        preferred=nodes.preferred(spec, field),
+        tolerations=nodes.tolerations(spec, field),
+    )
+
+
+def _bounded(shape: Shape, field: str) -> Shape:
+    """The shape as any reader of the ledger will have it."""
+    encoded = msgspec.json.encode(shape)
+    if len(encoded) > SHAPE_BYTES_MAX:
+        raise ManifestError(
+            field,
+            None,
+            f"has {len(encoded)} bytes of asks and constraints",
+            f"stay within {SHAPE_BYTES_MAX}",
+        )
+    try:
+        return msgspec.json.decode(encoded, type=Shape)
+    except msgspec.ValidationError as error:
+        raise ManifestError(
+            field, None, f"makes an impossible ask ({error})", "change it"
+        ) from None

@@ -1,0 +1,116 @@
+"""The one table of fields that would change a decision and that we do not implement.
+
+Ignoring one would place a pod where its author forbade it, so each is refused by name. Invariant:
+an absent or empty field never refuses a pod.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from apportion.core.dialects.errors import ManifestError, within
+
+_LATER = "is not implemented yet"
+_NO_EFFECT: tuple[object, ...] = (None, False, "", "none", [], {})
+
+
+class Unsupported(NamedTuple):
+    """A field (`[]` is every entry of a list), what is wrong with it, and what to do instead."""
+
+    path: str
+    problem: str = _LATER
+    fix: str = "remove it"
+
+
+_VOLUME = "may tie the pod to a node and is not implemented yet"
+_VOLUME_FIX = "use a volume that every node has, as emptyDir, hostPath and nfs are"
+_ZONAL = ("awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk")
+_NODES = "affinity.nodeAffinity"
+_BY_LABEL = "match the label kubernetes.io/hostname instead"
+_GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/group-name"
+
+POD_SPEC = (
+    Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
+    Unsupported("schedulingGates"),
+    Unsupported("affinity.podAffinity"),
+    Unsupported("affinity.podAntiAffinity"),
+    Unsupported("topologySpreadConstraints"),
+    Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
+    Unsupported("resources", fix="write the resources of each container"),
+    Unsupported("containers[].ports[].hostPort"),
+    Unsupported("initContainers[].ports[].hostPort"),
+    Unsupported("volumes[].persistentVolumeClaim", _VOLUME, _VOLUME_FIX),
+    Unsupported("volumes[].ephemeral", _VOLUME, _VOLUME_FIX),
+    *(Unsupported(f"volumes[].{kind}", _VOLUME, _VOLUME_FIX) for kind in _ZONAL),
+    Unsupported(
+        f"{_NODES}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchFields",
+        fix=_BY_LABEL,
+    ),
+    Unsupported(
+        f"{_NODES}.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchFields",
+        fix=_BY_LABEL,
+    ),
+)
+HOST_NETWORK_POD_SPEC = (
+    Unsupported("containers[].ports", "takes ports of the node and is not implemented yet"),
+    Unsupported("initContainers[].ports", "takes ports of the node and is not implemented yet"),
+)
+VOLCANO_JOB_SPEC = (
+    Unsupported("networkTopology"),
+    Unsupported("volumes[].volumeClaim", _VOLUME, _VOLUME_FIX),
+    Unsupported("volumes[].volumeClaimName", _VOLUME, _VOLUME_FIX),
+    Unsupported("tasks[].dependsOn", fix="submit the later task when the earlier one has begun"),
+    Unsupported("tasks[].partitionPolicy"),
+    Unsupported("tasks[].topologyPolicy"),
+)
+POD_GROUP_SPEC = (Unsupported("networkTopology"), Unsupported("subGroupPolicy"))
+ANNOTATIONS = ("scheduling.volcano.sh/group-min-member", "scheduling.volcano.sh/queue-name")
+
+
+def check_pod_spec(spec: dict[str, Any], field: str) -> None:
+    """Refuse a pod spec that uses what we do not implement.
+
+    Raises:
+        ManifestError: names the field as it stands in the document.
+    """
+    check(spec, field, POD_SPEC)
+    if spec.get("hostNetwork") is True:
+        check(spec, field, HOST_NETWORK_POD_SPEC)
+
+
+def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> None:
+    """Refuse a part of a document that uses any field of the table.
+
+    Raises:
+        ManifestError: names the field as it stands in the document.
+    """
+    for row in table:
+        for found, value in _find(part, field, row.path.split(".")):
+            raise ManifestError(found, value, row.problem, row.fix)
+
+
+def check_annotations(annotations: Mapping[str, str], field: str) -> None:
+    """Refuse a gang or a queue that an annotation makes out of single pods.
+
+    Raises:
+        ManifestError: names the annotation.
+    """
+    for key in ANNOTATIONS:
+        if key in annotations:
+            raise ManifestError(within(field, key), annotations[key], _LATER, _GROUP_FIX)
+
+
+def _find(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:
+    """Every place of `path` below `value` that has an effect, with its full path."""
+    if not path:
+        if value not in _NO_EFFECT:
+            yield field, value
+        return
+    key = path[0].removesuffix("[]")
+    if not isinstance(value, dict) or key not in value:
+        return
+    below, at = value[key], f"{field}.{key}" if field else key
+    if key == path[0]:
+        yield from _find(below, at, path[1:])
+    elif isinstance(below, list):
+        for i, entry in enumerate(below):
+            yield from _find(entry, f"{at}[{i}]", path[1:])

@@ -1,0 +1,255 @@
+"""From one document to the pods it stands for: one small function per kind.
+
+There is no Kubernetes to ask here, so a controller's document stands for the pods that its
+controller would make, named as it would number them. Invariant: a document yields all of its pods
+or none.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from apportion.core.dialects import ManifestError
+from apportion.core.dialects.container import AMOUNT_MAX
+from apportion.core.dialects.errors import within
+from apportion.core.dialects.quantity import whole
+from apportion.core.manifests import kube, naming, unsupported
+from apportion.core.manifests.document import typed
+from apportion.core.manifests.template import ManifestConfig, Template, priority_of, read_template
+from apportion_schemas import PodGroupObserved, PodSubmitted, Shape
+
+VOLCANO_DEFAULT_TASK = "default"  # and its number, as Volcano's admission names tasks
+
+
+class PodDraft(Struct, frozen=True, kw_only=True):
+    """A pod that may be submitted: all but its uid. Fields as in `PodSubmitted`."""
+
+    namespace: str
+    name: str
+    shape: Shape
+    dialect: str
+    priority: int = 0
+    group: str = ""
+    task: str = ""
+    owner: str = ""
+    high_priority: tuple[str, ...] = ()
+    scheduler_name: str = ""
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What one document stands for: a gang, pods, or both."""
+
+    kind: str
+    namespace: str
+    name: str
+    group: PodGroupObserved | None = None
+    pods: tuple[PodDraft, ...] = ()
+
+
+def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
+    """The event that a draft becomes once it has an identity."""
+    return PodSubmitted(
+        uid=uid,
+        namespace=draft.namespace,
+        name=draft.name,
+        shape=draft.shape,
+        dialect=draft.dialect,
+        priority=draft.priority,
+        group=draft.group,
+        task=draft.task,
+        owner=draft.owner,
+        high_priority=draft.high_priority,
+    )
+
+
+def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A Pod: itself."""
+    pod = typed(document, kube.Pod)
+    template = read_template(
+        kube.PodTemplate(spec=pod.spec, metadata=pod.metadata),
+        document["spec"],
+        field="",
+        config=config,
+    )
+    owners = (f"{o.kind}/{o.name}" for o in pod.metadata.owner_references if o.controller)
+    return _manifest("Pod", pod.metadata, [(pod.metadata.name, template)], next(owners, ""))
+
+
+def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A Job: as many pods as run at once; a suspended one has none."""
+    job = typed(document, kube.Job)
+    count = job.spec.parallelism
+    if job.spec.completions is not None:
+        count = min(count, job.spec.completions)
+    return _replicated("Job", job, document, 0 if job.spec.suspend else count, config)
+
+
+def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A Deployment: its replicas."""
+    deployment = typed(document, kube.Deployment)
+    return _replicated("Deployment", deployment, document, deployment.spec.replicas, config)
+
+
+def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A Volcano Job: a gang and the pods `<job>-<task>-<i>` of its tasks."""
+    job = typed(document, kube.VolcanoJob)
+    unsupported.check(document["spec"], "spec", unsupported.VOLCANO_JOB_SPEC)
+    name = naming.subdomain(job.metadata.name, "metadata.name")
+    group = _volcano_group(job, config)
+    named: list[tuple[str, Template]] = []
+    for i, task in enumerate(job.spec.tasks):
+        field = f"spec.tasks[{i}]"
+        template = read_template(
+            task.template,
+            document["spec"]["tasks"][i]["template"]["spec"],
+            field=f"{field}.template",
+            config=config,
+            priority_class=job.spec.priority_class_name,
+        )
+        template = msgspec.structs.replace(
+            template,
+            scheduler_name=template.scheduler_name or job.spec.scheduler_name,
+            group=name,
+            task=_task_name(task, i),
+        )
+        named += [
+            (naming.joined(name, template.task, n, field=f"{field}.name"), template)
+            for n in range(task.replicas)
+        ]
+    return _manifest("Job", job.metadata, named, f"Job/{name}", group)
+
+
+def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A PodGroup: the gang alone; its pods name it."""
+    group = typed(document, kube.PodGroup)
+    spec = group.spec
+    unsupported.check(document.get("spec", {}), "spec", unsupported.POD_GROUP_SPEC)
+    field = "spec.minTaskMember"
+    observed = PodGroupObserved(
+        group=_group_name(group.metadata),
+        min_available=spec.min_member,
+        min_tasks={
+            naming.label(task, within(field, task)): whole(
+                count, within(field, task), limit=AMOUNT_MAX
+            )
+            for task, count in spec.min_task_member.items()
+        },
+        queue=naming.subdomain(spec.queue, "spec.queue"),
+        priority=priority_of(spec.priority_class_name, "spec.priorityClassName", config),
+    )
+    return _manifest("PodGroup", group.metadata, [], "", observed)
+
+
+KINDS: dict[tuple[str, str], Callable[[dict[str, Any], ManifestConfig], Manifest]] = {
+    ("v1", "Pod"): read_pod_document,
+    ("batch/v1", "Job"): read_job,
+    ("apps/v1", "Deployment"): read_deployment,
+    ("batch.volcano.sh/v1alpha1", "Job"): read_volcano_job,
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"): read_pod_group,
+}
+
+
+Owner = TypeVar("Owner", kube.Job, kube.Deployment)
+
+
+def _replicated(
+    kind: str, owner: Owner, document: dict[str, Any], count: int, config: ManifestConfig
+) -> Manifest:
+    template = read_template(
+        owner.spec.template,
+        document["spec"]["template"]["spec"],
+        field="spec.template",
+        config=config,
+    )
+    name = owner.metadata.name
+    named = [(naming.joined(name, i, field="metadata.name"), template) for i in range(count)]
+    return _manifest(kind, owner.metadata, named, f"{kind}/{name}")
+
+
+def _manifest(
+    kind: str,
+    metadata: kube.Metadata,
+    named: list[tuple[str, Template]],
+    owner: str,
+    group: PodGroupObserved | None = None,
+) -> Manifest:
+    """All pods of a document; the names of the document itself are checked here."""
+    name = naming.subdomain(metadata.name, "metadata.name")
+    namespace = naming.label(metadata.namespace, "metadata.namespace")
+    return Manifest(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        group=group,
+        pods=tuple(_drafts(namespace, named, owner)),
+    )
+
+
+def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> Iterator[PodDraft]:
+    for name, template in named:
+        group = template.group and naming.joined(
+            namespace, template.group, by="/", field="metadata.namespace"
+        )
+        yield PodDraft(
+            namespace=namespace,
+            name=name,
+            shape=template.shape,
+            dialect=template.dialect,
+            priority=template.priority,
+            group=group,
+            task=template.task,
+            owner=owner,
+            high_priority=template.high_priority,
+            scheduler_name=template.scheduler_name,
+        )
+
+
+def _group_name(metadata: kube.Metadata) -> str:
+    return naming.joined(metadata.namespace, metadata.name, by="/", field="metadata.name")
+
+
+def _task_name(task: kube.VolcanoTask, index: int) -> str:
+    return naming.label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
+
+
+def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObserved:
+    """The gang of a Volcano Job, with the defaults and checks of Volcano's admission."""
+    replicas: dict[str, int] = {}
+    min_tasks: dict[str, int] = {}
+    for i, task in enumerate(job.spec.tasks):
+        name = _task_name(task, i)
+        if name in replicas:
+            raise ManifestError(
+                f"spec.tasks[{i}].name", name, "comes twice", "give each its own name"
+            )
+        replicas[name] = task.replicas
+        if task.min_available is not None:
+            min_tasks[name] = task.min_available
+            if task.min_available > task.replicas:
+                raise ManifestError(
+                    f"spec.tasks[{i}].minAvailable",
+                    task.min_available,
+                    f"is more than the {task.replicas} replicas of the task",
+                    "lower it, or raise replicas",
+                )
+    total = sum(replicas.values())
+    if total > kube.REPLICAS_MAX:
+        raise ManifestError(
+            "spec.tasks", None, f"makes {total} pods", f"write at most {kube.REPLICAS_MAX}"
+        )
+    if job.spec.min_available > total:
+        raise ManifestError(
+            "spec.minAvailable",
+            job.spec.min_available,
+            f"is more than the {total} pods of the job",
+            "lower it, or raise replicas",
+        )
+    return PodGroupObserved(
+        group=_group_name(job.metadata),
+        min_available=job.spec.min_available or sum({**replicas, **min_tasks}.values()),
+        min_tasks=min_tasks,
+        queue=naming.subdomain(job.spec.queue or "default", "spec.queue"),
+        priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),
+    )
