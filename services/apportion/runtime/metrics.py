@@ -6,12 +6,15 @@ and a label has few values: a code, a type or an outcome, never a pod, a node or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+
+M = TypeVar("M")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (
@@ -40,6 +43,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._made: dict[str, Any] = {}
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -72,11 +76,11 @@ class Metrics:
 
     def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
         """A number that only grows; its name ends in `_total`."""
-        return Counter(name, meaning, labels, registry=self.registry)
+        return self._once(name, lambda: Counter(name, meaning, labels, registry=self.registry))
 
     def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
         """A number that goes up and down."""
-        return Gauge(name, meaning, labels, registry=self.registry)
+        return self._once(name, lambda: Gauge(name, meaning, labels, registry=self.registry))
 
     def histogram(
         self,
@@ -87,7 +91,19 @@ class Metrics:
         buckets: Sequence[float] = SECONDS,
     ) -> Histogram:
         """A distribution; in seconds unless `buckets` say otherwise."""
-        return Histogram(name, meaning, labels, registry=self.registry, buckets=tuple(buckets))
+        return self._once(
+            name,
+            lambda: Histogram(
+                name, meaning, labels, registry=self.registry, buckets=tuple(buckets)
+            ),
+        )
+
+    def _once(self, name: str, make: Callable[[], M]) -> M:
+        """The metric of that name: a body that begins anew goes on counting where it was."""
+        if name not in self._made:
+            self._made[name] = make()
+        made: M = self._made[name]
+        return made
 
     def appended(self, outcome: str, drafts: int, seconds: float) -> None:
         """Note one append; hand this to `jetstream.connect` as `watch`."""

@@ -1,0 +1,44 @@
+"""One life of a service on the ledger: connected, checked, with appends gathered into batches.
+
+Every service opens the ledger in the same way and leaves it in the same way: what was handed in is
+appended or given up, then the connection is closed. Invariant: outside of a session a service holds
+nothing of the ledger, so beginning anew begins with nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from apportion.runtime import jetstream
+from apportion.runtime.batching import GroupCommit
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.lifecycle import Service
+from apportion.runtime.publisher import Append, Insistence
+
+
+class Session(msgspec.Struct, frozen=True):
+    """The ledger, and the append of this life: batched, and insistent while the ledger is away."""
+
+    ledger: JetStreamLedger
+    append: Append
+
+
+@asynccontextmanager
+async def open_session(service: Service) -> AsyncIterator[Session]:
+    """Connect as this service, check the stream, and close both at the end.
+
+    Raises:
+        LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted: see `jetstream.connect`.
+    """
+    ledger = await jetstream.connect(
+        service.config.nats_url, name=service.name, watch=service.metrics.appended
+    )
+    try:
+        await jetstream.check_stream(ledger)
+        async with GroupCommit(ledger) as commit:
+            yield Session(ledger, Insistence(commit.append).append)
+    finally:
+        await ledger.close()
