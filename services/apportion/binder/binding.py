@@ -1,0 +1,162 @@
+"""From a delivered placement to a recorded binding.
+
+The state decides, not the delivery: a placement is bound only while the fold, having passed it,
+holds it for the pod's live one. Invariant: a delivery is acknowledged only after what came of it is
+durable in the ledger, so a binder may die anywhere, and a delivery may come any number of times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+from apportion.binder.target import Bound, Failed, Outcome, Target
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import Phase, State
+from apportion.runtime.ledger import Delivery, LedgerUnavailable, WorkQueue
+from apportion.runtime.publisher import Publisher
+from apportion.runtime.reader import Reader
+from apportion_schemas import (
+    BindFailed,
+    InvalidEvent,
+    PodBound,
+    PodPlaced,
+    UnreadableEvent,
+    decode,
+)
+from apportion_schemas.quantities import TEXT_MAX
+
+_log = logging.getLogger(__name__)
+
+BIND_TIMEOUT_S = 20.0
+ACK_WAIT_S = 60.0
+"""Longer than a bind and its append can take: a delivery that is being worked on stays ours."""
+BATCH = 256
+IN_FLIGHT_MAX = 1_024
+FETCH_TIMEOUT_S = 5.0
+TRIES_MAX = 8
+RETRY_FIRST_S = 0.5
+RETRY_MAX_S = 30.0
+
+
+def retry_delay_s(tries: int) -> float:
+    """How long a placement rests after its `tries`-th failure."""
+    return float(min(RETRY_FIRST_S * 2 ** (tries - 1), RETRY_MAX_S))
+
+
+class Binding:
+    """Binds what it is handed, one task per delivery, so a slow bind holds up no other."""
+
+    def __init__(self, state: State, target: Target, publisher: Publisher) -> None:
+        self._state = state
+        self._target = target
+        self._publisher = publisher
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.outcomes: Counter[str] = Counter()
+
+    @property
+    def in_flight(self) -> int:
+        """How many deliveries are being seen through."""
+        return len(self._tasks)
+
+    async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:
+        """Take deliveries until cancelled.
+
+        Raises:
+            LedgerError: of the kinds that trying again cannot cure.
+        """
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for delivery in await self._fetch(queue, reader):
+                    task = group.create_task(self._see_through(delivery))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                if len(self._tasks) > IN_FLIGHT_MAX - BATCH:
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _fetch(self, queue: WorkQueue, reader: Reader[Change]) -> list[Delivery]:
+        """The next deliveries, once the fold has passed them."""
+        room = IN_FLIGHT_MAX - len(self._tasks)
+        try:
+            deliveries = await queue.fetch(min(BATCH, room), FETCH_TIMEOUT_S)
+        except LedgerUnavailable:
+            return []  # the connection comes back by itself, and fetching waits for it
+        for delivery in deliveries:
+            await reader.reached(delivery.record.revision)
+        return deliveries
+
+    async def _see_through(self, delivery: Delivery) -> None:
+        try:
+            await self.settle(delivery)
+        except LedgerUnavailable as error:
+            # Only the acknowledgement was lost: the delivery comes again and is passed over.
+            _log.info("revision %d not acknowledged: %s", delivery.record.revision, error)
+
+    async def settle(self, delivery: Delivery) -> None:
+        """See the delivered record through; the fold must have passed it.
+
+        Raises:
+            LedgerError: the delivery is not acknowledged and comes again.
+        """
+        placed = self._live(delivery)
+        if placed is None:
+            self.outcomes["passed over"] += 1
+            await delivery.ack()
+            return
+        outcome = await self._bind(placed)
+        if isinstance(outcome, Bound):
+            await self._record_bound(placed, delivery)
+        else:
+            await self._record_failed(placed, outcome, delivery)
+
+    def _live(self, delivery: Delivery) -> PodPlaced | None:
+        """The placement in the record, if it is one and its pod is placed by it and not bound."""
+        record = delivery.record
+        try:
+            placed = decode(record.payload, subject=record.subject).data
+        except (UnreadableEvent, InvalidEvent):
+            return None  # every fold refuses it, and says so
+        if not isinstance(placed, PodPlaced):
+            return None
+        pod = self._state.pods.get(placed.pod)
+        if pod is None or pod.phase is not Phase.PLACED or pod.placed_revision != record.revision:
+            return None
+        return None if placed.pod in self._state.failing else placed
+
+    async def _bind(self, placed: PodPlaced) -> Outcome:
+        try:
+            async with asyncio.timeout(BIND_TIMEOUT_S):
+                return await self._target.bind(placed)
+        except TimeoutError:
+            return Failed(f"no answer within {BIND_TIMEOUT_S:g} s", final=False)
+
+    async def _record_bound(self, placed: PodPlaced, delivery: Delivery) -> None:
+        data = PodBound(pod=placed.pod, node=placed.node, attempt=placed.attempt)
+        await self._publish(data, f"{placed.pod}/{placed.attempt}/bound", delivery)
+        self.outcomes["bound"] += 1
+        await delivery.ack()
+
+    async def _record_failed(self, placed: PodPlaced, failed: Failed, delivery: Delivery) -> None:
+        tries = delivery.attempt
+        final = failed.final or tries >= TRIES_MAX
+        data = BindFailed(
+            pod=placed.pod,
+            node=placed.node,
+            attempt=placed.attempt,
+            message=failed.message[:TEXT_MAX],
+            final=final,
+        )
+        await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-failed/{tries}", delivery)
+        self.outcomes["failed for good" if final else "failed for now"] += 1
+        if final:
+            await delivery.ack()
+        else:
+            await delivery.retry(retry_delay_s(tries))
+
+    async def _publish(
+        self, data: PodBound | BindFailed, event_id: str, delivery: Delivery
+    ) -> None:
+        await self._publisher.publish(
+            data, event_id=event_id, basis=self._state.revision, cause=delivery.record.revision
+        )

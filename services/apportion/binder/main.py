@@ -1,0 +1,47 @@
+"""`apportion binder`: the process around `binding`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from apportion.binder.binding import ACK_WAIT_S, IN_FLIGHT_MAX, Binding
+from apportion.binder.target import LocalTarget
+from apportion.runtime.config import ServiceConfig
+from apportion.runtime.lifecycle import Service, run_service
+from apportion.runtime.options import service_options
+from apportion.runtime.publisher import Publisher
+from apportion.runtime.reader import Reader, StateFold
+from apportion.runtime.session import open_session
+
+DURABLE = "binder"
+PLACEMENTS = "apportion.v1.placement.>"
+
+
+@click.command(
+    name="binder",
+    epilog="Example:  apportion binder --nats nats://binder:secret@localhost:4222",
+)
+@service_options
+def command(config: ServiceConfig) -> None:
+    """Bind what was placed, and record it. Start as many as you like: they share the work."""
+    sys.exit(run_service("binder", body, config))
+
+
+async def body(service: Service) -> None:
+    """One life of the binder, until cancelled."""
+    async with open_session(service) as session:
+        cluster = StateFold()
+        reader = Reader(session.ledger, cluster, metrics=service.metrics)
+        publisher = Publisher("binder", service.clock, session.append)
+        binding = Binding(cluster.state, LocalTarget(), publisher)
+        service.ready_when(reader.not_ready)
+        service.metrics.gauge(
+            "apportion_binder_in_flight", "Placements being bound at the moment."
+        ).set_function(lambda: binding.in_flight)
+        queue = await session.ledger.work_queue(
+            DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=IN_FLIGHT_MAX * 4
+        )
+        service.loop("bind", lambda: binding.run(queue, reader))
+        await reader.run()

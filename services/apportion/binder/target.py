@@ -1,0 +1,43 @@
+"""Where bindings take effect.
+
+Kubernetes will stand behind this port with one `pods/binding` call; where there is no Kubernetes
+the ledger is all there is, and a binding has no effect outside it. Invariant: `bind` may be called
+again for the same placement and then says what the first call did.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from apportion_schemas import PodPlaced
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """The pod is bound to the node of the placement, now or already."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The pod is not bound. `final`: trying this placement again cannot help."""
+
+    message: str
+    final: bool
+
+
+Outcome = Bound | Failed
+
+
+class Target(Protocol):
+    """One place where pods are bound to nodes."""
+
+    async def bind(self, placed: PodPlaced) -> Outcome:
+        """Bind the pod. What goes wrong is an outcome, not an exception."""
+
+
+class LocalTarget:
+    """No API server: the agent of the node acts on the ledger's PodBound alone."""
+
+    async def bind(self, placed: PodPlaced) -> Outcome:  # noqa: ARG002 - nothing can go wrong
+        """See `Target`."""
+        return Bound()
