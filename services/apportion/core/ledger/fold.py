@@ -93,6 +93,7 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
         change = handler(_Context(state, revision, event.time), data)
     except (_Refused, Oversold) as error:
         _note_refusal(state, revision, type(data).__name__, str(error))
+        _use_up_attempt(state, data)
         change = Change(data, node=_node_of(state, data), refused=str(error))
     if digest and type(data) in (PodPlaced, PlacementVoided):
         node = _node(state, data.node)
@@ -122,6 +123,13 @@ def _note_refusal(state: State, revision: int, subject: str, reason: str) -> Non
     state.refused_events.append(RefusedEvent(revision, subject, reason))
     if len(state.refused_events) > REFUSED_EVENTS_KEPT:
         del state.refused_events[0]
+
+
+def _use_up_attempt(state: State, data: Any) -> None:
+    """A refused placement spends its attempt: its message id can never be appended again."""
+    pod = state.pods.get(data.pod) if isinstance(data, PodPlaced) else None
+    if pod is not None and pod.phase is Phase.PENDING and pod.attempt == data.attempt:
+        pod.attempt += 1
 
 
 def _node(state: State, name: str) -> NodeState:

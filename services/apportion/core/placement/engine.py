@@ -59,10 +59,11 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided
 
 @dataclass(slots=True)
 class Decision:
-    """What to append, all or nothing; `placed` are the pods that wait again if it is refused."""
+    """What to append, all or nothing, and the pods that it is about, should it be refused."""
 
     events: list[DecisionEvent] = field(default_factory=list)
     placed: list[PodState] = field(default_factory=list)
+    told: list[PodState] = field(default_factory=list)
 
 
 class Engine:
@@ -103,7 +104,7 @@ class Engine:
 
     def retry(self, decision: Decision) -> None:
         """The decision did not come into the ledger: its pods wait again."""
-        for pod in decision.placed:
+        for pod in decision.placed + decision.told:
             if is_pending(self._state, pod.uid):
                 self._queue.add(pod)
 
@@ -232,7 +233,7 @@ class Engine:
         return Reasons(counts, nearest, len(self._columns.names))
 
     def _park(self, line: Line, reasons: Reasons) -> None:
-        line.park(self._state, reasons, reliefs=self._reliefs)
+        self._queue.park(line, reasons, reliefs=self._reliefs)
 
     def _wake(self) -> None:
         """Ask again for the lines that something may have helped since they were parked."""
@@ -250,26 +251,26 @@ class Engine:
                 self._queue.wake(line)
 
     def _tell(self, decision: Decision, events_max: int) -> None:
-        """Say why, to each pod of a parked line that has not heard it."""
-        for line in self._queue.parked():
-            while line.fresh and len(decision.events) < events_max:
-                uid = line.fresh.pop().uid
-                pod, reasons = self._state.pods.get(uid), line.reasons
-                if pod is None or reasons is None or pod.phase is not Phase.PENDING:
-                    continue
-                if pod.refusal is not None and set(pod.refusal.reasons) == set(reasons.counts):
-                    continue
-                decision.events.append(
-                    PodRefused(
-                        pod=uid,
-                        namespace=pod.submitted.namespace,
-                        name=pod.submitted.name,
-                        reasons=reasons.counts,
-                        nodes=reasons.nodes,
-                        nearest=reasons.nearest,
-                        gang=reasons.gang,
-                    )
+        """Say why to each pod of a parked line that has not heard it."""
+        if len(decision.events) >= events_max:
+            return
+        for pod, reasons in self._queue.untold():
+            if pod.refusal is not None and set(pod.refusal.reasons) == set(reasons.counts):
+                continue
+            decision.events.append(
+                PodRefused(
+                    pod=pod.uid,
+                    namespace=pod.submitted.namespace,
+                    name=pod.submitted.name,
+                    reasons=reasons.counts,
+                    nodes=reasons.nodes,
+                    nearest=reasons.nearest,
+                    gang=reasons.gang,
                 )
+            )
+            decision.told.append(pod)
+            if len(decision.events) >= events_max:
+                return
 
     def _voids(self, events_max: int) -> list[DecisionEvent]:
         """Void the placements that came to nothing."""

@@ -7,6 +7,7 @@ priority first, then the revision of submission.
 Invariant: a pending pod is in exactly one line, or in the hands of the cycle that took it.
 """
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -114,6 +115,7 @@ class PendingQueue:
         self._state = state
         self._lines: dict[bytes, Line] = {}
         self._order: list[tuple[Turn, bytes]] = []
+        self._untold: dict[bytes, Line] = {}
         for pod in sorted(state.pods.values(), key=turn_of):
             if pod.phase is Phase.PENDING:
                 self.add(pod)
@@ -123,7 +125,7 @@ class PendingQueue:
         return sum(len(line.waiting) for line in self._lines.values())
 
     def add(self, pod: PodState) -> None:
-        """Put a pending pod in its line."""
+        """Put a pending pod in its line; one that joins a parked line is to be told why."""
         gang = pod.submitted.group
         key = _gang_key(gang) if gang else pod.shape_key
         line = self._lines.get(key)
@@ -132,8 +134,25 @@ class PendingQueue:
         line.add(self._state, turn_of(pod))
         if gang:
             line.reasons = None  # one more member may complete the gang
-        if not line.parked:
+        if line.parked:
+            self._untold[key] = line
+        else:
             heappush(self._order, (turn_of(pod), key))
+
+    def park(self, line: Line, reasons: Reasons, *, reliefs: int) -> None:
+        """The line's head fits nowhere: ask no more until `wake`."""
+        line.park(self._state, reasons, reliefs=reliefs)
+        if line.fresh:
+            self._untold[line.key] = line
+
+    def untold(self) -> Iterator[tuple[PodState, Reasons]]:
+        """Pods of parked lines that have not been told why, with the reasons."""
+        for key, line in list(self._untold.items()):
+            while line.parked and line.fresh:
+                uid = line.fresh.pop().uid
+                if line.reasons is not None and is_pending(self._state, uid):
+                    yield self._state.pods[uid], line.reasons
+            del self._untold[key]
 
     def next_line(self) -> Line | None:
         """The line with the first pod in order among those not parked, or None."""

@@ -1,0 +1,57 @@
+"""Decisions to drafts: the fences and the chain that make a placement final.
+
+Each placement names the SHA-256 of the message before it on its node, and the first of a batch on a
+node expects that message's revision to be the newest there (`Nats-Expected-Last-Subject-Sequence`).
+
+Invariant: a batch sealed on a state is taken by the server only if no placement came between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from msgspec import structs
+
+from apportion.core.ledger.state import State
+from apportion.core.placement.engine import DecisionEvent
+from apportion.runtime.ledger import Draft
+from apportion.runtime.publisher import Publisher
+from apportion_schemas import PlacementVoided, PodPlaced, PodRefused
+
+
+def seal(events: Iterable[DecisionEvent], state: State, publisher: Publisher) -> list[Draft]:
+    """The drafts of one decision, in order, for one atomic append."""
+    chains: dict[str, str] = {}
+    drafts = []
+    for event in events:
+        if isinstance(event, PodRefused):
+            drafts.append(_draft(event, state, publisher))
+            continue
+        node = state.nodes[event.node]
+        chained = structs.replace(event, previous=chains.get(node.name, node.chain))
+        draft = _draft(chained, state, publisher)
+        if node.name not in chains:
+            draft = structs.replace(draft, expect=node.fence)
+        chains[node.name] = sha256(draft.payload).hexdigest()
+        drafts.append(draft)
+    return drafts
+
+
+def _draft(event: DecisionEvent, state: State, publisher: Publisher) -> Draft:
+    cause = state.pods[event.pod].submitted_revision
+    return publisher.draft(event, event_id=_id(event, state), basis=state.revision, cause=cause)
+
+
+def _id(event: DecisionEvent, state: State) -> str:
+    """The pod fence: one placement, and one voiding of it, for each attempt of a pod.
+
+    A refusal is told once for each revision that it was worked out on.
+    """
+    match event:
+        case PodPlaced():
+            return f"{event.pod}/{event.attempt}/placed"
+        case PlacementVoided():
+            return f"{event.pod}/{event.attempt}/voided"
+        case PodRefused():
+            return f"{event.pod}/refused/{state.revision}"
