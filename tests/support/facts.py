@@ -1,0 +1,112 @@
+"""Reading and writing real events on a real ledger, in whatever role a test plays."""
+
+import hashlib
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from apportion.runtime.clock import SystemClock, rfc3339
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import Draft, Record
+from apportion_schemas import Event, PodPlaced, PodSubmitted, Score, Shape, Share, decode, encode
+from apportion_schemas.catalogue import BY_PAYLOAD, subject_of
+from apportion_schemas.quantities import Payload
+from tests.support.nats import Bus
+from tests.support.polling import until
+
+P = TypeVar("P", bound=Payload)
+
+
+class Facts:
+    """All events of a ledger as they come, and a pen for writing more.
+
+    Placements written here name the one before them on their node, as a scheduler's do.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._pens: dict[str, JetStreamLedger] = {}
+        self._ids = itertools.count(1)
+        self._chain: dict[str, str] = {}
+        self.events: list[tuple[int, Event]] = []
+
+    async def open(self) -> None:
+        """Begin to follow, as any auditor may."""
+        auditor = await self._bus.connect("auditor")
+        await auditor.follow(self._take)
+
+    def _take(self, record: Record) -> None:
+        event = decode(record.payload, subject=record.subject)
+        self.events.append((record.revision, event))
+        if record.subject.startswith("apportion.v1.placement."):
+            self._chain[event.data.node] = hashlib.sha256(record.payload).hexdigest()
+
+    def of(self, kind: type[P]) -> list[P]:
+        """The payloads of one type, in order."""
+        return [event.data for _, event in self.events if isinstance(event.data, kind)]
+
+    @property
+    def revision(self) -> int:
+        """The newest revision seen."""
+        return self.events[-1][0] if self.events else 0
+
+    async def until(self, check: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+        """Wait for a condition on what was seen."""
+
+        async def seen() -> Any:
+            return check()
+
+        return await until(seen, what, timeout_s=timeout_s)
+
+    async def count(self, kind: type[Payload], number: int) -> list[Any]:
+        """Wait for at least so many events of a type, and return them."""
+        name = kind.__name__
+        await self.until(lambda: len(self.of(kind)) >= number, f"{number} x {name}")
+        return self.of(kind)
+
+    async def write(self, *payloads: Payload, role: str = "", event_id: str = "") -> int:
+        """Append events in one batch, as their owner, and return the last revision."""
+        role = role or BY_PAYLOAD[type(payloads[0])].writer
+        if role not in self._pens:
+            self._pens[role] = await self._bus.connect(role)
+        drafts = [
+            Draft(subject_of(data), identity, encode(_event(role, identity, data)))
+            for data in payloads
+            for identity in [event_id or f"test-{next(self._ids)}"]
+        ]
+        revision = (await self._pens[role].append(drafts))[-1]
+        await self.until(lambda: self.revision >= revision, f"revision {revision}")
+        return revision
+
+    async def submit(self, *uids: str) -> None:
+        """Pods that ask for nothing of a node."""
+        await self.write(
+            *(
+                PodSubmitted(
+                    uid=uid, namespace="default", name=uid, shape=Shape(), dialect="plain"
+                )
+                for uid in uids
+            )
+        )
+
+    async def place(self, uid: str, node: str, *devices: str, attempt: int = 1) -> int:
+        """A placement with a small share of each device."""
+        return await self.write(
+            PodPlaced(
+                pod=uid,
+                namespace="default",
+                name=uid,
+                attempt=attempt,
+                node=node,
+                shares=tuple(
+                    Share(container="main", device=device, memory_mib=16, cores=0)
+                    for device in devices
+                ),
+                score=Score(node=node, total=1.0),
+                previous=self._chain.get(node, ""),
+            )
+        )
+
+
+def _event(role: str, identity: str, data: Payload) -> Event:
+    return Event(id=identity, source=f"test/{role}", time=rfc3339(SystemClock().now()), data=data)

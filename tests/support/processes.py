@@ -1,0 +1,118 @@
+"""A service as its users run it: a process of its own, with its health, its logs and its end."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import urllib.error
+import urllib.request
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.polling import until
+
+
+class ServiceProcess:
+    """`apportion <verb> ...` against one ledger; use as `async with`, which ends it for sure."""
+
+    def __init__(self, verb: str, url: str, *options: str) -> None:
+        self.verb = verb
+        self._arguments = ["--nats", url, "--health", "127.0.0.1:0", "--log-format", "json"]
+        self._arguments += options
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._health = ""
+        self.log: list[dict[str, Any]] = []
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.kill()
+
+    async def start(self) -> None:
+        """Start, and wait until it listens."""
+        code = f"from apportion.{self.verb}.main import command; command()"
+        self._health = ""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, *self._arguments, stderr=asyncio.subprocess.PIPE
+        )
+        self._reading = asyncio.create_task(self._read(self._process))
+
+        async def listening() -> bool:
+            return bool(self._health) or not self.running
+
+        await until(listening, f"{self.verb} to listen", timeout_s=30)
+        assert self.running, f"{self.verb} ended at once: {self.log}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.returncode is None
+
+    async def ready(self, timeout_s: float = 30) -> None:
+        """Wait for /readyz."""
+
+        async def answers() -> bool:
+            status, body = await self.get("/readyz")
+            assert self.running, f"{self.verb} died: {self.log[-3:]}"
+            self.reasons = body
+            return status == 200
+
+        await until(answers, f"{self.verb} to be ready", timeout_s=timeout_s)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Status and body of one GET."""
+        return await asyncio.to_thread(_get, self._health + path)
+
+    async def logged(self, part: str) -> dict[str, Any]:
+        """Wait for a log line whose event holds this text."""
+
+        async def found() -> dict[str, Any]:
+            return next((line for line in self.log if part in str(line.get("event"))), {})
+
+        return await until(found, f"{self.verb} to log {part!r}")
+
+    async def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        return await self._end(signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        await self._end(signal.SIGKILL)
+
+    async def _end(self, number: signal.Signals) -> int:
+        process = self._process
+        assert process is not None
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        code = await process.wait()
+        if self._reading is not None:
+            await self._reading
+        return code
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        async for line in process.stderr:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                entry = {"event": line.decode(errors="replace")}
+            self.log.append(entry)
+            if entry.get("event") == "started":
+                self._health = str(entry["health"]).removesuffix("/readyz")
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own address
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, refusal.read().decode()
