@@ -1,0 +1,131 @@
+"""docker-compose.yml, built and run for real under podman, and the command line against it."""
+
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.support.containers import COMPOSE_FILE, ROOT, Podman, checked, prepare_wheels, tell
+from tests.support.polling import wait_until
+
+APPORTION = ROOT / ".venv/bin/apportion"
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on at the moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Compose:
+    """One project of the compose file, with ports of its own and everything else as it stands."""
+
+    def __init__(self, podman: Podman, project: str) -> None:
+        self._podman = podman
+        self._project = project
+        nats, gateway = free_port(), free_port()
+        self._environment = podman.environment(
+            {
+                "APPORTION_NATS_PORT": str(nats),
+                "APPORTION_GATEWAY_PORT": str(gateway),
+                "APPORTION_NATS_URL": f"nats://operator:operator@127.0.0.1:{nats}",
+                "APPORTION_GATEWAY": f"http://127.0.0.1:{gateway}",
+            }
+        )
+
+    def build(self) -> None:
+        """Build the image as the compose file says, with wheels from the cache."""
+        tell("building the image of docker-compose.yml")
+        wheels = f"--volume={prepare_wheels()}:/wheels:ro"
+        offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"
+        arguments = f"--podman-build-args=--pull=never {wheels} {offline}"
+        self._compose(arguments, "build", "ledger", timeout_s=600)
+
+    def up(self, **scale: int) -> None:
+        """Start everything, or change how many there are of a service."""
+        words = [w for name, n in scale.items() for w in ("--scale", f"{name}={n}")]
+        self._compose("up", "--detach", "--no-build", *words, timeout_s=300)
+
+    def down(self) -> None:
+        """End and remove everything: containers, network and volume."""
+        self._compose("down", "--volumes", "--timeout", "15", timeout_s=300)
+
+    def run(self, service: str, *words: str, stdin: str = "") -> str:
+        """Standard output of `docker compose run --rm SERVICE WORDS…`."""
+        return self._compose("run", "--rm", "-T", service, *words, timeout_s=120, stdin=stdin)
+
+    def containers(self, service: str = "") -> list[str]:
+        """Names of the project's containers, of one service or of all, also the ended ones."""
+        chosen = [f"label=com.docker.compose.project={self._project}"]
+        chosen += [f"label=com.docker.compose.service={service}"] if service else []
+        filters = [word for label in chosen for word in ("--filter", label)]
+        return sorted(self._podman.run("ps", "--all", *filters, "--format={{.Names}}").split())
+
+    def facts(self, container: str) -> dict[str, Any]:
+        """What podman knows of a container."""
+        [found] = json.loads(self._podman.run("inspect", container))
+        return dict(found)
+
+    def healthy(self, container: str) -> bool:
+        """Run the health check that the compose file declares."""
+        try:
+            self._podman.run("healthcheck", "run", container)
+        except AssertionError:
+            return False
+        return True
+
+    def wait_healthy(self, timeout_s: float = 120) -> None:
+        """Wait until every container that has a health check passes it."""
+        for name in self.containers():
+            if not self.facts(name)["Config"].get("Healthcheck", {}).get("Test"):
+                continue
+            what = f"{name} to be healthy"
+            try:
+                wait_until(functools.partial(self.healthy, name), what, timeout_s=timeout_s)
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n{self.logs(name)}") from None
+
+    def logs(self, container: str) -> str:
+        """The last lines that a container wrote."""
+        return self._podman.run("logs", "--tail", "30", container)
+
+    def kill(self, container: str) -> None:
+        """SIGKILL from outside, as the kernel would: podman is not asked and may restart it."""
+        os.kill(int(self.facts(container)["State"]["Pid"]), signal.SIGKILL)
+
+    def apportion(self, *words: str, stdin: str = "", ends_with: int = 0) -> Any:
+        """The command line of this machine, through the published ports; its JSON answer."""
+        done = subprocess.run(
+            [APPORTION, *words, "--json"],
+            env=self._environment, input=stdin, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        said = f"apportion {' '.join(words)} ended with {done.returncode}: {done.stderr}"
+        assert done.returncode == ends_with, said
+        return json.loads(done.stdout)
+
+    def _compose(self, *words: str, timeout_s: float, stdin: str = "") -> str:
+        command = ["podman-compose", "--project-name", self._project, "--file", str(COMPOSE_FILE)]
+        return checked([*command, *words], env=self._environment, timeout_s=timeout_s, stdin=stdin)
+
+
+def sweep(podman: Podman, project: str) -> None:
+    """Remove what an interrupted run left behind, and what `down` could not."""
+    label = f"label=com.docker.compose.project={project}"
+    left = podman.run("ps", "--all", "--quiet", "--filter", label).split()
+    if left:
+        podman.run("rm", "--force", "--time", "0", *left)
+    for kind in ("network", "volume"):
+        for name in podman.run(kind, "ls", "--quiet", "--filter", label).split():
+            podman.run(kind, "rm", "--force", name)
+
+
+def samples() -> list[Path]:
+    """The manifests that the watcher of the compose file submits."""
+    return sorted((ROOT / "examples/pods").glob("*.yaml"))

