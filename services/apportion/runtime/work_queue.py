@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +27,9 @@ ACK_TIMEOUT_S = 5.0
 _NS = 1_000_000_000
 _GRACE_S = 1.0
 """How much longer than the server we wait for the end of a fetch."""
+_AT_ONCE_S = 0.1
+_QUIET_S = 0.02
+"""After the first record of a fetch, silence for this long means that no more are there."""
 _EXISTS_DIFFERENTLY = frozenset({10013, 10148})
 
 
@@ -79,9 +81,9 @@ class Queue:
         self._durable = durable
         self._inbox = wire.new_inbox()
         self._ready: collections.deque[QueueDelivery] = collections.deque()
-        self._wanted = 0
         self._turn = asyncio.Lock()
-        self._answered = asyncio.Event()
+        self._news = asyncio.Event()
+        self._ended = False
 
     async def begin(self) -> None:
         """Listen for deliveries. Raises NotPermitted."""
@@ -92,38 +94,40 @@ class Queue:
         async with self._turn:
             if len(self._ready) < batch:
                 # What is there now, and only if that is nothing, the next one to come.
-                await self._pull(batch, 0.0)
-            if not self._ready:
-                await self._pull(1, timeout_s)
+                await self._pull(batch, min(timeout_s, _AT_ONCE_S), no_wait=True)
+            if not self._ready and timeout_s > _AT_ONCE_S:
+                await self._pull(1, timeout_s - _AT_ONCE_S)
             return [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
 
-    async def _pull(self, batch: int, timeout_s: float) -> None:
-        await self._wire.wait_connected(timeout_s + _GRACE_S)
-        self._wanted = batch
-        self._answered.clear()
-        pull: dict[str, object] = {"batch": batch}
-        if timeout_s > 0:
-            pull["expires"] = int(timeout_s * _NS)
-        else:
-            pull["no_wait"] = True
+    async def _pull(self, batch: int, expires_s: float, *, no_wait: bool = False) -> None:
+        """Ask for `batch` more and return when they, or a part and then no more, have come."""
+        await self._wire.wait_connected(expires_s + _GRACE_S)
+        self._ended = False
+        pull = {"batch": batch, "expires": int(expires_s * _NS), "no_wait": no_wait}
         await self._wire.publish(
             f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._durable}",
             msgspec.json.encode(pull),
             reply=self._inbox,
             headers={},
         )
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s + _GRACE_S):
-                await self._answered.wait()
+        wanted = len(self._ready) + batch
+        patience_s = expires_s + _GRACE_S
+        # The server does not always say that no more will come: not when too much is in flight.
+        while not self._ended and len(self._ready) < wanted:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+            patience_s = _QUIET_S
 
     async def _receive(self, message: Message) -> None:
         if message.reply.startswith("$JS.ACK."):
             self._ready.append(QueueDelivery(self._wire, message))
-            self._wanted -= 1
-            if self._wanted <= 0:
-                self._answered.set()
         else:
-            self._answered.set()  # a status: nothing (more) there, or the time is up
+            self._ended = True  # a status: nothing (more) there, or the time is up
+        self._news.set()
 
     async def waiting(self) -> int:
         """See ledger.WorkQueue. Raises LedgerUnavailable."""

@@ -1,0 +1,112 @@
+"""Connecting: a clear error for each way it can fail, and no password in any of them."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from apportion.runtime.jetstream import connect
+from apportion.runtime.ledger import LedgerUnavailable, NotPermitted, ServerTooOld
+from tests.support.nats import Bus, draft
+
+
+@pytest.fixture
+async def old_server() -> AsyncIterator[int]:
+    """Something that greets as nats-server 2.10.22 does."""
+    greeting = {"server_id": "old", "version": "2.10.22", "max_payload": 1048576, "headers": True}
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"INFO " + json.dumps(greeting).encode() + b"\r\n")
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+
+
+async def test_a_server_without_atomic_batches_is_refused_with_its_version(old_server: int) -> None:
+    """Found, needed and recommended versions are all in the sentence."""
+    with pytest.raises(ServerTooOld, match=r"2\.10\.22 is too old: 2\.12 is needed") as old:
+        await connect(f"nats://127.0.0.1:{old_server}", name="test")
+    assert old.value.found == "2.10.22"
+
+
+async def test_nobody_listening_is_said_in_time_and_without_the_password() -> None:
+    """The error names the address and the setting, and comes when the timeout says."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(LedgerUnavailable) as failure:
+            await connect(f"nats://agent:s3cret@127.0.0.1:{port}", name="test", timeout_s=0.5)
+    assert f"nats://127.0.0.1:{port}" in str(failure.value)
+    assert "APPORTION_NATS_URL" in str(failure.value)
+    assert "s3cret" not in str(failure.value)
+
+
+async def test_a_server_that_says_nothing_is_given_up() -> None:
+    """An open port that never greets does not hang the caller."""
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(mute, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(LedgerUnavailable, match=r"within 0\.5 s"):
+        await connect(f"nats://127.0.0.1:{port}", name="test", timeout_s=0.5)
+    server.close()
+
+
+@pytest.mark.parametrize("user", ["agent:wrong", "nobody:wrong"])
+async def test_a_wrong_password_is_refused_at_once_and_not_shown(bus: Bus, user: str) -> None:
+    """Wrong credentials are not retried until the timeout, and the message keeps them secret."""
+    async with asyncio.timeout(5):
+        with pytest.raises(NotPermitted, match="user or password is wrong") as refused:
+            await connect(f"nats://{user}@127.0.0.1:{bus.server.port}", name="test", timeout_s=60)
+    assert "wrong@" not in str(refused.value)
+    assert ":wrong" not in str(refused.value)
+
+
+async def test_no_user_gets_nothing(bus: Bus) -> None:
+    """There is no anonymous access."""
+    with pytest.raises(NotPermitted):
+        await connect(f"nats://127.0.0.1:{bus.server.port}", name="test")
+
+
+async def test_any_server_of_a_list_will_do(bus: Bus) -> None:
+    """The first that answers is taken."""
+    url = f"nats://watcher:x@127.0.0.1:1, {bus.server.url_for('watcher')}"
+    ledger = await connect(url, name="test")
+    assert await ledger.append([draft()]) == [1]
+    await ledger.close()
+
+
+async def test_a_closed_ledger_says_so(bus: Bus) -> None:
+    """Use after close is an error in words, not a hang."""
+    ledger = await bus.connect()
+    await ledger.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(LedgerUnavailable, match="closed"):
+            await ledger.append([draft()])
+
+
+async def test_an_append_waits_for_a_server_that_is_coming_back(bus: Bus) -> None:
+    """A restart of the server is a pause to its writers, not an error."""
+    ledger = await bus.connect()
+    await bus.crash()
+    appending = asyncio.ensure_future(ledger.append([draft()]))
+    await bus.restart()
+    assert await appending == [1]
+
+
+async def test_an_append_gives_up_on_a_server_that_stays_away(bus: Bus) -> None:
+    """What was never sent is unavailable, not unknown."""
+    ledger = await bus.connect(ack_timeout_s=0.4)
+    await bus.crash()
+    with pytest.raises(LedgerUnavailable):
+        await ledger.append([draft()])

@@ -1,0 +1,262 @@
+"""Following: every record once and in order, through crashes; and no hole passed over."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from apportion.runtime.jetstream import JetStreamLedger, connect
+from apportion.runtime.ledger import (
+    LedgerHole,
+    LedgerUnavailable,
+    OutcomeUnknown,
+    Record,
+    Subscription,
+)
+from apportion.runtime.wire import STREAM, call_api
+from tests.support.nats import Bus, PlainServer, Proxy, draft
+from tests.support.polling import until
+
+
+async def _at(following: Subscription, revision: int) -> None:
+    async def there() -> bool:
+        return following.position >= revision
+
+    await until(there, f"the reader to be at revision {revision}")
+
+
+async def test_a_reader_gets_all_that_was_and_all_that_comes_in_order(bus: Bus) -> None:
+    """History first, `caught_up` in between, then live, with the bytes that were appended."""
+    ledger = await bus.connect()
+    await ledger.append([draft(f"workload.{n}", payload=str(n).encode()) for n in range(300)])
+    seen: list[Record] = []
+    following = await ledger.follow(seen.append)
+    await following.caught_up()
+    assert (following.position, following.lag) == (300, 0)
+    await ledger.append([draft(f"workload.{n}", payload=str(n).encode()) for n in range(300, 310)])
+    await _at(following, 310)
+    assert [record.revision for record in seen] == list(range(1, 311))
+    assert [record.payload for record in seen] == [str(n).encode() for n in range(310)]
+    assert seen[5].subject == "apportion.v1.workload.5"
+
+
+async def test_a_reader_of_an_empty_ledger_has_caught_up_at_once(bus: Bus) -> None:
+    """Nothing to read is not something to wait for."""
+    ledger = await bus.connect()
+    following = await ledger.follow([].append)
+    async with asyncio.timeout(5):
+        await following.caught_up()
+    assert following.position == 0
+
+
+async def test_a_reader_starts_at_the_revision_after_its_snapshot(bus: Bus) -> None:
+    """Restart is snapshot and tail."""
+    ledger = await bus.connect()
+    await ledger.append([draft() for _ in range(10)])
+    seen: list[Record] = []
+    following = await ledger.follow(seen.append, start=8)
+    await following.caught_up()
+    assert [record.revision for record in seen] == [8, 9, 10]
+
+
+@pytest.mark.parametrize(
+    "subjects",
+    [("apportion.v1.cluster.>",), ("apportion.v1.cluster.node.*", "apportion.v1.cluster.queue.*")],
+)
+async def test_a_reader_of_some_subjects_gets_those_and_catches_up(
+    bus: Bus, subjects: Sequence[str]
+) -> None:
+    """With one filter or several, other subjects are neither delivered nor taken for holes."""
+    ledger = await bus.connect()
+    for number in range(5):
+        await ledger.append([draft(f"workload.{number}"), draft(f"cluster.node.n{number}")])
+    await ledger.append([draft("workload.last")])
+    seen: list[Record] = []
+    following = await ledger.follow(seen.append, subjects=subjects)
+    await following.caught_up()
+    await ledger.append([draft("workload.x"), draft("cluster.queue.q")])
+    await _at(following, 13)
+    assert [record.revision for record in seen] == [2, 4, 6, 8, 10, 13]
+
+
+async def test_a_server_killed_while_read_from_and_written_to_costs_no_record(bus: Bus) -> None:
+    """Three crashes under load: every acknowledged event is delivered, once, in order."""
+    ledger = await bus.connect(ack_timeout_s=5)
+    seen: list[Record] = []
+    following = await ledger.follow(seen.append)
+    stored: list[str] = []
+    done = asyncio.Event()
+
+    async def write() -> None:
+        number = 0
+        while not done.is_set():
+            batch = [draft(f"workload.{number}", id=f"{number}-{n}") for n in range(20)]
+            try:
+                await ledger.append(batch)
+            except (OutcomeUnknown, LedgerUnavailable):
+                continue
+            finally:
+                number += 1
+            stored.extend(f"apportion.v1.workload.{number - 1}" for _ in batch)
+
+    writing = asyncio.create_task(write())
+    for _ in range(3):
+        await _at(following, following.position + 200)
+        await bus.crash()
+        await bus.restart()
+    await _at(following, following.position + 200)
+    done.set()
+    await writing
+    await _at(following, await ledger.last_revision())
+    assert [record.revision for record in seen] == list(range(1, len(seen) + 1))
+    delivered = [record.subject for record in seen]
+    assert [subject for subject in delivered if subject in set(stored)] == stored
+
+
+async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: Proxy) -> None:
+    """What was in flight when the network broke is read again, and nothing twice."""
+    writer = await bus.connect()
+    await writer.append([draft(payload=b"x" * 5000) for _ in range(900)])
+    ledger = await bus.connect(port=proxy.port)
+    seen: list[int] = []
+    following = await ledger.follow(lambda record: seen.append(record.revision))
+    for _ in range(3):
+        await proxy.cut()
+        await writer.append([draft(payload=b"x" * 5000) for _ in range(100)])
+    await _at(following, 1200)
+    assert seen == list(range(1, 1201))
+
+
+async def test_a_silent_connection_is_replaced(bus: Bus, proxy: Proxy) -> None:
+    """A server that no longer talks to us, though connected, does not freeze the reader."""
+    writer = await bus.connect()
+    ledger = await bus.connect(port=proxy.port)
+    following = await ledger.follow([].append)
+    await following.caught_up()
+    proxy.mute()
+    await writer.append([draft()])
+    await proxy.cut()
+    await _at(following, 1)
+
+
+async def test_an_error_of_the_reader_ends_its_following_and_is_handed_over(bus: Bus) -> None:
+    """A fold that halts is told to whoever joins, and gets nothing more."""
+    ledger = await bus.connect()
+    await ledger.append([draft() for _ in range(5)])
+    seen: list[int] = []
+
+    def deliver(record: Record) -> None:
+        if record.revision == 3:
+            raise ValueError("unknown type at revision 3")
+        seen.append(record.revision)
+
+    following = await ledger.follow(deliver)
+    with pytest.raises(ValueError, match="unknown type at revision 3"):
+        await following.join()
+    with pytest.raises(ValueError, match="unknown type at revision 3"):
+        await following.caught_up()
+    assert (seen, following.position) == ([1, 2], 2)
+
+
+async def test_nothing_is_delivered_after_stop(bus: Bus) -> None:
+    """A reader that was dropped is not called again."""
+    ledger = await bus.connect()
+    seen: list[Record] = []
+    following = await ledger.follow(seen.append)
+    await following.stop()
+    await ledger.append([draft()])
+    other = await ledger.follow([].append)
+    await other.caught_up()
+    assert seen == []
+    await following.join()
+
+
+# A ledger that lost events, which only a server without our rules can bring about.
+
+
+@pytest.fixture
+async def plain(tmp_path: Path) -> AsyncIterator[PlainServer]:
+    """A server on which the stream may be tampered with."""
+    server = PlainServer(tmp_path / "plain")
+    await server.start()
+    yield server
+    await server.stop()
+
+
+async def _stream_of(server: PlainServer, events: int, **config: object) -> JetStreamLedger:
+    ledger = await connect(server.url, name="test")
+    settings = {"name": STREAM, "subjects": ["apportion.v1.>"], **config}
+    await call_api(ledger.wire, f"STREAM.CREATE.{STREAM}", settings)
+    for _ in range(events):
+        await ledger.append([draft()])
+    return ledger
+
+
+async def test_a_record_missing_in_the_middle_is_a_hole(plain: PlainServer) -> None:
+    """A deleted event stops every reader of the whole ledger at the place where it was."""
+    ledger = await _stream_of(plain, 5)
+    await call_api(ledger.wire, f"STREAM.MSG.DELETE.{STREAM}", {"seq": 3})
+    seen: list[int] = []
+    following = await ledger.follow(lambda record: seen.append(record.revision))
+    with pytest.raises(LedgerHole) as hole:
+        await following.join()
+    assert (seen, hole.value.expected, hole.value.found) == ([1, 2], 3, 4)
+    await ledger.close()
+
+
+async def test_a_missing_beginning_is_a_hole(plain: PlainServer) -> None:
+    """A ledger whose oldest events are gone cannot be folded from the start."""
+    ledger = await _stream_of(plain, 5, max_msgs=2)
+    with pytest.raises(LedgerHole, match="its beginning is gone") as hole:
+        await ledger.follow([].append)
+    assert (hole.value.expected, hole.value.found) == (1, 4)
+    following = await ledger.follow([].append, start=4)
+    await following.caught_up()
+    await ledger.close()
+
+
+async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Path) -> None:
+    """A server that comes back with an older store is noticed before anything new is folded."""
+    ledger = await _stream_of(plain, 3)
+    port = int(plain.url.rpartition(":")[2])
+    await plain.stop()
+    store, backup = tmp_path / "plain" / "js", tmp_path / "backup"
+    shutil.copytree(store, backup)
+    await plain.start(port=port)
+    following = await ledger.follow([].append)
+    await ledger.append([draft() for _ in range(1)])
+    await _at(following, 4)
+    await plain.stop()
+    shutil.rmtree(store)
+    shutil.copytree(backup, store)
+    await plain.start(port=port)
+    with pytest.raises(LedgerHole, match="its end moved back") as hole:
+        await following.join()
+    assert (hole.value.expected, hole.value.found) == (4, 3)
+    await ledger.close()
+
+
+async def test_a_stream_made_anew_is_a_hole(plain: PlainServer) -> None:
+    """A new stream of the same name is another ledger, however many events it has."""
+    ledger = await _stream_of(plain, 3)
+    following = await ledger.follow([].append)
+    await following.caught_up()
+    await call_api(ledger.wire, f"STREAM.DELETE.{STREAM}")
+    await _stream_of(plain, 5)
+    port = int(plain.url.rpartition(":")[2])
+    await plain.stop()
+    await plain.start(port=port)
+    with pytest.raises(LedgerHole, match="made anew"):
+        await following.join()
+    await ledger.close()
+
+
+async def test_records_are_small_and_frozen() -> None:
+    """A reader may keep a record without fear that another changes it."""
+    record = Record(1, "s", b"p")
+    with pytest.raises(AttributeError):
+        record.revision = 2  # type: ignore[misc]
+    assert msgspec.structs.asdict(record) == {"revision": 1, "subject": "s", "payload": b"p"}

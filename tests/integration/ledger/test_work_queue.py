@@ -1,0 +1,133 @@
+"""The shared queue: each record goes to one worker, and comes back until somebody is done."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from apportion.runtime.ledger import Delivery, Ledger, LedgerDrifted, NotPermitted, WorkQueue
+from tests.support.nats import Bus, draft
+
+PLACEMENTS = ("apportion.v1.placement.>",)
+
+
+async def _queue(ledger: Ledger, *, ack_wait_s: float = 30, max_in_flight: int = 100) -> WorkQueue:
+    return await ledger.work_queue(
+        "binder", PLACEMENTS, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
+    )
+
+
+async def _placements(bus: Bus, count: int) -> None:
+    scheduler = await bus.connect("scheduler")
+    await scheduler.append([draft(f"placement.n{n}") for n in range(count)])
+
+
+def _revisions(deliveries: Sequence[Delivery]) -> list[int]:
+    return [delivery.record.revision for delivery in deliveries]
+
+
+async def test_two_workers_share_the_records(bus: Bus) -> None:
+    """Each placement is handed to exactly one of two replicas."""
+    await _placements(bus, 10)
+    queues = [await _queue(await bus.connect("binder")) for _ in range(2)]
+    first = await queues[0].fetch(6, 1)
+    second = await queues[1].fetch(6, 1)
+    assert _revisions(first) == [1, 2, 3, 4, 5, 6]
+    assert _revisions(second) == [7, 8, 9, 10]
+    assert all(delivery.attempt == 1 for delivery in first)
+
+
+async def test_an_acknowledged_record_never_comes_back(bus: Bus) -> None:
+    """Done is done, for a server that was killed in between too."""
+    await _placements(bus, 3)
+    queue = await _queue(await bus.connect("binder"), ack_wait_s=1)
+    for delivery in await queue.fetch(2, 1):
+        await delivery.ack()
+    assert await queue.waiting() == 1
+    await bus.crash()
+    await bus.restart()
+    again = await _queue(await bus.connect("binder"), ack_wait_s=1)
+    assert _revisions(await again.fetch(10, 1)) == [3]
+
+
+async def test_a_record_not_answered_in_time_goes_to_another_worker(bus: Bus) -> None:
+    """A worker that died keeps nothing."""
+    await _placements(bus, 1)
+    dead = await bus.connect("binder")
+    assert _revisions(await (await _queue(dead, ack_wait_s=0.5)).fetch(1, 1)) == [1]
+    await dead.close()
+    alive = await _queue(await bus.connect("binder"), ack_wait_s=0.5)
+    (delivery,) = await alive.fetch(1, 5)
+    assert (delivery.record.revision, delivery.attempt) == (1, 2)
+
+
+async def test_progress_keeps_a_record_with_its_worker(bus: Bus) -> None:
+    """A slow but living worker is not robbed."""
+    await _placements(bus, 1)
+    queue = await _queue(await bus.connect("binder"), ack_wait_s=0.6)
+    (delivery,) = await queue.fetch(1, 1)
+    other = await _queue(await bus.connect("binder"), ack_wait_s=0.6)
+    for _ in range(4):
+        await delivery.progress()
+        assert await other.fetch(1, 0.3) == []
+    await delivery.ack()
+
+
+async def test_retry_comes_back_after_its_delay_and_not_before(bus: Bus) -> None:
+    """A bind that failed is tried again later; others are not held up by it."""
+    await _placements(bus, 2)
+    queue = await _queue(await bus.connect("binder"))
+    first, second = await queue.fetch(2, 1)
+    await first.retry(1.0)
+    await second.ack()
+    assert await queue.fetch(1, 0.4) == []
+    (again,) = await queue.fetch(1, 5)
+    assert (again.record.revision, again.attempt) == (1, 2)
+
+
+async def test_a_waiting_worker_is_woken_by_the_first_record(bus: Bus) -> None:
+    """Nobody waits for a full batch."""
+    queue = await _queue(await bus.connect("binder"))
+    fetching = asyncio.ensure_future(queue.fetch(50, 30))
+    await _placements(bus, 1)
+    async with asyncio.timeout(5):
+        assert _revisions(await fetching) == [1]
+
+
+async def test_no_more_is_in_flight_than_allowed(bus: Bus) -> None:
+    """Back-pressure: the server holds back what the workers have not answered."""
+    await _placements(bus, 5)
+    queue = await _queue(await bus.connect("binder"), max_in_flight=2)
+    taken = await queue.fetch(5, 0.5)
+    assert len(taken) == 2
+    assert await queue.fetch(5, 0.3) == []
+    await taken[0].ack()
+    assert _revisions(await queue.fetch(5, 1)) == [3]
+
+
+async def test_several_subjects_make_one_queue(bus: Bus) -> None:
+    """A queue over two families of subjects hands out both."""
+    await _placements(bus, 1)
+    watcher = await bus.connect("watcher")
+    await watcher.append([draft("workload.a"), draft("cluster.node.a")])
+    binder = await bus.connect("binder")
+    subjects = [*PLACEMENTS, "apportion.v1.workload.*"]
+    queue = await binder.work_queue("binder", subjects, ack_wait_s=5, max_in_flight=10)
+    assert _revisions(await queue.fetch(10, 1)) == [1, 2]
+
+
+async def test_a_queue_set_up_differently_is_named_and_left_alone(bus: Bus) -> None:
+    """A second version of the software does not silently change the queue of the first."""
+    binder = await bus.connect("binder")
+    await _queue(binder, max_in_flight=10)
+    with pytest.raises(LedgerDrifted, match="consumer binder max_ack_pending") as drifted:
+        await _queue(binder, max_in_flight=20)
+    assert (drifted.value.found, drifted.value.wanted) == (10, 20)
+
+
+async def test_nobody_else_may_open_the_binders_queue(bus: Bus) -> None:
+    """A reader with another role cannot take placements away from the binders."""
+    await _queue(await bus.connect("binder"))
+    for role in ("agent", "auditor", "gateway", "operator", "scheduler", "watcher"):
+        with pytest.raises(NotPermitted):
+            await _queue(await bus.connect(role), max_in_flight=1)
