@@ -82,9 +82,7 @@ class Facts:
         """Pods that ask for nothing of a node."""
         await self.write(
             *(
-                PodSubmitted(
-                    uid=uid, namespace="default", name=uid, shape=Shape(), dialect="plain"
-                )
+                PodSubmitted(uid=uid, namespace="default", name=uid, shape=Shape(), dialect="plain")
                 for uid in uids
             )
         )

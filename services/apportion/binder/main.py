@@ -17,6 +17,8 @@ from apportion.runtime.session import open_session
 
 DURABLE = "binder"
 PLACEMENTS = "apportion.v1.placement.>"
+QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
+"""Of all replicas together; the queue's settings are the same for each of them."""
 
 
 @click.command(
@@ -41,7 +43,7 @@ async def body(service: Service) -> None:
             "apportion_binder_in_flight", "Placements being bound at the moment."
         ).set_function(lambda: binding.in_flight)
         queue = await session.ledger.work_queue(
-            DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=IN_FLIGHT_MAX * 4
+            DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=QUEUE_IN_FLIGHT_MAX
         )
         service.loop("bind", lambda: binding.run(queue, reader))
         await reader.run()

@@ -1,0 +1,67 @@
+"""Orders to an agent, over plain request and reply: make a simulated device fail or recover.
+
+Only simulated devices take orders: a real card's health is what the driver says. Invariant: an
+order changes the device, never the ledger; the fact follows as for any device, from the agent's own
+look at its inventory.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from apportion.agent.simulated import DeviceUnknown, SimulatedBackend
+from apportion.runtime.ledger import Handler
+from apportion_schemas.catalogue import token
+from apportion_schemas.quantities import Name, Text
+
+PREFIX = "apportion.command.agent"
+_BYTES_MAX = 4_096
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`{"verb": "fail", "device": "GPU-...", "reason": "fan broken"}`."""
+
+    verb: Literal["fail", "recover"]
+    device: Name
+    reason: Annotated[Text, Meta(min_length=1)] = "failed by command"
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`{"done": true}`, or `false` and why."""
+
+    done: bool
+    error: str = ""
+
+
+_decode = msgspec.json.Decoder(Order).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def command_subject(node: str) -> str:
+    """Where the agent of that node takes orders."""
+    return f"{PREFIX}.{token(node)}"
+
+
+def obey(backend: SimulatedBackend) -> Handler:
+    """The handler of one node's orders."""
+
+    async def handle(subject: str, payload: bytes) -> bytes:  # noqa: ARG001 - one node, one handler
+        try:
+            _carry_out(payload)
+        except (DeviceUnknown, msgspec.DecodeError, UnicodeDecodeError) as error:
+            return _encode(Answer(done=False, error=str(error)))
+        return _encode(Answer(done=True))
+
+    def _carry_out(payload: bytes) -> None:
+        if len(payload) > _BYTES_MAX:
+            raise DeviceUnknown(f"order of {len(payload)} bytes; at most {_BYTES_MAX}")
+        order = _decode(payload)
+        if order.verb == "fail":
+            backend.fail(order.device, order.reason)
+        else:
+            backend.recover(order.device)
+
+    return handle

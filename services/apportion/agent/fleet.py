@@ -1,0 +1,156 @@
+"""Simulated nodes by the thousand: from the command line's words, or from a file.
+
+Invariant: a fleet is read whole or not at all; what is wrong is named by file, line, field, value
+and fix, and no node name comes twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from apportion.agent.simulated import SimulationInvalid, simulated_devices
+from apportion.runtime.safe_yaml import TEXT_BYTES_MAX, parse
+from apportion_schemas import Device, Host
+from apportion_schemas.quantities import CpuMilli, HostMemoryMib, Labels, Name, Natural
+
+NODES_MAX = 20_000
+CPU_MILLI_PER_DEVICE = 16_000
+MEMORY_MIB_PER_DEVICE = 131_072
+PLACE = "{}"
+"""Stands for the number of the node in a name pattern."""
+
+
+class FleetInvalid(ValueError):
+    """The fleet cannot be made; the message names where, the value and the fix."""
+
+
+class SimulatedNode(msgspec.Struct, frozen=True):
+    """One node to simulate."""
+
+    name: str
+    devices: tuple[Device, ...]
+    host: Host
+
+
+class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One node of a fleet file."""
+
+    node: Name
+    devices: Annotated[str, Meta(max_length=1024)] = ""
+    cpu_milli: CpuMilli | None = None
+    memory_mib: HostMemoryMib | None = None
+    pods: Natural = 110
+    labels: Labels = {}
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    nodes: Annotated[tuple[_Row, ...], Meta(max_length=NODES_MAX)]
+
+
+def numbered_nodes(pattern: str, count: int, specs: Sequence[str]) -> list[SimulatedNode]:
+    """`count` nodes named after `pattern`, which take the descriptions in turn.
+
+    `{}` in the pattern becomes 1, 2, ...; a pattern without it is the name of a single node, and
+    the stem of several.
+
+    Raises:
+        FleetInvalid: a description or the number of nodes is out of bounds.
+    """
+    if not 1 <= count <= NODES_MAX:
+        raise FleetInvalid(f"nodes: {count} is not from 1 to {NODES_MAX}; start more agents")
+    if PLACE not in pattern and count > 1:
+        pattern += f"-{PLACE}"
+    rows = (
+        _Row(node=pattern.replace(PLACE, str(i + 1)), devices=specs[i % len(specs)])
+        for i in range(count)
+    )
+    return _nodes(("--simulate", row) for row in rows)
+
+
+def read_fleet(path: Path) -> list[SimulatedNode]:
+    """The nodes of a fleet file: CSV with a header, or YAML with a list `nodes`.
+
+    CSV columns: `node` (or `sn`), then `devices` or both of `gpu` (a count) and `model`;
+    `cpu_milli` and `memory_mib` of the host may be left out.
+
+    Raises:
+        FleetInvalid: names file, line or entry, field, value and fix.
+    """
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > TEXT_BYTES_MAX:
+            raise FleetInvalid(f"{path}: {size_bytes} bytes; at most {TEXT_BYTES_MAX}: split it")
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FleetInvalid(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    rows = _csv_rows(path, text) if path.suffix.lower() == ".csv" else _yaml_rows(path, text)
+    return _nodes(rows)
+
+
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, _Row]]:
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    named = set(reader.fieldnames or ())
+    if not ({"node", "sn"} & named and ({"devices"} <= named or {"gpu", "model"} <= named)):
+        raise FleetInvalid(
+            f"{path}: line 1: columns are {', '.join(sorted(named)) or 'missing'}; "
+            "name node (or sn), and devices, or gpu and model"
+        )
+    for record in reader:
+        where = f"{path}: line {reader.line_num}"
+        filled = {key: value for key, value in record.items() if key and value}
+        devices = filled.get("devices", "")
+        if not devices and filled.get("gpu", "0").strip("0"):
+            devices = f"{filled['gpu']}x{filled.get('model', '')}"
+        row = {"node": filled.get("node") or filled.get("sn", ""), "devices": devices}
+        row |= {key: filled[key] for key in ("cpu_milli", "memory_mib") if key in filled}
+        try:
+            yield where, msgspec.convert(row, _Row, strict=False)
+        except msgspec.ValidationError as error:
+            raise FleetInvalid(f"{where}: {error}") from None
+
+
+def _yaml_rows(path: Path, text: str) -> Iterator[tuple[str, _Row]]:
+    documents = list(parse(text))
+    if len(documents) != 1:
+        raise FleetInvalid(f"{path}: {len(documents)} documents; write one, with a list nodes")
+    (document,) = documents
+    if document.error is not None:
+        raise FleetInvalid(f"{path}: {document.error}")
+    try:
+        file = msgspec.convert(document.content, _File)
+    except msgspec.ValidationError as error:
+        raise FleetInvalid(f"{path}: {error}") from None
+    for number, row in enumerate(file.nodes):
+        yield f"{path}: nodes[{number}]", row
+
+
+def _nodes(rows: Iterable[tuple[str, _Row]]) -> list[SimulatedNode]:
+    nodes: dict[str, SimulatedNode] = {}
+    for where, row in rows:
+        if row.node in nodes:
+            raise FleetInvalid(f"{where}: node {row.node!r} comes twice; name each node once")
+        if len(nodes) == NODES_MAX:
+            raise FleetInvalid(f"{where}: more than {NODES_MAX} nodes; start more agents")
+        try:
+            devices = simulated_devices(row.node, row.devices) if row.devices else ()
+        except SimulationInvalid as error:
+            raise FleetInvalid(f"{where}: node {row.node!r}: {error}") from None
+        nodes[row.node] = SimulatedNode(row.node, devices, _host(row, len(devices)))
+    return list(nodes.values())
+
+
+def _host(row: _Row, devices: int) -> Host:
+    shares = max(1, devices)
+    return Host(
+        cpu_milli=CPU_MILLI_PER_DEVICE * shares if row.cpu_milli is None else row.cpu_milli,
+        memory_mib=MEMORY_MIB_PER_DEVICE * shares if row.memory_mib is None else row.memory_mib,
+        pods=row.pods,
+        labels=row.labels,
+    )

@@ -1,0 +1,197 @@
+"""One agent: it reports its nodes' inventory, and answers their bound placements.
+
+Where there is no kubelet the agent is the kubelet: it takes the shares of every placement that is
+bound, which is a record in the ledger and nothing more, for there is no container yet into which a
+share could be put. It acts on the ledger alone. Invariant: every claim that is bound gets exactly
+one answer, SharesAllocated or AllocationFailed, whatever dies in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from apportion.agent.backend import DeviceBackend
+from apportion.agent.commands import command_subject, obey
+from apportion.agent.inventory import event_id, news
+from apportion.agent.simulated import SimulatedBackend
+from apportion.agent.view import CHANNELS, Claim, FleetView
+from apportion.runtime.ledger import Ledger
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.publisher import Publisher
+from apportion.runtime.reader import Reader
+from apportion_schemas import AllocationFailed, Device, Host, NodeReported, SharesAllocated
+from apportion_schemas.catalogue import SUBJECTS, token
+
+SUBJECTS_MAX = 32
+"""With more subjects than this an agent follows the whole channels and filters for itself."""
+OWN_IDS_KEPT = 256
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One node of this agent and its devices as last seen; `written` are our inventory events."""
+
+    name: str
+    backend: DeviceBackend
+    host: Host
+    publisher: Publisher
+    devices: dict[str, Device] = field(default_factory=dict)
+    report: NodeReported | None = None
+    written: deque[str] = field(default_factory=lambda: deque(maxlen=OWN_IDS_KEPT))
+
+
+def subjects(nodes: Sequence[str]) -> list[str]:
+    """What an agent of these nodes follows."""
+    if len(nodes) * len(CHANNELS) > SUBJECTS_MAX:
+        return [f"{SUBJECTS}.{channel}.*" for channel in CHANNELS]
+    return [f"{SUBJECTS}.{channel}.{token(node)}" for channel in CHANNELS for node in nodes]
+
+
+class Agent:
+    """The agent of a set of nodes: one real node, or a simulated fleet."""
+
+    def __init__(self, nodes: Sequence[Node], ledger: Ledger, metrics: Metrics) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._ledger = ledger
+        self._view = FleetView(self._nodes)
+        self._reader = Reader(
+            ledger,
+            self._view,
+            metrics=metrics,
+            subjects=subjects(list(self._nodes)),
+            on_change=self._noticed,
+        )
+        self._reported = asyncio.Event()
+        self._unreported = len(nodes)
+        self.allocated = 0
+        self.failed = 0
+        self.contradictions = 0
+
+    def not_ready(self) -> list[str]:
+        """Why the agent is not ready; empty once every node's inventory is in the ledger."""
+        if self._unreported:
+            waiting = f"{self._unreported} of {len(self._nodes)} nodes are not reported yet"
+            return [*self._reader.not_ready(), waiting]
+        return self._reader.not_ready()
+
+    async def fold(self) -> None:
+        """Follow the ledger until cancelled. Raises what `Reader.run` raises."""
+        await self._reader.run()
+
+    async def watch(self) -> None:
+        """Report every node now and on each change of its devices, until cancelled.
+
+        Raises:
+            DevicesUnavailable: the devices of a node cannot be listed.
+        """
+        await self._reader.caught_up()
+        async with asyncio.TaskGroup() as group:
+            for node in self._nodes.values():
+                group.create_task(self._watch(node), name=f"report {node.name}")
+
+    async def allocate(self) -> None:
+        """Answer claims as they become due, until cancelled."""
+        await self._reported.wait()
+        while True:
+            await self._view.became_due.wait()
+            await asyncio.gather(*(self._answer(claim) for claim in self._view.take_due()))
+
+    async def take_orders(self) -> None:
+        """Let the simulated nodes be told to fail and recover; real ones take no orders."""
+        await self._reported.wait()
+        for node in self._nodes.values():
+            if isinstance(node.backend, SimulatedBackend):
+                await self._ledger.serve(command_subject(node.name), obey(node.backend))
+
+    async def _watch(self, node: Node) -> None:
+        said = self._view.nodes[node.name].said
+        if said is not None and isinstance(node.backend, SimulatedBackend):
+            node.backend.restore(said.devices)
+        await self._report(node)
+        self._unreported -= 1
+        if self._unreported == 0:
+            self._reported.set()
+        while True:
+            await node.backend.changed()
+            await self._report(node)
+
+    async def _report(self, node: Node) -> None:
+        devices = await node.backend.inventory()
+        node.devices = {device.id: device for device in devices}
+        node.report = NodeReported(
+            node=node.name,
+            devices=devices,
+            host=node.host,
+            driver=node.backend.driver,
+            simulated=node.backend.simulated,
+        )
+        view = self._view.nodes[node.name]
+        follows = view.said_revision
+        for data in news(view, node.report):
+            identity = event_id(data, follows)
+            node.written.append(identity)
+            appended = await node.publisher.publish(
+                data, event_id=identity, basis=self._reader.revision
+            )
+            if appended.revision is not None:
+                await self._reader.reached(appended.revision)
+
+    def _noticed(self, node_name: str) -> None:
+        """Look at an inventory event that was just folded for one of our nodes.
+
+        Two agents under one node's name would outwrite each other for ever, so this one never
+        answers another's report: it says so, and reports again only when its own devices change.
+        """
+        node = self._nodes.get(node_name)
+        if node is None or node.report is None:
+            return
+        view = self._view.nodes[node_name]
+        if view.said_id not in node.written and view.said != node.report:
+            self.contradictions += 1
+            _log.error(
+                "revision %d: another agent reports different devices for node %s; "
+                "give every agent a --node of its own",
+                view.said_revision,
+                node_name,
+            )
+
+    async def _answer(self, claim: Claim) -> None:
+        node = self._nodes[claim.node]
+        trouble = _trouble(node, claim)
+        data: SharesAllocated | AllocationFailed
+        if trouble:
+            data = AllocationFailed(
+                pod=claim.pod, node=claim.node, attempt=claim.attempt, message=trouble
+            )
+        else:
+            data = SharesAllocated(
+                pod=claim.pod, node=claim.node, attempt=claim.attempt, devices=claim.devices
+            )
+        # One id for both answers: whatever the devices have come to since, the first one stands.
+        await node.publisher.publish(
+            data,
+            event_id=f"{claim.pod}/{claim.attempt}/allocated",
+            basis=self._reader.revision,
+            cause=claim.bound_revision,
+        )
+        if trouble:
+            self.failed += 1
+        else:
+            self.allocated += 1
+
+
+def _trouble(node: Node, claim: Claim) -> str:
+    """Why the node cannot hand out the devices of a claim, or nothing."""
+    for device_id in claim.devices:
+        device = node.devices.get(device_id)
+        if device is None:
+            return f"device {device_id} is not on node {node.name}"
+        if not device.healthy:
+            return f"device {device_id} is unhealthy: {device.health_reason}"
+    return ""

@@ -1,0 +1,124 @@
+"""What the ledger says about the nodes of one agent, as far as the agent acts on it.
+
+A small fold of its own: an agent reads its nodes' inventory, placements, bindings and allocations,
+never the whole cluster. Invariant: a claim is due exactly while the ledger holds its placement and
+its binding and neither an answer nor a void, so after any restart what is due is what is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from apportion.runtime.ledger import Record
+from apportion_schemas import (
+    AllocationFailed,
+    Device,
+    DeviceHealthChanged,
+    Event,
+    NodeReported,
+    PlacementVoided,
+    PodBound,
+    PodPlaced,
+    SharesAllocated,
+)
+
+CHANNELS = ("inventory", "placement", "binding", "allocation")
+"""The channels below `apportion.v1` that an agent follows, each for its own nodes."""
+
+
+@dataclass(slots=True, frozen=True)
+class Claim:
+    """One attempt of one pod to have shares of this node; `devices` in the order of its shares."""
+
+    node: str
+    pod: str
+    attempt: int
+    devices: tuple[str, ...]
+    bound_revision: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class NodeView:
+    """One node: what was last said of its inventory, and the claims without an answer."""
+
+    said: NodeReported | None = None
+    said_revision: int = 0
+    said_id: str = ""
+    claims: dict[tuple[str, int], Claim] = field(default_factory=dict)
+
+
+class FleetView:
+    """The fold over all nodes of one agent."""
+
+    def __init__(self, nodes: Iterable[str]) -> None:
+        self.nodes = {name: NodeView() for name in nodes}
+        self.due: dict[tuple[str, int], Claim] = {}
+        self.became_due = asyncio.Event()
+        self.refused_count = 0
+
+    def apply(self, record: Record, event: Event) -> str:
+        """Fold one event; the name of the node whose inventory it changed, else nothing."""
+        data, revision = event.data, record.revision
+        node = self.nodes.get(getattr(data, "node", ""))
+        if node is None:
+            return ""
+        match data:
+            case NodeReported() | DeviceHealthChanged():
+                node.said = _said(node.said, data)
+                node.said_revision = revision
+                node.said_id = event.id
+                return str(data.node)
+            case PodPlaced():
+                claim = Claim(data.node, data.pod, data.attempt, _devices(data))
+                node.claims.setdefault((data.pod, data.attempt), claim)
+            case PodBound():
+                self._bound(node, (data.pod, data.attempt), revision)
+            case PlacementVoided() | SharesAllocated() | AllocationFailed():
+                node.claims.pop((data.pod, data.attempt), None)
+                self.due.pop((data.pod, data.attempt), None)
+        return ""
+
+    def refuse(self, record: Record, reason: str) -> str:  # noqa: ARG002 - the reader logs both
+        """Count an event that no reader applies."""
+        self.refused_count += 1
+        return ""
+
+    def take_due(self) -> list[Claim]:
+        """The claims to answer now, in the order of their bindings; each is handed out once."""
+        due = list(self.due.values())
+        self.due.clear()
+        self.became_due.clear()
+        return due
+
+    def _bound(self, node: NodeView, key: tuple[str, int], revision: int) -> None:
+        claim = node.claims.get(key)
+        if claim is None or claim.bound_revision:
+            return
+        claim = Claim(claim.node, claim.pod, claim.attempt, claim.devices, revision)
+        node.claims[key] = self.due[key] = claim
+        self.became_due.set()
+
+
+def _devices(placed: PodPlaced) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(share.device for share in placed.shares))
+
+
+def _said(
+    said: NodeReported | None, news: NodeReported | DeviceHealthChanged
+) -> NodeReported | None:
+    if isinstance(news, NodeReported) or said is None:
+        return news if isinstance(news, NodeReported) else None
+    return msgspec.structs.replace(
+        said, devices=tuple(with_health(device, news) for device in said.devices)
+    )
+
+
+def with_health(device: Device, news: DeviceHealthChanged) -> Device:
+    """The device after the news, if it is about this device."""
+    if device.id != news.device:
+        return device
+    return msgspec.structs.replace(device, healthy=news.healthy, health_reason=news.reason)

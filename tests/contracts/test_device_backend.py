@@ -1,0 +1,68 @@
+"""One suite over every device backend: what an agent may rely on, simulated or real."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from apportion.agent.backend import DeviceBackend, DevicesUnavailable
+from apportion.agent.nvml import NvmlBackend
+from apportion.agent.simulated import SimulatedBackend, simulated_devices
+from apportion_schemas import Event, Host, NodeReported, decode, encode
+
+
+@pytest.fixture(params=["simulated", "nvml"])
+async def backend(request: pytest.FixtureRequest) -> AsyncIterator[DeviceBackend]:
+    """An open backend; NVML only where a driver answers."""
+    opened: DeviceBackend
+    if request.param == "simulated":
+        opened = SimulatedBackend(simulated_devices("n1", "2xA100-40GB+1xAscend310P"))
+    else:
+        try:
+            opened = NvmlBackend()
+        except DevicesUnavailable as error:
+            pytest.skip(str(error))
+    yield opened
+    await opened.close()
+
+
+async def test_there_are_devices_and_each_is_told_apart(backend: DeviceBackend) -> None:
+    """Ids and indexes are unique, in the order of the index, from 0."""
+    devices = await backend.inventory()
+    assert devices
+    assert len({device.id for device in devices}) == len(devices)
+    assert [device.index for device in devices] == list(range(len(devices)))
+
+
+async def test_looking_changes_nothing(backend: DeviceBackend) -> None:
+    """Two looks at an idle machine are equal, or every restart would be news."""
+    assert await backend.inventory() == await backend.inventory()
+
+
+async def test_the_ledger_takes_the_inventory(backend: DeviceBackend) -> None:
+    """Whatever a driver answers survives the codec: the schema's limits hold for it."""
+    report = NodeReported(
+        node="n1",
+        devices=await backend.inventory(),
+        host=Host(cpu_milli=1, memory_mib=1),
+        driver=backend.driver,
+        simulated=backend.simulated,
+    )
+    event = Event(id="1", source="test", time="2026-01-01T00:00:00.000000Z", data=report)
+    assert decode(encode(event), subject="apportion.v1.inventory.n1") == event
+
+
+async def test_amounts_make_sense(backend: DeviceBackend) -> None:
+    """Memory is in MiB and on offer, compute is there, and at least one container fits."""
+    for device in await backend.inventory():
+        assert 1024 <= device.memory_mib <= device.physical_memory_mib < 1 << 20
+        assert device.cores > 0
+        assert device.slots > 0
+        assert device.healthy or device.health_reason
+
+
+async def test_links_lead_to_devices_of_the_node(backend: DeviceBackend) -> None:
+    """A peer is another device of this inventory."""
+    devices = await backend.inventory()
+    known = {device.id for device in devices}
+    for device in devices:
+        assert device.nvlink_lanes.keys() <= known - {device.id}

@@ -1,0 +1,1 @@
+"""GPU tests ask: does a real card agree?"""

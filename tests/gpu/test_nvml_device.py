@@ -1,0 +1,34 @@
+"""The NVML backend against nvidia-smi on a machine that has a card."""
+
+import csv
+import io
+import shutil
+import subprocess
+
+import pytest
+
+from apportion.agent.nvml import NvmlBackend
+
+SMI = shutil.which("nvidia-smi") or ""
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not SMI, reason="no NVIDIA driver here")]
+
+
+@pytest.fixture
+def rows() -> list[list[str]]:
+    """Id, memory in MiB and driver of each card, by the vendor's own tool."""
+    query = ["--query-gpu=uuid,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    answer = subprocess.run([SMI, *query], capture_output=True, text=True, check=True)
+    return list(csv.reader(io.StringIO(answer.stdout), skipinitialspace=True))
+
+
+async def test_the_backend_says_what_nvidia_smi_says(rows: list[list[str]]) -> None:
+    """Ids, memory and driver agree with the vendor's own tool, and the cards are well."""
+    backend = NvmlBackend()
+    try:
+        devices = await backend.inventory()
+    finally:
+        await backend.close()
+    assert [(d.id, d.memory_mib, backend.driver) for d in devices] == [
+        (uuid, int(memory_mib), driver) for uuid, memory_mib, driver in rows
+    ]
+    assert all(device.healthy for device in devices)

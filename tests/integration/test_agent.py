@@ -1,0 +1,210 @@
+"""A real agent process on a real ledger: reports, allocates, fails, recovers, comes back."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion_schemas import (
+    AllocationFailed,
+    DeviceHealthChanged,
+    NodeReported,
+    PlacementVoided,
+    PodBound,
+    SharesAllocated,
+)
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+
+NODE = "rack.1"
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """Everything that is written to it."""
+    opened = Facts(bus)
+    await opened.open()
+    return opened
+
+
+def agent_of(bus: Bus, *options: str) -> ServiceProcess:
+    """An agent of one simulated node with two cards, unless told otherwise."""
+    chosen = options or ("--node", NODE, "--simulate", "2xT4")
+    return ServiceProcess("agent", bus.server.url_for("agent"), *chosen)
+
+
+async def order(bus: Bus, **words: str) -> dict[str, object]:
+    """Tell the agent to fail or recover a device."""
+    operator = await bus.connect("operator")
+    answer = await operator.request(
+        "apportion.command.agent.rack%2E1", json.dumps(words).encode(), 5
+    )
+    return dict(json.loads(answer))
+
+
+async def bind(facts: Facts, pod: str, *devices: str, attempt: int = 1) -> None:
+    """Place and bind a pod on the node."""
+    await facts.place(pod, NODE, *devices, attempt=attempt)
+    await facts.write(PodBound(pod=pod, node=NODE, attempt=attempt))
+
+
+async def test_inventory_is_reported_once(bus: Bus, facts: Facts) -> None:
+    """On the first start whole; after SIGTERM or SIGKILL and a new start nothing, for it stands."""
+    async with agent_of(bus) as agent:
+        await agent.ready()
+        (report,) = await facts.count(NodeReported, 1)
+        assert (report.node, len(report.devices), report.simulated) == (NODE, 2, True)
+        assert await agent.stop() == 0
+        await agent.start()
+        await agent.ready()
+        await agent.kill()
+        await agent.start()
+        await agent.ready()
+    assert facts.of(NodeReported) == [report]
+    assert facts.revision == 1
+
+
+async def test_a_changed_inventory_is_reported_again(bus: Bus, facts: Facts) -> None:
+    """Other cards in the same node are another inventory."""
+    async with agent_of(bus) as agent:
+        await agent.ready()
+    async with agent_of(bus, "--node", NODE, "--simulate", "4xT4") as agent:
+        await agent.ready()
+    assert [len(report.devices) for report in facts.of(NodeReported)] == [2, 4]
+
+
+async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
+    """Live, and after a restart for what was bound meanwhile; never twice."""
+    async with agent_of(bus) as agent:
+        await agent.ready()
+        first, second = (device.id for device in facts.of(NodeReported)[0].devices)
+        await bind(facts, "p1", second, first)
+        (allocated,) = await facts.count(SharesAllocated, 1)
+        assert allocated == SharesAllocated(pod="p1", node=NODE, attempt=1, devices=(second, first))
+        await agent.kill()
+        await bind(facts, "p2", first)
+        await facts.place("p3", NODE, first)
+        await agent.start()
+        await agent.ready()
+        await facts.write(PodBound(pod="p3", node=NODE, attempt=1))
+        await facts.count(SharesAllocated, 3)
+    assert [event.pod for event in facts.of(SharesAllocated)] == ["p1", "p2", "p3"]
+    basis = {event.data.pod: event for _, event in facts.events if event.source == f"agent/{NODE}"
+             and isinstance(event.data, SharesAllocated)}  # fmt: skip
+    assert basis["p2"].id == "p2/1/allocated"
+    assert basis["p2"].cause < basis["p3"].cause
+
+
+async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
+    """A device that is not there or not well is refused by name; a voided placement is nobody's."""
+    async with agent_of(bus) as agent:
+        await agent.ready()
+        well, broken = (device.id for device in facts.of(NodeReported)[0].devices)
+        assert await order(bus, verb="fail", device=broken, reason="fan") == {"done": True}
+        await facts.count(DeviceHealthChanged, 1)
+        await bind(facts, "p1", "GPU-elsewhere")
+        await bind(facts, "p2", well, broken)
+        await facts.place("p3", NODE, well)
+        await facts.write(PlacementVoided(pod="p3", attempt=1, node=NODE, reason="test"))
+        await facts.write(PodBound(pod="p3", node=NODE, attempt=1))
+        await bind(facts, "p4", well)
+        await facts.count(SharesAllocated, 1)
+    one, two = facts.of(AllocationFailed)
+    assert (one.pod, two.pod) == ("p1", "p2")
+    assert "GPU-elsewhere is not on node rack.1" in one.message
+    assert f"{broken} is unhealthy: fan" in two.message
+    assert [event.pod for event in facts.of(SharesAllocated)] == ["p4"]
+
+
+async def test_fail_and_recover(bus: Bus, facts: Facts) -> None:
+    """An order becomes a fact, outlives a restart, and is undone by an order only."""
+    async with agent_of(bus) as agent:
+        await agent.ready()
+        device = facts.of(NodeReported)[0].devices[0].id
+        await order(bus, verb="fail", device=device, reason="fan broken")
+        await facts.count(DeviceHealthChanged, 1)
+        await agent.kill()
+        await agent.start()
+        await agent.ready()
+        await order(bus, verb="fail", device=device, reason="fan broken")
+        await order(bus, verb="recover", device=device)
+        await facts.count(DeviceHealthChanged, 2)
+    assert facts.of(DeviceHealthChanged) == [
+        DeviceHealthChanged(node=NODE, device=device, healthy=False, reason="fan broken"),
+        DeviceHealthChanged(node=NODE, device=device, healthy=True),
+    ]
+    assert len(facts.of(NodeReported)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"verb": "fail", "device": "GPU-x"}, "not on this node"),
+        ({"verb": "explode", "device": "GPU-x"}, "explode"),
+        ({"verb": "fail"}, "device"),
+        ({"verb": "fail", "device": "GPU-x", "reason": "x" * 5000}, "4096"),
+    ],
+)
+async def test_bad_orders(bus: Bus, words: dict[str, str], said: str) -> None:
+    """An order that makes no sense is answered with what is wrong, and changes nothing."""
+    async with agent_of(bus) as agent:
+        await agent.ready()
+        answer = await order(bus, **words)
+        assert answer["done"] is False
+        assert said in str(answer["error"])
+
+
+async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
+    """The same twice is harmless; two that disagree are told so, and do not fight."""
+    async with agent_of(bus) as one, agent_of(bus) as same:
+        await asyncio.gather(one.ready(), same.ready())
+        device = facts.of(NodeReported)[0].devices[0].id
+        await order(bus, verb="fail", device=device, reason="fan")
+        await bind(facts, "p1", facts.of(NodeReported)[0].devices[1].id)
+        await facts.count(SharesAllocated, 1)
+        await facts.count(DeviceHealthChanged, 1)
+        async with agent_of(bus, "--node", NODE, "--simulate", "1xA10") as other:
+            await other.ready()
+            await one.logged("another agent reports different devices")
+    assert len(facts.of(NodeReported)) == 2
+    assert len(facts.of(DeviceHealthChanged)) == 1
+    assert len(facts.of(SharesAllocated)) == 1
+
+
+async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
+    """While the ledger is away nothing is lost, and work goes on without a restart of ours."""
+    async with agent_of(bus) as agent:
+        await agent.ready()
+        first, second = (device.id for device in facts.of(NodeReported)[0].devices)
+        await bind(facts, "p1", first)
+        await facts.count(SharesAllocated, 1)
+        await bus.crash()
+        await bus.restart()
+        await bind(facts, "p2", second)
+        await facts.count(SharesAllocated, 2)
+        assert agent.running
+    assert [event.pod for event in facts.of(SharesAllocated)] == ["p1", "p2"]
+
+
+async def test_a_large_fleet_starts_fast(bus: Bus, facts: Facts, tmp_path: Path) -> None:
+    """1,213 nodes of a fleet file are in the ledger within five seconds of the process's start."""
+    rows = "".join(f"node-{i},64000,262144,{(0, 2, 8)[i % 3]},T4\n" for i in range(1213))
+    fleet = tmp_path / "nodes.csv"
+    fleet.write_text("sn,cpu_milli,memory_mib,gpu,model\n" + rows)
+    began = asyncio.get_running_loop().time()
+    async with agent_of(bus, "--fleet", str(fleet)) as agent:
+        await facts.count(NodeReported, 1213)
+        took_s = asyncio.get_running_loop().time() - began
+        await agent.ready()
+    assert len({report.node for report in facts.of(NodeReported)}) == 1213
+    assert took_s < 5, f"{took_s:.1f} s"

@@ -1,0 +1,142 @@
+"""Real binder processes on a real ledger: each placement is bound once, whatever dies."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion.agent.simulated import simulated_devices
+from apportion.binder.binding import ACK_WAIT_S
+from apportion.binder.main import DURABLE, PLACEMENTS, QUEUE_IN_FLIGHT_MAX
+from apportion_schemas import (
+    Host,
+    NodeReported,
+    PlacementVoided,
+    PodBound,
+    PodGone,
+    SharesAllocated,
+)
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+NODE = "n1"
+(DEVICE,) = simulated_devices(NODE, "1xT4")
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """A ledger that knows one node."""
+    opened = Facts(bus)
+    await opened.open()
+    host = Host(cpu_milli=64_000, memory_mib=65_536, pods=100_000)
+    await opened.write(NodeReported(node=NODE, devices=(DEVICE,), host=host))
+    return opened
+
+
+def binder_of(bus: Bus) -> ServiceProcess:
+    """A binder."""
+    return ServiceProcess("binder", bus.server.url_for("binder"))
+
+
+async def bound(facts: Facts, *pods: str) -> None:
+    """Wait until exactly these pods are bound, in any order, each once."""
+    await facts.count(PodBound, len(pods))
+    assert sorted(event.pod for event in facts.of(PodBound)) == sorted(pods)
+
+
+async def test_live_placements_are_bound_and_dead_ones_are_not(bus: Bus, facts: Facts) -> None:
+    """What came before the start, what comes after; not what was voided, gone or not accepted."""
+    await facts.submit("early", "voided", "gone", "late", "twice")
+    await facts.place("early", NODE, DEVICE.id)
+    await facts.place("voided", NODE, DEVICE.id)
+    await facts.write(PlacementVoided(pod="voided", attempt=1, node=NODE, reason="test"))
+    await facts.place("gone", NODE, DEVICE.id)
+    await facts.write(PodGone(uid="gone"))
+    await facts.place("unheard-of", NODE, DEVICE.id)
+    async with binder_of(bus) as binder:
+        await binder.ready()
+        await facts.place("twice", NODE, DEVICE.id)
+        await facts.place("twice", NODE, DEVICE.id)
+        await facts.place("late", NODE, DEVICE.id)
+        await bound(facts, "early", "twice", "late")
+        assert await binder.stop() == 0
+    causes = {event.data.pod: event.cause for _, event in facts.events
+              if isinstance(event.data, PodBound)}  # fmt: skip
+    assert causes["early"] < causes["twice"] < causes["late"]
+
+
+async def test_a_new_attempt_is_bound_again(bus: Bus, facts: Facts) -> None:
+    """A voided placement is not the end of the pod."""
+    await facts.submit("p")
+    async with binder_of(bus) as binder:
+        await binder.ready()
+        await facts.place("p", NODE, DEVICE.id)
+        await facts.count(PodBound, 1)
+        await facts.write(PlacementVoided(pod="p", attempt=1, node=NODE, reason="test"))
+        await facts.place("p", NODE, DEVICE.id, attempt=2)
+        await facts.count(PodBound, 2)
+    assert [event.attempt for event in facts.of(PodBound)] == [1, 2]
+
+
+async def test_two_binders_and_kills_under_load(bus: Bus, facts: Facts) -> None:
+    """Two replicas, each killed and started in the middle: every pod is bound, none twice."""
+    pods = [f"p{i}" for i in range(200)]
+    await facts.submit(*pods)
+    async with binder_of(bus) as one, binder_of(bus) as two:
+        await asyncio.gather(one.ready(), two.ready())
+        for number, pod in enumerate(pods):
+            await facts.place(pod, NODE)
+            if number in (60, 120):
+                victim = one if number == 60 else two
+                await victim.kill()
+                await victim.start()
+        await bound(facts, *pods)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: bool) -> None:
+    """A worker took a placement and died, before or after recording it: it is bound once."""
+    await facts.submit("p")
+    await facts.place("p", NODE, DEVICE.id)
+    worker = await bus.connect("binder")
+    queue = await worker.work_queue(
+        DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=QUEUE_IN_FLIGHT_MAX
+    )
+    (delivery,) = await queue.fetch(1, 5)
+    if recorded:
+        await facts.write(PodBound(pod="p", node=NODE, attempt=1), event_id="p/1/bound")
+    await delivery.retry(0)
+    async with binder_of(bus) as binder:
+        await binder.ready()
+        await bound(facts, "p")
+
+        async def settled() -> bool:
+            return await queue.waiting() == 0
+
+        await until(settled, "the queue to be empty")
+    await bound(facts, "p")
+
+
+async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
+    """What was placed before and after the server's crash is bound once, by the same process."""
+    await facts.submit("p1", "p2")
+    async with binder_of(bus) as binder:
+        await binder.ready()
+        await facts.place("p1", NODE, DEVICE.id)
+        await facts.count(PodBound, 1)
+        await bus.crash()
+        await bus.restart()
+        await facts.place("p2", NODE, DEVICE.id)
+        await bound(facts, "p1", "p2")
+        assert binder.running
+    assert not facts.of(SharesAllocated)

@@ -1,0 +1,33 @@
+"""Builders of the events that an agent reads."""
+
+from apportion.runtime.ledger import Record
+from apportion_schemas import Event, PodPlaced, Score, Share, encode, subject_of
+from apportion_schemas.quantities import Payload
+
+TIME = "2026-01-01T00:00:00.000000Z"
+
+
+def event_of(data: Payload, event_id: str = "e") -> Event:
+    """An event around the payload."""
+    return Event(id=event_id, source="test", time=TIME, data=data)
+
+
+def record_of(revision: int, data: Payload) -> Record:
+    """The payload as it stands in the ledger."""
+    return Record(revision, subject_of(data), encode(event_of(data)))
+
+
+def placed(pod: str, *devices: str, node: str = "n1", attempt: int = 1) -> PodPlaced:
+    """A placement of one container, with one share of each device."""
+    shares = tuple(
+        Share(container="main", device=device, memory_mib=1024, cores=10) for device in devices
+    )
+    return PodPlaced(
+        pod=pod,
+        namespace="default",
+        name=pod,
+        attempt=attempt,
+        node=node,
+        shares=shares,
+        score=Score(node=node, total=1.0),
+    )

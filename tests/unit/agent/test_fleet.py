@@ -1,0 +1,116 @@
+"""Fleets from the command line and from files."""
+
+from pathlib import Path
+
+import pytest
+
+from apportion.agent.fleet import FleetInvalid, numbered_nodes, read_fleet
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    """A fleet file."""
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_names_by_pattern_and_descriptions_in_turn() -> None:
+    """Several descriptions make a mixed fleet."""
+    nodes = numbered_nodes("gpu-{}.rack", 3, ["8xT4", "4xA10"])
+    assert [node.name for node in nodes] == ["gpu-1.rack", "gpu-2.rack", "gpu-3.rack"]
+    assert [len(node.devices) for node in nodes] == [8, 4, 8]
+    assert nodes[1].host.cpu_milli == 4 * 16_000
+
+
+def test_a_single_node_keeps_its_name() -> None:
+    """The number is added only where there are several."""
+    assert numbered_nodes("gpu", 1, ["1xT4"])[0].name == "gpu"
+    assert numbered_nodes("gpu", 2, ["1xT4"])[1].name == "gpu-2"
+
+
+@pytest.mark.parametrize("count", [0, -1, 20_001])
+def test_the_number_of_nodes_is_bounded(count: int) -> None:
+    """Neither none nor more than one process can carry."""
+    with pytest.raises(FleetInvalid, match=str(count)):
+        numbered_nodes("gpu", count, ["1xT4"])
+
+
+def test_a_csv_of_a_cluster_trace(tmp_path: Path) -> None:
+    """Columns sn, cpu_milli, memory_mib, gpu, model, as published with the trace."""
+    path = written(
+        tmp_path,
+        "nodes.csv",
+        "sn,cpu_milli,memory_mib,gpu,model\n"
+        "openb-node-0000,64000,262144,2,P100\nopenb-node-0001,96000,393216,0,\n",
+    )
+    first, second = read_fleet(path)
+    assert first.name == "openb-node-0000"
+    assert [d.model for d in first.devices] == ["NVIDIA Tesla P100-PCIE-16GB"] * 2
+    assert (first.host.cpu_milli, first.host.memory_mib) == (64_000, 262_144)
+    assert second.devices == ()
+
+
+def test_a_csv_with_descriptions(tmp_path: Path) -> None:
+    """Columns node and devices; the host has an amount per device unless said."""
+    path = written(tmp_path, "fleet.csv", "node, devices\na, 4xA100-40GB:mig\nb, 1xT4+1xA10\n")
+    assert [[d.mode for d in node.devices] for node in read_fleet(path)] == [
+        ["mig"] * 4,
+        ["hami-core"] * 2,
+    ]
+
+
+def test_yaml(tmp_path: Path) -> None:
+    """A list of nodes; labels and pods may be given."""
+    path = written(
+        tmp_path,
+        "fleet.yaml",
+        "nodes:\n- {node: a, devices: 8xH100-80GB, labels: {zone: west}, pods: 20}\n- {node: b}\n",
+    )
+    first, second = read_fleet(path)
+    assert (len(first.devices), first.host.labels, first.host.pods) == (8, {"zone": "west"}, 20)
+    assert second.devices == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("f.csv", "", "columns are missing"),
+        ("f.csv", "name,gpu\na,1\n", "name node"),
+        ("f.csv", "sn,gpu,model\na,2,X99\n", "line 2: node 'a': devices: model 'X99'"),
+        ("f.csv", "sn,gpu,model\na,-2,T4\n", "line 2.*-2xT4"),
+        ("f.csv", "sn,cpu_milli,gpu,model\na,many,2,T4\n", r"line 2.*cpu_milli"),
+        ("f.csv", "sn,cpu_milli,gpu,model\na,-1,2,T4\n", r"line 2.*cpu_milli"),
+        ("f.csv", "sn,gpu,model\na,2,T4\na,2,T4\n", "line 3: node 'a' comes twice"),
+        ("f.csv", "sn,gpu,model\n,2,T4\n", "line 2.*node"),
+        ("f.yaml", "nodes: 3\n", "nodes"),
+        ("f.yaml", "nodes: [{node: a, gpus: 3}]\n", "gpus"),
+        ("f.yaml", "nodes: [{node: a, devices: 1xX99}]\n", r"nodes\[0\].*X99"),
+        ("f.yaml", "nodes: [\n", "line"),
+        ("f.yaml", "", "0 documents"),
+        ("f.yaml", "nodes: []\n---\nnodes: []\n", "2 documents"),
+        ("f.yaml", "a: &a [x, x]\nb: &b [*a, *a]\n" + "nodes: [*b]\n" * 200, "aliases"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, named: str) -> None:
+    """File, place, field, value and fix, and no half of a fleet."""
+    path = written(tmp_path, name, text)
+    with pytest.raises(FleetInvalid, match=named) as caught:
+        read_fleet(path)
+    assert str(path) in str(caught.value)
+
+
+def test_files_that_are_not_text_or_not_there(tmp_path: Path) -> None:
+    """The same error as for bad content, so that the command ends in one way."""
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe")
+    for path in (tmp_path / "b.csv", tmp_path / "none.csv", tmp_path):
+        with pytest.raises(FleetInvalid, match="cannot be read"):
+            read_fleet(path)
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    """A sparse file of 1 GiB costs nothing."""
+    path = tmp_path / "huge.csv"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(FleetInvalid, match="at most"):
+        read_fleet(path)

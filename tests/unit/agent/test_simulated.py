@@ -1,0 +1,122 @@
+"""Simulated devices: the small language that describes them, and their health."""
+
+import asyncio
+
+import pytest
+
+from apportion.agent.models import models
+from apportion.agent.simulated import (
+    DeviceUnknown,
+    SimulatedBackend,
+    SimulationInvalid,
+    simulated_devices,
+)
+from apportion_schemas import Host, NodeReported, decode, encode
+from tests.unit.agent.events import event_of
+
+
+def test_a_mixed_node() -> None:
+    """Count, model and mode are read; indexes run through."""
+    devices = simulated_devices("n1", "2xA100-40GB:mig + 1xT4:mps+1xAscend310P")
+    assert [d.index for d in devices] == [0, 1, 2, 3]
+    assert [d.mode for d in devices] == ["mig", "mig", "mps", "vnpu"]
+    assert [d.model for d in devices[1:3]] == ["NVIDIA A100-SXM4-40GB", "NVIDIA Tesla T4"]
+    assert [d.slots for d in devices] == [7, 7, 10, 7]
+    assert [d.cores for d in devices] == [100, 100, 100, 8]
+    assert devices[3].family == "ascend310p"
+    assert devices[3].id.startswith("NPU-")
+
+
+def test_models_are_found_in_any_case() -> None:
+    """People do not remember which letters are big."""
+    assert simulated_devices("n", "1xh100-80gb")[0].model == "NVIDIA H100 80GB HBM3"
+
+
+def test_ids_depend_on_node_and_index_alone() -> None:
+    """A restart, or another mode of the same card, must not make a new device."""
+    first = simulated_devices("n1", "2xA100-40GB")
+    assert [d.id for d in first] == [d.id for d in simulated_devices("n1", "2xA100-40GB:mig")]
+    others = simulated_devices("n2", "2xA100-40GB")
+    assert len({d.id for d in (*first, *others)}) == 4
+    assert first[0].id == "GPU-70762cc3-4632-502a-4cf8-3e426bd51ca3"
+
+
+def test_nvlink_joins_like_with_like() -> None:
+    """Cards of one model are linked all to all; a card is no peer of itself or of others."""
+    h100, other, t4 = simulated_devices("n", "2xH100-80GB+1xT4")
+    assert h100.nvlink_lanes == {other.id: 18}
+    assert not t4.nvlink_lanes
+
+
+def test_numa_from_four_cards_on() -> None:
+    """Two sockets share eight cards; a small node has one."""
+    assert [d.numa for d in simulated_devices("n", "8xT4")] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert {d.numa for d in simulated_devices("n", "2xT4")} == {0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("", "cannot be read"),
+        ("8H100-80GB", "cannot be read"),
+        ("0xT4", "cannot be read"),
+        ("-1xT4", "cannot be read"),
+        ("1xT4:", "cannot be read"),
+        ("1xT4++1xT4", "cannot be read"),
+        ("1xH10", "use H100-80GB"),
+        ("1xT4:mig", "use hami-core, mps, exclusive"),
+        ("1xAscend310P:mps", "use vnpu, exclusive"),
+        ("65xT4", "more than 64 devices"),
+        ("9999xT4", "more than 64 devices"),
+        ("1xT4+" * 500, "at most 1024"),
+    ],
+)
+def test_bad_descriptions_name_the_fix(spec: str, named: str) -> None:
+    """Every mistake says what to write instead."""
+    with pytest.raises(SimulationInvalid, match=named):
+        simulated_devices("n", spec)
+
+
+@pytest.mark.parametrize("name", models())
+def test_every_model_makes_a_device_that_the_ledger_takes(name: str) -> None:
+    """Package data is checked whole: each model in each of its modes survives the codec."""
+    for mode in models()[name].modes:
+        report = NodeReported(
+            node="n",
+            devices=simulated_devices("n", f"64x{name}:{mode}"),
+            host=Host(cpu_milli=1, memory_mib=1),
+        )
+        wire = encode(event_of(report))
+        assert decode(wire, subject="apportion.v1.inventory.n").data == report
+
+
+async def test_fail_and_recover_wake_the_reporter() -> None:
+    """A change is seen once, and by whoever waits for it."""
+    backend = SimulatedBackend(simulated_devices("n", "2xT4"))
+    first, second = await backend.inventory()
+    backend.fail(first.id, "fan broken")
+    await asyncio.wait_for(backend.changed(), 1)
+    failed, untouched = await backend.inventory()
+    assert (failed.healthy, failed.health_reason) == (False, "fan broken")
+    assert untouched == second
+    backend.recover(first.id)
+    await asyncio.wait_for(backend.changed(), 1)
+    assert await backend.inventory() == (first, second)
+
+
+async def test_a_command_for_a_device_elsewhere_is_refused() -> None:
+    """The error lists what the node has."""
+    backend = SimulatedBackend(simulated_devices("n", "1xT4"))
+    with pytest.raises(DeviceUnknown, match=r"GPU-x.*it has GPU-"):
+        backend.fail("GPU-x", "")
+
+
+async def test_restored_failures() -> None:
+    """What the ledger calls unhealthy stays so in a new process; devices of the past do not."""
+    devices = simulated_devices("n", "2xT4")
+    before = SimulatedBackend(devices)
+    before.fail(devices[1].id, "fan broken")
+    known = (*await before.inventory(), *simulated_devices("gone", "1xT4"))
+    after = SimulatedBackend(devices)
+    after.restore(known)
+    assert await after.inventory() == await before.inventory()

@@ -1,0 +1,95 @@
+"""The agent's own fold: what is said of its nodes, and what is due there."""
+
+import msgspec
+
+from apportion.agent.simulated import simulated_devices
+from apportion.agent.view import FleetView
+from apportion_schemas import (
+    AllocationFailed,
+    DeviceHealthChanged,
+    Host,
+    NodeReported,
+    PlacementVoided,
+    PodBound,
+    SharesAllocated,
+)
+from apportion_schemas.quantities import Payload
+from tests.unit.agent.events import event_of, placed, record_of
+
+BOUND = PodBound(pod="p", node="n1", attempt=1)
+
+
+def folded(*events: Payload) -> FleetView:
+    """The view of node n1's agent after these events, from revision 1."""
+    view = FleetView(["n1"])
+    for revision, data in enumerate(events, start=1):
+        view.apply(record_of(revision, data), event_of(data, f"id-{revision}"))
+    return view
+
+
+def test_bound_after_placed_is_due_once() -> None:
+    """The shares of a bound placement are to be taken, in the order of the shares, once each."""
+    view = folded(placed("p", "GPU-b", "GPU-a", "GPU-b"), BOUND)
+    assert view.became_due.is_set()
+    (claim,) = view.take_due()
+    assert (claim.node, claim.pod, claim.attempt) == ("n1", "p", 1)
+    assert claim.devices == ("GPU-b", "GPU-a")
+    assert claim.bound_revision == 2
+    assert not view.take_due()
+    assert not view.became_due.is_set()
+
+
+def test_what_is_not_due() -> None:
+    """No binding, no placement, another attempt, another node."""
+    assert not folded(placed("p", "GPU-a")).due
+    assert not folded(BOUND).due
+    assert not folded(placed("p", "GPU-a"), PodBound(pod="p", node="n1", attempt=2)).due
+    assert not folded(placed("p", "GPU-a", node="n2"), PodBound(pod="p", node="n2", attempt=1)).due
+
+
+def test_an_answer_or_a_void_settles_a_claim() -> None:
+    """After a restart what was answered is not due again, and what was voided never."""
+    for answer in (
+        SharesAllocated(pod="p", node="n1", attempt=1, devices=("GPU-a",)),
+        AllocationFailed(pod="p", node="n1", attempt=1, message="broken"),
+        PlacementVoided(pod="p", node="n1", attempt=1, reason="gone"),
+    ):
+        assert not folded(placed("p", "GPU-a"), BOUND, answer).due
+        assert not folded(placed("p", "GPU-a"), answer, BOUND).due
+        assert not folded(placed("p", "GPU-a"), BOUND, answer).nodes["n1"].claims
+
+
+def test_doubles_change_nothing() -> None:
+    """A second placement of the attempt does not move the devices, a second binding nothing."""
+    view = folded(placed("p", "GPU-a"), placed("p", "GPU-b"), BOUND, BOUND)
+    (claim,) = view.take_due()
+    assert (claim.devices, claim.bound_revision) == (("GPU-a",), 3)
+
+
+def test_the_next_attempt_is_a_claim_of_its_own() -> None:
+    """A pod may come back to the node after a void."""
+    view = folded(
+        placed("p", "GPU-a"),
+        PlacementVoided(pod="p", node="n1", attempt=1, reason="failed"),
+        placed("p", "GPU-b", attempt=2),
+        PodBound(pod="p", node="n1", attempt=2),
+    )
+    assert [claim.devices for claim in view.take_due()] == [("GPU-b",)]
+
+
+def test_inventory_is_the_last_report_with_the_health_since() -> None:
+    """Restarting compares with this, so it must hold every later health event."""
+    report = NodeReported(
+        node="n1",
+        devices=simulated_devices("n1", "2xT4"),
+        host=Host(cpu_milli=1, memory_mib=1),
+    )
+    second = report.devices[1]
+    view = folded(
+        DeviceHealthChanged(node="n1", device=second.id, healthy=False, reason="before any report"),
+        report,
+        DeviceHealthChanged(node="n1", device=second.id, healthy=False, reason="hot"),
+    ).nodes["n1"]
+    failed = msgspec.structs.replace(second, healthy=False, health_reason="hot")
+    assert view.said == msgspec.structs.replace(report, devices=(report.devices[0], failed))
+    assert (view.said_revision, view.said_id) == (3, "id-3")

@@ -1,0 +1,189 @@
+"""What becomes of a delivered placement: the state decides, not the delivery."""
+
+import asyncio
+
+import pytest
+
+from apportion.binder.binding import RETRY_MAX_S, TRIES_MAX, Binding, retry_delay_s
+from apportion.binder.target import Bound, Failed, Outcome
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion.runtime.batching import Appended
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.ledger import Draft, Record
+from apportion.runtime.publisher import Publisher
+from apportion_schemas import (
+    BindFailed,
+    PlacementVoided,
+    PodBound,
+    PodPlaced,
+    PodSubmitted,
+    Score,
+    Shape,
+    decode,
+)
+from apportion_schemas.quantities import Payload
+
+PLACED = PodPlaced(
+    pod="p", namespace="d", name="p", attempt=3, node="n", shares=(), score=Score(node="n", total=0)
+)
+
+
+class Answers:
+    """A target that gives the answers of a test, in order, and counts the asking."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self._outcomes = list(outcomes)
+        self.asked = 0
+
+    async def bind(self, placed: PodPlaced) -> Outcome:
+        """The next answer."""
+        assert placed == PLACED
+        self.asked += 1
+        return self._outcomes.pop(0)
+
+
+class Handed:
+    """A delivery that remembers how it was answered."""
+
+    def __init__(self, record: Record, attempt: int = 1) -> None:
+        self.record = record
+        self.attempt = attempt
+        self.answer = ""
+
+    async def ack(self) -> None:
+        """Done with."""
+        self.answer = "ack"
+
+    async def retry(self, delay_s: float) -> None:
+        """Again later."""
+        self.answer = f"retry in {delay_s}"
+
+    async def progress(self) -> None:
+        """Not needed by a bind that has a time limit."""
+        raise AssertionError
+
+
+class Desk:
+    """A binding over a state in which pod p is placed at revision 7, and what it appended."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
+        self.pod = PodState(submitted, b"", 1, "", attempt=3)
+        self.pod.phase, self.pod.placement, self.pod.placed_revision = Phase.PLACED, PLACED, 7
+        self.state = State(revision=9, pods={"p": self.pod})
+        self.target = Answers(*outcomes)
+        self.drafts: list[Draft] = []
+        self._pen = Publisher("scheduler", SystemClock(), self._append)
+        self.binding = Binding(
+            self.state, self.target, Publisher("binder", SystemClock(), self._append)
+        )
+
+    async def _append(self, draft: Draft) -> Appended:
+        self.drafts.append(draft)
+        return Appended(len(self.drafts))
+
+    async def settle(
+        self, data: Payload = PLACED, *, revision: int = 7, attempt: int = 1
+    ) -> Handed:
+        """Hand the event over as it would be delivered."""
+        draft = self._pen.draft(data, event_id="x", basis=0)
+        handed = Handed(Record(revision, draft.subject, draft.payload), attempt)
+        await self.binding.settle(handed)
+        return handed
+
+    @property
+    def said(self) -> list[Payload]:
+        """What was appended."""
+        return [decode(draft.payload, subject=draft.subject).data for draft in self.drafts]
+
+
+async def test_a_live_placement_is_bound() -> None:
+    """Bound, recorded under an id of pod and attempt with its cause, then acknowledged."""
+    desk = Desk(Bound())
+    handed = await desk.settle()
+    assert desk.said == [PodBound(pod="p", node="n", attempt=3)]
+    event = decode(desk.drafts[0].payload, subject=desk.drafts[0].subject)
+    assert (event.id, event.basis, event.cause) == ("p/3/bound", 9, 7)
+    assert handed.answer == "ack"
+
+
+@pytest.mark.parametrize("why", ["gone", "bound", "allocated", "pending", "other", "failing"])
+async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
+    """The pod is gone, bound already, voided, placed elsewhere, or given up: no effect."""
+    desk = Desk()
+    match why:
+        case "gone":
+            del desk.state.pods["p"]
+        case "other":
+            desk.pod.placed_revision = 8
+        case "failing":
+            desk.state.failing["p"] = "given up"
+        case phase:
+            desk.pod.phase = Phase(phase)
+    handed = await desk.settle()
+    assert (desk.target.asked, desk.drafts, handed.answer) == (0, [], "ack")
+
+
+async def test_other_events_of_the_channel_are_passed_over() -> None:
+    """Voids stand on the same subjects."""
+    desk = Desk()
+    handed = await desk.settle(PlacementVoided(pod="p", attempt=3, node="n", reason="x"))
+    assert (desk.drafts, handed.answer) == ([], "ack")
+
+
+async def test_bytes_that_are_no_event_do_not_block_the_queue() -> None:
+    """Every fold refuses them; delivering them again for ever would help nobody."""
+    desk = Desk()
+    handed = Handed(Record(7, "apportion.v1.placement.n", b"\xff{"))
+    await desk.binding.settle(handed)
+    assert (desk.drafts, handed.answer) == ([], "ack")
+
+
+async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:
+    """Each try has an id of its own; the pod rests meanwhile."""
+    desk = Desk(Failed("busy", final=False), Failed("busy", final=False))
+    first, second = await desk.settle(), await desk.settle(attempt=2)
+    assert [draft.id for draft in desk.drafts] == ["p/3/bind-failed/1", "p/3/bind-failed/2"]
+    assert desk.said[0] == BindFailed(pod="p", node="n", attempt=3, message="busy", final=False)
+    assert (first.answer, second.answer) == ("retry in 0.5", "retry in 1.0")
+
+
+async def test_a_failure_for_good_is_not_tried_again() -> None:
+    """The target says so, or it has failed often enough; the scheduler voids the placement."""
+    desk = Desk(Failed("no such pod", final=True), Failed("busy", final=False))
+    for handed in (await desk.settle(), await desk.settle(attempt=TRIES_MAX)):
+        assert handed.answer == "ack"
+    assert [event.final for event in desk.said if isinstance(event, BindFailed)] == [True, True]
+
+
+async def test_an_endless_message_is_cut() -> None:
+    """An API server's answer may be of any length; an event's may not."""
+    desk = Desk(Failed("x" * 100_000, final=True))
+    await desk.settle()
+    (event,) = desk.said
+    assert isinstance(event, BindFailed)
+    assert len(event.message) == 1024
+
+
+async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs its own pod a try, not the binder its life."""
+
+    class Silent:
+        async def bind(self, placed: PodPlaced) -> Outcome:
+            await asyncio.Event().wait()
+            raise AssertionError(placed)
+
+    monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
+    desk = Desk()
+    desk.binding = Binding(desk.state, Silent(), Publisher("binder", SystemClock(), desk._append))
+    handed = await desk.settle()
+    assert handed.answer.startswith("retry")
+    assert isinstance(desk.said[0], BindFailed)
+
+
+def test_delays_grow_and_are_bounded() -> None:
+    """Half a second at first, half a minute at most."""
+    delays = [retry_delay_s(tries) for tries in range(1, 40)]
+    assert delays[0] == 0.5
+    assert delays == sorted(delays)
+    assert max(delays) == RETRY_MAX_S
