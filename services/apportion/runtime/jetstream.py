@@ -211,7 +211,10 @@ class Connection:
                 pending_msgs_limit=PENDING_MESSAGES,
                 pending_bytes_limit=PENDING_BYTES,
             )
-            await self._client.flush()  # a refusal arrives before the server's answer to this
+            # A refusal arrives before the server's answer to a ping sent later; the client sends
+            # its first ping ahead of what it has queued, so only the second one is later.
+            await self._client.flush()
+            await self._client.flush()
         except nats.errors.Error as failure:
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
         if subject.lower() in self._refused_subscriptions:

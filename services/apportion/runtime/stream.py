@@ -58,17 +58,25 @@ class StreamInfo(msgspec.Struct, frozen=True):
 _decode_info = msgspec.json.Decoder(StreamInfo).decode
 
 
-async def read_info(wire: Wire) -> StreamInfo:
-    """The stream's settings and state. Raises LedgerUnavailable where there is no stream."""
+async def find(wire: Wire) -> StreamInfo | None:
+    """The stream's settings and state, None where there is no stream. Raises LedgerUnavailable."""
     try:
         return _decode_info(await call_api(wire, f"STREAM.INFO.{STREAM}"))
     except ApiRefused as refused:
         if refused.error.err_code == STREAM_NOT_FOUND:
-            raise LedgerUnavailable(
-                f"the server has no stream {STREAM}; make it with the bootstrap user "
-                "(`apportion up` does so)"
-            ) from refused
+            return None
         raise LedgerUnavailable(str(refused)) from refused
+
+
+async def read_info(wire: Wire) -> StreamInfo:
+    """The stream's settings and state. Raises LedgerUnavailable, also where there is none."""
+    info = await find(wire)
+    if info is None:
+        raise LedgerUnavailable(
+            f"the server has no stream {STREAM}; make it with the bootstrap user "
+            "(`apportion up` does so)"
+        )
+    return info
 
 
 def drift(config: Mapping[str, object]) -> list[LedgerDrifted]:
@@ -94,22 +102,23 @@ async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
     Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not
     make it (too few servers for `replicas`, say).
     """
-    wanted = {
-        **WANTED,
-        "name": STREAM,
-        "num_replicas": replicas,
-        "max_bytes": max_bytes,
-    }
-    try:
-        await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted)
-    except ApiRefused as refused:
-        if refused.error.err_code != NAME_IN_USE:
-            raise LedgerError(
-                f"the server will not make stream {STREAM} with {replicas} replicas and "
-                f"max_bytes {max_bytes}: {refused.error.description}"
-            ) from refused
+    if await find(wire) is None:
+        await _create(wire, replicas=replicas, max_bytes=max_bytes)
     info = await check(wire)
     found = info.config.get("num_replicas")
     if found != replicas:
         raise LedgerDrifted(f"stream {STREAM} num_replicas", found, replicas)
     return info
+
+
+async def _create(wire: Wire, *, replicas: int, max_bytes: int) -> None:
+    wanted = {**WANTED, "name": STREAM, "num_replicas": replicas, "max_bytes": max_bytes}
+    try:
+        await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted)
+    except ApiRefused as refused:
+        if refused.error.err_code == NAME_IN_USE:
+            return  # somebody else made it meanwhile; the check tells whether as we need it
+        raise LedgerError(
+            f"the server will not make stream {STREAM} with {replicas} replicas and "
+            f"max_bytes {max_bytes}: {refused.error.description}"
+        ) from refused

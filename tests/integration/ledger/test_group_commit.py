@@ -1,0 +1,233 @@
+"""Group commit: many writers share a batch, and each gets its own answer."""
+
+import asyncio
+
+import pytest
+
+from apportion.runtime.batching import Appended, GroupCommit
+from apportion.runtime.ledger import (
+    FenceRefused,
+    InvalidDraft,
+    LedgerFull,
+    LedgerUnavailable,
+    NotPermitted,
+    Record,
+)
+from tests.support.nats import Bus, draft, running_bus
+
+
+async def test_concurrent_writers_share_batches_and_learn_their_revisions(bus: Bus) -> None:
+    """A thousand writers need far fewer appends, and nobody gets another's revision."""
+    outcomes: list[tuple[str, int]] = []
+    ledger = await bus.connect(watch=lambda outcome, size, _s: outcomes.append((outcome, size)))
+    async with GroupCommit(ledger) as commit:
+        drafts = [draft(f"workload.{n}") for n in range(1000)]
+        appended = await asyncio.gather(*(commit.append(one) for one in drafts))
+    subjects: dict[int, str] = {}
+
+    def note(record: Record) -> None:
+        subjects[record.revision] = record.subject
+
+    following = await ledger.follow(note)
+    await following.caught_up()
+    assert [subjects[one.revision or 0] for one in appended] == [one.subject for one in drafts]
+    assert sum(size for _, size in outcomes) == 1000
+    assert len(outcomes) <= 10
+    assert max(size for _, size in outcomes) <= 256
+
+
+async def test_a_lone_writer_does_not_wait_for_company(bus: Bus) -> None:
+    """No timer: one draft is one append, at once."""
+    ledger = await bus.connect()
+    async with GroupCommit(ledger) as commit, asyncio.timeout(5):
+        assert await commit.append(draft()) == Appended(1)
+        assert await commit.append(draft()) == Appended(2)
+
+
+async def test_one_stale_fence_sinks_nobody_else(bus: Bus) -> None:
+    """The refused writer is told; its neighbours of the same batch are stored."""
+    ledger = await bus.connect()
+    await ledger.append([draft("workload.3")])
+    async with GroupCommit(ledger) as commit:
+        drafts = [draft(f"workload.{n}", expect=0) for n in range(6)]
+        results = await asyncio.gather(
+            *(commit.append(one) for one in drafts), return_exceptions=True
+        )
+    refused = results.pop(3)
+    assert isinstance(refused, FenceRefused)
+    assert refused.found == 1
+    assert sorted(one.revision or 0 for one in results if isinstance(one, Appended)) == [
+        2, 3, 4, 5, 6,
+    ]  # fmt: skip
+
+
+async def test_duplicates_are_answered_as_there_already(bus: Bus) -> None:
+    """A second replica of the watcher repeats everything, and nothing is stored twice."""
+    ledger = await bus.connect()
+    for n in (1, 4):
+        await ledger.append([draft(f"workload.{n}", id=f"pod-{n}")])
+    async with GroupCommit(ledger) as commit:
+        drafts = [draft(f"workload.{n}", id=f"pod-{n}") for n in range(6)]
+        results = await asyncio.gather(*(commit.append(one) for one in drafts))
+    assert [one.already_there for one in results] == [False, True, False, False, True, False]
+    assert (results[1].revision, results[4].revision) == (1, 2)
+    assert await ledger.last_revision() == 6
+
+
+async def test_two_writers_of_one_id_at_once_store_it_once(bus: Bus) -> None:
+    """The double may even be in the same batch."""
+    ledger = await bus.connect()
+    async with GroupCommit(ledger) as commit:
+        one, two, other = await asyncio.gather(
+            commit.append(draft("workload.a", id="same")),
+            commit.append(draft("workload.a", id="same")),
+            commit.append(draft("workload.b")),
+        )
+    assert sorted([one.already_there, two.already_there]) == [False, True]
+    assert one.revision == two.revision
+    assert not other.already_there
+    assert await ledger.last_revision() == 2
+
+
+async def test_two_fences_on_one_subject_are_checked_one_after_the_other(bus: Bus) -> None:
+    """Two decisions on one node with one basis: the first wins, the second is refused."""
+    ledger = await bus.connect()
+    async with GroupCommit(ledger) as commit:
+        results = await asyncio.gather(
+            *(commit.append(draft("workload.n1", expect=0)) for _ in range(2)),
+            return_exceptions=True,
+        )
+    assert results[0] == Appended(1)
+    assert isinstance(results[1], FenceRefused)
+
+
+async def test_a_group_is_all_or_none_beside_others(bus: Bus) -> None:
+    """A gang with one stale member is refused whole, while its neighbour goes through."""
+    ledger = await bus.connect()
+    await ledger.append([draft("workload.b")])
+    async with GroupCommit(ledger) as commit:
+        gang = [draft("workload.a", expect=0), draft("workload.b", expect=0)]
+        refused, stored, whole = await asyncio.gather(
+            commit.append_group(gang),
+            commit.append(draft("workload.c", expect=0)),
+            commit.append_group([draft("workload.d"), draft("workload.e")]),
+            return_exceptions=True,
+        )
+    assert isinstance(refused, FenceRefused)
+    assert refused.subject == "apportion.v1.workload.b"
+    assert isinstance(stored, Appended)
+    assert isinstance(whole, list)
+    assert await ledger.last_on_subject("apportion.v1.workload.a") == 0
+    assert await ledger.last_revision() == 4
+
+
+async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
+    """Appending a gang again is harmless."""
+    ledger = await bus.connect()
+    gang = [draft("workload.a", id="g-1", expect=0), draft("workload.b", id="g-2", expect=0)]
+    async with GroupCommit(ledger) as commit:
+        assert await commit.append_group(gang) == [Appended(1), Appended(2)]
+        again = await commit.append_group(gang)
+    assert all(one.already_there for one in again)
+    assert await ledger.last_revision() == 2
+
+
+async def test_an_invalid_draft_is_refused_before_it_meets_the_others(bus: Bus) -> None:
+    """What we can see ourselves never costs a round trip."""
+    ledger = await bus.connect()
+    async with GroupCommit(ledger) as commit:
+        with pytest.raises(InvalidDraft):
+            await commit.append(draft("workload.*"))
+        assert await commit.append_group([]) == []
+
+
+async def test_a_forbidden_draft_sinks_nobody_else(bus: Bus) -> None:
+    """A subject of another role is refused to its writer alone."""
+    ledger = await bus.connect("watcher")
+    async with GroupCommit(ledger) as commit:
+        results = await asyncio.gather(
+            commit.append(draft("workload.a")),
+            commit.append(draft("placement.n1")),
+            commit.append(draft("workload.b")),
+            return_exceptions=True,
+        )
+    assert isinstance(results[1], NotPermitted)
+    assert isinstance(results[0], Appended)
+    assert isinstance(results[2], Appended)
+
+
+async def test_a_full_ledger_is_told_to_every_writer(tmp_path: object) -> None:
+    """Nobody waits for space that does not come."""
+    async with running_bus(tmp_path / "data", max_bytes=1000) as bus:  # type: ignore[operator]
+        ledger = await bus.connect()
+        async with GroupCommit(ledger) as commit:
+            results = await asyncio.gather(
+                *(commit.append(draft(payload=b"x" * 400)) for _ in range(5)),
+                return_exceptions=True,
+            )
+    assert all(isinstance(one, LedgerFull) for one in results)
+
+
+async def test_the_queue_is_bounded_and_nothing_is_lost_by_waiting(bus: Bus) -> None:
+    """More writers than places wait for their turn."""
+    ledger = await bus.connect()
+    async with GroupCommit(ledger, queue_limit=4, max_drafts=3) as commit:
+        writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(50)]
+        await asyncio.wait(writers, return_when=asyncio.FIRST_COMPLETED)
+        assert commit.queued <= 4
+        appended = await asyncio.gather(*writers)
+    assert sorted(one.revision or 0 for one in appended) == list(range(1, 51))
+
+
+async def test_batches_keep_within_their_bytes(bus: Bus) -> None:
+    """A batch holds as many drafts as fit, and a large one goes alone."""
+    sizes: list[int] = []
+    ledger = await bus.connect(watch=lambda _outcome, size, _s: sizes.append(size))
+    async with GroupCommit(ledger, max_bytes=250_000) as commit:
+        await asyncio.gather(*(commit.append(draft(payload=b"x" * 100_000)) for _ in range(10)))
+        await commit.append(draft(payload=b"x" * 600_000))
+    assert max(sizes) == 2
+    assert sum(sizes) == 11
+
+
+async def test_closing_stores_what_was_handed_in_and_takes_no_more(bus: Bus) -> None:
+    """Leaving the `with` flushes; a late writer is told."""
+    ledger = await bus.connect()
+    async with GroupCommit(ledger) as commit:
+        writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(20)]
+        await asyncio.wait(writers, timeout=0)
+    assert [one.revision for one in await asyncio.gather(*writers)] == list(range(1, 21))
+    with pytest.raises(LedgerUnavailable, match="closing"):
+        await commit.append(draft())
+
+
+async def test_a_cancelled_writer_does_not_disturb_the_others(bus: Bus) -> None:
+    """Whoever gives up is left out, or stored and not answered."""
+    ledger = await bus.connect()
+    async with GroupCommit(ledger) as commit:
+        writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(10)]
+        await asyncio.wait(writers, timeout=0)
+        writers[4].cancel()
+        results = await asyncio.gather(*writers, return_exceptions=True)
+    assert isinstance(results[4], asyncio.CancelledError)
+    assert len([one for one in results if isinstance(one, Appended)]) == 9
+
+
+async def test_a_server_killed_under_group_commit_loses_and_doubles_nothing(bus: Bus) -> None:
+    """Writers go on over a crash without noticing more than a pause."""
+    ledger = await bus.connect(ack_timeout_s=5)
+    seen: list[Record] = []
+    following = await ledger.follow(seen.append)
+    async with GroupCommit(ledger) as commit:
+        for crash in (False, True, True):
+            writers = [asyncio.ensure_future(commit.append(draft())) for _ in range(600)]
+            if crash:
+                await asyncio.wait(writers, return_when=asyncio.FIRST_COMPLETED)
+                await bus.crash()
+                await bus.restart()
+            revisions = [one.revision for one in await asyncio.gather(*writers)]
+            assert len(set(revisions)) == 600
+    again = await ledger.follow([].append)
+    await again.caught_up()
+    assert again.position == 1800
+    await following.caught_up()

@@ -1,0 +1,193 @@
+"""Least privilege: what each role may and may not do, tried on the server with the shipped rules."""
+
+import asyncio
+
+import pytest
+
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import Draft, LedgerUnavailable, NotPermitted
+from apportion.runtime.nats_server import ROLES
+from apportion.runtime.wire import STREAM
+from tests.support.nats import Bus, draft
+
+EVENTS = {
+    "inventory.n1": {"agent"},
+    "allocation.n1": {"agent"},
+    "workload.uid1": {"watcher", "operator"},
+    "cluster.node.n1": {"watcher", "operator"},
+    "placement.n1": {"scheduler"},
+    "pending.uid1": {"scheduler"},
+    "binding.n1": {"binder"},
+    "operator.policy": {"operator"},
+    "unheard.of": set(),
+}
+"""Subject and who may append to it."""
+
+API_OF_NOBODY = (
+    f"STREAM.DELETE.{STREAM}",
+    f"STREAM.PURGE.{STREAM}",
+    f"STREAM.MSG.DELETE.{STREAM}",
+    f"STREAM.SNAPSHOT.{STREAM}",
+    f"STREAM.RESTORE.{STREAM}",
+    f"CONSUMER.DELETE.{STREAM}.binder",
+    f"CONSUMER.PAUSE.{STREAM}.binder",
+    "STREAM.CREATE.OTHER",
+    "STREAM.LIST",
+    "ACCOUNT.PURGE.APPORTION",
+    "META.LEADER.STEPDOWN",
+)
+API_OF_BOOTSTRAP = (f"STREAM.CREATE.{STREAM}", f"STREAM.UPDATE.{STREAM}")
+
+
+async def _may_send(ledger: JetStreamLedger, subject: str, payload: bytes = b"{}") -> bool:
+    """Whether the server lets the message pass, whatever becomes of it then."""
+    try:
+        await ledger.request(subject, payload, 2)
+    except NotPermitted:
+        return False
+    except LedgerUnavailable:
+        return True
+    return True
+
+
+async def _may_listen(ledger: JetStreamLedger, subject: str) -> bool:
+    async def ignore(_subject: str, _payload: bytes) -> None:
+        return None
+
+    try:
+        await ledger.serve(subject, ignore)
+    except NotPermitted:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_role_appends_what_it_owns_and_nothing_else(bus: Bus, role: str) -> None:
+    """One event type has one writer, by the server's word."""
+    ledger = await bus.connect(role)
+    for subject, writers in EVENTS.items():
+        if role in writers:
+            await ledger.append([draft(subject)])
+            await ledger.append([draft(subject), draft(subject)])
+        else:
+            with pytest.raises(NotPermitted, match=f"forbids user '{role}' to send to apportion"):
+                await ledger.append([draft(subject)])
+
+
+async def test_a_batch_with_one_foreign_subject_is_refused_whole(bus: Bus) -> None:
+    """A forbidden message anywhere in a batch is named, and nothing of the batch is stored."""
+    ledger = await bus.connect("scheduler")
+    for batch in (
+        [draft("placement.n1"), draft("binding.n1")],
+        [draft("binding.n1"), draft("placement.n1")],
+    ):
+        with pytest.raises(NotPermitted, match=r"send to apportion\.v1\.binding\.n1"):
+            await ledger.append(batch)
+    assert await ledger.last_revision() == 0
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) -> None:
+    """Only bootstrap makes and changes the stream; nobody deletes, purges, snapshots or restores."""
+    ledger = await bus.connect(role)
+    for api in API_OF_NOBODY:
+        assert not await _may_send(ledger, f"$JS.API.{api}"), api
+    for api in API_OF_BOOTSTRAP:
+        assert await _may_send(ledger, f"$JS.API.{api}") == (role == "bootstrap"), api
+    reads = role != "bootstrap"
+    for api in (f"STREAM.MSG.GET.{STREAM}", f"CONSUMER.CREATE.{STREAM}.mine"):
+        assert await _may_send(ledger, f"$JS.API.{api}") == reads, api
+    assert await _may_send(ledger, f"$JS.API.STREAM.INFO.{STREAM}", b"")
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "bootstrap"])
+async def test_every_service_can_read_the_whole_ledger(bus: Bus, role: str) -> None:
+    """Reading is for everyone: follow, the last revision, the last on a subject."""
+    watcher = await bus.connect("watcher")
+    await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
+    await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
+    ledger = await bus.connect(role)
+    seen: list[int] = []
+    following = await ledger.follow(lambda record: seen.append(record.revision))
+    await following.caught_up()
+    assert seen == list(range(1, 2001))
+    assert await ledger.last_revision() == 2000
+    assert await ledger.last_on_subject("apportion.v1.workload.a") == 2000
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_nobody_reads_the_replies_of_another(bus: Bus, role: str) -> None:
+    """Each role has its own inbox; the plain `_INBOX` is for auditors with tools of their own."""
+    ledger = await bus.connect(role)
+    for other in ROLES:
+        assert await _may_listen(ledger, f"_INBOX_{other}.x") == (other == role), other
+    assert await _may_listen(ledger, "_INBOX.x") == (role == "auditor")
+    assert not await _may_listen(ledger, ">")
+    assert not await _may_listen(ledger, "$JS.>")
+    assert await _may_listen(ledger, "apportion.v1.>") == (role == "auditor")
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> None:
+    """Pulling, and acknowledging what another has pulled, are the binder's alone."""
+    binder = await bus.connect("binder")
+    await binder.work_queue("binder", ["apportion.v1.placement.*"], ack_wait_s=30, max_in_flight=10)
+    ledger = await bus.connect(role)
+    pull = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.binder"
+    assert await _may_send(ledger, pull, b'{"batch":1,"no_wait":true}') == (role == "binder")
+    ack = f"$JS.ACK.{STREAM}.binder.1.1.1.1.0"
+    assert await _may_send(ledger, ack, b"+ACK") == (role == "binder")
+
+
+async def test_commands_go_from_the_operator_to_agents_and_back(bus: Bus) -> None:
+    """The operator asks, the agent answers, and no other role can pose as either."""
+    agent, operator = await bus.connect("agent"), await bus.connect("operator")
+
+    async def answer(subject: str, payload: bytes) -> bytes:
+        return subject.encode() + b" did " + payload
+
+    await agent.serve("apportion.command.agent.n1", answer)
+    reply = await operator.request("apportion.command.agent.n1", b"fail gpu 0", 5)
+    assert reply == b"apportion.command.agent.n1 did fail gpu 0"
+    for role in set(ROLES) - {"operator"}:
+        other = await bus.connect(role)
+        assert not await _may_send(other, "apportion.command.agent.n1")
+    for role in set(ROLES) - {"agent"}:
+        assert not await _may_listen(await bus.connect(role), "apportion.command.agent.n1")
+
+
+@pytest.mark.parametrize("role", ["agent", "watcher", "scheduler", "binder", "gateway"])
+async def test_a_beat_is_sent_by_its_own_role_and_heard_by_all(bus: Bus, role: str) -> None:
+    """Liveness of a service cannot be faked by another role."""
+    ledger = await bus.connect(role)
+    heard = asyncio.Event()
+
+    async def hear(_subject: str, _payload: bytes) -> None:
+        heard.set()
+
+    await (await bus.connect("gateway")).serve("apportion.beat.>", hear)
+    await ledger.publish(f"apportion.beat.{role}.one", b"")
+    async with asyncio.timeout(5):
+        await heard.wait()
+    for other in set(ROLES) - {role}:
+        assert not await _may_send(ledger, f"apportion.beat.{other}.one")
+
+
+async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> None:
+    """A consumer that delivers into the ledger's subjects is refused by the server."""
+    auditor = await bus.connect("auditor")
+    config = b'{"deliver_subject":"apportion.v1.placement.n1","ack_policy":"none","name":"evil"}'
+    body = b'{"stream_name":"APPORTION","config":' + config + b"}"
+    reply = await auditor.request(f"$JS.API.CONSUMER.CREATE.{STREAM}.evil", body, 5)
+    assert b"cycle" in reply
+
+
+async def test_a_rollup_header_is_refused(bus: Bus) -> None:
+    """Even the owner of a subject cannot make the stream drop what was on it."""
+    ledger = await bus.connect("watcher")
+    await ledger.append([Draft("apportion.v1.workload.a", "one", b"{}")])
+    reply = await ledger.wire.request(
+        "apportion.v1.workload.a", b"{}", timeout_s=5, headers={"Nats-Rollup": "all"}
+    )
+    assert b"rollup not permitted" in reply.data
+    assert await ledger.last_revision() == 1

@@ -1,0 +1,163 @@
+"""The stream is set up as the ledger's promises need it, and every drift has a name."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.runtime import stream
+from apportion.runtime.jetstream import check_stream, connect, create_stream
+from apportion.runtime.ledger import LedgerDrifted, LedgerError, LedgerFull, LedgerUnavailable
+from apportion.runtime.nats_server import EmbeddedServer
+from apportion.runtime.wire import STREAM, call_api
+from tests.support.nats import Bus, PlainServer, draft, running_bus
+
+
+async def test_the_stream_is_made_once_and_then_found(bus: Bus) -> None:
+    """Every service may ask for the stream to be there; the second time changes nothing."""
+    ledger = await bus.connect("watcher")
+    await ledger.append([draft()])
+    boot = await bus.connect("bootstrap")
+    info = await create_stream(boot)
+    assert (info.state.last_seq, info.config["num_replicas"]) == (1, 1)
+    assert (await check_stream(ledger)).created == info.created
+
+
+async def test_the_server_writes_to_disk_before_it_acknowledges(bus: Bus) -> None:
+    """`sync_interval: always` is what the running server says of itself."""
+
+    def ask() -> Any:
+        with urllib.request.urlopen(f"{bus.server.monitor_url}/jsz?config=true", timeout=5) as page:
+            return json.load(page)
+
+    config = (await asyncio.to_thread(ask))["config"]
+    assert config["sync_always"] is True
+
+
+async def test_more_replicas_than_servers_is_an_error_with_the_number(tmp_path: Path) -> None:
+    """One server cannot hold three copies, and says so to whoever set it up."""
+    server = EmbeddedServer(tmp_path / "data", port=-1)
+    await server.start()
+    boot = await connect(server.url_for("bootstrap"), name="test")
+    with pytest.raises(LedgerError, match="with 3 replicas"):
+        await create_stream(boot, replicas=3)
+    with pytest.raises(LedgerUnavailable, match=f"no stream {STREAM}; make it with the bootstrap"):
+        await check_stream(boot)
+    await boot.close()
+    await server.stop()
+
+
+async def test_another_number_of_replicas_is_drift(bus: Bus) -> None:
+    """What the operator asked for and what is there are compared too."""
+    with pytest.raises(LedgerDrifted, match="num_replicas is 1 on the server and must be 3"):
+        await create_stream(await bus.connect("bootstrap"), replicas=3)
+
+
+@pytest.fixture
+async def plain(tmp_path: Path) -> AsyncIterator[PlainServer]:
+    """A server on which a stream may be set up wrongly."""
+    server = PlainServer(tmp_path / "plain")
+    await server.start()
+    yield server
+    await server.stop()
+
+
+WRONG: dict[str, object] = {
+    "subjects": ["apportion.>"],
+    "storage": "memory",
+    "retention": "interest",
+    "discard": "old",
+    "deny_delete": False,
+    "deny_purge": False,
+    "allow_rollup_hdrs": True,
+    "allow_atomic": False,
+    "allow_msg_ttl": True,
+    "max_age": 3_600_000_000_000,
+    "max_msgs": 10,
+    "max_msgs_per_subject": 1,
+    "max_msg_size": 1000,
+    "duplicate_window": 1_000_000_000,
+}
+
+
+async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) -> None:
+    """For every setting that we rely on: the server took another value, and check says which."""
+    assert WRONG.keys() == stream.WANTED.keys()
+    ledger = await connect(plain.url, name="test")
+    for setting, wrong in WRONG.items():
+        config = {**stream.WANTED, "name": STREAM, setting: wrong}
+        if setting == "allow_rollup_hdrs":
+            config["deny_purge"] = False  # the server takes one only without the other
+        if setting == "max_age":
+            config["duplicate_window"] = stream.WANTED["duplicate_window"]
+        await call_api(ledger.wire, f"STREAM.CREATE.{STREAM}", config)
+        info = await stream.read_info(ledger.wire)
+        named = {error.setting for error in stream.drift(info.config)}
+        assert f"stream {STREAM} {setting}" in named
+        assert len(named) == (2 if setting == "allow_rollup_hdrs" else 1)
+        with pytest.raises(LedgerDrifted, match=r"put it back, or start with a new ledger"):
+            await check_stream(ledger)
+        await call_api(ledger.wire, f"STREAM.DELETE.{STREAM}")
+    await ledger.close()
+
+
+async def test_a_stream_without_atomic_batches_is_named_when_a_batch_is_appended(
+    plain: PlainServer,
+) -> None:
+    """A writer that skipped the check still learns the setting, not a riddle."""
+    ledger = await connect(plain.url, name="test")
+    settings = {"name": STREAM, "subjects": ["apportion.v1.>"]}
+    await call_api(ledger.wire, f"STREAM.CREATE.{STREAM}", settings)
+    with pytest.raises(LedgerDrifted, match="allow_atomic is False on the server and must be True"):
+        await ledger.append([draft(), draft()])
+    await ledger.close()
+
+
+async def test_no_stream_is_said_with_its_fix(plain: PlainServer) -> None:
+    """Appending to a server without the ledger is unavailable, at once."""
+    ledger = await connect(plain.url, name="test")
+    with pytest.raises(LedgerUnavailable, match="nobody takes apportion"):
+        await ledger.append([draft()])
+    with pytest.raises(LedgerUnavailable, match="no stream APPORTION"):
+        await ledger.follow([].append)
+    await ledger.close()
+
+
+async def test_a_full_stream_refuses_whole_appends_and_keeps_what_it_has(tmp_path: Path) -> None:
+    """A batch that does not fit leaves nothing; what still fits is taken."""
+    async with running_bus(tmp_path / "data", max_bytes=1_000_000) as bus:
+        ledger = await bus.connect()
+        big = [draft(f"workload.{n}", payload=b"x" * 100_000) for n in range(12)]
+        with pytest.raises(LedgerFull, match=r"maximum bytes exceeded.*raise max_file_store"):
+            await ledger.append(big)
+        assert await ledger.last_revision() == 0
+        assert await ledger.append(big[:9]) == list(range(1, 10))
+        with pytest.raises(LedgerFull):
+            await ledger.append(big[9:10])
+        assert await ledger.append([draft()]) == [10]
+
+
+async def test_a_full_server_refuses_and_serves_its_readers(tmp_path: Path) -> None:
+    """The server's own store limit: no more writing, all of it still to be read."""
+    server = EmbeddedServer(tmp_path / "data", port=-1, max_store="2MB")
+    await server.start()
+    async with (
+        await connect(server.url_for("bootstrap"), name="test") as boot,
+        await connect(server.url_for("watcher"), name="test") as ledger,
+    ):
+        await create_stream(boot)
+        stored = 0
+        with pytest.raises(LedgerFull, match="insufficient resources"):
+            for _ in range(50):
+                await ledger.append([draft(payload=b"x" * 100_000)])
+                stored += 1
+        seen: list[int] = []
+        following = await ledger.follow(lambda record: seen.append(record.revision))
+        await following.caught_up()
+        assert stored > 5
+        assert seen == list(range(1, stored + 1))
+    await server.stop()
