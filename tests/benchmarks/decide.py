@@ -157,7 +157,7 @@ class Bench:
         total = sum(device.device.memory_mib for device in devices)
         step = max(self.nodes // 4, 50)
         while sum(d.device.memory_mib - d.memory_free_mib for d in devices) < part * total:
-            if not any([self.arrive() for _ in range(step)]):
+            if not sum(self.arrive() for _ in range(step)):
                 raise RuntimeError("the fleet cannot be filled that far")
 
     def measure(self, decisions: int) -> tuple[float, list[float]]:

@@ -15,7 +15,8 @@ from apportion_schemas.quantities import WHOLE
 class Demand(NamedTuple):
     """What must be free on a device (`*_needed`), and what is charged to it.
 
-    `alone`: nothing else may hold the device. `profile`: the MIG profile whose instance is made.
+    `alone`: nothing else may hold the device. `profile`: the MIG profile whose instance is made, at
+    the first of `places` (start and mask of slices) that is free.
     """
 
     memory_mib: int
@@ -25,6 +26,7 @@ class Demand(NamedTuple):
     template_cpu: int = 0
     template: str | None = None
     profile: MigProfile | None = None
+    places: tuple[tuple[int, int], ...] = ()
 
 
 def demand(ask: Ask, device: Device) -> Demand | RefusalCode:
@@ -84,7 +86,7 @@ def _instance(
     profile, slices = fitting[0], max(p.starts[0] + p.size for p in profiles)
     # A card may report less than its profiles add up to; its slices must never oversell its memory.
     memory_charged_mib = min(profile.memory_mib, device.memory_mib * profile.size // slices)
-    return Demand(memory_charged_mib, 0, 0, profile=profile)
+    return Demand(memory_charged_mib, 0, 0, profile=profile, places=profile.places)
 
 
 def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:

@@ -16,6 +16,7 @@ import msgspec
 
 from apportion.core.devices.shares import Oversold, occupy, release, template_cpu_of
 from apportion.core.ledger.state import (
+    NO_HOST,
     REFUSED_EVENTS_KEPT,
     DeviceState,
     GroupState,
@@ -33,6 +34,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     DeviceUncordoned,
     Event,
+    Host,
     NodeCordoned,
     NodeGone,
     NodeObserved,
@@ -159,6 +161,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
     node = _node(state, data.node)
     previous = node.by_id
     node.reported, node.gone = data, False
+    node.host = _host(node)
     devices = [_merged(state, previous.get(device.id), device) for device in data.devices]
     for old in node.devices:
         if old.device.id not in ids:
@@ -172,6 +175,16 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
     for device_id in ids:
         state.node_of_device[device_id] = data.node
     return Change(data, node=node)
+
+
+def _host(node: NodeState) -> Host:
+    """CPU, memory, pods and labels: from Kubernetes where it tells, else from the agent."""
+    seen = node.observed
+    if seen is None:
+        return node.reported.host if node.reported else NO_HOST
+    return Host(
+        cpu_milli=seen.cpu_milli, memory_mib=seen.memory_mib, pods=seen.pods, labels=seen.labels
+    )
 
 
 def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceState:
@@ -211,12 +224,14 @@ def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
 def _node_observed(context: _Context, data: NodeObserved) -> Change:
     node = _node(context.state, data.node)
     node.observed, node.gone = data, False
+    node.host = _host(node)
     return Change(data, node=node)
 
 
 def _node_gone(context: _Context, data: NodeGone) -> Change:
     node = _node(context.state, data.node)
     node.observed, node.gone = None, True
+    node.host = _host(node)
     return Change(data, node=node)
 
 

@@ -31,6 +31,7 @@ from apportion_schemas import (
     Shape,
 )
 
+NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
 REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact
 
 
@@ -77,6 +78,7 @@ class DeviceState:
 class NodeState:
     """One node: its devices in the order of their index, and what of its host is free.
 
+    `host` is what Kubernetes says of it, and where it says nothing, what its agent does.
     `fence` is the last revision on the node's placement subject and `chain` the SHA-256 of that
     message: the next placement expects the one and names the other.
     """
@@ -87,6 +89,7 @@ class NodeState:
     pods: dict[str, "PodState"] = field(default_factory=dict)
     reported: NodeReported | None = None
     observed: NodeObserved | None = None
+    host: Host = NO_HOST
     gone: bool = False
     cordon: str = ""
     cpu_used_milli: int = 0
@@ -94,19 +97,6 @@ class NodeState:
     extended_used: dict[str, int] = field(default_factory=dict)
     fence: int = 0
     chain: str = ""
-
-    @property
-    def host(self) -> Host:
-        """CPU, memory, pods and labels: from Kubernetes where it tells, else from the agent."""
-        if self.observed is not None:
-            seen = self.observed
-            return Host(
-                cpu_milli=seen.cpu_milli,
-                memory_mib=seen.memory_mib,
-                pods=seen.pods,
-                labels=seen.labels,
-            )
-        return self.reported.host if self.reported else Host(cpu_milli=0, memory_mib=0, pods=0)
 
     @property
     def ready(self) -> bool:

@@ -9,55 +9,70 @@ Invariant: `assign` leaves every device as it found it.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from apportion.core.devices.demand import Demand, demand
+from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import occupy, release
-from apportion.core.ledger.state import DeviceState, NodeState
-from apportion.core.placement.filters import refused_amount, refused_kind
-from apportion_schemas import Ask, MigInstance, Shape, Share
+from apportion.core.ledger.state import DeviceState
+from apportion.core.placement import packed
+from apportion.core.placement.classes import AskColumns, PlacementClass
+from apportion.core.placement.columns import Columns
+from apportion_schemas import Ask, MigInstance, Share
 
 Order = Callable[[DeviceState], tuple[Any, ...]]
+Offer = tuple[DeviceState, int, int]
+"""A device with its kind and what the ask needs of it, packed."""
 
 
-def assign(shape: Shape, node: NodeState, order: Order) -> tuple[Share, ...] | None:
-    """The shares of a pod of this shape on the node, in the order of its asks; None if it fails."""
-    for devices in _candidates(shape, node):
-        shares = _assign(shape, devices, order)
+def assign(
+    class_: PlacementClass, columns: Columns, row: int, order: Order
+) -> tuple[Share, ...] | None:
+    """The shares of a pod of this class on the node, in the order of its asks; None if it fails."""
+    for chosen in _candidates(class_, columns, row):
+        shares = _assign(class_, columns, row, chosen, order)
         if shares is not None:
             return shares
     return None
 
 
-def _candidates(shape: Shape, node: NodeState) -> Iterator[list[DeviceState]]:
-    """The devices to choose among: all, or those of one NUMA node after the other."""
-    if not shape.devices.numa_bind:
-        yield node.devices
+def _candidates(class_: PlacementClass, columns: Columns, row: int) -> Iterator[list[int]]:
+    """The positions to choose among: all devices, or those of one NUMA node after the other."""
+    devices = columns.nodes[row].devices
+    if not class_.shape.devices.numa_bind:
+        yield list(range(len(devices)))
         return
-    for numa in sorted(
-        {state.device.numa for state in node.devices if state.device.numa is not None}
-    ):
-        yield [state for state in node.devices if state.device.numa == numa]
+    nodes = {state.device.numa for state in devices}
+    for numa in sorted(numa for numa in nodes if numa is not None):
+        yield [at for at, state in enumerate(devices) if state.device.numa == numa]
 
 
-def _assign(shape: Shape, devices: list[DeviceState], order: Order) -> tuple[Share, ...] | None:
-    asks = shape.asks
+def _assign(
+    class_: PlacementClass, columns: Columns, row: int, chosen: list[int], order: Order
+) -> tuple[Share, ...] | None:
+    asks = class_.asks
     if len(asks) == 1:
-        chosen = _choose(shape, asks[0], devices, order)
-        return tuple(share for _, share in chosen) if chosen is not None else None
+        found = _choose(asks[0], _offers(asks[0], columns, row, chosen), order)
+        return tuple(share for _, share in found) if found is not None else None
     charged: list[tuple[DeviceState, Share]] = []
-    found: dict[int, list[Share]] = {}
+    shares: dict[int, list[Share]] = {}
     try:
-        for position in sorted(range(len(asks)), key=lambda at: _hardness(asks[at], at)):
-            chosen = _choose(shape, asks[position], devices, order)
-            if chosen is None:
+        for position in sorted(range(len(asks)), key=lambda at: _hardness(asks[at].ask, at)):
+            ask = asks[position]
+            found = _choose(ask, _offers(ask, columns, row, chosen), order)
+            if found is None:
                 return None
-            for state, share in chosen:
+            for state, share in found:
                 occupy(state, share)
                 charged.append((state, share))
-            found[position] = [share for _, share in chosen]
+            shares[position] = [share for _, share in found]
     finally:
         for state, share in reversed(charged):
             release(state, share)
-    return tuple(share for position in sorted(found) for share in found[position])
+    return tuple(share for position in sorted(shares) for share in shares[position])
+
+
+def _offers(ask: AskColumns, columns: Columns, row: int, chosen: list[int]) -> list[Offer]:
+    devices = columns.nodes[row].devices
+    kinds, needs = columns.kind[row].tolist(), ask.need[row].tolist()
+    return [(devices[at], kinds[at], needs[at]) for at in chosen]
 
 
 def _hardness(ask: Ask, position: int) -> tuple[bool, int, int, int, int]:
@@ -71,30 +86,42 @@ def _hardness(ask: Ask, position: int) -> tuple[bool, int, int, int, int]:
 
 
 def _choose(
-    shape: Shape, ask: Ask, devices: list[DeviceState], order: Order
+    ask: AskColumns, offers: list[Offer], order: Order
 ) -> list[tuple[DeviceState, Share]] | None:
-    fitting = []
-    for state in devices:
-        if refused_kind(ask, shape.devices, state.device) is None:
-            wanted = demand(ask, state.device)
-            if isinstance(wanted, Demand) and refused_amount(wanted, state) is None:
-                fitting.append((state, wanted))
-    if len(fitting) < ask.count:
+    guards, demands = packed.GUARDS, ask.demands
+    fitting: list[tuple[tuple[Any, ...], int, DeviceState, Demand]] = []
+    for position, (state, kind, need) in enumerate(offers):
+        if ((packed.free_amounts(state) | guards) - need) & guards != guards:
+            continue
+        wanted = demands[kind]
+        if isinstance(wanted, Demand) and (wanted.profile is None or _start(wanted, state) >= 0):
+            fitting.append((order(state), position, state, wanted))
+    count = ask.ask.count
+    if len(fitting) < count:
         return None
-    fitting.sort(key=lambda pair: order(pair[0]))
-    return [(state, _share(ask, state, wanted)) for state, wanted in fitting[: ask.count]]
+    if count == 1:
+        _, _, state, wanted = min(fitting)
+        return [(state, _share(ask.ask, state, wanted))]
+    fitting.sort()
+    return [(state, _share(ask.ask, state, wanted)) for _, _, state, wanted in fitting[:count]]
+
+
+def _start(wanted: Demand, state: DeviceState) -> int:
+    """The first slice of the instance that would be made, or -1 where there is no room for it."""
+    for start, mask in wanted.places:
+        if not mask & state.slices:
+            return start
+    return -1
 
 
 def _share(ask: Ask, state: DeviceState, wanted: Demand) -> Share:
     instance = None
     if wanted.profile is not None:
-        profile = wanted.profile
-        start = next(
-            start
-            for start, mask in zip(profile.starts, profile.masks, strict=True)
-            if not mask & state.slices
+        instance = MigInstance(
+            profile=wanted.profile.name,
+            start=_start(wanted, state),
+            size=wanted.profile.size,
         )
-        instance = MigInstance(profile=profile.name, start=start, size=profile.size)
     return Share(
         container=ask.container,
         device=state.device.id,

@@ -84,8 +84,7 @@ class AskColumns:
             if known.profile is not None:
                 self.cuts_instances = True
                 states = np.arange(SLICE_STATES)
-                masks = known.profile.masks
-                fits[0] = np.logical_or.reduce([(states & mask) == 0 for mask in masks])
+                fits[0] = np.logical_or.reduce([(states & mask) == 0 for _, mask in known.places])
         self.demands.append(known)
         self.need_of_kind = np.append(self.need_of_kind, np.int64(need))
         self.instance_fits = np.concatenate([self.instance_fits, fits])

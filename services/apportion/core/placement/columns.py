@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.ledger.state import NodeState, State
+from apportion.core.ledger.state import DeviceState, NodeState, State
 from apportion.core.placement import packed
 from apportion_schemas import Device
 
@@ -81,6 +81,7 @@ class Columns:
         self.names: list[str] = []
         self.nodes: list[NodeState] = []
         self._standing: list[tuple[object, ...]] = []
+        self._totals: list[tuple[int, int]] = []
         self.changed = RowLog()
         self.standing_changed = RowLog()
         self._touched: dict[str, NodeState] = dict(state.nodes)
@@ -128,6 +129,8 @@ class Columns:
         self.names = sorted(nodes)
         self.nodes = [nodes[name] for name in self.names]
         self._standing = [standing.get(name, ()) for name in self.names]
+        totals = dict(zip(old_names, self._totals, strict=True))
+        self._totals = [totals.get(name, (0, 0)) for name in self.names]
         width = max(widest, self.free.shape[1])
         self._allocate(len(self.names), width)
         place = np.searchsorted(np.array(self.names, object), np.array(old_names, object))
@@ -151,34 +154,18 @@ class Columns:
         self.changed.append(row)
 
     def _refresh_devices(self, row: int, node: NodeState) -> None:
-        memory_free = memory_total = cores_free = cores_total = 0
-        free, slices, closed = [], [], []
-        for state in node.devices:
-            memory_free += state.memory_free_mib
-            cores_free += state.cores_free
-            memory_total += state.device.memory_mib
-            cores_total += state.device.cores
-            slices.append(state.slices)
-            shut = OPEN
-            if not (state.present and state.healthy):
-                shut = UNHEALTHY
-            elif state.cordon:
-                shut = CORDONED
-            closed.append(shut)
-            free.append(
-                0
-                if shut
-                else packed.device_amounts(
-                    state.memory_free_mib,
-                    state.cores_free,
-                    state.slots_free,
-                    state.template_cpu_free,
-                )
-            )
-        count = len(free)
-        self.free[row, :count] = free
-        self.slices[row, :count] = slices
-        self.closed[row, :count] = closed
+        devices = node.devices
+        count = len(devices)
+        self.free[row, :count] = [packed.free_amounts(state) for state in devices]
+        slices = [state.slices for state in devices]
+        if any(slices) or self.slices[row].any():
+            self.slices[row, :count] = slices
+        closed = [_shut(state) for state in devices]
+        if any(closed) or self.closed[row].any():
+            self.closed[row, :count] = closed
+        memory_total, cores_total = self._totals[row]
+        memory_free = sum(state.memory_free_mib for state in devices)
+        cores_free = sum(state.cores_free for state in devices)
         self.load[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
 
     def _refresh_host(self, row: int, node: NodeState) -> None:
@@ -194,6 +181,11 @@ class Columns:
         self.index[row] = -1
         self.free[row] = 0
         self.kind[row, : len(kinds)] = kinds
+        self.slices[row] = self.closed[row] = 0
+        self._totals[row] = (
+            sum(state.device.memory_mib for state in node.devices),
+            sum(state.device.cores for state in node.devices),
+        )
         self.index[row, : len(kinds)] = [state.device.index for state in node.devices]
         taints = node.observed.taints if node.observed else ()
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
@@ -217,11 +209,16 @@ class Columns:
         return known
 
 
+def _shut(state: DeviceState) -> int:
+    if not (state.present and state.healthy):
+        return UNHEALTHY
+    return CORDONED if state.cordon else OPEN
+
+
 def mean_load(memory_total: int, memory_free: int, cores_total: int, cores_free: int) -> int:
-    """The mean of the used part of two resources, in `POINTS`; 0 where there is none of either."""
-    parts = [
-        (total - free) * POINTS // total
-        for total, free in ((memory_total, memory_free), (cores_total, cores_free))
-        if total
-    ]
-    return min(max(sum(parts) // len(parts), 0), POINTS) if parts else 0
+    """The mean of the used part of two resources, in `POINTS`; 0 where either is not there."""
+    if not memory_total or not cores_total:
+        return 0
+    memory = (memory_total - memory_free) * POINTS // memory_total
+    cores = (cores_total - cores_free) * POINTS // cores_total
+    return min(max((memory + cores) // 2, 0), POINTS)

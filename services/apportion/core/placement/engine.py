@@ -76,6 +76,8 @@ class Engine:
         self._queue = PendingQueue(state)
         self._reliefs = 0
         self._reliefs_seen = 0
+        self._assumed: list[PodState] = []
+        self._newest: tuple[PodState, PodPlaced] | None = None
 
     @property
     def pending(self) -> int:
@@ -116,8 +118,7 @@ class Engine:
             line = self._queue.next_line()
             if line is None or not self._serve(line, decision, events_max):
                 break
-        for pod in reversed(decision.placed):
-            self._undo(pod)
+        self._undo_to(0)
         self._tell(decision, events_max)
         return decision
 
@@ -151,19 +152,20 @@ class Engine:
     def _place_all(self, members: list[PodState], decision: Decision) -> Reasons | None:
         """Place and assume these pods, all or none; the reasons if one of them fits nowhere."""
         placed: list[PodPlaced] = []
+        self._assume_newest()
+        before = len(self._assumed)
         for position, pod in enumerate(members):
             found = self._place(pod)
             if found is None:
                 reasons = self._reasons(pod)
-                for earlier in reversed(members[:position]):
-                    self._undo(earlier)
+                self._undo_to(before)
                 if len(members) > 1:
                     shortage = GangShortage(
                         needed=len(members), present=len(members), fitting=position
                     )
                     return reasons._replace(gang=shortage)
                 return reasons
-            self._assume(pod, found)
+            self._newest = (pod, found)
             placed.append(found)
         decision.placed.extend(members)
         decision.events.extend(placed)
@@ -171,6 +173,7 @@ class Engine:
 
     def _place(self, pod: PodState) -> PodPlaced | None:
         """The best place for one pod, or None."""
+        self._assume_newest()
         self._columns.sync()
         class_ = self._class_of(pod)
         class_.refresh(self._columns)
@@ -181,7 +184,7 @@ class Engine:
                 return None
             row = best[0][0]
             node = self._columns.nodes[row]
-            shares = assign(pod.submitted.shape, node, order)
+            shares = assign(class_, self._columns, row, order)
             if shares is not None:
                 break
             class_.exclude(row)
@@ -216,15 +219,24 @@ class Engine:
         self._classes[pod.shape_key] = found
         return found
 
-    def _assume(self, pod: PodState, placed: PodPlaced) -> None:
+    def _assume_newest(self) -> None:
+        """Charge the newest placement; put off until another pod is looked at, often never."""
+        if self._newest is None:
+            return
+        pod, placed = self._newest
+        self._newest = None
         node = self._state.nodes[placed.node]
         fold.place(pod, node, placed)
         self._columns.touch(node)
+        self._assumed.append(pod)
 
-    def _undo(self, pod: PodState) -> None:
-        node = fold.unplace(self._state, pod)
-        if node is not None:
-            self._columns.touch(node)
+    def _undo_to(self, count: int) -> None:
+        """Undo the assumptions, newest first, until so many are left."""
+        self._newest = None
+        while len(self._assumed) > count:
+            node = fold.unplace(self._state, self._assumed.pop())
+            if node is not None:
+                self._columns.touch(node)
 
     # -------------------------------------------------------------- refusals
 

@@ -5,10 +5,13 @@ subtracting what is needed leaves a guard set exactly where there was enough, so
 and one mask answer "does it fit" for memory, cores, slots and AI CPUs together, for thousands of
 devices in one numpy call.
 
-Invariant: every packed amount is within its field; `clamped` sees to it.
+Invariant: every packed amount is within its field. The schemas keep what a device offers below the
+fields' limits, and `clamped` sees to the rest.
 """
 
 from typing import Final
+
+from apportion.core.ledger.state import DeviceState
 
 MEMORY_BITS: Final = 25  # MiB; 16 TiB
 CORES_BITS: Final = 14
@@ -46,6 +49,21 @@ def device_amounts(memory_mib: int, cores: int, slots: int, template_cpu: int) -
         | clamped(cores, CORES_BITS) << CORES_AT
         | clamped(slots, SLOTS_BITS) << SLOTS_AT
         | clamped(template_cpu, TEMPLATE_CPU_BITS) << TEMPLATE_CPU_AT
+    )
+
+
+def free_amounts(state: DeviceState) -> int:
+    """What the device has free for new shares, as one integer; a closed device has nothing."""
+    if not state.present or not state.healthy or state.cordon:
+        return 0
+    memory_mib, cores, slots = state.memory_free_mib, state.cores_free, state.slots_free
+    if memory_mib < 0 or cores < 0 or slots < 0 or state.template_cpu_free < 0:
+        return device_amounts(memory_mib, cores, slots, state.template_cpu_free)
+    return (
+        memory_mib
+        | cores << CORES_AT
+        | slots << SLOTS_AT
+        | state.template_cpu_free << TEMPLATE_CPU_AT
     )
 
 

@@ -27,9 +27,9 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
     starts: tuple[int, ...]
 
     @property
-    def masks(self) -> tuple[int, ...]:
-        """Each placement as a bit mask of memory slices, in the order of preference."""
-        return tuple(((1 << self.size) - 1) << start for start in self.starts)
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Start and mask of memory slices of each placement, in the order of preference."""
+        return tuple((start, ((1 << self.size) - 1) << start) for start in self.starts)
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
