@@ -25,7 +25,7 @@ MACHINE_PATHS = re.compile(r"(?<![\w.~}/-])/(work|root|home/\w+|Users/\w+)(/|(?=
 def docstrings(path: str, source: str) -> Iterator[Offence]:
     """Modules without a docstring of a sentence; tests without a docstring."""
     tree = ast.parse(source)
-    opening = (ast.get_docstring(tree) or "").strip()
+    opening = (ast.get_docstring(tree) or "").partition("\n\n")[0].strip()
     if len(opening.split()) < SENTENCE_WORDS or opening[-1] not in ".?!:":
         yield Offence(path, 1, "the module must open with a docstring: a sentence on why it exists")
     if not path.startswith("tests/"):
