@@ -16,8 +16,14 @@ from typing import NoReturn
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.answers import ErrorAnswer, NodeDetail, PodDetail, RevisionAnswer
-from apportion.core.explain.views import device_answers, node_answer, pod_answer
+from apportion.core.explain.answers import (
+    ErrorAnswer,
+    NodeDetail,
+    PodDetail,
+    RevisionAnswer,
+    SummaryAnswer,
+)
+from apportion.core.explain.views import device_answers, node_answer, pod_answer, summary_answer
 from apportion.core.explain.why import why
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway import pages
@@ -64,6 +70,7 @@ class Api:
         pod = f"{PREFIX}/pods/{{namespace}}/{{name}}"
         for path, name, answer in (
             (f"{PREFIX}/revision", "revision", _revision),
+            (f"{PREFIX}/summary", "summary", _summary),
             (f"{PREFIX}/nodes/{{node}}", "node", _node),
             (pod, "pod", self._pod),
             (f"{pod}/why", "why", self._why),
@@ -153,12 +160,12 @@ def _listing(
 
 def _revision(state: State, request: web.Request) -> RevisionAnswer:
     only(request.query, COMMON)
-    return RevisionAnswer(
-        revision=state.revision,
-        pods=len(state.pods),
-        nodes=len(state.nodes),
-        refused_events=state.refused_count,
-    )
+    return RevisionAnswer(revision=state.revision)
+
+
+def _summary(state: State, request: web.Request) -> SummaryAnswer:
+    only(request.query, COMMON)
+    return summary_answer(state)
 
 
 def _node(state: State, request: web.Request) -> NodeDetail:
@@ -182,6 +189,6 @@ async def unknown_path(request: web.Request) -> NoReturn:
     raise RequestRefused(
         404,
         f"no such path: {request.method} {request.path[:200]}",
-        fix=f"GET {PREFIX}/ and one of revision, pods, pods/NAMESPACE/NAME, "
+        fix=f"GET {PREFIX}/ and one of revision, summary, pods, pods/NAMESPACE/NAME, "
         "pods/NAMESPACE/NAME/why, placements, nodes, nodes/NODE, devices, gangs, events",
     )

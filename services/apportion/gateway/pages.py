@@ -25,9 +25,10 @@ from apportion.core.explain.views import (
     node_answer,
     placement_answer,
     pod_answer,
+    shown_phase,
 )
-from apportion.core.ledger.state import Phase, PodState, State
-from apportion.gateway.query import REFUSED, ListQuery, RequestRefused
+from apportion.core.ledger.state import PodState, State
+from apportion.gateway.query import ListQuery, RequestRefused
 
 
 def pods(state: State, query: ListQuery) -> PodPage:
@@ -116,12 +117,6 @@ def _pods(state: State, query: ListQuery) -> Iterator[PodState]:
     for pod in among:
         if query.namespace and pod.submitted.namespace != query.namespace:
             continue
-        if query.phase and not _in_phase(pod, query.phase):
+        if query.phase and query.phase not in (pod.phase.value, shown_phase(pod)):
             continue
         yield pod
-
-
-def _in_phase(pod: PodState, phase: str) -> bool:
-    if phase == REFUSED:
-        return pod.phase is Phase.PENDING and pod.refusal is not None
-    return pod.phase.value == phase

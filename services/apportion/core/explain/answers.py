@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from apportion_schemas import Ask, MigInstance, RefusalCode, Score, Share
+from apportion_schemas import Ask, MigInstance, PolicyChanged, RefusalCode, Score, Share
 
 T = TypeVar("T")
 
@@ -30,11 +30,26 @@ class ErrorAnswer(Answer, frozen=True):
 
 
 class RevisionAnswer(Answer, frozen=True):
-    """How far the gateway has folded. `refused_events` are events that no reader applies."""
+    """How far the gateway has folded."""
 
     revision: int
-    pods: int = 0
+
+
+class SummaryAnswer(Answer, frozen=True):
+    """The cluster at a glance. Phases count pods; a pending pod with a refusal is `refused`.
+
+    Memory is that of the devices that are there; `refused_events` no reader applies.
+    """
+
+    revision: int
+    policy: PolicyChanged
+    phases: dict[str, int] = {}
     nodes: int = 0
+    nodes_ready: int = 0
+    devices: int = 0
+    devices_open: int = 0
+    memory_mib: int = 0
+    memory_free_mib: int = 0
     refused_events: int = 0
 
 

@@ -14,8 +14,39 @@ from apportion.core.explain.answers import (
     NodeAnswer,
     PlacementAnswer,
     PodAnswer,
+    SummaryAnswer,
 )
-from apportion.core.ledger.state import DeviceState, GroupState, NodeState, PodState
+from apportion.core.ledger.state import DeviceState, GroupState, NodeState, Phase, PodState, State
+
+REFUSED = "refused"
+"""How a pending pod is counted and listed once it has been looked at in vain."""
+
+
+def shown_phase(pod: PodState) -> str:
+    """The phase of a pod, or `refused`."""
+    if pod.phase is Phase.PENDING and pod.refusal is not None:
+        return REFUSED
+    return pod.phase.value
+
+
+def summary_answer(state: State) -> SummaryAnswer:
+    """The cluster at a glance."""
+    phases = Counter(map(shown_phase, state.pods.values()))
+    there = [node for node in state.nodes.values() if not node.gone]
+    devices = [device for node in there for device in node.devices if device.present]
+    closed = sum(1 for node in there if node.cordon for device in node.devices if device.open)
+    return SummaryAnswer(
+        revision=state.revision,
+        policy=state.policy,
+        phases=dict(sorted(phases.items())),
+        nodes=len(there),
+        nodes_ready=sum(node.ready for node in there),
+        devices=len(devices),
+        devices_open=sum(device.open for device in devices) - closed,
+        memory_mib=sum(device.device.memory_mib for device in devices),
+        memory_free_mib=sum(device.memory_free_mib for device in devices),
+        refused_events=state.refused_count,
+    )
 
 
 def pod_answer(pod: PodState) -> PodAnswer:

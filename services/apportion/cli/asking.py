@@ -1,0 +1,129 @@
+"""Asking the gateway: typed answers over the standard library's HTTP client.
+
+Invariant: an answer is what `core.explain.answers` says, or the verb ends with the gateway's own
+error and fix; an answer has a limit like every other input.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from apportion.cli.exits import NotFound, Unreachable, Wrong
+from apportion.core.explain.answers import Answer, ErrorAnswer, Page
+
+TIMEOUT_S = 40.0  # longer than the gateway waits for a revision
+ANSWER_BYTES_MAX = 64 << 20
+LIMIT = 1_000
+PREFIX = "/api/v1"
+HTTP_OK, HTTP_BAD_REQUEST, HTTP_NOT_FOUND = 200, 400, 404
+
+A = TypeVar("A", bound=Answer)
+T = TypeVar("T")
+
+
+class Gateway:
+    """One gateway, over one connection that is opened again when it was closed."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise Wrong(f"gateway is {url!r}; write http://host:port")
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
+
+    def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
+        """The answer at this path; parts of it are quoted here.
+
+        Raises:
+            NotFound, Wrong, Unreachable: by what the gateway says.
+        """
+        status, body = self._get(path, query or {})
+        if status != HTTP_OK:
+            raise _refusal(self._url, status, body)
+        try:
+            return msgspec.json.decode(body, type=answer)
+        except msgspec.DecodeError as error:
+            raise Unreachable(
+                f"the answer of {self._url} cannot be read: {error}; is it an Apportion gateway "
+                "of this version?"
+            ) from None
+
+    def every(
+        self, what: str, item: type[T], query: Mapping[str, object] | None = None
+    ) -> Iterator[Page[T]]:
+        """All pages of a list, one after the other."""
+        behind = ""
+        while True:
+            asked = {**(query or {}), "limit": LIMIT, **({"continue": behind} if behind else {})}
+            page: Page[T] = self.ask(what, answer=Page[item], query=asked)  # type: ignore[valid-type]
+            yield page
+            behind = page.next
+            if not behind:
+                return
+
+    def items(
+        self, what: str, item: type[T], query: Mapping[str, object] | None = None
+    ) -> tuple[int, list[T]]:
+        """The whole list, and the revision of its last page."""
+        revision, items = 0, list[T]()
+        for page in self.every(what, item, query):
+            revision = page.revision
+            items += page.items
+        return revision, items
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _get(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes]:
+        target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
+        if query:
+            target += "?" + urlencode(query)
+        for attempt in (1, 2):
+            try:
+                self._connection.request("GET", target)
+                response = self._connection.getresponse()
+                body = response.read(ANSWER_BYTES_MAX + 1)
+            except (http.client.HTTPException, OSError) as error:
+                self._connection.close()
+                # A connection kept open may have been closed by the other side meanwhile.
+                if attempt == 1 and not isinstance(error, TimeoutError | ConnectionRefusedError):
+                    continue
+                raise Unreachable(_unreachable(self._url, error)) from None
+            if len(body) > ANSWER_BYTES_MAX:
+                self._connection.close()
+                raise Unreachable(f"the answer of {self._url} is over {ANSWER_BYTES_MAX} bytes")
+            return response.status, body
+        raise AssertionError("the second attempt returns or raises")
+
+
+def _unreachable(url: str, error: Exception) -> str:
+    reason: Any = error
+    if isinstance(error, socket.gaierror):
+        reason = f"no such host ({error.strerror})"
+    elif isinstance(error, OSError):
+        reason = error.strerror or error
+    return (
+        f"the gateway at {url} does not answer: {reason}; is `apportion up` (or `apportion "
+        "gateway`) running there?"
+    )
+
+
+def _refusal(url: str, status: int, body: bytes) -> NotFound | Wrong | Unreachable:
+    try:
+        said = msgspec.json.decode(body, type=ErrorAnswer)
+    except msgspec.DecodeError:
+        return Unreachable(f"{url} answers with status {status}; is it an Apportion gateway?")
+    text = f"{said.error}; {said.fix}" if said.fix else said.error
+    if status == HTTP_NOT_FOUND:
+        return NotFound(text)
+    return Wrong(text) if status == HTTP_BAD_REQUEST else Unreachable(text)

@@ -1,0 +1,91 @@
+"""Waiting until every submitted pod is decided: placed somewhere, or refused for now.
+
+Read straight from the ledger, from the first of the pods on, so nothing that was decided meanwhile
+is missed. Invariant: a pod that is refused and then placed counts as placed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from apportion.cli.submitting import Submitted
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import Record
+from apportion_schemas import (
+    EventError,
+    PodPlaced,
+    PodRefused,
+    decode,
+)
+
+SUBJECTS = ("apportion.v1.placement.>", "apportion.v1.pending.>")
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """What the scheduler said of one pod, and at which revision."""
+
+    revision: int
+    placed: PodPlaced | None = None
+    refused: PodRefused | None = None
+
+
+class Awaited:
+    """The decisions on some pods, as they come; `first_placed_s` is on the monotonic clock."""
+
+    def __init__(self, pods: Iterable[Submitted], progress: Callable[[], None]) -> None:
+        self.pods = {pod.uid: pod for pod in pods}
+        self.decided: dict[str, Decided] = {}
+        self.first_placed_s = 0.0
+        self._progress = progress
+        self._all = asyncio.Event()
+
+    @property
+    def refused(self) -> list[str]:
+        """The uids that were refused and not placed since."""
+        return [uid for uid, said in self.decided.items() if said.refused]
+
+    @property
+    def undecided(self) -> list[str]:
+        """The uids of which nothing was said."""
+        return [uid for uid in self.pods if uid not in self.decided]
+
+    async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
+        """Return when each pod is decided, or after `timeout_s`. Raises LedgerError."""
+        if not self.pods:
+            return
+        start = min(pod.revision for pod in self.pods.values()) or 1
+        following = await ledger.follow(self._deliver, start=start, subjects=SUBJECTS)
+        ended = asyncio.ensure_future(following.join())
+        decided = asyncio.ensure_future(self._all.wait())
+        try:
+            await asyncio.wait(
+                {ended, decided}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if ended.done():
+                ended.result()
+        finally:
+            decided.cancel()
+            await following.stop()
+            await asyncio.gather(ended, decided, return_exceptions=True)
+
+    def _deliver(self, record: Record) -> None:
+        try:
+            data = decode(record.payload, subject=record.subject).data
+        except EventError:
+            return  # whoever folds says so; it decides nothing
+        if not isinstance(data, PodPlaced | PodRefused) or data.pod not in self.pods:
+            return
+        before = self.decided.get(data.pod)
+        if isinstance(data, PodPlaced):
+            self.first_placed_s = self.first_placed_s or time.monotonic()
+            self.decided[data.pod] = Decided(record.revision, placed=data)
+        elif before is None or before.refused:
+            self.decided[data.pod] = Decided(record.revision, refused=data)
+        if before is None:
+            self._progress()
+        if len(self.decided) == len(self.pods):
+            self._all.set()

@@ -1,0 +1,135 @@
+"""Where the ledger and the gateway are: told, or written down by the `apportion up` that runs.
+
+`up` keeps its data in one folder (`--data`, APPORTION_DATA, or `apportion` in XDG_STATE_HOME, which
+is `~/.local/state`): there are the ledger, the passwords of every role (`credentials.json`) and,
+while it runs, `connection.json`. Both are readable by their owner only. So in a second terminal
+every verb finds its way; elsewhere APPORTION_NATS_URL and APPORTION_GATEWAY tell.
+
+Invariant: what is told wins over what is found, and an address is shown without its password.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from apportion.cli.exits import Unreachable
+
+CONNECTION = "connection.json"
+DATA_ENV = "APPORTION_DATA"
+NATS_ENV = "APPORTION_NATS_URL"
+GATEWAY_ENV = "APPORTION_GATEWAY"
+
+Command = Callable[..., None]
+Option = Callable[[Command], Command]
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """What a running `apportion up` says of itself."""
+
+    pid: int
+    gateway: str
+
+
+class Where(msgspec.Struct, frozen=True):
+    """What the person told: an empty text is "not told"."""
+
+    data: Path
+    nats: str = ""
+    gateway: str = ""
+
+    def nats_url(self, role: str = "operator") -> str:
+        """The ledger's URL for this role; it holds a password. Raises Unreachable."""
+        if self.nats:
+            return self.nats
+        from apportion.runtime.nats_server import ServerFailed, load_credentials
+
+        try:
+            return load_credentials(self.data).url_for(role)
+        except ServerFailed as error:
+            raise Unreachable(str(error)) from None
+
+    def gateway_url(self) -> str:
+        """The gateway's URL. Raises Unreachable."""
+        if self.gateway:
+            return self.gateway.rstrip("/")
+        return read_connection(self.data).gateway
+
+
+def default_data() -> Path:
+    """The folder of `apportion up` where nothing else is told."""
+    told = os.environ.get(DATA_ENV)
+    if told:
+        return Path(told)
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "apportion"
+
+
+def read_connection(data: Path) -> Connection:
+    """What the `up` of this folder wrote down. Raises Unreachable."""
+    path = data / CONNECTION
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Connection)
+    except FileNotFoundError:
+        raise Unreachable(
+            f"no `apportion up` runs with its data in {data}; start one, give its --data, "
+            f"or tell where the gateway is: --gateway URL or {GATEWAY_ENV}"
+        ) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise Unreachable(f"cannot read {path}: {error}") from None
+
+
+def write_connection(data: Path, connection: Connection) -> None:
+    """Write it down, readable by its owner only."""
+    path = data / CONNECTION
+    draft = path.with_suffix(".new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(connection))
+    draft.replace(path)
+
+
+_DATA: Option = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help=f"Folder of the `apportion up` to talk to.  [{DATA_ENV}]",
+)
+_NATS: Option = click.option("--nats", default="", metavar="URL", help=f"The ledger.  [{NATS_ENV}]")
+_GATEWAY: Option = click.option(
+    "--gateway", default="", metavar="URL", help=f"The gateway.  [{GATEWAY_ENV}]"
+)
+JSON: Option = click.option("--json", "as_json", is_flag=True, help="JSON instead of words.")
+
+
+def _where(*options: Option) -> Option:
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> None:
+            where = Where(
+                data=given.pop("data") or default_data(),
+                nats=given.pop("nats", "") or os.environ.get(NATS_ENV, ""),
+                gateway=given.pop("gateway", "") or os.environ.get(GATEWAY_ENV, ""),
+            )
+            command(where=where, **given)
+
+        shown: Command = wrapped
+        for option in reversed((*options, _DATA, JSON)):
+            shown = option(shown)
+        return shown
+
+    return decorate
+
+
+asks_gateway = _where(_GATEWAY)
+"""Gives a command `where` and `as_json`, and the options for a gateway."""
+asks_ledger = _where(_NATS)
+"""The same for a ledger."""
+asks_both = _where(_NATS, _GATEWAY)
+"""The same for both."""

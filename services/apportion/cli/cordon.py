@@ -1,0 +1,111 @@
+"""`apportion cordon` and `uncordon`: a device or a node off offer, and on again."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from apportion.cli.asking import Gateway
+from apportion.cli.connection import Where, asks_both
+from apportion.cli.exits import NotFound
+from apportion.cli.output import console, plain, print_json
+from apportion.cli.writing import by_whom, person, run, write
+from apportion.core.explain.answers import DeviceAnswer, NodeDetail
+from apportion_schemas import DeviceCordoned, DeviceUncordoned, NodeCordoned, NodeUncordoned
+from apportion_schemas.quantities import Payload
+
+PREFIX_MIN = 6
+"""A device may be named by the beginning of its id, if that is this long and means one device."""
+
+
+class Done(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `--json` prints: what was said of which target, at which revision."""
+
+    event: str
+    target: str
+    revision: int | None
+    by: str = ""
+    reason: str = ""
+
+
+@click.command(epilog="Example:  apportion cordon gpu-1 --reason 'fan replaced on Monday'")
+@click.argument("target", metavar="DEVICE|NODE")
+@click.option("--reason", required=True, help="Why, for whoever asks later.")
+@by_whom
+@asks_both
+def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) -> None:
+    """Take a device or a node off offer: nothing new goes there, what runs there stays.
+
+    Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached.
+    """
+    if not reason.strip():
+        raise click.UsageError("--reason is empty; say why, whoever asks later will want to know")
+    who = person(by)
+    basis, node, device = find(where, target)
+    data: Payload = (
+        DeviceCordoned(device=device, by=who, reason=reason)
+        if device
+        else NodeCordoned(node=node, by=who, reason=reason)
+    )
+    _write(where, data, basis, device or node, as_json=as_json)
+
+
+@click.command(epilog="Example:  apportion uncordon gpu-1")
+@click.argument("target", metavar="DEVICE|NODE")
+@click.option("--reason", default="", help="Why, for whoever asks later.")
+@by_whom
+@asks_both
+def uncordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) -> None:
+    """Put a device or a node back on offer.
+
+    Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached.
+    """
+    who = person(by)
+    basis, node, device = find(where, target)
+    data: Payload = (
+        DeviceUncordoned(device=device, by=who, reason=reason)
+        if device
+        else NodeUncordoned(node=node, by=who, reason=reason)
+    )
+    _write(where, data, basis, device or node, as_json=as_json)
+
+
+def find(where: Where, target: str) -> tuple[int, str, str]:
+    """The gateway's revision, the node, and the device that is meant; no device for a node.
+
+    Raises:
+        NotFound: it is neither, or means several devices.
+    """
+    gateway = Gateway(where.gateway_url())
+    try:
+        detail = gateway.ask("nodes", target, answer=NodeDetail)
+    except NotFound:
+        revision, devices = gateway.items("devices", DeviceAnswer)
+    else:
+        return detail.revision, detail.node.node, ""
+    exact = [device for device in devices if device.device == target]
+    meant = exact or [
+        device
+        for device in devices
+        if len(target) >= PREFIX_MIN and device.device.startswith(target)
+    ]
+    if len(meant) == 1:
+        return revision, meant[0].node, meant[0].device
+    if meant:
+        raise NotFound(f"{target!r} is the beginning of {len(meant)} device ids; write more of it")
+    raise NotFound(
+        f"no device or node {target!r} at revision {revision}; `apportion get devices` and "
+        "`apportion get nodes` list them"
+    )
+
+
+def _write(where: Where, data: Payload, basis: int, target: str, *, as_json: bool) -> None:
+    appended = run(write(where.nats_url(), data, basis=basis))
+    done = Done(
+        type(data).__name__, target, appended.revision, getattr(data, "by", ""),
+        getattr(data, "reason", ""),
+    )  # fmt: skip
+    if as_json:
+        print_json(done)
+    else:
+        console().print(plain(f"{done.event} {target} at revision {appended.revision}"))

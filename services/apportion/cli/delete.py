@@ -1,0 +1,100 @@
+"""`apportion delete`: pods end, and what they held is free."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+
+from apportion.cli.asking import Gateway
+from apportion.cli.connection import Where, asks_both
+from apportion.cli.exits import REFUSED, NotFound
+from apportion.cli.output import console, plain, print_json
+from apportion.cli.reading import read_manifests
+from apportion.cli.why import split_name
+from apportion.cli.writing import open_ledger, person, run
+from apportion.core.explain.answers import PodAnswer, PodDetail
+from apportion.runtime.batching import GroupCommit
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.publisher import Publisher
+from apportion_schemas import PodGone
+
+BATCH = 250
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `--json` prints: names that ended, with the revision, and problems."""
+
+    deleted: dict[str, int] = {}
+    problems: list[str] = []
+
+
+@click.command(epilog="Example:  apportion delete default/hami-pod")
+@click.argument("pods", nargs=-1, metavar="[NAMESPACE/]POD...")
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pods are.  [default]")
+@click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
+              help="The pods of these manifests.")  # fmt: skip
+@asks_both
+def command(
+    *, where: Where, as_json: bool, pods: tuple[str, ...], namespace: str | None,
+    files: tuple[str, ...],
+) -> None:  # fmt: skip
+    """End pods: their shares are free from that revision on.
+
+    Exit codes: 0 all ended; 1 one was not found or a document was wrong; 3 unreachable.
+    """
+    if not pods and not files:
+        raise click.UsageError("name pods, or give -f with their manifests")
+    report = Report()
+    names = [split_name(pod, namespace) for pod in pods]
+    if files:
+        wish, problems = read_manifests(files)
+        report.problems += map(str, problems)
+        names += [(pod.namespace, pod.name) for pod in wish.pods]
+    found = _find(Gateway(where.gateway_url()), list(dict.fromkeys(names)), report)
+    if found:
+        run(_delete(where, found, report))
+    if as_json:
+        print_json(report)
+    else:
+        out = console()
+        for name, revision in report.deleted.items():
+            out.print(plain(f"{name} ended at revision {revision}"))
+        for problem in report.problems:
+            console(stderr=True).print(plain(problem), style="red", soft_wrap=True)
+    if report.problems:
+        sys.exit(REFUSED)
+
+
+def _find(
+    gateway: Gateway, names: list[tuple[str, str]], report: Report
+) -> list[tuple[int, PodAnswer]]:
+    found: list[tuple[int, PodAnswer]] = []
+    for namespace, name in names:
+        try:
+            detail = gateway.ask("pods", namespace, name, answer=PodDetail)
+        except NotFound as error:
+            report.problems.append(error.message)
+        else:
+            found.append((detail.revision, detail.pod))
+    return found
+
+
+async def _delete(where: Where, found: list[tuple[int, PodAnswer]], report: Report) -> None:
+    who = person("")
+    async with open_ledger(where.nats_url()) as ledger, GroupCommit(ledger) as commit:
+        publisher = Publisher(f"cli/{who}", SystemClock(), commit.append)
+        for first in range(0, len(found), BATCH):
+            batch = found[first : first + BATCH]
+            drafts = [
+                publisher.draft(
+                    PodGone(uid=pod.uid, reason=f"deleted by {who}"),
+                    event_id=f"{pod.uid}/gone",
+                    basis=basis,
+                )
+                for basis, pod in batch
+            ]
+            appended = await commit.append_group(drafts)
+            for (_, pod), at in zip(batch, appended, strict=True):
+                report.deleted[f"{pod.namespace}/{pod.name}"] = at.revision or 0

@@ -1,0 +1,38 @@
+"""How a verb ends: one exit code for each kind of end, and one line that says what to do.
+
+    0   done
+    1   something was refused or not found; the rest was done
+    2   wrong usage
+    3   the ledger or the gateway cannot be reached, or does not let us
+    70  internal error
+    78  a setting of a service is wrong
+
+Invariant: no traceback reaches a person who did not ask for it with APPORTION_TRACEBACK=1.
+"""
+
+from __future__ import annotations
+
+import click
+
+REFUSED = 1
+USAGE = 2
+UNREACHABLE = 3
+INTERNAL = 70
+
+
+class NotFound(click.ClickException):
+    """What was asked for is not there, or the ledger refused it."""
+
+    exit_code = REFUSED
+
+
+class Wrong(click.ClickException):
+    """The request itself is wrong."""
+
+    exit_code = USAGE
+
+
+class Unreachable(click.ClickException):
+    """The ledger or the gateway does not answer."""
+
+    exit_code = UNREACHABLE

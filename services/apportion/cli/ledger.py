@@ -1,0 +1,93 @@
+"""`apportion ledger`: make the stream, or check that it is as the ledger needs it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+
+from apportion.cli.connection import Where, asks_ledger
+from apportion.cli.exits import REFUSED
+from apportion.cli.output import console, plain, print_json
+from apportion.cli.writing import run
+from apportion.runtime import jetstream
+from apportion.runtime.ledger import LedgerDrifted
+from apportion.runtime.stream import StreamInfo
+
+
+class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `--json` prints."""
+
+    ok: bool
+    first_revision: int = 0
+    last_revision: int = 0
+    bytes: int = 0
+    replicas: int = 0
+    error: str = ""
+
+
+@click.group(epilog="Example:  apportion ledger check")
+def command() -> None:
+    """Make or check the ledger's stream.
+
+    Exit codes: 0 as it must be; 1 a setting is not; 3 the ledger cannot be reached.
+    """
+
+
+@command.command(epilog="Example:  apportion ledger create --replicas 3")
+@click.option("--replicas", type=click.IntRange(1, 5), default=1, show_default=True,
+              help="Servers that hold the ledger; 3 in production.")  # fmt: skip
+@click.option("--max-bytes", type=click.IntRange(min=-1), default=-1, show_default=True,
+              help="Most bytes that it may take; -1 is what the disk holds.")  # fmt: skip
+@asks_ledger
+def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> None:
+    """Make the stream, or check the one that is there. Needs the user `bootstrap`."""
+    _tell(_outcome(where, "bootstrap", replicas=replicas, max_bytes=max_bytes), as_json=as_json)
+
+
+@command.command(epilog="Example:  apportion ledger check --json")
+@asks_ledger
+def check(*, where: Where, as_json: bool) -> None:
+    """Check every setting that the ledger's promises rest on."""
+    _tell(_outcome(where, "operator"), as_json=as_json)
+
+
+def _outcome(
+    where: Where, role: str, *, replicas: int | None = None, max_bytes: int = -1
+) -> StreamInfo | LedgerDrifted:
+    return run(_look(where.nats_url(role), replicas, max_bytes))
+
+
+async def _look(url: str, replicas: int | None, max_bytes: int) -> StreamInfo | LedgerDrifted:
+    ledger = await jetstream.connect(url, name="apportion cli")
+    try:
+        if replicas is not None:
+            return await jetstream.create_stream(ledger, replicas=replicas, max_bytes=max_bytes)
+        return await jetstream.check_stream(ledger)
+    except LedgerDrifted as drifted:
+        return drifted
+    finally:
+        await ledger.close()
+
+
+def _tell(outcome: StreamInfo | LedgerDrifted, *, as_json: bool) -> None:
+    if isinstance(outcome, LedgerDrifted):
+        checked = Checked(ok=False, error=str(outcome))
+    else:
+        state = outcome.state
+        checked = Checked(
+            ok=True, first_revision=state.first_seq, last_revision=state.last_seq,
+            bytes=state.bytes, replicas=outcome.config.get("num_replicas", 0),
+        )  # fmt: skip
+    if as_json:
+        print_json(checked)
+    elif checked.ok:
+        console().print(
+            f"the ledger is as it must be: revisions {checked.first_revision} to "
+            f"{checked.last_revision}, {checked.bytes:,} bytes, {checked.replicas} replicas"
+        )
+    else:
+        console(stderr=True).print(plain(checked.error), style="red", soft_wrap=True)
+    if not checked.ok:
+        sys.exit(REFUSED)

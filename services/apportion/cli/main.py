@@ -1,0 +1,120 @@
+"""The root of the command line: a table of verbs, each imported only when it is run.
+
+Services are named by text and not imported here, so the layers hold: the command line knows no
+service, and starting a verb costs what that verb needs. Invariant: `apportion --help` imports
+click and nothing else of weight.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import NamedTuple
+
+import click
+
+from apportion.cli.exits import INTERNAL
+
+
+class Verb(NamedTuple):
+    """Where a verb's command is, and what it does in a few words."""
+
+    where: str
+    help: str
+
+
+SEE = {
+    "get": Verb("apportion.cli.get:command", "List pods, nodes, devices, placements or gangs."),
+    "top": Verb("apportion.cli.top:command", "Every device and who is on it, live."),
+    "why": Verb("apportion.cli.why:command", "Why a pod is where it is, or nowhere."),
+    "tail": Verb("apportion.cli.tail:command", "Events as they happen, in words."),
+}
+DO = {
+    "up": Verb("apportion.cli.up:command", "Everything on this machine, with a simulated fleet."),
+    "submit": Verb("apportion.cli.submit:command", "Submit manifests or a trace."),
+    "delete": Verb("apportion.cli.delete:command", "End pods: their shares are free."),
+    "cordon": Verb("apportion.cli.cordon:cordon", "Take a device or node off offer."),
+    "uncordon": Verb("apportion.cli.cordon:uncordon", "Put it back on offer."),
+    "policy": Verb("apportion.cli.policy:command", "How nodes and devices are preferred."),
+    "simulate": Verb("apportion.cli.simulate:command", "Let a simulated device fail or recover."),
+    "ledger": Verb("apportion.cli.ledger:command", "Create or check the ledger's stream."),
+    "version": Verb("apportion.cli.version:command", "What is installed."),
+}
+RUN = {
+    name: Verb(f"apportion.{name}.main:command", f"Run {text}.")
+    for name, text in (
+        ("scheduler", "the scheduler: fold, decide, append"),
+        ("binder", "the binder: placements become bindings"),
+        ("watcher", "the watcher: Kubernetes becomes events"),
+        ("agent", "the agent of one node, or of simulated ones"),
+        ("gateway", "the gateway: the read API over HTTP"),
+    )
+}
+SECTIONS = {"See": SEE, "Do": DO, "Run one service": RUN}
+VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.items()}
+
+
+class Root(click.Group):
+    """A group whose commands are looked up in the table."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The verbs, in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the verb's module and take the command out of it."""
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        module, _, name = verb.where.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As in click, but a mistyped verb is met with the nearest one."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; see `apportion --help`"
+            ctx.fail(f"no verb {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The table, by section, without importing anything."""
+        width = max(map(len, VERBS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), verb.help) for name, verb in section.items()]
+                )
+
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example:  apportion up     (then, in a second terminal:  apportion get pods)",
+)
+def root() -> None:
+    """Share accelerators among pods. The ledger is the cluster."""
+
+
+def main() -> None:
+    """Run the verb that the arguments name; see `exits` for the exit codes."""
+    try:
+        root.main(prog_name="apportion")
+    except Exception as error:
+        if os.environ.get("APPORTION_TRACEBACK"):
+            raise
+        click.echo(
+            f"internal error: {type(error).__name__}: {error}\n"
+            "set APPORTION_TRACEBACK=1 to see where, and please report it",
+            err=True,
+        )
+        sys.exit(INTERNAL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What a person sees: tables and colours on a terminal, plain text in a pipe, JSON on request.
+
+Invariant: with `--json` standard output holds one JSON document (or one a line, where a verb says
+so) and nothing else; everything said beside it goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH = 220
+"""Columns where there is no terminal and COLUMNS does not tell: rows are not cut for `grep`."""
+
+PHASE_STYLES = {
+    "pending": "yellow",
+    "refused": "red",
+    "placed": "cyan",
+    "bound": "blue",
+    "allocated": "green",
+}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The person's terminal, or the pipe that stands in its place."""
+    stream = sys.stderr if stderr else sys.stdout
+    told = os.environ.get("COLUMNS", "")
+    width = None if stream.isatty() or told.isdecimal() else PIPE_WIDTH
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+
+
+def print_json(body: object, *, line: bool = False) -> None:
+    """`body` as JSON: indented, or on one line."""
+    data = msgspec.json.encode(body)
+    data = data if line else msgspec.json.format(data, indent=2)
+    sys.stdout.write(data.decode() + "\n")
+    sys.stdout.flush()
+
+
+def table(*columns: str, title: str = "", right: Iterable[str] = ()) -> Table:
+    """An empty table in the one style of all verbs."""
+    made = Table(
+        box=None, pad_edge=False, title=title or None, title_justify="left", header_style="bold"
+    )
+    for column in columns:
+        made.add_column(column, justify="right" if column in set(right) else "left")
+    return made
+
+
+def phase(name: str) -> Text:
+    """A phase in its colour."""
+    return Text(name, style=PHASE_STYLES.get(name, ""))
+
+
+def plain(value: Any) -> Text:
+    """Text from outside: no markup in it is obeyed, and no control character reaches the screen."""
+    return Text("".join(c if c.isprintable() else "�" for c in str(value)))

@@ -1,0 +1,68 @@
+"""`apportion policy`: how nodes and devices are preferred, from one revision on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+import msgspec
+
+from apportion.cli.asking import Gateway
+from apportion.cli.connection import Where, asks_both, asks_gateway
+from apportion.cli.output import console, plain, print_json
+from apportion.cli.writing import by_whom, person, run, write
+from apportion.core.explain.answers import SummaryAnswer
+from apportion.core.explain.lines import line
+
+Preference = Literal["binpack", "spread"]
+_CHOICE = click.Choice(["binpack", "spread"])
+
+
+@click.group(epilog="Example:  apportion policy set --nodes spread --reason 'fewer neighbours'")
+def command() -> None:
+    """Show or change how nodes and devices are preferred."""
+
+
+@command.command(epilog="Example:  apportion policy get")
+@asks_gateway
+def get(*, where: Where, as_json: bool) -> None:
+    """Show the policy in force. Exit codes: 0 shown; 3 the gateway cannot be reached."""
+    summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer)
+    if as_json:
+        print_json(summary.policy)
+    else:
+        policy = summary.policy
+        console().print(plain(f"nodes {policy.node_policy}, devices {policy.device_policy}"))
+
+
+@command.command(
+    name="set", epilog="Example:  apportion policy set --nodes binpack --devices spread"
+)
+@click.option("--nodes", type=_CHOICE, help="How nodes are preferred.")
+@click.option("--devices", type=_CHOICE, help="How devices of a node are preferred.")
+@click.option("--reason", default="", help="Why, for whoever asks later.")
+@by_whom
+@asks_both
+def set_(
+    *, where: Where, as_json: bool, nodes: Preference | None, devices: Preference | None,
+    reason: str, by: str,
+) -> None:  # fmt: skip
+    """Change the policy for every decision from now on; what is not given stays as it is.
+
+    Exit codes: 0 changed; 2 nothing to change was given; 3 unreachable.
+    """
+    if nodes is None and devices is None:
+        raise click.UsageError("give --nodes or --devices, or both")
+    summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer)
+    changed = msgspec.structs.replace(
+        summary.policy,
+        by=person(by),
+        reason=reason,
+        node_policy=nodes or summary.policy.node_policy,
+        device_policy=devices or summary.policy.device_policy,
+    )
+    appended = run(write(where.nats_url(), changed, basis=summary.revision))
+    if as_json:
+        print_json({"revision": appended.revision, "policy": changed})
+    else:
+        console().print(plain(f"{line(changed)}, at revision {appended.revision}"))

@@ -1,0 +1,63 @@
+"""What a person hands to `submit` and `delete`: manifests and traces, read into one wish.
+
+Invariant: what cannot be used is named, one problem each, and the rest is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from apportion.cli.submitting import Wish
+from apportion.core.dialects import ManifestError
+from apportion.core.manifests import Manifest, read_documents
+from apportion.core.manifests.trace import read_trace_pods
+from apportion.runtime.manifest_files import Document, Problem, read_manifest_files
+
+TRACE_BYTES_MAX = 256 << 20
+
+
+def read_manifests(names: Sequence[str]) -> tuple[Wish, list[Problem]]:
+    """The pods and gangs of files, folders and `-`."""
+    wish, problems, seen = Wish(), list[Problem](), set[str]()
+    for found in read_manifest_files(names, sys.stdin.buffer):
+        if isinstance(found, Problem):
+            problems.append(found)
+        else:
+            for outcome in read_documents([found.content]):
+                if outcome.error is not None:
+                    problems.append(found.problem(outcome.error))
+                elif outcome.manifest is not None:
+                    problems += _add(wish, seen, found, outcome.manifest)
+    return wish, problems
+
+
+def _add(wish: Wish, seen: set[str], document: Document, manifest: Manifest) -> Iterable[Problem]:
+    if manifest.group is not None:
+        wish.groups[manifest.group.group] = manifest.group
+    for pod in manifest.pods:
+        name = f"{pod.namespace}/{pod.name}"
+        if name in seen:
+            yield document.problem(
+                ManifestError("metadata.name", name, "comes twice", "give each pod its own name")
+            )
+            continue
+        seen.add(name)
+        wish.pods.append(pod)
+
+
+def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:
+    """The first `limit` pods of a trace."""
+    wish, problems = Wish(), list[Problem]()
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > TRACE_BYTES_MAX:
+            problem = f"is larger than {TRACE_BYTES_MAX >> 20} MiB: split it"
+            return wish, [Problem(str(path), problem)]
+        with path.open(encoding="utf-8", newline="") as lines:
+            wish.pods.extend(itertools.islice(read_trace_pods(lines), limit))
+    except (OSError, UnicodeDecodeError, ManifestError) as error:
+        problems.append(Problem(str(path), str(error)))
+    return wish, problems

@@ -1,0 +1,77 @@
+"""`apportion simulate`: let a simulated device fail, and recover."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from apportion.cli.connection import Where, asks_both
+from apportion.cli.cordon import find
+from apportion.cli.exits import NotFound
+from apportion.cli.output import console, plain, print_json
+from apportion.cli.writing import open_ledger, run
+from apportion_schemas.catalogue import token
+
+TIMEOUT_S = 5.0
+
+
+class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an agent is asked on `apportion.command.agent.<node>`."""
+
+    verb: str
+    device: str
+    reason: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What it answers."""
+
+    done: bool
+    error: str = ""
+
+
+@click.group(epilog="Example:  apportion simulate fail GPU-1a2b3c")
+def command() -> None:
+    """Make a simulated device fail or recover; its agent then says so in the ledger.
+
+    Exit codes: 0 done; 1 no such device, or it is a real one; 3 unreachable.
+    """
+
+
+@command.command(epilog="Example:  apportion simulate fail GPU-1a2b3c --reason 'XID 79'")
+@click.argument("device")
+@click.option("--reason", default="", help="What is wrong with it.")
+@asks_both
+def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
+    """Let a device fail: nothing new goes there."""
+    _order(where, Order("fail", device, reason), as_json=as_json)
+
+
+@command.command(epilog="Example:  apportion simulate recover GPU-1a2b3c")
+@click.argument("device")
+@asks_both
+def recover(*, where: Where, as_json: bool, device: str) -> None:
+    """Let a device recover."""
+    _order(where, Order("recover", device), as_json=as_json)
+
+
+def _order(where: Where, order: Order, *, as_json: bool) -> None:
+    _, node, device = find(where, order.device)
+    if not device:
+        raise NotFound(f"{order.device!r} is a node; name one of its devices")
+    order = msgspec.structs.replace(order, device=device)
+    answer = run(_ask(where, node, order))
+    if not answer.done:
+        raise NotFound(f"the agent of {node} refuses: {answer.error}")
+    if as_json:
+        print_json({"node": node, "device": device, "verb": order.verb})
+    else:
+        done = "fails" if order.verb == "fail" else "recovers"
+        console().print(plain(f"device {device} of {node} {done} now"))
+
+
+async def _ask(where: Where, node: str, order: Order) -> Answer:
+    async with open_ledger(where.nats_url()) as ledger:
+        subject = f"apportion.command.agent.{token(node)}"
+        reply = await ledger.request(subject, msgspec.json.encode(order), TIMEOUT_S)
+    return msgspec.json.decode(reply, type=Answer)

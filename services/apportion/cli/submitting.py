@@ -1,0 +1,150 @@
+"""Submitting pods: what is new is appended in atomic batches, what is live already is left alone.
+
+A pod's uid is made here, once, and is its identity for ever: the fence says that nothing stands on
+its subject yet, and the id is the uid's, so however often an append is sent again, the ledger holds
+one incarnation. A gang is declared in the batch of its first pods, never after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import msgspec
+
+from apportion.cli.asking import Gateway
+from apportion.cli.exits import NotFound
+from apportion.cli.writing import person
+from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
+from apportion.core.manifests import PodDraft, submitted
+from apportion.runtime.batching import GroupCommit
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import Draft
+from apportion.runtime.publisher import Publisher
+from apportion_schemas import PodGroupObserved, PodSubmitted
+
+BATCH = 250
+IN_FLIGHT = 2
+ASK_ONE_BY_ONE = 16
+"""Up to so many pods are looked up by name; for more, the lists of their namespaces are read."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Wish:
+    """What was read: pods and gangs, in the order in which they came."""
+
+    pods: list[PodDraft] = field(default_factory=list)
+    groups: dict[str, PodGroupObserved] = field(default_factory=dict)
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """One pod that the ledger now holds, and since which revision."""
+
+    namespace: str
+    name: str
+    uid: str
+    revision: int
+
+    @property
+    def full_name(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+def look_up(gateway: Gateway, pods: Sequence[PodDraft]) -> tuple[int, dict[str, PodAnswer]]:
+    """The revision of the gateway, and which of the pods are live, by `namespace/name`.
+
+    Raises:
+        Unreachable, Wrong: see `asking`.
+    """
+    basis = gateway.ask("revision", answer=RevisionAnswer).revision
+    live: dict[str, PodAnswer] = {}
+    if len(pods) <= ASK_ONE_BY_ONE:
+        for pod in pods:
+            try:
+                found = gateway.ask("pods", pod.namespace, pod.name, answer=PodDetail).pod
+            except NotFound:
+                continue
+            live[f"{found.namespace}/{found.name}"] = found
+        return basis, live
+    wanted = {f"{pod.namespace}/{pod.name}" for pod in pods}
+    for namespace in sorted({pod.namespace for pod in pods}):
+        for page in gateway.every("pods", PodAnswer, {"namespace": namespace}):
+            live.update(
+                (name, pod)
+                for pod in page.items
+                if (name := f"{pod.namespace}/{pod.name}") in wanted
+            )
+    return basis, live
+
+
+async def append(
+    ledger: JetStreamLedger, wish: Wish, *, basis: int, progress: Progress
+) -> list[Submitted]:
+    """Append the pods of the wish, and the gangs that they belong to or that stand alone.
+
+    `progress` is told how many pods each batch brought.
+
+    Raises:
+        LedgerError: nothing of that batch was appended; what came before is in the ledger.
+    """
+    done: list[Submitted] = []
+    flying: list[asyncio.Task[list[Submitted]]] = []
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        try:
+            for payloads in _batched(_ordered(wish)):
+                drafts = [_draft(publisher, payload, basis) for payload in payloads]
+                flying.append(asyncio.create_task(_send(commit, payloads, drafts)))
+                if len(flying) == IN_FLIGHT:
+                    done += (batch := await flying.pop(0))
+                    progress(len(batch))
+            for task in flying:
+                done += (batch := await task)
+                progress(len(batch))
+        finally:
+            await asyncio.gather(*flying, return_exceptions=True)
+    return done
+
+
+async def _send(
+    commit: GroupCommit, payloads: Sequence[PodGroupObserved | PodSubmitted], drafts: list[Draft]
+) -> list[Submitted]:
+    appended = await commit.append_group(drafts)
+    return [
+        Submitted(payload.namespace, payload.name, payload.uid, at.revision or 0)
+        for payload, at in zip(payloads, appended, strict=True)
+        if isinstance(payload, PodSubmitted)
+    ]
+
+
+def _ordered(wish: Wish) -> Iterable[PodGroupObserved | PodSubmitted]:
+    """Each gang before its first pod; gangs without a pod here at the end."""
+    left = dict(wish.groups)
+    for pod in wish.pods:
+        group = left.pop(pod.group, None)
+        if group is not None:
+            yield group
+        yield submitted(pod, str(uuid4()))
+    yield from left.values()
+
+
+def _batched(
+    payloads: Iterable[PodGroupObserved | PodSubmitted],
+) -> Iterable[tuple[PodGroupObserved | PodSubmitted, ...]]:
+    payloads = iter(payloads)
+    while batch := tuple(itertools.islice(payloads, BATCH)):
+        yield batch
+
+
+def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis: int) -> Draft:
+    if isinstance(payload, PodSubmitted):
+        draft = publisher.draft(payload, event_id=f"{payload.uid}/submitted", basis=basis)
+        return msgspec.structs.replace(draft, expect=0)
+    return publisher.draft(payload, event_id=f"group/{payload.group}/{uuid4()}", basis=basis)

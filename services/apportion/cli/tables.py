@@ -1,0 +1,125 @@
+"""Answers as tables: one function for each list of `apportion get`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from apportion.cli.output import phase, plain, table
+from apportion.core.explain import words
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    GangAnswer,
+    NodeAnswer,
+    PlacementAnswer,
+    PodAnswer,
+)
+from apportion.core.explain.lines import ask_words, listed, share_words
+
+
+def shown_phase(pod: PodAnswer) -> str:
+    """The phase, or `refused` for a pending pod that has been looked at in vain."""
+    return "refused" if pod.phase == "pending" and pod.refused_revision else pod.phase
+
+
+def pods(items: Iterable[PodAnswer]) -> Table:
+    """One row for each pod: where it is and what it holds, or what it waits for."""
+    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "HOLDS OR WANTS", "REVISION")
+    for pod in items:
+        if pod.shares:
+            held = listed([share_words(share) for share in pod.shares])
+        elif pod.reasons:
+            code, count = words.ranked(pod.reasons)[0]
+            held = f"{words.phrase(code)} ({words.nodes(count)})"
+        else:
+            held = listed([ask_words(ask) for ask in pod.asks]) or "no device"
+        newest = max(
+            pod.submitted_revision, pod.refused_revision, pod.placed_revision, pod.bound_revision,
+            pod.allocated_revision,
+        )  # fmt: skip
+        made.add_row(
+            plain(pod.namespace), plain(pod.name), phase(shown_phase(pod)), plain(pod.node),
+            plain(held), str(newest),
+        )  # fmt: skip
+    return made
+
+
+def placements(items: Iterable[PlacementAnswer]) -> Table:
+    """One row for each placement."""
+    made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "SCORE", "SHARES",
+                 right=("REVISION", "SCORE"))  # fmt: skip
+    for placed in items:
+        made.add_row(
+            str(placed.placed_revision), plain(placed.namespace), plain(placed.name),
+            plain(placed.node), phase(placed.phase), f"{placed.score.total:.1f}",
+            plain(listed([share_words(share) for share in placed.shares]) or "no device"),
+        )  # fmt: skip
+    return made
+
+
+def nodes(items: Iterable[NodeAnswer]) -> Table:
+    """One row for each node."""
+    made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY",
+                 right=("DEVICES", "PODS", "CPU", "MEMORY"))  # fmt: skip
+    for node in items:
+        made.add_row(
+            plain(node.node), node_state(node), f"{node.devices_open}/{node.devices}",
+            plain(listed(list(node.models))), f"{node.pods}/{node.pods_max}",
+            f"{node.cpu_used_milli / 1000:g}/{node.cpu_milli / 1000:g}",
+            f"{node.memory_used_mib / 1024:.0f}/{node.memory_mib / 1024:.0f} GiB",
+        )  # fmt: skip
+    return made
+
+
+def node_state(node: NodeAnswer) -> Text:
+    """In one word, or the reason why not."""
+    if node.gone:
+        return Text("gone", "red")
+    if node.cordon:
+        return Text("cordoned: ", "yellow").append_text(plain(node.cordon))
+    return Text("ready", "green") if node.ready else Text("not ready", "red")
+
+
+def devices(items: Iterable[DeviceAnswer]) -> Table:
+    """One row for each device."""
+    amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
+    made = table(
+        "NODE", "#", "DEVICE", "MODEL", "MODE", *amounts, "STATE", "PODS", right=("#", *amounts)
+    )
+    for device in items:
+        made.add_row(
+            plain(device.node), str(device.index), plain(device.device), plain(device.model),
+            device.mode, f"{device.memory_free_mib:,}/{device.memory_mib:,} MiB",
+            f"{device.cores_free}/{device.cores}", f"{device.slots_free}/{device.slots}",
+            device_state(device), plain(holders(device)),
+        )  # fmt: skip
+    return made
+
+
+def device_state(device: DeviceAnswer) -> Text:
+    """In one word, or the reason why nothing new goes there."""
+    if not device.present:
+        return Text("gone", "red")
+    if not device.healthy:
+        return Text("failed: ", "red").append_text(plain(device.health_reason or "no reason given"))
+    cordon = device.cordon or device.node_cordon
+    if cordon:
+        return Text("cordoned: ", "yellow").append_text(plain(cordon))
+    return Text("ok", "green")
+
+
+def holders(device: DeviceAnswer) -> str:
+    """Who is on the device, each pod once."""
+    return listed(list(dict.fromkeys(f"{held.namespace}/{held.pod}" for held in device.holders)))
+
+
+def gangs(items: Iterable[GangAnswer]) -> Table:
+    """One row for each gang."""
+    made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"))
+    for gang in items:
+        phases = ", ".join(f"{count} {name}" for name, count in gang.phases.items())
+        needs = str(gang.min_available) if gang.declared else "not declared"
+        made.add_row(plain(gang.group), needs, str(gang.pods), phases, plain(gang.queue))
+    return made

@@ -1,0 +1,126 @@
+"""`apportion tail`: the ledger's events in words, straight from NATS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import click
+import msgspec
+
+from apportion.cli.connection import Where, asks_ledger
+from apportion.cli.exits import Wrong
+from apportion.cli.output import console, plain, print_json
+from apportion.cli.writing import open_ledger, run
+from apportion.core.explain.lines import line
+from apportion.runtime.ledger import ALL_SUBJECTS, SUBJECT_PREFIX, Record
+from apportion_schemas import InvalidEvent, UnknownEvent, UnreadableEvent, decode
+
+NAME_CELLS = 20
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One line of `--json`: the event as it stands in the ledger, or why no reader applies it."""
+
+    revision: int
+    subject: str
+    event: msgspec.Raw | None = None
+    error: str = ""
+
+
+class _Done(Exception):
+    """As many events as were asked for have been shown."""
+
+
+@click.command(epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
+@click.option("--from", "start", type=click.IntRange(min=1), metavar="REVISION",
+              help="Begin there; without it, now.")  # fmt: skip
+@click.option("--subject", default="", metavar="PATTERN",
+              help="Only these, as in placement.> or apportion.v1.binding.*")  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
+@click.option("--no-follow", is_flag=True, help="End where the ledger ends now.")
+@asks_ledger
+def command(
+    *, where: Where, as_json: bool, start: int | None, subject: str, limit: int | None,
+    no_follow: bool,
+) -> None:  # fmt: skip
+    """Show events as they happen, one line each; with --json one JSON document a line.
+
+    Exit codes: 0 ended as asked, by Ctrl-C too; 3 the ledger cannot be reached.
+    """
+    subject = subject or ALL_SUBJECTS
+    if not subject.startswith(SUBJECT_PREFIX):
+        subject = SUBJECT_PREFIX + subject
+    if " " in subject or ".." in subject or subject.endswith("."):
+        raise Wrong(f"--subject is {subject!r}; write a NATS subject such as placement.>")
+    show = _as_json if as_json else _as_line
+    try:
+        run(_tail(where, subject, start, limit, show=show, no_follow=no_follow))
+    except KeyboardInterrupt:
+        return
+
+
+async def _tail(
+    where: Where,
+    subject: str,
+    start: int | None,
+    limit: int | None,
+    *,
+    show: Callable[[Record], None],
+    no_follow: bool,
+) -> None:
+    shown = 0
+
+    def deliver(record: Record) -> None:
+        nonlocal shown
+        if shown == limit:
+            raise _Done
+        show(record)
+        shown += 1
+        if shown == limit:
+            raise _Done
+
+    async with open_ledger(where.nats_url()) as ledger:
+        begin = start or await ledger.last_revision() + 1
+        subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
+        try:
+            if no_follow:
+                await subscription.caught_up()
+            else:
+                await subscription.join()
+        except _Done:
+            return
+        except asyncio.CancelledError:
+            await subscription.stop()
+            raise
+
+
+def _as_json(record: Record) -> None:
+    error = ""
+    try:
+        decode(record.payload, subject=record.subject)
+    except (UnknownEvent, InvalidEvent, UnreadableEvent) as refused:
+        error = str(refused)
+    try:
+        msgspec.json.decode(record.payload)
+        event = msgspec.Raw(record.payload)
+    except msgspec.DecodeError:
+        event = None
+    print_json(Shown(record.revision, record.subject, event, error), line=True)
+
+
+def _as_line(record: Record) -> None:
+    out = console()
+    try:
+        event = decode(record.payload, subject=record.subject)
+    except (UnknownEvent, InvalidEvent, UnreadableEvent) as refused:
+        out.print(
+            f"{record.revision:>8}", plain(f"not applied, on {record.subject}: {refused}"),
+            style="red", soft_wrap=True,
+        )  # fmt: skip
+        return
+    name = type(event.data).__name__
+    out.print(
+        f"{record.revision:>8}", event.time[11:23], f"{name:<{NAME_CELLS}}",
+        plain(line(event.data)), soft_wrap=True,
+    )  # fmt: skip

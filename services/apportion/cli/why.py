@@ -1,0 +1,90 @@
+"""`apportion why`: where a pod is and what decided it, or what every node lacks for it."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+
+from apportion.cli.asking import Gateway
+from apportion.cli.connection import Where, asks_gateway
+from apportion.cli.output import console, plain, print_json, table
+from apportion.core.explain.answers import Why, WhyPlaced, WhyRefused
+from apportion.core.explain.lines import share_words
+
+
+def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
+    """`NAME` or `NAMESPACE/NAME` as both."""
+    before, slash, name = pod.partition("/")
+    return (before, name) if slash else (namespace or "default", pod)
+
+
+@click.command(epilog="Example:  apportion why training/worker-0")
+@click.argument("pod", metavar="[NAMESPACE/]POD")
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.  [default]")
+@click.option("--at-least", type=click.IntRange(min=0), metavar="REVISION",
+              help="Wait until the gateway has folded this revision.")  # fmt: skip
+@asks_gateway
+def command(
+    *, where: Where, as_json: bool, pod: str, namespace: str | None, at_least: int | None
+) -> None:
+    """Say in one sentence why a pod is where it is, or nowhere, and show the evidence.
+
+    Exit codes: 0 explained; 1 no such pod; 3 the gateway cannot be reached.
+    """
+    space, name = split_name(pod, namespace)
+    query = {} if at_least is None else {"at_least": at_least}
+    why = Gateway(where.gateway_url()).ask("pods", space, name, "why", answer=Why, query=query)
+    if as_json:
+        print_json(why)
+        return
+    out = console()
+    out.print(plain(why.sentence), style="bold", soft_wrap=True)
+    if why.placed:
+        _placed(out, why.placed)
+    if why.refused:
+        _refused(out, why.refused)
+    _history(out, why)
+
+
+def _placed(out: Console, placed: WhyPlaced) -> None:
+    held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",))
+    for share in placed.shares:
+        held.add_row(
+            plain(share.share.container), plain(share_words(share.share)),
+            str(share.index) if share.index >= 0 else "", plain(share.model),
+        )  # fmt: skip
+    if placed.shares:
+        out.print(held)
+    parts = list(placed.score.parts)
+    scores = table("NODE", "SCORE", *(part.upper() for part in parts))
+    row = [f"{placed.score.parts[part]:.1f}" for part in parts]
+    scores.add_row(plain(placed.node), f"{placed.score.total:.1f}", *row, style="green")
+    for other in placed.runners_up:
+        row = [f"{other.parts[part]:.1f}" if part in other.parts else "" for part in parts]
+        scores.add_row(plain(other.node), f"{other.total:.1f}", *row)
+    out.print(scores)
+
+
+def _refused(out: Console, refused: WhyRefused) -> None:
+    causes = table("NODES", "CAUSE", "WHAT WOULD UNBLOCK IT", right=("NODES",))
+    for cause in refused.causes:
+        causes.add_row(str(cause.nodes), plain(cause.words), plain(cause.unblocked_by))
+    out.print(causes)
+    if not refused.nearest:
+        return
+    misses = table("NEAREST", "DEVICE", "CAUSE", "NEEDED", "AVAILABLE", "MISSING",
+                   right=("NEEDED", "AVAILABLE", "MISSING"))  # fmt: skip
+    for miss in refused.nearest:
+        misses.add_row(
+            plain(miss.node), plain(miss.device), plain(miss.words), miss.needed_words,
+            miss.available_words, miss.missing,
+        )  # fmt: skip
+    out.print(misses)
+
+
+def _history(out: Console, why: Why) -> None:
+    steps = ", ".join(
+        f"{step.phase} at revision {step.revision}" + (f" ({step.time})" if step.time else "")
+        for step in why.history
+    )
+    out.print(plain(f"{steps}; as of revision {why.revision}"), style="dim", soft_wrap=True)

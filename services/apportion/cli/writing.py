@@ -1,0 +1,85 @@
+"""Writing to the ledger from the command line, as the operator.
+
+Invariants: an id is made once per wish and kept through every retry, so nothing is written twice;
+what the ledger says no to ends the verb with the ledger's own words and the exit code for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import click
+
+from apportion.cli.connection import Command
+from apportion.cli.exits import NotFound, Unreachable
+from apportion.runtime import jetstream
+from apportion.runtime.batching import Appended, GroupCommit
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import (
+    DuplicateRefused,
+    FenceRefused,
+    InvalidDraft,
+    LedgerError,
+    PayloadTooLarge,
+)
+from apportion.runtime.publisher import Publisher
+from apportion_schemas import InvalidEvent
+from apportion_schemas.quantities import NAME_MAX, Payload
+
+T = TypeVar("T")
+
+by_whom: Callable[[Command], Command] = click.option(
+    "--by", default="", metavar="NAME", help="Who does this.  [user@host]"
+)
+
+
+def person(by: str) -> str:
+    """Who is said to have done it."""
+    if by:
+        return by[:NAME_MAX]
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"[:NAME_MAX]
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`; what goes wrong with the ledger ends the verb.
+
+    Raises:
+        NotFound, Unreachable: by what the ledger says.
+    """
+    try:
+        return asyncio.run(work)
+    except (FenceRefused, DuplicateRefused, InvalidDraft, PayloadTooLarge, InvalidEvent) as error:
+        raise NotFound(str(error)) from None
+    except LedgerError as error:
+        raise Unreachable(str(error)) from None
+
+
+@asynccontextmanager
+async def open_ledger(url: str) -> AsyncIterator[JetStreamLedger]:
+    """The ledger, checked, for as long as the block lasts. Raises LedgerError."""
+    ledger = await jetstream.connect(url, name="apportion cli")
+    try:
+        await jetstream.check_stream(ledger)
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+async def write(url: str, data: Payload, *, basis: int) -> Appended:
+    """Append one event. Raises LedgerError, InvalidEvent."""
+    async with open_ledger(url) as ledger, GroupCommit(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        return await publisher.publish(
+            data, event_id=f"{type(data).__name__}/{uuid4()}", basis=basis
+        )
