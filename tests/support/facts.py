@@ -10,6 +10,7 @@ from apportion.runtime.jetstream import JetStreamLedger
 from apportion.runtime.ledger import Draft, Record
 from apportion_schemas import Event, PodPlaced, PodSubmitted, Score, Shape, Share, decode, encode
 from apportion_schemas.catalogue import BY_PAYLOAD, subject_of
+from apportion_schemas.envelope import EventError
 from apportion_schemas.quantities import Payload
 from tests.support.nats import Bus
 from tests.support.polling import until
@@ -20,7 +21,8 @@ P = TypeVar("P", bound=Payload)
 class Facts:
     """All events of a ledger as they come, and a pen for writing more.
 
-    Placements written here name the one before them on their node, as a scheduler's do.
+    What is no event is noted in `refused`. Placements written here name the one before them on
+    their node, as a scheduler's do.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -29,6 +31,7 @@ class Facts:
         self._ids = itertools.count(1)
         self._chain: dict[str, str] = {}
         self.events: list[tuple[int, Event]] = []
+        self.refused: list[int] = []
 
     async def open(self) -> None:
         """Begin to follow, as any auditor may."""
@@ -36,7 +39,11 @@ class Facts:
         await auditor.follow(self._take)
 
     def _take(self, record: Record) -> None:
-        event = decode(record.payload, subject=record.subject)
+        try:
+            event = decode(record.payload, subject=record.subject)
+        except EventError:
+            self.refused.append(record.revision)
+            return
         self.events.append((record.revision, event))
         if record.subject.startswith("apportion.v1.placement."):
             self._chain[event.data.node] = hashlib.sha256(record.payload).hexdigest()

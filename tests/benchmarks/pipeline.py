@@ -1,0 +1,185 @@
+"""How fast pods go through the whole system, everything on this machine and fsynced.
+
+    python -m tests.benchmarks.pipeline --json
+
+100 simulated nodes of 8 devices, real processes (nats-server, agent, scheduler, binder, gateway).
+5,000 pods are submitted in batches of 100 with at most `--window` of them without a place, and each
+is placed, bound and allocated. `placed_per_s` is from the first submission to the last placement;
+latency is from the submission's acknowledgement to the placement as a reader of the ledger sees it.
+`raw_append_per_s` is the ledger's own limit in the same run: all events that these pods made, byte
+for byte and in the same batches, appended to a fresh ledger by a loop that does nothing else.
+`ratio` is the pipeline's events per second over that.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import Draft, Record
+from apportion_schemas import (
+    Ask,
+    Event,
+    NodeConstraints,
+    NodeReported,
+    PodPlaced,
+    PodSubmitted,
+    Shape,
+    SharesAllocated,
+    decode,
+    encode,
+    subject_of,
+)
+from tests.support.nats import running_bus
+from tests.support.processes import ServiceProcess
+
+TIME = "2026-01-01T00:00:00.000000Z"
+BATCH = 100
+BATCH_MAX = 256  # what the services put into one batch
+SERVICES = (
+    ("scheduler", "--name", "bench"),
+    ("binder",),
+    ("gateway",),
+    ("agent", "--simulate", "8xH100-80GB", "--nodes", "100", "--node", "node-{}"),
+)
+WRITERS = {
+    "workload": "watcher",
+    "placement": "scheduler",
+    "pending": "scheduler",
+    "binding": "binder",
+    "allocation": "agent",
+}
+
+
+def submissions(pods: int) -> list[Draft]:
+    """Pods of eight shapes, small enough that all of them fit 800 devices."""
+    drafts = []
+    for number in range(pods):
+        ask = Ask(
+            container="main",
+            family="nvidia",
+            memory_mib=4000 + 1000 * (number % 8),
+            cores=5 + number % 8,
+        )
+        node = NodeConstraints(cpu_milli=100, memory_mib=256)
+        data = PodSubmitted(
+            uid=f"pod-{number:06}",
+            namespace="bench",
+            name=f"pod-{number:06}",
+            dialect="hami",
+            shape=Shape(asks=(ask,), node=node),
+        )
+        event = Event(id=f"{data.uid}/submitted", source="bench", time=TIME, data=data)
+        drafts.append(Draft(subject_of(data), event.id, encode(event), 0))
+    return drafts
+
+
+class Watch:
+    """What a reader of the ledger sees of the pods, and when."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, Record]] = []
+        self.placed: dict[str, float] = {}
+        self.allocated = 0
+        self._moved = asyncio.Event()
+
+    def deliver(self, record: Record) -> None:
+        """One record of the ledger."""
+        event = decode(record.payload, subject=record.subject)
+        if isinstance(event.data, PodPlaced):
+            self.placed[event.data.pod] = time.perf_counter()
+        self.allocated += isinstance(event.data, SharesAllocated)
+        if not isinstance(event.data, NodeReported):
+            self.records.append((event.source.partition("/")[0], record))
+        self._moved.set()
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Return once `done` says so of what has been seen."""
+        while not done():
+            self._moved.clear()
+            await self._moved.wait()
+
+
+async def submit(
+    watch: Watch, ledger: JetStreamLedger, drafts: list[Draft], window: int
+) -> dict[str, float]:
+    """Submit all; when each submission was acknowledged."""
+    submitted: dict[str, float] = {}
+    for start in range(0, len(drafts), BATCH):
+        await watch.until(lambda: len(submitted) - len(watch.placed) < window)
+        batch = drafts[start : start + BATCH]
+        await ledger.append(batch)
+        now = time.perf_counter()
+        submitted.update((draft.id.partition("/")[0], now) for draft in batch)
+    return submitted
+
+
+async def raw_append_per_s(folder: Path, records: list[tuple[str, Record]]) -> float:
+    """Events per second of an empty loop that appends the same bytes in the same batches."""
+    batches: list[list[Draft]] = []
+    for _, run in itertools.groupby(records, key=lambda entry: entry[0]):
+        drafts = [Draft(record.subject, str(record.revision), record.payload) for _, record in run]
+        batches += [drafts[at : at + BATCH_MAX] for at in range(0, len(drafts), BATCH_MAX)]
+    async with running_bus(folder) as bus:
+        writers = {prefix: await bus.connect(role) for prefix, role in WRITERS.items()}
+        begun = time.perf_counter()
+        for batch in batches:
+            await writers[batch[0].subject.split(".")[2]].append(batch)
+        return len(records) / (time.perf_counter() - begun)
+
+
+async def run(folder: Path, pods: int, window: int) -> dict[str, float]:
+    """The figures of one run."""
+    watch = Watch()
+    async with running_bus(folder / "pipeline") as bus, contextlib.AsyncExitStack() as stack:
+        services = [
+            await stack.enter_async_context(
+                ServiceProcess(verb, bus.server.url_for(verb), *options)
+            )
+            for verb, *options in SERVICES
+        ]
+        await asyncio.gather(*(service.ready() for service in services))
+        await (await bus.connect("auditor")).follow(watch.deliver)
+        writer = await bus.connect("watcher")
+        begun = time.perf_counter()
+        submitted = await submit(watch, writer, submissions(pods), window)
+        await watch.until(lambda: len(watch.placed) == pods)
+        placed_s = max(watch.placed.values()) - begun
+        await watch.until(lambda: watch.allocated == pods)
+        allocated_s = time.perf_counter() - begun
+    raw = await raw_append_per_s(folder / "raw", watch.records)
+    waits_ms = sorted((watch.placed[pod] - submitted[pod]) * 1e3 for pod in submitted)
+    return {
+        "placed_per_s": round(pods / placed_s),
+        "allocated_per_s": round(pods / allocated_s),
+        "p50_ms": round(waits_ms[pods // 2], 1),
+        "p99_ms": round(waits_ms[pods * 99 // 100], 1),
+        "raw_append_per_s": round(raw),
+        "ratio": round(len(watch.records) / allocated_s / raw, 3),
+    }
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--pods", type=int, default=5_000)
+    parser.add_argument("--window", type=int, default=1_000)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = asyncio.run(run(Path(folder), args.pods, args.window))
+    if args.json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:>18}: {value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""How fast the ledger itself is: fsynced appends and reading back, with nothing else to do.
+
+The measure that the pipeline is compared with, and a benchmark of its own:
+`python -m tests.benchmarks.raw --json`.
+"""
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvloop
+
+from apportion.runtime.batching import GroupCommit
+from apportion.runtime.ledger import Draft, Ledger
+from tests.support.nats import running_bus
+
+RAW_SUBJECT = "apportion.v1.pending.raw"
+
+
+async def measure_raw_append(
+    ledger: Ledger, payloads: Sequence[bytes], batch_size: int, *, subject: str = RAW_SUBJECT
+) -> float:
+    """Events per second when `payloads` are appended in atomic batches, one after the other."""
+    run = secrets.token_hex(8)
+    drafts = [Draft(subject, f"{run}-{n}", payload) for n, payload in enumerate(payloads)]
+    began = time.perf_counter()
+    for start in range(0, len(drafts), batch_size):
+        await ledger.append(drafts[start : start + batch_size])
+    return len(drafts) / (time.perf_counter() - began)
+
+
+async def measure_group_commit(
+    ledger: Ledger, payloads: Sequence[bytes], writers: int, *, subject: str = RAW_SUBJECT
+) -> float:
+    """Events per second when `writers` append one draft at a time through one group commit."""
+    run = secrets.token_hex(8)
+    left = enumerate(payloads)
+
+    async def write(commit: GroupCommit) -> None:
+        for number, payload in left:
+            await commit.append(Draft(subject, f"{run}-{number}", payload))
+
+    began = time.perf_counter()
+    async with GroupCommit(ledger) as commit:
+        await asyncio.gather(*(write(commit) for _ in range(writers)))
+    return len(payloads) / (time.perf_counter() - began)
+
+
+async def measure_follow(ledger: Ledger) -> float:
+    """Records per second when the whole ledger is read with a callback that does nothing."""
+    began = time.perf_counter()
+    following = await ledger.follow(lambda _record: None)
+    await following.caught_up()
+    seconds = time.perf_counter() - began
+    await following.stop()
+    return following.position / seconds
+
+
+async def measure(events: int, payload_bytes: int) -> dict[str, float]:
+    """Every figure, on a server of its own in a temporary directory."""
+    payloads = [b"x" * payload_bytes] * events
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        async with running_bus(Path(folder)) as bus:
+            ledger = await bus.connect("scheduler")
+            await measure_raw_append(ledger, payloads[:1000], 100)
+            for size in (100, 256, 1000):
+                figures[f"append_batch_{size}_per_s"] = await measure_raw_append(
+                    ledger, payloads, size
+                )
+            figures["append_single_per_s"] = await measure_raw_append(ledger, payloads[:1000], 1)
+            figures["group_commit_256_writers_per_s"] = await measure_group_commit(
+                ledger, payloads, 256
+            )
+            figures["follow_per_s"] = await measure_follow(ledger)
+    return {name: round(figure) for name, figure in figures.items()}
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--payload-bytes", type=int, default=600)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    figures = uvloop.run(measure(arguments.events, arguments.payload_bytes))
+    if arguments.json:
+        json.dump(figures, sys.stdout)
+        print()
+    else:
+        for name, figure in figures.items():
+            print(f"{name:32} {figure:>9,.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Bad events on a real ledger, with every service running: a clear error, no crash, nothing lost.
+
+The writers here are rogue on purpose: they append raw bytes with the rights of a real role.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.ledger import Draft
+from apportion_schemas import (
+    Event,
+    NodeReported,
+    PlacementVoided,
+    PodPlaced,
+    Score,
+    Share,
+    SharesAllocated,
+    encode,
+)
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+TIME = "2026-01-01T00:00:00.000000Z"
+SERVICES = (
+    ("scheduler", "--name", "test"),
+    ("binder",),
+    ("gateway", "--listen", "127.0.0.1:0"),
+    ("agent", "--simulate", "2xT4", "--node", "node-a"),
+)
+
+
+class System:
+    """All services on one ledger."""
+
+    def __init__(self, bus: Bus, facts: Facts, services: list[ServiceProcess]) -> None:
+        self.bus = bus
+        self.facts = facts
+        self.services = services
+
+    async def append(self, role: str, subject: str, payload: bytes) -> int:
+        """Append these very bytes as this role."""
+        ledger = await self.bus.connect(role)
+        draft = Draft(f"apportion.v1.{subject}", f"rogue-{hash(payload)}", payload)
+        return (await ledger.append([draft]))[0]
+
+    async def still_works(self, pod: str) -> None:
+        """A pod submitted now is placed and allocated, and no service has died."""
+        await self.facts.submit(pod)
+        await self.facts.until(
+            lambda: any(data.pod == pod for data in self.facts.of(SharesAllocated)),
+            f"{pod} to be allocated",
+        )
+        assert all(service.running for service in self.services)
+
+
+@pytest.fixture
+async def system(tmp_path: Path) -> AsyncIterator[System]:
+    """A fresh ledger with every service ready."""
+    async with running_bus(tmp_path / "nats") as bus, contextlib.AsyncExitStack() as stack:
+        services = [
+            await stack.enter_async_context(
+                ServiceProcess(verb, bus.server.url_for(verb), *options)
+            )
+            for verb, *options in SERVICES
+        ]
+        facts = Facts(bus)
+        await facts.open()
+        await facts.count(NodeReported, 1)
+        await asyncio.gather(*(service.ready() for service in services))
+        yield System(bus, facts, services)
+
+
+def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
+    """An event as JSON, with top-level attributes or payload fields replaced."""
+    event = json.loads(encode(Event(id="rogue", source="rogue", time=TIME, data=data)))
+    for name, value in changes.items():
+        (event if name in event else event["data"])[name] = value
+    return json.dumps(event).encode()
+
+
+def placement(pod: str, node: str = "node-a") -> PodPlaced:
+    """A placement that no scheduler decided."""
+    share = Share(container="main", device="GPU-none", memory_mib=16, cores=0)
+    return PodPlaced(
+        pod=pod,
+        namespace="default",
+        name=pod,
+        attempt=1,
+        node=node,
+        shares=(share,),
+        score=Score(node=node, total=1.0),
+    )
+
+
+async def test_broken_bytes_are_refused_by_every_reader(system: System) -> None:
+    """Bytes that are no event are logged with their revision, and the fold goes on."""
+    revision = await system.append("scheduler", "placement.node-a", b"\xff not json")
+    for service in system.services[:2]:
+        line = await service.logged(f"revision {revision} on")
+        assert "not a CloudEvents" in str(line["event"])
+    await system.still_works("after-broken-bytes")
+
+
+async def test_a_negative_amount_is_refused_by_its_field(system: System) -> None:
+    """The error names type, field and limit; the pod it spoke of is still placed properly."""
+    rogue = placement("victim")
+    payload = document(
+        rogue, shares=[{"container": "main", "device": "d", "memory_mib": -5, "cores": 0}]
+    )
+    revision = await system.append("scheduler", "placement.node-a", payload)
+    line = await system.services[0].logged(f"revision {revision} on")
+    assert "PodPlaced" in str(line["event"])
+    assert "$.shares[0].memory_mib" in str(line["event"])
+    await system.still_works("victim")
+
+
+async def test_an_event_for_another_node_is_refused(system: System) -> None:
+    """A payload that names one node on the subject of another changes neither."""
+    payload = document(placement("victim", node="node-b"))
+    revision = await system.append("scheduler", "placement.node-a", payload)
+    line = await system.services[0].logged(f"revision {revision} on")
+    assert "belongs on 'apportion.v1.placement.node-b'" in str(line["event"])
+    await system.still_works("victim")
+
+
+async def test_a_share_of_a_device_that_is_not_there_is_refused(system: System) -> None:
+    """A well-formed placement that contradicts the state is refused, and the pod placed anew."""
+    await system.facts.submit("victim")
+    await system.facts.until(
+        lambda: any(d.pod == "victim" for d in system.facts.of(SharesAllocated)), "the victim"
+    )
+    revision = await system.append("scheduler", "placement.node-a", document(placement("victim")))
+    line = await system.services[0].logged(f"revision {revision} on")
+    assert "changes nothing" in str(line["event"])
+    await system.still_works("another")
+
+
+@pytest.mark.parametrize("change", [{"type": "apportion.dev/Unheard"}, {"schemaversion": 99}])
+async def test_an_unknown_type_or_version_halts_and_says_so(
+    system: System, change: dict[str, object]
+) -> None:
+    """Nothing is folded past it; no process dies; /readyz names revision, subject and cure."""
+    await system.still_works("before")
+    payload = document(placement("x"), **change)
+    revision = await system.append("scheduler", "placement.node-a", payload)
+    for service in system.services:
+        await _unready(service, f"revision {revision}")
+        status, _ = await service.get("/healthz")
+        assert status == 200
+
+
+async def _unready(service: ServiceProcess, words: str) -> None:
+    bodies: list[str] = []
+
+    async def asked() -> bool:
+        status, body = await service.get("/readyz")
+        bodies.append(body)
+        return status == 503 and words in body and "upgrade" in body
+
+    await until(asked, f"{service.verb} to say it halted at {words}; it says {bodies[-1:]}")
