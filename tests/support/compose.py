@@ -6,12 +6,12 @@ import os
 import signal
 import socket
 import subprocess
-from pathlib import Path
 from typing import Any
 
 from tests.support.containers import COMPOSE_FILE, ROOT, Podman, checked, prepare_wheels, tell
 from tests.support.polling import wait_until
 
+IMAGES_KEPT = "168h"  # layers of an older build make the next one quick
 APPORTION = ROOT / ".venv/bin/apportion"
 
 
@@ -48,17 +48,19 @@ class Compose:
         self._compose(arguments, "build", "ledger", timeout_s=600)
 
     def up(self, **scale: int) -> None:
-        """Start everything, or change how many there are of a service."""
-        words = [w for name, n in scale.items() for w in ("--scale", f"{name}={n}")]
-        self._compose("up", "--detach", "--no-build", *words, timeout_s=300)
+        """Start everything, or raise how many there are of a service."""
+        # podman-compose heeds one --scale at a time, where docker compose takes several.
+        for words in [["--scale", f"{name}={n}"] for name, n in scale.items()] or [[]]:
+            self._compose("up", "--detach", "--no-build", *words, timeout_s=300)
 
     def down(self) -> None:
         """End and remove everything: containers, network and volume."""
-        self._compose("down", "--volumes", "--timeout", "15", timeout_s=300)
+        self._compose("down", "--volumes", "--remove-orphans", "--timeout=25", timeout_s=300)
 
-    def run(self, service: str, *words: str, stdin: str = "") -> str:
-        """Standard output of `docker compose run --rm SERVICE WORDS…`."""
-        return self._compose("run", "--rm", "-T", service, *words, timeout_s=120, stdin=stdin)
+    def run(self, service: str, *words: str) -> str:
+        """Standard output of `docker compose run --rm SERVICE WORDS`."""
+        # docker compose finds the profile of a service that is named; podman-compose is told.
+        return self._compose("--profile=cli", "run", "--rm", "-T", service, *words, timeout_s=120)
 
     def containers(self, service: str = "") -> list[str]:
         """Names of the project's containers, of one service or of all, also the ended ones."""
@@ -93,7 +95,11 @@ class Compose:
 
     def logs(self, container: str) -> str:
         """The last lines that a container wrote."""
-        return self._podman.run("logs", "--tail", "30", container)
+        command = ["podman", "logs", "--tail=30", container]
+        done = subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr
 
     def kill(self, container: str) -> None:
         """SIGKILL from outside, as the kernel would: podman is not asked and may restart it."""
@@ -110,9 +116,9 @@ class Compose:
         assert done.returncode == ends_with, said
         return json.loads(done.stdout)
 
-    def _compose(self, *words: str, timeout_s: float, stdin: str = "") -> str:
+    def _compose(self, *words: str, timeout_s: float) -> str:
         command = ["podman-compose", "--project-name", self._project, "--file", str(COMPOSE_FILE)]
-        return checked([*command, *words], env=self._environment, timeout_s=timeout_s, stdin=stdin)
+        return checked([*command, *words], env=self._environment, timeout_s=timeout_s)
 
 
 def sweep(podman: Podman, project: str) -> None:
@@ -120,12 +126,9 @@ def sweep(podman: Podman, project: str) -> None:
     label = f"label=com.docker.compose.project={project}"
     left = podman.run("ps", "--all", "--quiet", "--filter", label).split()
     if left:
-        podman.run("rm", "--force", "--time", "0", *left)
+        podman.run("rm", "--force", "--depend", "--time=0", *left)
+    podman.run("pod", "rm", "--force", "--ignore", f"pod_{project}")
     for kind in ("network", "volume"):
         for name in podman.run(kind, "ls", "--quiet", "--filter", label).split():
             podman.run(kind, "rm", "--force", name)
-
-
-def samples() -> list[Path]:
-    """The manifests that the watcher of the compose file submits."""
-    return sorted((ROOT / "examples/pods").glob("*.yaml"))
+    podman.run("image", "prune", "--force", f"--filter=until={IMAGES_KEPT}")

@@ -104,13 +104,11 @@ class Podman:
         return labels.get("apportion.key")
 
 
-def checked(
-    command: Sequence[str], *, env: Mapping[str, str], timeout_s: float, stdin: str = ""
-) -> str:
+def checked(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> str:
     """Standard output of a command that must succeed; its last lines are in the failure."""
     done = subprocess.run(
         command,
-        env=env, cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=timeout_s,
+        env=env, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s,
         check=False,
     )  # fmt: skip
     if done.returncode:
