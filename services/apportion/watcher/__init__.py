@@ -1,4 +1,13 @@
-"""Turns what the cluster says about pods, nodes and groups into events of the ledger.
+"""Turns what is wanted into events of the ledger: pods that want a place, gangs, pods that left.
 
-The only writer of workload and cluster events; replicas are harmless: the server drops doubles.
+A watcher compares a source with the ledger and writes the difference: PodSubmitted for a pod that
+is in the source and not in the ledger, PodGone for one that left the source, PodGroupObserved for a
+gang that the ledger does not know or knows otherwise. It compares whole states and never counts
+changes, so a deletion that nobody watched is found on return, and a pod that a person deleted is
+submitted again as long as its manifest is there. The source is a folder of manifests, like the
+kubelet's static pods; Kubernetes takes the same place. What is in the ledger from elsewhere is left
+alone.
+
+The only writer of workload and cluster events; replicas are harmless: they come to the same uids
+and event ids, and the server drops doubles.
 """

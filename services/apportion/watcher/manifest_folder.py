@@ -1,0 +1,194 @@
+"""A folder of manifests as a source: a file appears, its pods are wanted; it goes, they are not.
+
+Changes are found by looking at names, sizes and times of modification, so any file system will do.
+Invariants: a file is read only once it has been left alone for a while, so a half-written one is
+never taken for a shorter one; what a bad file or document held before stays wanted until the file
+is mended or removed; one bad file hides no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from apportion.core.manifests import Manifest, PodDraft, read_documents
+from apportion.runtime.manifest_files import (
+    FILES_MAX,
+    SUFFIXES,
+    Document,
+    Problem,
+    read_manifest_files,
+)
+from apportion.watcher.source import Observation
+from apportion_schemas import PodGroupObserved
+
+UID_PREFIX = "manifest"
+
+_log = logging.getLogger(__name__)
+_Signature = tuple[int, int, int]
+"""Inode, size, time of modification in nanoseconds."""
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """One file as last read. `doubtful`: a part of it has never been readable."""
+
+    signature: _Signature
+    pods: dict[str, PodDraft] = field(default_factory=dict)
+    groups: dict[str, PodGroupObserved] = field(default_factory=dict)
+    problems: int = 0
+    doubtful: bool = True
+
+
+class ManifestFolder:
+    """A `Source` over the manifests of one folder.
+
+    `name` tells this source's pods from any other's: watchers of the same files need the same name,
+    watchers of different files different ones.
+    """
+
+    def __init__(self, folder: Path, *, name: str, interval_s: float) -> None:
+        self._folder = folder
+        self._name = name
+        self._interval_s = interval_s
+        self._files: dict[str, _File] = {}
+        self._glimpsed: dict[str, tuple[_Signature, float]] = {}
+        self._seen: set[str] = set()
+        self._listed = False
+        self._folder_problem = ""
+        self._conflicts: frozenset[str] = frozenset()
+        self._observation = Observation(whole=False)
+
+    @property
+    def problems(self) -> int:
+        """How many documents, files and names are not usable at present."""
+        in_files = sum(file.problems for file in self._files.values())
+        return in_files + len(self._conflicts) + bool(self._folder_problem)
+
+    def uid(self, key: str, incarnation: int) -> str:
+        """See `Source`."""
+        digest = hashlib.sha256(f"{self._name}\0{key}".encode()).hexdigest()
+        return f"{UID_PREFIX}-{digest[:24]}-{incarnation}"
+
+    def incarnation(self, key: str, uid: str) -> int:
+        """See `Source`."""
+        number = uid.rpartition("-")[2]
+        if not uid.startswith(UID_PREFIX) or not number.isdecimal():
+            return 0
+        return int(number) if self.uid(key, int(number)) == uid else 0
+
+    async def observe(self) -> Observation:
+        """See `Source`; the same object as before where nothing was read anew."""
+        if await asyncio.to_thread(self._look):
+            self._observation = self._gathered()
+        return self._observation
+
+    async def changed(self) -> None:
+        """See `Source`: one interval later."""
+        await asyncio.sleep(self._interval_s)
+
+    def _look(self) -> bool:
+        """Read what is new or changed, and forget what is gone; whether anything was."""
+        now = self._glimpse()
+        if now is None:
+            return False
+        self._glimpsed = now
+        gone = self._files.keys() - now.keys()
+        for path in gone:
+            del self._files[path]
+        moved = bool(gone) or not self._listed
+        self._listed = True
+        for path, (signature, since_s) in now.items():
+            known = self._files.get(path)
+            if known is not None and known.signature == signature:
+                continue
+            moved = True
+            quiet_s = max(time.monotonic() - since_s, time.time() - signature[2] / 1e9)
+            if quiet_s >= self._interval_s:
+                self._files[path] = _read(path, signature, known)
+        return moved
+
+    def _glimpse(self) -> dict[str, tuple[_Signature, float]] | None:
+        """What each manifest looks like and since when; None while the folder cannot be read."""
+        found: dict[str, tuple[_Signature, float]] = {}
+        problem = ""
+        now_s = time.monotonic()
+        try:
+            for entry in sorted(self._folder.iterdir()):
+                if entry.suffix in SUFFIXES and not entry.name.startswith(".") and entry.is_file():
+                    stat = entry.stat()
+                    signature = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+                    before, since_s = self._glimpsed.get(str(entry), (None, now_s))
+                    found[str(entry)] = (signature, since_s if signature == before else now_s)
+        except OSError as error:
+            problem = f"{self._folder}: cannot be read ({error.strerror}): check it and its rights"
+        if len(found) > FILES_MAX:
+            problem = f"{self._folder}: {len(found)} manifests; at most {FILES_MAX}: split it"
+        if problem and problem != self._folder_problem:
+            _log.error("%s; what it held before stays wanted", problem)
+        self._folder_problem = problem
+        return None if problem else found
+
+    def _gathered(self) -> Observation:
+        """All files together; of two that name the same pod or gang, the first by name has it."""
+        pods: dict[str, PodDraft] = {}
+        groups: dict[str, PodGroupObserved] = {}
+        owner: dict[str, str] = {}
+        conflicts: set[str] = set()
+        for path, file in sorted(self._files.items()):
+            for key, draft in file.pods.items():
+                if key in pods:
+                    conflicts.add(f"{path}: pod {key} is in {owner[key]} already: rename one")
+                else:
+                    pods[key], owner[key] = draft, path
+            for name, group in file.groups.items():
+                if groups.setdefault(name, group) != group:
+                    conflicts.add(f"{path}: gang {name} is declared otherwise before: keep one")
+        for conflict in sorted(conflicts - self._conflicts):
+            _log.error("%s", conflict)
+        self._conflicts = frozenset(conflicts)
+        self._seen |= pods.keys()
+        read = self._glimpsed.keys() <= self._files.keys()
+        whole = read and not any(file.doubtful for file in self._files.values())
+        return Observation(pods=pods, groups=groups, seen=self._seen, whole=whole)
+
+
+def _read(path: str, signature: _Signature, before: _File | None) -> _File:
+    """The file as it is now; what a bad part held before is kept."""
+    file = _File(signature)
+    for found in _manifests(path):
+        if isinstance(found, Problem):
+            file.problems += 1
+            _log.error("%s", found)
+            continue
+        if found.group is not None:
+            file.groups[found.group.group] = found.group
+        for draft in found.pods:
+            if file.pods.setdefault(f"{draft.namespace}/{draft.name}", draft) is not draft:
+                file.problems += 1
+                _log.error("%s: pod %s/%s comes twice", path, draft.namespace, draft.name)
+    if not file.problems:
+        file.doubtful = False
+    elif before is not None:
+        file.doubtful = before.doubtful
+        file.pods = before.pods | file.pods
+        file.groups = before.groups | file.groups
+    return file
+
+
+def _manifests(path: str) -> Iterator[Manifest | Problem]:
+    for document in read_manifest_files([path], io.BytesIO()):
+        if not isinstance(document, Document):
+            yield document
+            continue
+        for outcome in read_documents([document.content]):
+            if outcome.manifest is not None:
+                yield outcome.manifest
+            if outcome.error is not None:
+                yield document.problem(outcome.error)

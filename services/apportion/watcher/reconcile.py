@@ -1,0 +1,122 @@
+"""The difference between what a source wants and what the ledger has, as events.
+
+Pure, so that two watchers and two runs come to the same events with the same ids. A pod whose
+manifest changed is another pod: the old one is gone and the next incarnation is submitted, as with
+the kubelet's static pods. Invariant: nothing differs, nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.core.manifests import submitted
+from apportion.watcher.source import Observation, Source
+from apportion_schemas import PodGone, PodGroupObserved, PodSubmitted
+from apportion_schemas.quantities import Payload
+
+REMOVED = "manifest removed"
+CHANGED = "manifest changed"
+SUPERSEDED = "superseded by a later pod of the same name"
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Fact(NamedTuple):
+    """An event to append, and its id."""
+
+    data: Payload
+    event_id: str
+
+
+class Known:
+    """What the ledger has of one source's pods, kept up from the fold's changes.
+
+    `live` are the pods by `namespace/name` and incarnation; `latest` the highest incarnation that
+    was ever submitted, live or not. `declared` is the revision at which each gang was declared or
+    forgotten last.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.live: dict[str, dict[int, PodSubmitted]] = {}
+        self.latest: dict[str, int] = {}
+        self.declared: dict[str, int] = {}
+
+    def observe(self, state: State, change: Change) -> bool:
+        """Take note of a change; whether it is about this source's pods or a gang."""
+        data = change.data
+        if change.refused:
+            return False
+        if isinstance(data, PodGroupObserved):
+            self.declared[data.group] = state.revision
+            return True
+        if isinstance(data, PodSubmitted | PodGone) and change.pod is not None:
+            pod = change.pod.submitted
+            if isinstance(data, PodGone) and pod.group and pod.group not in state.groups:
+                self.declared[pod.group] = state.revision
+            return self._note(pod, live=isinstance(data, PodSubmitted))
+        return False
+
+    def _note(self, pod: PodSubmitted, *, live: bool) -> bool:
+        key = f"{pod.namespace}/{pod.name}"
+        incarnation = self._source.incarnation(key, pod.uid)
+        if not incarnation:
+            return False
+        pods = self.live.setdefault(key, {})
+        if live:
+            pods[incarnation] = pod
+            self.latest[key] = max(incarnation, self.latest.get(key, 0))
+        else:
+            pods.pop(incarnation, None)
+        if not pods:
+            del self.live[key]
+        return True
+
+
+def next_facts(source: Source, known: Known, state: State, wanted: Observation) -> list[Fact]:
+    """What to append now: pods that left, or else gangs, or else pods that came.
+
+    One kind at a time, and each upon the state that the one before made: every fold forgets a gang
+    with its last pod, so gangs are declared after pods have left, and before their pods come.
+    """
+    return (
+        list(_gone(known, wanted))
+        or list(_gangs(known, state, wanted))
+        or list(_new(source, known, wanted))
+    )
+
+
+def _gone(known: Known, wanted: Observation) -> Iterator[Fact]:
+    for key, pods in known.live.items():
+        draft = wanted.pods.get(key)
+        newest = max(pods)
+        for incarnation, pod in pods.items():
+            if incarnation != newest:
+                reason = SUPERSEDED
+            elif draft is not None:
+                reason = "" if submitted(draft, pod.uid) == pod else CHANGED
+            else:
+                reason = REMOVED if wanted.lacks(key) else ""
+            if reason:
+                yield Fact(PodGone(uid=pod.uid, reason=reason), f"{pod.uid}/gone")
+
+
+def _gangs(known: Known, state: State, wanted: Observation) -> Iterator[Fact]:
+    for name, group in wanted.groups.items():
+        has = state.groups.get(name)
+        if has is None or has.observed != group:
+            digest = hashlib.sha256(_encode(group)).hexdigest()[:32]
+            yield Fact(group, f"PodGroupObserved/{known.declared.get(name, 0)}/{digest}")
+
+
+def _new(source: Source, known: Known, wanted: Observation) -> Iterator[Fact]:
+    for key, draft in wanted.pods.items():
+        if key not in known.live:
+            uid = source.uid(key, known.latest.get(key, 0) + 1)
+            yield Fact(submitted(draft, uid), f"{uid}/submitted")

@@ -1,0 +1,48 @@
+"""Where a watcher learns what is wanted.
+
+Invariant: an observation never claims that something is gone unless the source could tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from apportion.core.manifests import PodDraft
+from apportion_schemas import PodGroupObserved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """All that a source wants at one moment; pods by `namespace/name`, gangs by their name.
+
+    `whole` is false while some of the source has never been readable: then only what was `seen`
+    before can be told to be gone, for the rest may be where nobody can look.
+    """
+
+    pods: Mapping[str, PodDraft] = field(default_factory=dict)
+    groups: Mapping[str, PodGroupObserved] = field(default_factory=dict)
+    seen: AbstractSet[str] = frozenset()
+    whole: bool = True
+
+    def lacks(self, key: str) -> bool:
+        """Whether the pod is surely not wanted."""
+        return key not in self.pods and (self.whole or key in self.seen)
+
+
+class Source(Protocol):
+    """One place that says which pods are wanted."""
+
+    def uid(self, key: str, incarnation: int) -> str:
+        """The uid of the n-th pod of that `namespace/name`, counted from 1."""
+
+    def incarnation(self, key: str, uid: str) -> int:
+        """The inverse of `uid`; 0 where the pod is none of this source's."""
+
+    async def observe(self) -> Observation:
+        """What is wanted now."""
+
+    async def changed(self) -> None:
+        """Return when another look may find something else."""

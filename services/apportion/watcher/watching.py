@@ -1,0 +1,89 @@
+"""The watcher's loop: look at the source, compare with the fold, append, fold, again.
+
+Invariant: a comparison is made only upon a fold that has passed all that this watcher wrote, so
+nothing is written twice for want of having read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.runtime.ledger import Ledger
+from apportion.runtime.publisher import Publisher
+from apportion.runtime.reader import Reader
+from apportion.watcher.reconcile import Fact, Known, next_facts
+from apportion.watcher.source import Observation, Source
+
+
+class Watching:
+    """One watcher of one source."""
+
+    def __init__(self, source: Source, state: State, publisher: Publisher) -> None:
+        self._source = source
+        self._state = state
+        self._publisher = publisher
+        self._known = Known(source)
+        self._stirred = asyncio.Event()
+        self._compared: Observation | None = None
+        self._settled = False
+        self.written: Counter[str] = Counter()
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed; give this to the reader."""
+        if self._known.observe(self._state, change):
+            self._stirred.set()
+
+    def not_ready(self) -> list[str]:
+        """Why the watcher is not ready; empty once the ledger has had all that the source wants."""
+        return [] if self._settled else ["the source is not in the ledger yet"]
+
+    async def run(self, reader: Reader[Change], ledger: Ledger) -> None:
+        """Keep the ledger as the source wants it, until cancelled."""
+        await reader.caught_up()
+        while True:
+            await self._settle(reader, ledger)
+            self._settled = True
+            await self._moved()
+
+    async def _settle(self, reader: Reader[Change], ledger: Ledger) -> None:
+        """Append until nothing differs, or what differs will not change by appending."""
+        before: list[Fact] = []
+        while True:
+            wanted = await self._source.observe()
+            if wanted is self._compared and not self._stirred.is_set():
+                return
+            await reader.reached(await ledger.last_revision())
+            self._stirred.clear()
+            self._compared = wanted
+            facts = next_facts(self._source, self._known, self._state, wanted)
+            if not facts or facts == before:
+                return
+            await self._append(facts)
+            self._stirred.set()
+            before = facts
+
+    async def _append(self, facts: list[Fact]) -> None:
+        basis = self._state.revision
+        await asyncio.gather(
+            *(
+                self._publisher.publish(fact.data, event_id=fact.event_id, basis=basis)
+                for fact in facts
+            )
+        )
+        self.written.update(type(fact.data).__name__ for fact in facts)
+
+    async def _moved(self) -> None:
+        """Return when the source, or what the ledger has of it, may have changed."""
+        waits = {
+            asyncio.create_task(self._source.changed()),
+            asyncio.create_task(self._stirred.wait()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
