@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.runtime.jetstream import JetStreamLedger, connect, create_stream
-from apportion.runtime.ledger import Draft
+from apportion.runtime.ledger import Draft, Record
 from apportion.runtime.nats_server import EmbeddedServer, find_binary
 
 _numbers = itertools.count(1)
@@ -23,13 +23,17 @@ _numbers = itertools.count(1)
 def draft(
     subject: str = "workload.pod1",
     *,
-    id: str = "",
+    key: str = "",
     payload: bytes = b"{}",
     expect: int | None = None,
 ) -> Draft:
-    """A draft on `apportion.v1.<subject>`; its id is new unless given."""
-    name = id or f"id-{next(_numbers)}"
+    """A draft on `apportion.v1.<subject>`; its id is new unless `key` is given."""
+    name = key or f"id-{next(_numbers)}"
     return Draft(subject=f"apportion.v1.{subject}", id=name, payload=payload, expect=expect)
+
+
+def ignore(_record: Record) -> None:
+    """A reader that wants nothing but its place."""
 
 
 class Bus:

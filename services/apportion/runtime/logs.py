@@ -58,7 +58,6 @@ def configure_logs(
         stamp,
         structlog.processors.StackInfoRenderer(),
         structlog.processors.format_exc_info,
-        _blank,
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -84,15 +83,12 @@ def configure_logs(
 
 
 def _renderer(form: LogFormat, stream: TextIO) -> Processor:
-    if form == "json":
-        return structlog.processors.JSONRenderer()
-    return structlog.dev.ConsoleRenderer(colors=stream.isatty())
+    """The last step: the whole line, with the passwords blanked wherever in it they were."""
+    render: Processor = structlog.processors.JSONRenderer(default=str)
+    if form == "console":
+        render = structlog.dev.ConsoleRenderer(colors=stream.isatty())
 
+    def blanked(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        return blank_passwords(str(render(logger, method, event)))
 
-def _blank(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    for key, value in event.items():
-        if isinstance(value, str):
-            event[key] = blank_passwords(value)
-        elif isinstance(value, Exception):
-            event[key] = blank_passwords(str(value))
-    return event
+    return blanked

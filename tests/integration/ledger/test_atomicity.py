@@ -45,7 +45,7 @@ async def test_the_largest_payload_is_stored_and_one_byte_more_refused(bus: Bus)
     """Our limit is one that the server keeps, with the longest id and subject we allow."""
     ledger = await bus.connect()
     subject, name = "workload." + "s" * 800, "i" * 512
-    whole = draft(subject, id=name, payload=b"x" * MAX_PAYLOAD_BYTES, expect=0)
+    whole = draft(subject, key=name, payload=b"x" * MAX_PAYLOAD_BYTES, expect=0)
     assert await ledger.append([whole]) == [1]
     assert await ledger.append([draft(payload=b"y" * MAX_PAYLOAD_BYTES), draft()]) == [2, 3]
     with pytest.raises(PayloadTooLarge, match="1044481 bytes"):

@@ -10,9 +10,9 @@ async def test_a_repeated_draft_is_refused_with_the_place_of_the_first(bus: Bus)
     """The revision of the first copy lets the writer go on as if its append had succeeded."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.z")])
-    await ledger.append([draft("workload.a", id="pod-1")])
+    await ledger.append([draft("workload.a", key="pod-1")])
     with pytest.raises(DuplicateRefused) as refused:
-        await ledger.append([draft("workload.a", id="pod-1")])
+        await ledger.append([draft("workload.a", key="pod-1")])
     assert (refused.value.ids, refused.value.revision) == (("pod-1",), 2)
     assert await ledger.last_revision() == 2
 
@@ -20,9 +20,9 @@ async def test_a_repeated_draft_is_refused_with_the_place_of_the_first(bus: Bus)
 async def test_one_duplicate_refuses_the_whole_batch(bus: Bus) -> None:
     """A gang with one member placed before is not placed in part."""
     ledger = await bus.connect()
-    await ledger.append([draft("workload.a", id="pod-1")])
+    await ledger.append([draft("workload.a", key="pod-1")])
     with pytest.raises(DuplicateRefused) as refused:
-        await ledger.append([draft("workload.b", id="pod-2"), draft("workload.c", id="pod-1")])
+        await ledger.append([draft("workload.b", key="pod-2"), draft("workload.c", key="pod-1")])
     assert refused.value.ids == ("pod-2", "pod-1")
     assert await ledger.last_revision() == 1
 
@@ -31,7 +31,7 @@ async def test_an_id_twice_in_one_batch_is_refused_and_named(bus: Bus) -> None:
     """Within a batch the culprit is known and named."""
     ledger = await bus.connect()
     with pytest.raises(DuplicateRefused) as refused:
-        await ledger.append([draft(id="x"), draft(id="y"), draft(id="x")])
+        await ledger.append([draft(key="x"), draft(key="y"), draft(key="x")])
     assert refused.value.ids == ("x",)
     assert await ledger.last_revision() == 0
 
@@ -43,28 +43,28 @@ async def test_a_repeated_fenced_draft_is_known_as_stored_and_not_called_stale(
     """A retry after a lost acknowledgement finds its own event behind its fence."""
     ledger = await bus.connect()
     await ledger.append([draft("workload.a")])
-    await ledger.append([draft("workload.a", id="pod-1", expect=1)])
+    await ledger.append([draft("workload.a", key="pod-1", expect=1)])
     if moved_on:
-        await ledger.append([draft("workload.a", id="pod-2", expect=2)])
+        await ledger.append([draft("workload.a", key="pod-2", expect=2)])
     with pytest.raises(DuplicateRefused) as refused:
-        await ledger.append([draft("workload.a", id="pod-1", expect=1)])
+        await ledger.append([draft("workload.a", key="pod-1", expect=1)])
     assert refused.value.revision == 2
 
 
 async def test_a_new_fenced_draft_behind_a_foreign_one_is_stale(bus: Bus) -> None:
     """Only the same id makes a refused fence a duplicate."""
     ledger = await bus.connect()
-    await ledger.append([draft("workload.a", id="pod-1", expect=0)])
+    await ledger.append([draft("workload.a", key="pod-1", expect=0)])
     with pytest.raises(FenceRefused):
-        await ledger.append([draft("workload.a", id="pod-2", expect=0)])
+        await ledger.append([draft("workload.a", key="pod-2", expect=0)])
 
 
 async def test_a_duplicate_is_still_known_after_the_server_was_killed(bus: Bus) -> None:
     """The server rebuilds the ids of its window from the store."""
     ledger = await bus.connect()
-    await ledger.append([draft("workload.a", id="pod-1")])
+    await ledger.append([draft("workload.a", key="pod-1")])
     await bus.crash()
     await bus.restart()
     with pytest.raises(DuplicateRefused) as refused:
-        await ledger.append([draft("workload.b", id="pod-1")])
+        await ledger.append([draft("workload.b", key="pod-1")])
     assert refused.value.revision == 1

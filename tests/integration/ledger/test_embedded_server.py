@@ -22,6 +22,11 @@ from tests.support.nats import Bus, draft
 from tests.support.polling import until
 
 
+def _all_files(folder: Path, *, but: str) -> bytes:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != but)
+    return b"".join(path.read_bytes() for path in files)
+
+
 async def test_two_servers_never_share_a_data_directory(bus: Bus) -> None:
     """The second is refused and told who holds the directory."""
     second = EmbeddedServer(bus.data_dir, port=-1)
@@ -75,7 +80,7 @@ async def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: P
         taken.listen()
         port = taken.getsockname()[1]
         server = EmbeddedServer(tmp_path, port=port)
-        with pytest.raises(ServerFailed, match=f"127.0.0.1:{port}.*--nats-port"):
+        with pytest.raises(ServerFailed, match=rf"127\.0\.0\.1:{port}.*--nats-port"):
             await server.start()
     await server.start()
     assert server.port == port
@@ -84,7 +89,7 @@ async def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: P
 
 async def test_a_setting_that_the_server_refuses_is_shown_in_its_own_words(tmp_path: Path) -> None:
     """What nats-server says goes into the error, and the directory is free again."""
-    with pytest.raises(ServerFailed, match="max_file_store|invalid|parse"):
+    with pytest.raises(ServerFailed, match=r"max_file_store|invalid|parse"):
         await EmbeddedServer(tmp_path, port=-1, max_store="much").start()
     server = EmbeddedServer(tmp_path, port=-1)
     await server.start()
@@ -105,12 +110,9 @@ async def test_passwords_are_kept_private_and_differ(tmp_path: Path) -> None:
     await again.start()
     assert load_credentials(tmp_path).passwords == first.passwords
     await again.stop()
-    everything = b"".join(
-        path.read_bytes()
-        for path in tmp_path.rglob("*")
-        if path.is_file() and path.name != "credentials.json"
-    )
-    assert not any(word.encode() in everything for word in first.passwords.values())
+    written = _all_files(tmp_path, but="credentials.json")
+    assert b"Server is ready" in written
+    assert not any(word.encode() in written for word in first.passwords.values())
 
 
 async def test_a_directory_without_a_ledger_says_how_to_get_one(tmp_path: Path) -> None:

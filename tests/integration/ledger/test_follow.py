@@ -17,7 +17,7 @@ from apportion.runtime.ledger import (
     Subscription,
 )
 from apportion.runtime.wire import STREAM, call_api
-from tests.support.nats import Bus, PlainServer, Proxy, draft
+from tests.support.nats import Bus, PlainServer, Proxy, draft, ignore
 from tests.support.polling import until
 
 
@@ -46,7 +46,7 @@ async def test_a_reader_gets_all_that_was_and_all_that_comes_in_order(bus: Bus) 
 async def test_a_reader_of_an_empty_ledger_has_caught_up_at_once(bus: Bus) -> None:
     """Nothing to read is not something to wait for."""
     ledger = await bus.connect()
-    following = await ledger.follow([].append)
+    following = await ledger.follow(ignore)
     async with asyncio.timeout(5):
         await following.caught_up()
     assert following.position == 0
@@ -93,7 +93,7 @@ async def test_a_server_killed_while_read_from_and_written_to_costs_no_record(bu
     async def write() -> None:
         number = 0
         while not done.is_set():
-            batch = [draft(f"workload.{number}", id=f"{number}-{n}") for n in range(20)]
+            batch = [draft(f"workload.{number}", key=f"{number}-{n}") for n in range(20)]
             try:
                 await ledger.append(batch)
             except (OutcomeUnknown, LedgerUnavailable):
@@ -134,7 +134,7 @@ async def test_a_silent_connection_is_replaced(bus: Bus, proxy: Proxy) -> None:
     """A server that no longer talks to us, though connected, does not freeze the reader."""
     writer = await bus.connect()
     ledger = await bus.connect(port=proxy.port)
-    following = await ledger.follow([].append)
+    following = await ledger.follow(ignore)
     await following.caught_up()
     proxy.mute()
     await writer.append([draft()])
@@ -168,7 +168,7 @@ async def test_nothing_is_delivered_after_stop(bus: Bus) -> None:
     following = await ledger.follow(seen.append)
     await following.stop()
     await ledger.append([draft()])
-    other = await ledger.follow([].append)
+    other = await ledger.follow(ignore)
     await other.caught_up()
     assert seen == []
     await following.join()
@@ -211,9 +211,9 @@ async def test_a_missing_beginning_is_a_hole(plain: PlainServer) -> None:
     """A ledger whose oldest events are gone cannot be folded from the start."""
     ledger = await _stream_of(plain, 5, max_msgs=2)
     with pytest.raises(LedgerHole, match="its beginning is gone") as hole:
-        await ledger.follow([].append)
+        await ledger.follow(ignore)
     assert (hole.value.expected, hole.value.found) == (1, 4)
-    following = await ledger.follow([].append, start=4)
+    following = await ledger.follow(ignore, start=4)
     await following.caught_up()
     await ledger.close()
 
@@ -226,7 +226,7 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
     store, backup = tmp_path / "plain" / "js", tmp_path / "backup"
     shutil.copytree(store, backup)
     await plain.start(port=port)
-    following = await ledger.follow([].append)
+    following = await ledger.follow(ignore)
     await ledger.append([draft() for _ in range(1)])
     await _at(following, 4)
     await plain.stop()
@@ -242,7 +242,7 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
 async def test_a_stream_made_anew_is_a_hole(plain: PlainServer) -> None:
     """A new stream of the same name is another ledger, however many events it has."""
     ledger = await _stream_of(plain, 3)
-    following = await ledger.follow([].append)
+    following = await ledger.follow(ignore)
     await following.caught_up()
     await call_api(ledger.wire, f"STREAM.DELETE.{STREAM}")
     await _stream_of(plain, 5)

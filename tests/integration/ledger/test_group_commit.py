@@ -13,7 +13,7 @@ from apportion.runtime.ledger import (
     NotPermitted,
     Record,
 )
-from tests.support.nats import Bus, draft, running_bus
+from tests.support.nats import Bus, draft, ignore, running_bus
 
 
 async def test_concurrent_writers_share_batches_and_learn_their_revisions(bus: Bus) -> None:
@@ -65,9 +65,9 @@ async def test_duplicates_are_answered_as_there_already(bus: Bus) -> None:
     """A second replica of the watcher repeats everything, and nothing is stored twice."""
     ledger = await bus.connect()
     for n in (1, 4):
-        await ledger.append([draft(f"workload.{n}", id=f"pod-{n}")])
+        await ledger.append([draft(f"workload.{n}", key=f"pod-{n}")])
     async with GroupCommit(ledger) as commit:
-        drafts = [draft(f"workload.{n}", id=f"pod-{n}") for n in range(6)]
+        drafts = [draft(f"workload.{n}", key=f"pod-{n}") for n in range(6)]
         results = await asyncio.gather(*(commit.append(one) for one in drafts))
     assert [one.already_there for one in results] == [False, True, False, False, True, False]
     assert (results[1].revision, results[4].revision) == (1, 2)
@@ -79,8 +79,8 @@ async def test_two_writers_of_one_id_at_once_store_it_once(bus: Bus) -> None:
     ledger = await bus.connect()
     async with GroupCommit(ledger) as commit:
         one, two, other = await asyncio.gather(
-            commit.append(draft("workload.a", id="same")),
-            commit.append(draft("workload.a", id="same")),
+            commit.append(draft("workload.a", key="same")),
+            commit.append(draft("workload.a", key="same")),
             commit.append(draft("workload.b")),
         )
     assert sorted([one.already_there, two.already_there]) == [False, True]
@@ -124,7 +124,7 @@ async def test_a_group_is_all_or_none_beside_others(bus: Bus) -> None:
 async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
     """Appending a gang again is harmless."""
     ledger = await bus.connect()
-    gang = [draft("workload.a", id="g-1", expect=0), draft("workload.b", id="g-2", expect=0)]
+    gang = [draft("workload.a", key="g-1", expect=0), draft("workload.b", key="g-2", expect=0)]
     async with GroupCommit(ledger) as commit:
         assert await commit.append_group(gang) == [Appended(1), Appended(2)]
         again = await commit.append_group(gang)
@@ -227,7 +227,7 @@ async def test_a_server_killed_under_group_commit_loses_and_doubles_nothing(bus:
                 await bus.restart()
             revisions = [one.revision for one in await asyncio.gather(*writers)]
             assert len(set(revisions)) == 600
-    again = await ledger.follow([].append)
+    again = await ledger.follow(ignore)
     await again.caught_up()
     assert again.position == 1800
     await following.caught_up()

@@ -18,11 +18,11 @@ async def _stored(ledger: Ledger, revision: int) -> None:
 
 
 async def test_a_lost_ack_is_unknown_and_the_retry_finds_the_event(bus: Bus, proxy: Proxy) -> None:
-    """The server stores, dies before its answer arrives, and comes back: nothing lost, no double."""
+    """Stored, killed before its answer arrives, back again: nothing lost or doubled."""
     witness = await bus.connect()
     ledger = await bus.connect(port=proxy.port, ack_timeout_s=10)
     proxy.mute()
-    appending = asyncio.ensure_future(ledger.append([draft("workload.a", id="pod-1", expect=0)]))
+    appending = asyncio.ensure_future(ledger.append([draft("workload.a", key="pod-1", expect=0)]))
     await _stored(witness, 1)
     await bus.crash()
     await proxy.cut()
@@ -30,7 +30,7 @@ async def test_a_lost_ack_is_unknown_and_the_retry_finds_the_event(bus: Bus, pro
         await appending
     await bus.restart()
     with pytest.raises(DuplicateRefused) as refused:
-        await ledger.append([draft("workload.a", id="pod-1", expect=0)])
+        await ledger.append([draft("workload.a", key="pod-1", expect=0)])
     assert refused.value.revision == 1
     assert await witness.last_revision() == 1
 
@@ -50,7 +50,7 @@ async def test_group_commit_appends_again_until_it_knows(bus: Bus, proxy: Proxy)
     async with GroupCommit(ledger) as commit:
         proxy.mute()
         writers = [
-            asyncio.ensure_future(commit.append(draft(f"workload.{n}", id=f"pod-{n}")))
+            asyncio.ensure_future(commit.append(draft(f"workload.{n}", key=f"pod-{n}")))
             for n in range(20)
         ]
         await _stored(witness, 20)

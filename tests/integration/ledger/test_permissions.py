@@ -1,4 +1,4 @@
-"""Least privilege: what each role may and may not do, tried on the server with the shipped rules."""
+"""Least privilege: what each role may and may not do, tried on the shipped rules."""
 
 import asyncio
 
@@ -88,7 +88,7 @@ async def test_a_batch_with_one_foreign_subject_is_refused_whole(bus: Bus) -> No
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) -> None:
-    """Only bootstrap makes and changes the stream; nobody deletes, purges, snapshots or restores."""
+    """Only bootstrap makes the stream; nobody deletes, purges, snapshots or restores it."""
     ledger = await bus.connect(role)
     for api in API_OF_NOBODY:
         assert not await _may_send(ledger, f"$JS.API.{api}"), api

@@ -1,20 +1,23 @@
 """The stream is set up as the ledger's promises need it, and every drift has a name."""
 
-import asyncio
-import json
-import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
+import aiohttp
 import pytest
 
 from apportion.runtime import stream
 from apportion.runtime.jetstream import check_stream, connect, create_stream
-from apportion.runtime.ledger import LedgerDrifted, LedgerError, LedgerFull, LedgerUnavailable
+from apportion.runtime.ledger import (
+    Ledger,
+    LedgerDrifted,
+    LedgerError,
+    LedgerFull,
+    LedgerUnavailable,
+)
 from apportion.runtime.nats_server import EmbeddedServer
 from apportion.runtime.wire import STREAM, call_api
-from tests.support.nats import Bus, PlainServer, draft, running_bus
+from tests.support.nats import Bus, PlainServer, draft, ignore, running_bus
 
 
 async def test_the_stream_is_made_once_and_then_found(bus: Bus) -> None:
@@ -29,13 +32,9 @@ async def test_the_stream_is_made_once_and_then_found(bus: Bus) -> None:
 
 async def test_the_server_writes_to_disk_before_it_acknowledges(bus: Bus) -> None:
     """`sync_interval: always` is what the running server says of itself."""
-
-    def ask() -> Any:
-        with urllib.request.urlopen(f"{bus.server.monitor_url}/jsz?config=true", timeout=5) as page:
-            return json.load(page)
-
-    config = (await asyncio.to_thread(ask))["config"]
-    assert config["sync_always"] is True
+    async with aiohttp.request("GET", f"{bus.server.monitor_url}/jsz?config=true") as page:
+        about = await page.json()
+    assert about["config"]["sync_always"] is True
 
 
 async def test_more_replicas_than_servers_is_an_error_with_the_number(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ async def test_no_stream_is_said_with_its_fix(plain: PlainServer) -> None:
     with pytest.raises(LedgerUnavailable, match="nobody takes apportion"):
         await ledger.append([draft()])
     with pytest.raises(LedgerUnavailable, match="no stream APPORTION"):
-        await ledger.follow([].append)
+        await ledger.follow(ignore)
     await ledger.close()
 
 
@@ -141,6 +140,16 @@ async def test_a_full_stream_refuses_whole_appends_and_keeps_what_it_has(tmp_pat
         assert await ledger.append([draft()]) == [10]
 
 
+async def _append_until_full(ledger: Ledger) -> int:
+    """How many events went in before the ledger was full, of 50 that would not all fit."""
+    for stored in range(50):
+        try:
+            await ledger.append([draft(payload=b"x" * 100_000)])
+        except LedgerFull:
+            return stored
+    raise AssertionError("50 events of 100 kB went into 2 MB")
+
+
 async def test_a_full_server_refuses_and_serves_its_readers(tmp_path: Path) -> None:
     """The server's own store limit: no more writing, all of it still to be read."""
     server = EmbeddedServer(tmp_path / "data", port=-1, max_store="2MB")
@@ -150,11 +159,7 @@ async def test_a_full_server_refuses_and_serves_its_readers(tmp_path: Path) -> N
         await connect(server.url_for("watcher"), name="test") as ledger,
     ):
         await create_stream(boot)
-        stored = 0
-        with pytest.raises(LedgerFull, match="insufficient resources"):
-            for _ in range(50):
-                await ledger.append([draft(payload=b"x" * 100_000)])
-                stored += 1
+        stored = await _append_until_full(ledger)
         seen: list[int] = []
         following = await ledger.follow(lambda record: seen.append(record.revision))
         await following.caught_up()
