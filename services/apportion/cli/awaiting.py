@@ -1,5 +1,7 @@
 """Waiting until every submitted pod is decided: placed somewhere, or refused for now.
 
+Or, where that is asked for, until what was placed is also allocated.
+
 Read straight from the ledger, from the first of the pods on, so nothing that was decided meanwhile
 is missed. Invariant: a pod that is refused and then placed counts as placed.
 """
@@ -15,14 +17,9 @@ import msgspec
 from apportion.cli.submitting import Submitted
 from apportion.runtime.jetstream import JetStreamLedger
 from apportion.runtime.ledger import Record
-from apportion_schemas import (
-    EventError,
-    PodPlaced,
-    PodRefused,
-    decode,
-)
+from apportion_schemas import EventError, PodPlaced, PodRefused, SharesAllocated, decode
 
-SUBJECTS = ("apportion.v1.placement.>", "apportion.v1.pending.>")
+SUBJECTS = ("apportion.v1.placement.>", "apportion.v1.pending.>", "apportion.v1.allocation.>")
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -34,13 +31,21 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Awaited:
-    """The decisions on some pods, as they come; `first_placed_s` is on the monotonic clock."""
+    """The decisions on some pods, as they come; `first_placed_s` is on the monotonic clock.
 
-    def __init__(self, pods: Iterable[Submitted], progress: Callable[[], None]) -> None:
+    `progress` is called once for each pod that is settled. `revision` is the newest seen.
+    """
+
+    def __init__(
+        self, pods: Iterable[Submitted], progress: Callable[[], None], *, allocated: bool = False
+    ) -> None:
         self.pods = {pod.uid: pod for pod in pods}
         self.decided: dict[str, Decided] = {}
         self.first_placed_s = 0.0
+        self.revision = 0
         self._progress = progress
+        self._to_the_end = allocated
+        self._settled: set[str] = set()
         self._all = asyncio.Event()
 
     @property
@@ -54,7 +59,7 @@ class Awaited:
         return [uid for uid in self.pods if uid not in self.decided]
 
     async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """Return when each pod is decided, or after `timeout_s`. Raises LedgerError."""
+        """Return when each pod is settled, or after `timeout_s`. Raises LedgerError."""
         if not self.pods:
             return
         start = min(pod.revision for pod in self.pods.values()) or 1
@@ -77,15 +82,21 @@ class Awaited:
             data = decode(record.payload, subject=record.subject).data
         except EventError:
             return  # whoever folds says so; it decides nothing
-        if not isinstance(data, PodPlaced | PodRefused) or data.pod not in self.pods:
+        if not isinstance(data, PodPlaced | PodRefused | SharesAllocated):
             return
+        if data.pod not in self.pods:
+            return
+        self.revision = record.revision
         before = self.decided.get(data.pod)
         if isinstance(data, PodPlaced):
             self.first_placed_s = self.first_placed_s or time.monotonic()
             self.decided[data.pod] = Decided(record.revision, placed=data)
-        elif before is None or before.refused:
+        elif isinstance(data, PodRefused) and (before is None or before.refused):
             self.decided[data.pod] = Decided(record.revision, refused=data)
-        if before is None:
+        if self._to_the_end and isinstance(data, PodPlaced):
+            self._settled.discard(data.pod)
+        elif data.pod not in self._settled:
+            self._settled.add(data.pod)
             self._progress()
-        if len(self.decided) == len(self.pods):
+        if len(self._settled) == len(self.pods):
             self._all.set()

@@ -31,10 +31,10 @@ Option = Callable[[Command], Command]
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """What a running `apportion up` says of itself."""
+    """What a running `apportion up` says of itself: the gateway's URL, and its process ids."""
 
-    pid: int
     gateway: str
+    processes: dict[str, int] = {}
 
 
 class Where(msgspec.Struct, frozen=True):

@@ -32,6 +32,8 @@ from apportion_schemas import (
     SharesAllocated,
 )
 
+DEVICE_CHARS = 12
+"""`GPU-` and the first eight digits of a UUID."""
 LISTED = 4
 """How many of several things a line names before it only counts them."""
 
@@ -41,13 +43,19 @@ def line(data: Any) -> str:
     return _LINES[type(data)](data)
 
 
+def device_words(device: str) -> str:
+    """A device id, cut to what tells it apart on a screen; commands take the cut form too."""
+    return device[:DEVICE_CHARS] if len(device) > DEVICE_CHARS + 4 else device
+
+
 def share_words(share: Share) -> str:
-    """What a container holds, as in `GPU-1 3,000 MiB 50 %` or `GPU-1 MIG 1g.5gb@0`."""
+    """What a container holds, as in `GPU-1a2b3c4d 3,000 MiB 50 %` or `GPU-1a2b3c4d 1g.5gb@0`."""
+    device = device_words(share.device)
     if share.instance is not None:
-        return f"{share.device} MIG {share.instance.profile}@{share.instance.start}"
+        return f"{device} {share.instance.profile}@{share.instance.start}"
     if share.template:
-        return f"{share.device} template {share.template}"
-    return f"{share.device} {share.memory_mib:,} MiB {share.cores} %"
+        return f"{device} {share.template}"
+    return f"{device} {share.memory_mib:,} MiB" + (f" {share.cores} %" if share.cores else "")
 
 
 def ask_words(ask: Ask) -> str:
@@ -119,7 +127,9 @@ def _bind_failed(data: BindFailed) -> str:
 _LINES: dict[type, Callable[[Any], str]] = {
     NodeReported: _reported,
     DeviceHealthChanged: _health,
-    SharesAllocated: lambda e: f"pod {e.pod} holds its shares on {e.node}: {listed([*e.devices])}",
+    SharesAllocated: lambda e: (
+        f"pod {e.pod} holds its shares on {e.node}: {listed([device_words(d) for d in e.devices])}"
+    ),
     AllocationFailed: lambda e: f"pod {e.pod}: {e.node} could not hand out shares: {e.message}",
     PodSubmitted: _submitted,
     PodGone: lambda e: f"pod {e.uid} is gone" + (f": {e.reason}" if e.reason else ""),

@@ -1,0 +1,110 @@
+"""The sample pods of `apportion up`: submitted, decided, and shown with what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from apportion.cli.asking import Gateway
+from apportion.cli.awaiting import Awaited
+from apportion.cli.connection import Where
+from apportion.cli.exits import NotFound
+from apportion.cli.output import phase, plain, table
+from apportion.cli.reading import read_manifests
+from apportion.cli.submit import only_new
+from apportion.cli.submitting import append, look_up
+from apportion.cli.tables import shown_phase
+from apportion.cli.writing import open_ledger
+from apportion.core.explain import words
+from apportion.core.explain.answers import PodAnswer, PodDetail, Why
+from apportion.core.explain.lines import listed, share_words
+from apportion.runtime.manifest_files import Problem
+
+DECIDE_TIMEOUT_S = 30.0
+_HERE = Path(__file__).parent
+FOLDERS = (_HERE / "samples", _HERE.parents[2] / "examples" / "pods")
+"""Package data of an installed Apportion, or the repository that it runs from."""
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """What became of the samples; `first_placed_s` is on the monotonic clock, 0 if none was."""
+
+    pods: list[PodAnswer]
+    whys: dict[str, Why]
+    problems: list[Problem]
+    first_placed_s: float
+
+    @property
+    def refused(self) -> bool:
+        """Whether one of them has no place."""
+        return bool(self.problems) or any(not pod.node for pod in self.pods)
+
+
+def find_samples() -> Path | None:
+    """The folder with the sample manifests."""
+    return next((folder for folder in FOLDERS if folder.is_dir()), None)
+
+
+async def submit_samples(where: Where, out: Console) -> Samples:
+    """Submit those that are not live, and wait until each is decided.
+
+    Raises:
+        LedgerError, Unreachable: the ledger or the gateway went away.
+    """
+    folder = find_samples()
+    if folder is None:
+        return Samples([], {}, [Problem("samples", "no sample pods are installed")], 0.0)
+    wish, problems = read_manifests([str(folder)])
+    gateway = Gateway(where.gateway_url())
+    async with open_ledger(where.nats_url()) as ledger:
+        basis, live = await asyncio.to_thread(look_up, gateway, wish.pods)
+        new = only_new(wish, live)
+        with out.status(f"placing {len(new.pods)} sample pods"):
+            submitted = await append(ledger, new, basis=basis, progress=lambda _: None)
+            awaited = Awaited(submitted, lambda: None, allocated=True)
+            await awaited.wait(ledger, DECIDE_TIMEOUT_S)
+    names = [(pod.namespace, pod.name) for pod in wish.pods]
+    pods, whys = await asyncio.to_thread(_outcomes, gateway, names, max(awaited.revision, basis))
+    return Samples(pods, whys, problems, awaited.first_placed_s)
+
+
+def _outcomes(
+    gateway: Gateway, names: list[tuple[str, str]], at_least: int
+) -> tuple[list[PodAnswer], dict[str, Why]]:
+    """Each pod as it is at that revision or later, and why, for those without a place."""
+    pods, whys = list[PodAnswer](), dict[str, Why]()
+    query = {"at_least": at_least}
+    for namespace, name in names:
+        try:
+            pod = gateway.ask("pods", namespace, name, answer=PodDetail, query=query).pod
+            pods.append(pod)
+            if not pod.node:
+                whys[pod.uid] = gateway.ask("pods", namespace, name, "why", answer=Why)
+        except NotFound:
+            continue  # deleted meanwhile
+    return pods, whys
+
+
+def show(out: Console, samples: Samples) -> None:
+    """A row for each sample, and a line for each that could not be read."""
+    made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT")
+    for pod in samples.pods:
+        why = samples.whys.get(pod.uid)
+        if pod.shares:
+            text = listed([share_words(share) for share in pod.shares])
+        elif why is not None and why.refused is not None:
+            text = "; ".join(
+                f"{cause.words} ({words.nodes(cause.nodes)})" for cause in why.refused.causes
+            )
+        else:
+            text = why.sentence if why else ""
+        made.add_row(
+            plain(f"{pod.namespace}/{pod.name}"), phase(shown_phase(pod)), plain(pod.node),
+            plain(text),
+        )  # fmt: skip
+    out.print(made)
+    for problem in samples.problems:
+        out.print(plain(problem), style="red", soft_wrap=True)

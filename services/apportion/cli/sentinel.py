@@ -1,0 +1,88 @@
+"""The process that outlives `apportion up` by a moment: it ends whatever `up` could not end.
+
+It reads from a pipe whose other end only `up` and its newborn children hold. `+PID` names a process
+group to end, `-PID` one that has ended. When the pipe closes, `up` is gone, however it went, and
+every group still named is told to end and, after a grace, killed. The ledger's server is found by
+the lock of its data folder, which it holds for as long as it lives.
+
+Run as a plain file by the same Python, with nothing but the standard library: it must start before
+everything else and weigh little. Invariant: it never signals a group that was not named to it.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+DONE = "done\n"
+"""The last line of an `up` that has ended everything itself."""
+GRACE_S = 5.0
+POLL_S = 0.05
+
+
+def watch(lines: Iterable[str]) -> set[int] | None:
+    """The groups that are still named when the lines end; None if there is nothing to do."""
+    groups: set[int] = set()
+    for line in lines:
+        if line == DONE:
+            return None
+        sign, number = line[:1], line[1:].strip()
+        if number.isdecimal() and int(number) > 1:
+            (groups.add if sign == "+" else groups.discard)(int(number))
+    return groups
+
+
+def lock_holder(lock: Path) -> int:
+    """The process id in a lock file that somebody holds; 0 where nobody does."""
+    try:
+        with lock.open("r+", encoding="ascii") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                number = file.read().strip()
+                return int(number) if number.isdecimal() else 0
+    except OSError:
+        pass
+    return 0
+
+
+def end(groups: set[int]) -> None:
+    """SIGTERM to every group, and SIGKILL to those that are there after the grace."""
+    left = {group for group in groups if _signal(group, signal.SIGTERM)}
+    deadline = time.monotonic() + GRACE_S
+    while left and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        left = {group for group in left if _signal(group, 0)}
+    for group in left:
+        _signal(group, signal.SIGKILL)
+
+
+def _signal(group: int, number: int) -> bool:
+    """Whether the group was there to be signalled."""
+    try:
+        os.killpg(group, number)
+    except OSError:
+        return False
+    return True
+
+
+def main(arguments: list[str]) -> None:
+    """`sentinel.py DATA [remove]`: watch standard input; with `remove`, remove DATA at the end."""
+    data = Path(arguments[0])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    groups = watch(sys.stdin)
+    if groups is not None:
+        server = lock_holder(data / "lock")
+        end(groups | {server} if server > 1 else groups)
+        (data / "connection.json").unlink(missing_ok=True)
+    if arguments[1:] == ["remove"]:
+        shutil.rmtree(data, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
