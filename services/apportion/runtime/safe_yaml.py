@@ -1,0 +1,265 @@
+"""YAML and JSON text from outside, parsed within limits: every document its own result.
+
+PyYAML is imported here and nowhere else. A text is split at its `---` lines first, so that a
+syntax error ends one document and not those behind it. Before anything is built, a pass over the
+parser's events measures depth and aliases, so neither deep nesting nor a bomb of aliases costs more
+than reading the text once. Dates stay text, as they do in Kubernetes.
+
+Invariant: what comes out is a tree of JSON-like values with text keys, none of them twice, or a
+`Malformed` with a line and a fix.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import yaml
+
+TEXT_BYTES_MAX = 8 << 20
+DEPTH_MAX = 100
+ALIASES_MAX = 100
+NODES_MAX = 1_000_000
+"""Values of one document with every alias written out."""
+
+_SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_PATH = re.compile(r'\["([^"]*)"\]|\[(\d+)\]|([^.\[\]]+)')
+_DATE = "tag:yaml.org,2002:timestamp"
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What PyYAML's constructors raise for `!!bool x`, `!!timestamp x` or a number of 5,000 digits."""
+_KEY_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"}
+
+
+class Malformed(ValueError):
+    """Text that cannot be parsed: the line (from 1), what is wrong, and how to mend it."""
+
+    def __init__(self, line: int, problem: str, fix: str) -> None:
+        super().__init__(line, problem, fix)
+        self.line = line
+        self.problem = problem
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.problem}: {self.fix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """One document of a text: its number and first line (both from 1), and what it holds."""
+
+    number: int
+    line: int
+    text: str = field(repr=False)
+    content: object = None
+    error: Malformed | None = None
+
+    def line_of(self, path: str) -> int:
+        """The line of a field, or of the deepest part of its path that is there."""
+        return self.line + _offset(self.text, path)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The safe loader, without dates."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
+    """The documents of a text, in order; empty ones do not count.
+
+    `is_json`: only JSON will do. Other text is tried as JSON when it begins like an object.
+    """
+    if is_json or text.lstrip()[:1] == "{":
+        try:
+            yield Parsed(1, 1, text, content=_json(text))
+            return
+        except Malformed as error:
+            if is_json or not error.problem.startswith("is no JSON"):
+                yield Parsed(1, 1, text, error=error)
+                return
+    number = aliases = 0
+    for line, chunk in _chunks(text):
+        try:
+            aliases = _measure(chunk, line, aliases)
+            content = _content(chunk, line)
+        except Malformed as error:
+            number += 1
+            yield Parsed(number, line, chunk, error=error)
+            continue
+        if content is not None:
+            number += 1
+            yield Parsed(number, line, chunk, content=content)
+
+
+def _chunks(text: str) -> Iterator[tuple[int, str]]:
+    """The text between `---` lines, each piece with its first line."""
+    starts = [0, *(match.start() for match in _SEPARATOR.finditer(text)), len(text)]
+    line = 1
+    for start, end in pairwise(starts):
+        if start < end:
+            yield line, text[start:end]
+            line += text.count("\n", start, end)
+
+
+def _measure(text: str, line: int, aliases: int) -> int:
+    """Refuse a document that is too deep, or too large with its aliases; gives their new count."""
+    known: dict[str, tuple[int, int]] = {}  # anchor: its values and its depth
+    open_: list[tuple[str | None, list[int]]] = [(None, [0, 0])]
+    for event in _events(text, line):
+        if isinstance(event, yaml.AliasEvent):
+            aliases += 1
+            if aliases > ALIASES_MAX:
+                raise _at(event, line, f"more than {ALIASES_MAX} aliases", "write them out")
+            if event.anchor not in known:
+                raise _at(event, line, f"alias {event.anchor!r} has no end or no anchor", "mend it")
+            _count(open_[-1][1], *known[event.anchor])
+        elif isinstance(event, yaml.ScalarEvent):
+            _count(open_[-1][1], 1, 0)
+            known |= {event.anchor: (1, 0)} if event.anchor else {}
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, [1, 0]))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, (values, depth) = open_.pop()
+            known |= {anchor: (values, depth + 1)} if anchor else {}
+            _count(open_[-1][1], values, depth + 1)
+        if len(open_) + open_[-1][1][1] > DEPTH_MAX + 1:
+            raise _at(event, line, f"nested deeper than {DEPTH_MAX} levels", "flatten it")
+        if open_[-1][1][0] > NODES_MAX:
+            raise _at(event, line, f"more than {NODES_MAX} values with its aliases", "split it")
+    return aliases
+
+
+def _count(tally: list[int], values: int, depth: int) -> None:
+    tally[0] += values
+    tally[1] = max(tally[1], depth)
+
+
+def _events(text: str, line: int) -> Iterator[Any]:
+    try:
+        yield from yaml.parse(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise _malformed(error, text, line) from None
+
+
+def _content(text: str, line: int) -> object:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_keys(node, line)
+        return loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise _malformed(error, text, line) from None
+    except _UNREADABLE as error:
+        if isinstance(error, Malformed):
+            raise
+        raise Malformed(line, "a value contradicts its tag or is too long", "quote it") from None
+    finally:
+        loader.dispose()
+
+
+def _check_keys(root: yaml.Node, line: int) -> None:
+    """Refuse a key that is not text or that comes twice; merged keys may be overridden."""
+    left, seen = [root], {id(root)}
+    while left:
+        node = left.pop()
+        children = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            keys: set[str] = set()
+            for key, value in node.value:
+                if key.tag not in _KEY_TAGS:
+                    raise _at(key, line, "a key that is not text", "write it in quotes")
+                if key.value in keys:
+                    raise _at(key, line, f"key {key.value!r} comes twice", "keep one of them")
+                keys.add(key.value)
+                children.append(value)
+        left += [child for child in children if id(child) not in seen]
+        seen |= {id(child) for child in children}
+
+
+def _json(text: str) -> object:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise Malformed(1, f"key {twice!r} comes twice", "keep one of them")
+        return found
+
+    def no_number(name: str) -> object:
+        raise Malformed(1, f"{name} is no JSON number", "write a number")
+
+    try:
+        content = json.loads(text, object_pairs_hook=unique, parse_constant=no_number)
+    except json.JSONDecodeError as error:
+        raise Malformed(error.lineno, f"is no JSON ({error.msg})", "mend the syntax") from None
+    except RecursionError:
+        raise Malformed(1, f"nested deeper than {DEPTH_MAX} levels", "flatten it") from None
+    except Malformed:
+        raise
+    except ValueError as error:
+        raise Malformed(1, f"a value cannot be read ({error})", "write it in quotes") from None
+    if _deep(content):
+        raise Malformed(1, f"nested deeper than {DEPTH_MAX} levels", "flatten it")
+    return content
+
+
+def _deep(content: object) -> bool:
+    level = [content]
+    for _ in range(DEPTH_MAX + 1):
+        level = [
+            child
+            for value in level
+            if isinstance(value, dict | list)
+            for child in (value.values() if isinstance(value, dict) else value)
+        ]
+    return bool(level)
+
+
+def _malformed(error: yaml.YAMLError, text: str, line: int) -> Malformed:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    last = text.rstrip().count("\n")  # the parser may point behind the end
+    offset = min(mark.line, last) if mark else 0
+    return Malformed(line + offset, str(problem)[:200], "mend the syntax")
+
+
+def _at(event: Any, line: int, problem: str, fix: str) -> Malformed:
+    return Malformed(line + event.start_mark.line, problem, fix)
+
+
+@lru_cache(maxsize=1)
+def _composed(text: str) -> yaml.Node | None:
+    loader = _Loader(text)
+    try:
+        node: yaml.Node | None = loader.get_single_node()
+    except yaml.YAMLError:
+        return None
+    finally:
+        loader.dispose()
+    return node
+
+
+def _offset(text: str, path: str) -> int:
+    """How many lines below the first one a field stands."""
+    node = _composed(text)
+    offset = node.start_mark.line if node else 0
+    for key, index, name in _PATH.findall(path):
+        if isinstance(node, yaml.SequenceNode) and index and int(index) < len(node.value):
+            node = node.value[int(index)]
+            offset = node.start_mark.line
+        elif isinstance(node, yaml.MappingNode):
+            found = [pair for pair in node.value if pair[0].value == (key or name)]
+            if not found:
+                break
+            offset, node = found[0][0].start_mark.line, found[0][1]
+        else:
+            break
+    return int(offset)

@@ -1,0 +1,1 @@
+"""Unit tests of the dialects: what a name and an amount mean."""

@@ -1,0 +1,125 @@
+"""Annotations: which devices will do, which policy, and what is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from apportion_schemas import DeviceConstraints
+from tests.support.manifests import draft, pod, refused
+
+GPU = {"nvidia.com/gpu": 1}
+NPU = {"huawei.com/Ascend310P": 1}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "wanted"),
+    [
+        ({"volcano.sh/vgpu-mode": "mig"}, {"modes": ("mig",)}),
+        ({"nvidia.com/vgpu-mode": "mps"}, {"modes": ("mps",)}),
+        ({"nvidia.com/vgpu-mode": "mig,hami-core"}, {"modes": ("hami-core", "mig")}),
+        (
+            {"nvidia.com/vgpu-mode": "mig", "volcano.sh/vgpu-mode": "mig"},
+            {"modes": ("mig",)},
+        ),
+        ({"nvidia.com/use-gputype": "V100, A100,V100"}, {"use_types": ("A100", "V100")}),
+        ({"nvidia.com/nouse-gputype": "T4"}, {"nouse_types": ("T4",)}),
+        ({"nvidia.com/use-gpuuuid": "GPU-b,GPU-a"}, {"use_ids": ("GPU-a", "GPU-b")}),
+        ({"volcano.sh/vgpu-use-gpuuuid": "GPU-a"}, {"use_ids": ("GPU-a",)}),
+        ({"nvidia.com/nouse-gpuuuid": "GPU-a"}, {"nouse_ids": ("GPU-a",)}),
+        ({"volcano.sh/vgpu-nouse-gpuuuid": "GPU-a"}, {"nouse_ids": ("GPU-a",)}),
+        ({"volcano.sh/gpu-index": "10,2"}, {"indexes": (2, 10)}),
+        ({"nvidia.com/numa-bind": "true"}, {"numa_bind": True}),
+        ({"nvidia.com/numa-bind": "false"}, {}),
+        ({"someone.example/else": "x"}, {}),
+    ],
+)
+def test_gpu_constraints(annotations: dict[str, str], wanted: dict[str, Any]) -> None:
+    """Both spellings, lists in a fixed order so that equal pods are one shape."""
+    assert draft(pod(GPU, annotations)).shape.devices == DeviceConstraints(**wanted)
+
+
+def test_npu_constraints() -> None:
+    """HAMi's annotation names the family."""
+    notes = {"hami.io/use-Ascend310P-uuid": "b,a", "hami.io/no-use-Ascend310P-uuid": "c"}
+    assert draft(pod(NPU, notes)).shape.devices == DeviceConstraints(
+        use_ids=("a", "b"), nouse_ids=("c",)
+    )
+
+
+def test_policies() -> None:
+    """HAMi's two policy annotations; without them the cluster's policy holds."""
+    notes = {"hami.io/node-scheduler-policy": "spread", "hami.io/gpu-scheduler-policy": "binpack"}
+    shape = draft(pod(GPU, notes)).shape
+    assert (shape.node_policy, shape.device_policy) == ("spread", "binpack")
+    bare = draft(pod(GPU)).shape
+    assert (bare.node_policy, bare.device_policy) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("limits", "key", "value", "says"),
+    [
+        (GPU, "volcano.sh/vgpu-mode", "shared", "write one of hami-core, mps, mig"),
+        (GPU, "nvidia.com/vgpu-mode", "vnpu", "is no sharing mode"),
+        (GPU, "nvidia.com/use-gputype", " , ", "names nothing"),
+        (GPU, "nvidia.com/use-gputype", "x" * 300, "is too long"),
+        (GPU, "nvidia.com/use-gpuuuid", ",".join(map(str, range(300))), "is too long"),
+        (GPU, "volcano.sh/gpu-index", "0,two", "is no list of card numbers"),
+        (GPU, "volcano.sh/gpu-index", "64", "write numbers below 64"),
+        (GPU, "volcano.sh/gpu-index", "-1", "is no list of card numbers"),
+        (GPU, "volcano.sh/gpu-index", "²", "is no list of card numbers"),
+        (GPU, "nvidia.com/numa-bind", "yes", "is neither true nor false"),
+        (GPU, "hami.io/node-scheduler-policy", "random", "write one of binpack, spread"),
+        (GPU, "hami.io/gpu-scheduler-policy", "topology-aware", "is not implemented"),
+        (GPU, "hami.io/gpu-scheduler-policy", "binpack,numa", "is not implemented"),
+        (GPU, "hami.io/device-scoring-weights", "slot=1", "is not implemented yet"),
+        (GPU, "volcano.sh/vgpu-podgroup-policy", "spread", "is not implemented yet"),
+        (GPU, "tencent.com/vcuda-core-limit", "10", "is not implemented yet"),
+        (GPU, "hami.io/use-Ascend310P-uuid", "a", "selects NPUs in a pod that asks for GPUs"),
+        (NPU, "huawei.com/vnpu-mode", "hami-core", "is not implemented yet"),
+        (NPU, "nvidia.com/use-gputype", "A100", "selects GPUs in a pod that asks for NPUs"),
+    ],
+)
+def test_refusals(limits: dict[str, int], key: str, value: str, says: str) -> None:
+    """The error names the annotation by its path, and the way out."""
+    error = refused(pod(limits, {key: value}))
+    assert error.field == f'metadata.annotations["{key}"]'
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("notes", "key", "says"),
+    [
+        (
+            {"nvidia.com/use-gputype": "a100", "nvidia.com/nouse-gputype": "A100,T4"},
+            "nvidia.com/nouse-gputype",
+            "rules out 'A100', which is asked for as well",
+        ),
+        (
+            {"nvidia.com/use-gpuuuid": "GPU-a", "volcano.sh/vgpu-nouse-gpuuuid": "GPU-a"},
+            "volcano.sh/vgpu-nouse-gpuuuid",
+            "rules out",
+        ),
+        (
+            {"nvidia.com/vgpu-mode": "mig", "volcano.sh/vgpu-mode": "mps"},
+            "nvidia.com/vgpu-mode",
+            "differs from volcano.sh/vgpu-mode",
+        ),
+        (
+            {"nvidia.com/use-gpuuuid": "GPU-a", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"},
+            "volcano.sh/vgpu-use-gpuuuid",
+            "keep one of the two",
+        ),
+    ],
+)
+def test_contradictions(notes: dict[str, str], key: str, says: str) -> None:
+    """A pod that wants and refuses the same is not placed at random."""
+    error = refused(pod(GPU, notes))
+    assert error.field == f'metadata.annotations["{key}"]'
+    assert says in str(error)
+
+
+def test_a_pod_without_devices_may_say_anything() -> None:
+    """A template's annotation about cards means nothing to its CPU-only pods."""
+    assert (
+        draft(pod({"cpu": 1}, {"volcano.sh/vgpu-mode": "?"})).shape.devices == DeviceConstraints()
+    )

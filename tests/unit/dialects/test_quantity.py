@@ -1,0 +1,78 @@
+"""Kubernetes quantities: the grammar, the suffixes and the refusals."""
+
+from fractions import Fraction
+
+import pytest
+
+from apportion.core.dialects import ManifestError
+from apportion.core.dialects.quantity import quantity, whole
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("0", Fraction(0)),
+        ("2", Fraction(2)),
+        (2, Fraction(2)),
+        (0.5, Fraction(1, 2)),
+        (0.1, Fraction(1, 10)),
+        ("100m", Fraction(1, 10)),
+        ("1.5", Fraction(3, 2)),
+        (".5", Fraction(1, 2)),
+        ("5.", Fraction(5)),
+        ("+3", Fraction(3)),
+        ("1k", Fraction(1000)),
+        ("1Ki", Fraction(1024)),
+        ("2Gi", Fraction(2 << 30)),
+        ("1.5Mi", Fraction(3 << 19)),
+        ("1E", Fraction(10**18)),
+        ("1Ei", Fraction(1 << 60)),
+        ("1e3", Fraction(1000)),
+        ("1E3", Fraction(1000)),
+        ("12E-1", Fraction(6, 5)),
+        ("7n", Fraction(7, 10**9)),
+        ("250u", Fraction(1, 4000)),
+        ("0.1Ki", Fraction(1024, 10)),
+    ],
+)
+def test_amount(written: object, meant: Fraction) -> None:
+    """Exact, where a float would not be."""
+    assert quantity(written, "field") == meant
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", " 1", "1 ", "1K", "1ki", "Ki", "1Kib", "1e", "1e3Ki", "0x10", "1_000", "--1", "one",
+     "\u0661", "1e999", "9" * 65, True, None, [1], {}, float("nan"), float("inf")],
+)  # fmt: skip
+def test_no_quantity(written: object) -> None:
+    """What Kubernetes does not read, and what would cost more to read than it is worth."""
+    with pytest.raises(ManifestError, match="is not a quantity"):
+        quantity(written, "field")
+
+
+@pytest.mark.parametrize("written", ["-1", -1, "-0.5Gi"])
+def test_negative(written: object) -> None:
+    """Less than nothing cannot be asked for."""
+    with pytest.raises(ManifestError, match=r"field: .* is negative: write 0 or more"):
+        quantity(written, "field")
+
+
+@pytest.mark.parametrize(("written", "meant"), [("1k", 1000), ("2000m", 2), (3, 3), ("1e2", 100)])
+def test_whole_number(written: object, meant: int) -> None:
+    """An extended resource is a whole number, however it is written."""
+    assert whole(written, "field", limit=10_000) == meant
+
+
+@pytest.mark.parametrize("written", ["1.5", "100m", 0.25])
+def test_fraction_of_a_device(written: object) -> None:
+    """Half a device is asked for by memory or cores, not by half a count."""
+    with pytest.raises(ManifestError, match="is a fraction: write a whole number"):
+        whole(written, "field", limit=10)
+
+
+def test_limit_of_a_whole_number() -> None:
+    """The limit itself is allowed, one more is not."""
+    assert whole("10", "field", limit=10) == 10
+    with pytest.raises(ManifestError, match="write at most 10"):
+        whole("11", "field", limit=10)

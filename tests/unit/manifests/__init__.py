@@ -1,0 +1,1 @@
+"""Unit tests of manifests: what a document stands for."""

@@ -1,0 +1,211 @@
+"""What a pod needs of its node: amounts, selector, affinity, tolerations."""
+
+from typing import Any
+
+import pytest
+
+from apportion_schemas import NodeExpression, PreferredTerm, Toleration
+from tests.support.manifests import container, draft, pod, refused
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def using(name: str = "main", **fields: Any) -> dict[str, Any]:
+    """A container with `requests`, `limits` or both."""
+    restart = {"restartPolicy": fields.pop("restart")} if "restart" in fields else {}
+    return {"name": name, "resources": fields, **restart}
+
+
+def amounts(**spec: Any) -> tuple[int, int]:
+    """CPU in thousandths and memory in MiB."""
+    node = draft(pod(**spec)).shape.node
+    return node.cpu_milli, node.memory_mib
+
+
+def affinity(kind: str, value: object) -> dict[str, Any]:
+    """A pod with node affinity of one kind."""
+    return pod(affinity={"nodeAffinity": {kind: value}})
+
+
+def test_limit_is_the_request_where_there_is_none() -> None:
+    """Resource by resource, as Kubernetes fills it in."""
+    both = using(limits={"cpu": "2", "memory": "1Gi"}, requests={"cpu": "500m"})
+    assert amounts(containers=[both]) == (500, 1024)
+
+
+def test_amounts_are_rounded_up_once() -> None:
+    """Three containers of a third of a MiB need one, not three."""
+    parts = [using(f"c{i}", requests={"memory": "349526", "cpu": "0.1m"}) for i in range(3)]
+    assert amounts(containers=parts) == (1, 2)
+    assert amounts(containers=parts[:2]) == (1, 1)
+
+
+def test_init_containers_count_by_their_peak() -> None:
+    """They run one after another and before the others."""
+    spec = {
+        "containers": [using("a", requests={"cpu": 2}), using("b", requests={"cpu": 1})],
+        "initContainers": [
+            using("i", requests={"cpu": 1, "memory": "4Gi"}),
+            using("j", requests={"cpu": 2.5}),
+        ],
+    }
+    assert amounts(**spec) == (3000, 4096)
+
+
+def test_sidecars_run_with_everything_after_them() -> None:
+    """An init container runs beside the sidecars started before it, not beside later ones."""
+    spec = {
+        "containers": [using("a", requests={"cpu": 1})],
+        "initContainers": [
+            using("early", requests={"cpu": 10}),
+            using("side", requests={"cpu": 2}, restart="Always"),
+            using("late", requests={"cpu": 9}),
+        ],
+    }
+    assert amounts(**spec) == (11000, 0)
+    spec["initContainers"] = spec["initContainers"][1:2]
+    assert amounts(**spec) == (3000, 0)
+
+
+def test_overhead_is_added() -> None:
+    """The sandbox of the pod needs its own."""
+    assert amounts(containers=[using(requests={"cpu": 1})], overhead={"cpu": "250m"}) == (1250, 0)
+
+
+def test_other_extended_resources() -> None:
+    """A resource that no dialect claims is a matter of the node; storage counts in bytes."""
+    limits = {"example.com/fpga": "2", "hugepages-2Mi": "4Mi", "ephemeral-storage": "1k",
+              "example.com/none": 0, "nvidia.com/mig-1g.5gb": 1, "nvidia.com/gpu": 1}  # fmt: skip
+    assert draft(pod(limits)).shape.node.extended == {
+        "ephemeral-storage": 1000, "example.com/fpga": 2, "hugepages-2Mi": 4 << 20,
+        "nvidia.com/mig-1g.5gb": 1,
+    }  # fmt: skip
+
+
+def test_selector_tolerations_and_priority() -> None:
+    """As they stand in the spec."""
+    found = draft(
+        pod(
+            nodeSelector={"gpu": "on"},
+            tolerations=[{"operator": "Exists"}, {"key": "a", "value": "b", "effect": "NoExecute"}],
+            priorityClassName="system-node-critical",
+            schedulerName="volcano",
+        )
+    )
+    assert found.shape.node.selector == {"gpu": "on"}
+    assert found.shape.node.tolerations == (
+        Toleration(operator="Exists"),
+        Toleration(key="a", value="b", effect="NoExecute"),
+    )
+    assert (found.priority, found.scheduler_name) == (2_000_001_000, "volcano")
+    assert draft(pod(priority=-5, priorityClassName="unknown")).priority == -5
+
+
+def test_node_affinity() -> None:
+    """Required terms are alternatives; a preferred term without expressions prefers nothing."""
+    zone = {"key": "zone", "operator": "In", "values": ["a", "b"]}
+    size = {"key": "cores", "operator": "Gt", "values": ["32"]}
+    terms = [{"matchExpressions": [zone, {"key": "spot", "operator": "DoesNotExist"}]},
+             {"matchExpressions": [size]}]  # fmt: skip
+    required = draft(affinity(REQUIRED, {"nodeSelectorTerms": terms})).shape.node.required
+    in_zone = NodeExpression(key="zone", operator="In", values=("a", "b"))
+    assert required == (
+        (in_zone, NodeExpression(key="spot", operator="DoesNotExist")),
+        (NodeExpression(key="cores", operator="Gt", values=("32",)),),
+    )
+    weighted = [{"weight": 7, "preference": {"matchExpressions": [zone]}},
+                {"weight": 1, "preference": {}}]  # fmt: skip
+    preferred = draft(affinity(PREFERRED, weighted)).shape.node.preferred
+    assert preferred == (PreferredTerm(weight=7, term=(in_zone,)),)
+
+
+TERM = f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]"
+
+
+def term(**expression: object) -> dict[str, Any]:
+    """A pod whose one required expression is this."""
+    expressions = [expression] if expression else []
+    return affinity(REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": expressions}]})
+
+
+@pytest.mark.parametrize(
+    ("document", "field", "says"),
+    [
+        (term(), TERM, "is empty and matches no node"),
+        (term(key="a", operator="Is"), f"{TERM}.matchExpressions[0].operator", "one of In, NotIn"),
+        (term(key="a", operator="In"), f"{TERM}.matchExpressions[0].values", "at least one"),
+        (
+            term(key="a", operator="Exists", values=["x"]),
+            f"{TERM}.matchExpressions[0].values",
+            "means nothing to Exists",
+        ),
+        (
+            term(key="a", operator="Lt", values=["x"]),
+            f"{TERM}.matchExpressions[0].values",
+            "write one number",
+        ),
+        (
+            affinity(PREFERRED, [{"weight": 101, "preference": {}}]),
+            f"spec.affinity.nodeAffinity.{PREFERRED}[0].weight",
+            "<= 100",
+        ),
+        (
+            pod(tolerations=[{"key": "a", "operator": "Like"}]),
+            "spec.tolerations[0].operator",
+            "write one of Exists, Equal",
+        ),
+        (
+            pod(tolerations=[{"key": "a", "effect": "Never"}]),
+            "spec.tolerations[0].effect",
+            "write one of NoSchedule, PreferNoSchedule, NoExecute",
+        ),
+        (pod(tolerations=[{"value": "a"}]), "spec.tolerations[0].key", "name a taint"),
+        (
+            pod(tolerations=[{"key": "a", "operator": "Exists", "value": "b"}]),
+            "spec.tolerations[0].value",
+            "means nothing to Exists",
+        ),
+        (pod(nodeSelector={"gpu": True}), 'spec.nodeSelector["gpu"]', "write it in quotes"),
+        (pod(nodeSelector={f"k{i}": "" for i in range(65)}), "spec.nodeSelector", "at most 64"),
+        (pod(priorityClassName="gold"), "spec.priorityClassName", "no known priority class"),
+        (
+            pod({"cpu": "x"}),
+            'spec.containers[0].resources.limits["cpu"]',
+            "is not a quantity",
+        ),
+        (pod({"gpu": 1}), "spec.containers[0].resources", "a name with its domain"),
+        (pod({"cpu": "20k"}), "spec.containers", "is more than any node has"),
+        (
+            pod({f"example.com/r{i}": 1 for i in range(65)}),
+            "spec.containers",
+            "too many or too large",
+        ),
+        (
+            pod(containers=[using(limits={"cpu": 1}, requests={"cpu": 2})]),
+            'spec.containers[0].resources.requests["cpu"]',
+            "is more than the limit",
+        ),
+    ],
+)
+def test_refusals(document: dict[str, Any], field: str, says: str) -> None:
+    """The error names the field by its path, and the way out."""
+    error = refused(document)
+    assert error.field == field
+    assert says in str(error)
+
+
+def test_a_pod_of_too_many_constraints() -> None:
+    """Each list within its limit, and all of them more than an event may carry."""
+    values = [f"{i:03}" + "x" * 1000 for i in range(256)]
+    expressions = [{"key": f"k{i}", "operator": "In", "values": values} for i in range(2)]
+    error = refused(affinity(REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": expressions}]}))
+    assert error.field == "spec"
+    assert "stay within 262144" in str(error)
+
+
+def test_containers_that_need_nothing() -> None:
+    """A pod without any amount is a pod."""
+    found = draft(pod(containers=[container("a"), {"name": "b"}]))
+    assert found.shape.asks == ()
+    assert (found.shape.node.cpu_milli, found.shape.node.memory_mib) == (0, 0)

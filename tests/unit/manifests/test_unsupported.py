@@ -1,0 +1,107 @@
+"""What would change a decision and is not implemented is refused by name, and only that."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.manifests import container, draft, pod, read, refused, task, volcano_job
+
+REQUIRED = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+TERMS = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name"}]}]}
+PORTS = [{"containerPort": 80, "hostPort": 80}]
+CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"nodeName": "node-1"}, "nodeName"),
+        ({"schedulingGates": [{"name": "wait"}]}, "schedulingGates"),
+        ({"affinity": {"podAffinity": {"required": []}}}, "affinity.podAffinity"),
+        ({"affinity": {"podAntiAffinity": {"x": 1}}}, "affinity.podAntiAffinity"),
+        ({"topologySpreadConstraints": [{"maxSkew": 1}]}, "topologySpreadConstraints"),
+        ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
+        ({"resources": {"limits": {"cpu": 1}}}, "resources"),
+        ({"containers": [container(ports=PORTS)]}, "containers[0].ports[0].hostPort"),
+        (
+            {"initContainers": [container("i"), container("j", ports=PORTS)]},
+            "initContainers[1].ports[0].hostPort",
+        ),
+        (
+            {"hostNetwork": True, "containers": [container(ports=[{"containerPort": 80}])]},
+            "containers[0].ports",
+        ),
+        ({"volumes": [{"emptyDir": {}}, CLAIM]}, "volumes[1].persistentVolumeClaim"),
+        ({"volumes": [{"ephemeral": {"x": 1}}]}, "volumes[0].ephemeral"),
+        ({"volumes": [{"gcePersistentDisk": {"pdName": "a"}}]}, "volumes[0].gcePersistentDisk"),
+        (
+            {
+                "affinity": {
+                    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}
+                }
+            },
+            f"{REQUIRED}.nodeSelectorTerms[0].matchFields",
+        ),
+    ],
+)
+def test_pod_spec(spec: dict[str, Any], field: str) -> None:
+    """In a pod, and in a template where the path is longer."""
+    assert refused(pod(**spec)).field == f"spec.{field}"
+    bad = task()
+    bad["template"]["spec"] |= spec
+    assert refused(volcano_job(bad)).field == f"spec.tasks[0].template.spec.{field}"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeName": ""},
+        {"affinity": {"podAffinity": {}, "podAntiAffinity": None}},
+        {"topologySpreadConstraints": []},
+        {"hostNetwork": True},
+        {"hostNetwork": False, "containers": [container(ports=[{"containerPort": 80}])]},
+        {"volumes": [{"emptyDir": {}}, {"configMap": {"name": "a"}}, {"nfs": {"server": "a"}}]},
+        {"volumes": "odd", "resourceClaims": None},
+    ],
+)
+def test_what_has_no_effect_is_let_through(spec: dict[str, Any]) -> None:
+    """Empty fields and volumes that every node has."""
+    assert draft(pod(**spec)).name == "pod"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"networkTopology": {"mode": "hard"}}, "networkTopology"),
+        ({"volumes": [{"volumeClaimName": "a"}]}, "volumes[0].volumeClaimName"),
+    ],
+)
+def test_volcano_job_spec(spec: dict[str, Any], field: str) -> None:
+    """Fields of the job itself."""
+    assert refused(volcano_job(task(), **spec)).field == f"spec.{field}"
+
+
+def test_volcano_task() -> None:
+    """Fields of a task; `topologyPolicy: none` is none."""
+    bad = task(dependsOn={"name": ["master"]})
+    assert refused(volcano_job(task(), bad)).field == "spec.tasks[1].dependsOn"
+    assert read(volcano_job(task(topologyPolicy="none"))).pods
+
+
+def test_pod_group() -> None:
+    """A topology that must hold is not passed over."""
+    document = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "gang"},
+        "spec": {"networkTopology": {"mode": "hard"}},
+    }
+    assert refused(document).field == "spec.networkTopology"
+
+
+@pytest.mark.parametrize("key", ["group-min-member", "queue-name"])
+def test_gangs_made_by_annotation(key: str) -> None:
+    """Volcano makes a PodGroup of these; without Volcano the pod would start alone."""
+    error = refused(pod(None, {f"scheduling.volcano.sh/{key}": "2"}))
+    assert error.field == f'metadata.annotations["scheduling.volcano.sh/{key}"]'
+    assert "make a PodGroup" in str(error)
