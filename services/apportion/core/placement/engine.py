@@ -103,11 +103,12 @@ class Engine:
                 self._queue.wake(line)
         elif isinstance(data, PolicyChanged):
             self._classes.clear()
+            self._reliefs += 1  # another order of devices may let containers in that collided
 
     def retry(self, decision: Decision) -> None:
         """The decision did not come into the ledger: its pods wait again."""
         for pod in decision.placed + decision.told:
-            if is_pending(self._state, pod.uid):
+            if is_pending(self._state, pod):
                 self._queue.add(pod)
 
     def decide(self, *, events_max: int = EVENTS_MAX) -> Decision:
@@ -127,6 +128,7 @@ class Engine:
     def _serve(self, line: Line, decision: Decision, events_max: int) -> bool:
         """Decide for the head of a line; False if its gang must wait for a batch of its own."""
         if line.gang:
+            self._assume_newest()  # it may be one of this gang, and counts
             group = self._state.groups[line.gang]
             waiting = [self._state.pods[turn.uid] for turn in line.live(self._state)]
             members = must_start_together(group, waiting)
@@ -266,7 +268,10 @@ class Engine:
         """Say why to each pod of a parked line that has not heard it."""
         if len(decision.events) >= events_max:
             return
+        placed = {pod.uid for pod in decision.placed}
         for pod, reasons in self._queue.untold():
+            if pod.uid in placed:
+                continue
             if pod.refusal is not None and set(pod.refusal.reasons) == set(reasons.counts):
                 continue
             decision.events.append(
@@ -287,7 +292,7 @@ class Engine:
     def _voids(self, events_max: int) -> list[DecisionEvent]:
         """Void the placements that came to nothing."""
         voids: list[DecisionEvent] = []
-        for uid, cause in list(self._state.failing.items())[:events_max]:
+        for uid, cause in sorted(self._state.failing.items())[:events_max]:
             placed = self._state.pods[uid].placement
             if placed is not None:
                 voids.append(

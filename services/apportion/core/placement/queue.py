@@ -8,7 +8,7 @@ Invariant: a pending pod is in exactly one line, or in the hands of the cycle th
 """
 
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from apportion.core.ledger.state import Phase, PodState, State
@@ -39,14 +39,21 @@ def turn_of(pod: PodState) -> Turn:
     return Turn(-pod.submitted.priority, pod.submitted_revision, pod.uid)
 
 
-def is_pending(state: State, uid: str) -> bool:
+def is_pending(state: State, pod: PodState) -> bool:
     """Whether the pod is live and has no place."""
-    pod = state.pods.get(uid)
-    return pod is not None and pod.phase is Phase.PENDING
+    return pod.phase is Phase.PENDING and state.pods.get(pod.uid) is pod
+
+
+def still_waits(state: State, turn: Turn) -> bool:
+    """Whether the pod of this turn is pending; a later pod of its uid has another turn."""
+    pod = state.pods.get(turn.uid)
+    return (
+        pod is not None and pod.phase is Phase.PENDING and pod.submitted_revision == turn.revision
+    )
 
 
 class Line:
-    """Pods that are decided by one question.
+    """Pods that are decided by one question; each stands in it once, however often it is added.
 
     `reasons` is the last answer while it is no, and the line is parked then; `parked_at` counts the
     reliefs that there had been. `fresh` are pods that have not been told the reasons.
@@ -56,9 +63,10 @@ class Line:
         self.key = key
         self.gang = gang
         self.waiting: list[Turn] = []
+        self._turns: set[Turn] = set()  # those in `waiting`
         self.reasons: Reasons | None = None
         self.parked_at = 0
-        self.fresh: list[Turn] = []
+        self.fresh: dict[Turn, None] = {}
         self._told: frozenset[RefusalCode] = frozenset()
 
     @property
@@ -68,10 +76,12 @@ class Line:
 
     def add(self, state: State, turn: Turn) -> None:
         """One more pod."""
-        heappush(self.waiting, turn)
-        self.fresh.append(turn)
+        if turn not in self._turns:
+            self._turns.add(turn)
+            heappush(self.waiting, turn)
+        self.fresh[turn] = None
         if len(self.fresh) > 2 * len(self.waiting) + FRESH_SLACK:
-            self.fresh = [old for old in self.fresh if is_pending(state, old.uid)]
+            self.fresh = {old: None for old in self.fresh if still_waits(state, old)}
 
     def park(self, state: State, reasons: Reasons, *, reliefs: int) -> None:
         """The head fits nowhere, for these reasons, and so does nobody behind it."""
@@ -79,21 +89,21 @@ class Line:
         codes = frozenset(reasons.counts)
         if codes != self._told:
             self._told = codes
-            self.fresh = self.live(state)
+            self.fresh = dict.fromkeys(self.live(state))
 
     def head(self, state: State) -> Turn | None:
         """The first pod that still waits; those that no longer do are dropped."""
         while self.waiting:
-            if is_pending(state, self.waiting[0].uid):
+            if still_waits(state, self.waiting[0]):
                 return self.waiting[0]
-            heappop(self.waiting)
+            self._turns.discard(heappop(self.waiting))
         return None
 
     def live(self, state: State) -> list[Turn]:
         """Every pod that still waits, in order."""
-        self.waiting = [turn for turn in set(self.waiting) if is_pending(state, turn.uid)]
-        heapify(self.waiting)
-        return sorted(self.waiting)
+        self.waiting = sorted(turn for turn in self._turns if still_waits(state, turn))
+        self._turns = set(self.waiting)
+        return list(self.waiting)
 
     def remove(self, taken: set[str]) -> None:
         """Take these pods, which stand at or near the head, out of the line."""
@@ -102,6 +112,7 @@ class Line:
             turn = heappop(self.waiting)
             if turn.uid in taken:
                 taken.discard(turn.uid)
+                self._turns.discard(turn)
             else:
                 kept.append(turn)
         for turn in kept:
@@ -115,7 +126,7 @@ class PendingQueue:
         self._state = state
         self._lines: dict[bytes, Line] = {}
         self._order: list[tuple[Turn, bytes]] = []
-        self._untold: dict[bytes, Line] = {}
+        self._untold: dict[bytes, None] = {}
         for pod in sorted(state.pods.values(), key=turn_of):
             if pod.phase is Phase.PENDING:
                 self.add(pod)
@@ -135,7 +146,7 @@ class PendingQueue:
         if gang:
             line.reasons = None  # one more member may complete the gang
         if line.parked:
-            self._untold[key] = line
+            self._untold[key] = None
         else:
             heappush(self._order, (turn_of(pod), key))
 
@@ -143,15 +154,16 @@ class PendingQueue:
         """The line's head fits nowhere: ask no more until `wake`."""
         line.park(self._state, reasons, reliefs=reliefs)
         if line.fresh:
-            self._untold[line.key] = line
+            self._untold[line.key] = None
 
     def untold(self) -> Iterator[tuple[PodState, Reasons]]:
         """Pods of parked lines that have not been told why, with the reasons."""
-        for key, line in list(self._untold.items()):
-            while line.parked and line.fresh:
-                uid = line.fresh.pop().uid
-                if line.reasons is not None and is_pending(self._state, uid):
-                    yield self._state.pods[uid], line.reasons
+        for key in list(self._untold):
+            line = self._lines.get(key)
+            while line is not None and line.reasons is not None and line.fresh:
+                turn, _ = line.fresh.popitem()
+                if still_waits(self._state, turn):
+                    yield self._state.pods[turn.uid], line.reasons
             del self._untold[key]
 
     def next_line(self) -> Line | None:
