@@ -1,0 +1,51 @@
+"""Builders of devices and nodes, so that a test says only what it is about.
+
+Every default is a real card: an A100 of 80 GB shared by HAMi-core, ten slots.
+"""
+
+from typing import Any
+
+from apportion_schemas import Device, Host, NodeObserved, NodeReported
+
+A100_80 = "NVIDIA A100-SXM4-80GB"
+A100_40 = "NVIDIA A100-SXM4-40GB"
+A30 = "NVIDIA A30"
+V100 = "Tesla V100-SXM2-32GB"
+T4 = "Tesla T4"
+MEMORY_MIB = {A100_80: 81920, A100_40: 40960, A30: 24576, V100: 32768, T4: 15360}
+ROOMY = Host(cpu_milli=256_000, memory_mib=2_000_000, pods=250)
+
+
+def gpu(name: str = "g0", **fields: Any) -> Device:
+    """A GPU; the index is the number at the end of its name unless given, as in `g3`."""
+    model = fields.setdefault("model", A100_80)
+    memory_mib = fields.setdefault("memory_mib", MEMORY_MIB.get(model, 81920))
+    digits = name[len(name.rstrip("0123456789")) :]
+    fields.setdefault("index", int(digits or 0) % 64)
+    fields.setdefault("physical_memory_mib", memory_mib)
+    fields.setdefault("family", "nvidia")
+    return Device(id=name, **fields)
+
+
+def npu(name: str = "npu0", *, family: str = "ascend310p", **fields: Any) -> Device:
+    """An Ascend device that is cut by templates: a 310P3 unless another family is named."""
+    fields.setdefault("model", "Ascend310P3")
+    fields.setdefault("memory_mib", 21527)
+    fields.setdefault("cores", 8)
+    return gpu(name, family=family, mode="vnpu", slots=7, **fields)
+
+
+def node(name: str = "n1", *devices: Device, host: Host = ROOMY) -> NodeReported:
+    """The report of a node with these devices."""
+    return NodeReported(node=name, devices=devices, host=host)
+
+
+def rack(name: str = "n1", count: int = 8, **fields: Any) -> NodeReported:
+    """The report of a node with `count` equal GPUs, named `<node>-g0` and so on."""
+    return node(name, *(gpu(f"{name}-g{index}", **fields) for index in range(count)))
+
+
+def observed(name: str = "n1", **fields: Any) -> NodeObserved:
+    """What Kubernetes says of a node: ready and roomy unless told otherwise."""
+    defaults = {"ready": True, "cpu_milli": 256_000, "memory_mib": 2_000_000, "pods": 250}
+    return NodeObserved(node=name, **(defaults | fields))

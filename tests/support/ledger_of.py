@@ -1,0 +1,177 @@
+"""A ledger in memory: events played into a state with the real fold, decisions of the real engine.
+
+    Ledger().report(rack("n1", 2)).submit(pod("p1", ask(4096))).decide()
+
+Invariant: what is played must be taken, unless the test says `contradict`; after every event the
+state obeys `invariants.violations`.
+"""
+
+from typing import Self
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.invariants import violations
+from apportion.core.ledger.state import DeviceState, NodeState, PodState, State
+from apportion.core.placement.engine import Decision, Engine
+from apportion_schemas import (
+    Event,
+    PlacementVoided,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    PodRefused,
+    RefusalCode,
+    Share,
+    SharesAllocated,
+)
+from apportion_schemas.quantities import Payload
+
+TIME = "2026-01-01T00:00:00.000000Z"
+
+
+def event_of(data: Payload) -> Event:
+    """An event around the payload."""
+    return Event(id="e", source="test", time=TIME, data=data)
+
+
+class Ledger:
+    """The events of one test in order, the state that they fold to, and one engine over it."""
+
+    def __init__(self, *payloads: Payload) -> None:
+        self.state = State()
+        self.engine = Engine(self.state)
+        self.events: list[Payload] = []
+        self.play(*payloads)
+
+    def take(self, data: Payload) -> Change:
+        """Fold one event, whatever becomes of it."""
+        self.events.append(data)
+        change = fold.apply(self.state, self.state.revision + 1, event_of(data))
+        self.engine.observe(change)
+        broken = violations(self.state)
+        assert not broken, f"after {data}: {broken}"
+        return change
+
+    def play(self, *payloads: Payload) -> Self:
+        """Fold events that must be taken."""
+        for data in payloads:
+            change = self.take(data)
+            assert not change.refused, f"{data} was refused: {change.refused}"
+        return self
+
+    report = submit = play
+
+    def contradict(self, data: Payload) -> str:
+        """Fold an event that must be refused, and return why; all but the record stays as it was.
+
+        A placement that is refused uses up its attempt, which is checked where it matters.
+        """
+        before = _facts(self.state)
+        refused = self.take(data).refused
+        assert refused, f"{data} was taken"
+        assert self.state.refused_events[-1].reason == refused
+        assert self.state.refused_events[-1].revision == self.state.revision
+        if not isinstance(data, PodPlaced):
+            assert _facts(self.state) == before
+        return refused
+
+    def gone(self, *uids: str) -> Self:
+        """These pods ended."""
+        return self.play(*(PodGone(uid=uid) for uid in uids))
+
+    def bound(self, uid: str) -> Self:
+        """The pod is bound where it was placed."""
+        at = self.placement(uid)
+        return self.play(PodBound(pod=uid, node=at.node, attempt=at.attempt))
+
+    def allocated(self, uid: str) -> Self:
+        """The pod's containers have their shares."""
+        at = self.placement(uid)
+        ids = tuple(share.device for share in at.shares)
+        return self.play(SharesAllocated(pod=uid, node=at.node, attempt=at.attempt, devices=ids))
+
+    def voided(self, uid: str, reason: str = "test") -> Self:
+        """The pod's placement came to nothing."""
+        at = self.placement(uid)
+        return self.play(PlacementVoided(pod=uid, node=at.node, attempt=at.attempt, reason=reason))
+
+    def decide(self, *, events_max: int = 256) -> list[Payload]:
+        """One decision, folded; returns its events."""
+        events: list[Payload] = [*self.engine.decide(events_max=events_max).events]
+        self.play(*events)
+        return events
+
+    def settle(self) -> Self:
+        """Decide and fold until nothing is left to say."""
+        for _ in range(1000):
+            if not self.decide():
+                return self
+        raise AssertionError("the engine never falls silent")
+
+    def consider(self) -> Decision:
+        """A decision that never comes into the ledger, of an engine that is new to the state."""
+        return Engine(self.state).decide()
+
+    def pod(self, uid: str) -> PodState:
+        """A live pod."""
+        return self.state.pods[uid]
+
+    def node(self, name: str = "n1") -> NodeState:
+        """A node."""
+        return self.state.nodes[name]
+
+    def device(self, name: str) -> DeviceState:
+        """A device."""
+        return self.node(self.state.node_of_device[name]).by_id[name]
+
+    def placement(self, uid: str) -> PodPlaced:
+        """The placement of a pod that has one."""
+        found = self.state.pods[uid].placement
+        assert found is not None, f"pod {uid} has no place: {self.state.pods[uid].refusal}"
+        return found
+
+    def where(self, uid: str) -> str:
+        """The node of a pod; empty while it has none."""
+        found = self.state.pods[uid].placement
+        return found.node if found else ""
+
+    def shares(self, uid: str) -> tuple[Share, ...]:
+        """What a pod holds."""
+        return self.placement(uid).shares
+
+    def devices(self, uid: str) -> list[str]:
+        """The devices that a pod holds, in the order of its shares."""
+        return [share.device for share in self.shares(uid)]
+
+    def refusal(self, uid: str) -> PodRefused:
+        """Why a pod has no place."""
+        found = self.state.pods[uid].refusal
+        assert found is not None, f"pod {uid} has not been refused"
+        return found
+
+    def reasons(self, uid: str) -> dict[RefusalCode, int]:
+        """Nodes per reason for a refused pod."""
+        return self.refusal(uid).reasons
+
+    def digest(self) -> str:
+        """The digest of the state."""
+        return digest(self.state)
+
+
+def replayed(*payloads: Payload) -> State:
+    """The state that these events fold to, refused ones among them, without any engine."""
+    state = State()
+    for revision, data in enumerate(payloads, 1):
+        fold.apply(state, revision, event_of(data))
+    return state
+
+
+def _facts(state: State) -> str:
+    """The digest of the state without the record of what was refused and at which revision."""
+    kept = (state.revision, state.refused_count, state.refused_events)
+    state.revision, state.refused_count, state.refused_events = 0, 0, []
+    try:
+        return digest(state)
+    finally:
+        state.revision, state.refused_count, state.refused_events = kept
