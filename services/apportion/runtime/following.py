@@ -207,7 +207,7 @@ class Follower:
         state = info.state
         if state.last_seq < self._position:
             raise LedgerHole("its end moved back", self._position, state.last_seq)
-        if state.messages and state.first_seq > self._position + 1:
+        if state.last_seq > self._position and state.first_seq > self._position + 1:
             raise LedgerHole("its beginning is gone", self._position + 1, state.first_seq)
 
     async def _receive(self, message: Message) -> None:

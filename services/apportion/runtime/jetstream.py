@@ -12,43 +12,31 @@ import contextlib
 import itertools
 import random
 import re
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 
-from apportion.runtime import following, stream, work_queue
-from apportion.runtime.appending import Appender
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.ledger import (
-    ALL_SUBJECTS,
-    Draft,
-    DuplicateRefused,
-    FenceRefused,
-    Handler,
-    LedgerError,
-    LedgerFull,
-    LedgerUnavailable,
-    NotPermitted,
-    OutcomeUnknown,
-    Record,
-    ServerTooOld,
-    Subscription,
-    WorkQueue,
-)
+from apportion.runtime import stream
+from apportion.runtime.ledger import LedgerUnavailable, NotPermitted, ServerTooOld
+from apportion.runtime.ledger_on_wire import AppendWatch, JetStreamLedger, unwatched
 from apportion.runtime.logs import get_logger
 from apportion.runtime.wire import LostReply, Message, Receiver, Unsubscribe
+
+__all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream", "shown"]
 
 CONNECT_TIMEOUT_S = 10.0
 ACK_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 RECONNECT_MAX_S = 1.0
 PING_INTERVAL_S = 5
-OLDEST_SERVER = (2, 12)
+OLDEST_SERVER = (2, 12, 0)
+FIXED_SERVER = (2, 14, 0)
+FIXED_2_12 = (2, 12, 7)
+"""From these on, every security fix that was published by the middle of 2026 is in."""
 PENDING_MESSAGES = 1 << 20
 PENDING_BYTES = 256 << 20
 
@@ -84,7 +72,7 @@ class Connection:
         self._client = Client()
         self._up = asyncio.Event()
         self._closed = False
-        self._refused: LedgerError | None = None
+        self._refused = asyncio.Event()
         self._last_error = "no server answered"
         self._waiting: dict[str, _Waiting] = {}
         self._tokens = itertools.count(1)
@@ -94,31 +82,14 @@ class Connection:
 
     async def open(self, url: str, *, name: str, timeout_s: float) -> None:
         """Connect. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
-        refused = asyncio.get_running_loop().create_future()
-        self._on_refused = refused
-        connecting = asyncio.ensure_future(
-            self._client.connect(
-                servers=[part.strip() for part in url.split(",")],
-                name=name,
-                error_cb=self._error,
-                disconnected_cb=self._down,
-                reconnected_cb=self._again,
-                closed_cb=self._gone,
-                connect_timeout=2,
-                reconnect_time_wait=0.2,  # type: ignore[arg-type] # a float works and is documented
-                max_reconnect_attempts=-1,
-                reconnect_to_server_handler=_choose_server,
-                ping_interval=PING_INTERVAL_S,
-                max_outstanding_pings=2,
-                inbox_prefix=f"_INBOX_{self._user}" if self._user else "_INBOX",
-            )
-        )
+        connecting = asyncio.ensure_future(self._connect(url, name))
+        refused = asyncio.ensure_future(self._refused.wait())
         try:
             await asyncio.wait(
                 {connecting, refused}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if self._refused is not None:
-                raise self._refused
+            if self._refused.is_set():
+                raise self._wrong_user()
             if not connecting.done():
                 raise LedgerUnavailable(
                     f"no connection to {self._url} within {timeout_s:g} s ({self._last_error}); "
@@ -130,13 +101,28 @@ class Connection:
         finally:
             connecting.cancel()
             refused.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
-            if not self._client.is_connected:
-                await self._close_client()
-        _check_version(self._client)
+            await asyncio.gather(connecting, refused, return_exceptions=True)
+        check_version(self._client)
         self._up.set()
         self._inbox = self._client.new_inbox()
         await self._client.subscribe(f"{self._inbox}.*", cb=self._reply_arrived)
+
+    async def _connect(self, url: str, name: str) -> None:
+        await self._client.connect(
+            servers=[part.strip() for part in url.split(",")],
+            name=name,
+            error_cb=self._error,
+            disconnected_cb=self._down,
+            reconnected_cb=self._again,
+            closed_cb=self._gone,
+            connect_timeout=2,
+            reconnect_time_wait=0.2,  # type: ignore[arg-type] # a float works and is documented
+            max_reconnect_attempts=-1,
+            reconnect_to_server_handler=_choose_server,
+            ping_interval=PING_INTERVAL_S,
+            max_outstanding_pings=2,
+            inbox_prefix=f"_INBOX_{self._user}" if self._user else "_INBOX",
+        )
 
     @property
     def connected(self) -> bool:
@@ -201,12 +187,11 @@ class Connection:
             )
         return message
 
-    async def subscribe(self, subject: str, receive: Receiver, *, queue: str = "") -> Unsubscribe:
+    async def subscribe(self, subject: str, receive: Receiver) -> Unsubscribe:
         """See wire.Wire."""
         try:
             subscription = await self._client.subscribe(
                 subject,
-                queue=queue,
                 cb=receive,
                 pending_msgs_limit=PENDING_MESSAGES,
                 pending_bytes_limit=PENDING_BYTES,
@@ -279,7 +264,7 @@ class Connection:
         violation = _VIOLATION.search(text)
         if violation is None:
             if "authorization violation" in text.lower():
-                self._refuse_user()
+                self._refused.set()
             return
         # The client library hands errors over in lower case.
         verb, subject = violation.group(1).lower(), violation.group(2).lower()
@@ -291,13 +276,11 @@ class Connection:
                 if forbidden.lower() == subject and not waiting.reply.done():
                     waiting.reply.set_exception(self._not_permitted("send to", forbidden))
 
-    def _refuse_user(self) -> None:
-        self._refused = NotPermitted(
+    def _wrong_user(self) -> NotPermitted:
+        return NotPermitted(
             f"{self._url} refuses user {self._user!r}: user or password is wrong; "
             "check the user and password in APPORTION_NATS_URL"
         )
-        if not self._on_refused.done():
-            self._on_refused.set_result(None)
 
     def _not_permitted(self, verb: str, subject: str) -> NotPermitted:
         return NotPermitted(
@@ -318,134 +301,22 @@ def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, f
     return server, random.uniform(longest_s / 2, longest_s)  # noqa: S311 - jitter
 
 
-def _check_version(client: Client) -> None:
+def check_version(client: Client) -> None:
+    """Raise ServerTooOld below OLDEST_SERVER; warn where security fixes are missing."""
     found = client.connected_server_version
     try:
-        version = (found.major, found.minor)
+        version = (found.major, found.minor, found.patch)
     except ValueError:
         return  # a development build that names no version; the stream check decides
+    text = ".".join(map(str, version))
     if version < OLDEST_SERVER:
-        raise ServerTooOld(f"{found.major}.{found.minor}.{found.patch}")
-
-
-AppendWatch = Callable[[str, int, float], None]
-"""Told of each append: outcome, number of drafts, seconds. Metrics.appended is one."""
-
-_OUTCOMES: dict[type[LedgerError], str] = {
-    FenceRefused: "fence",
-    DuplicateRefused: "duplicate",
-    OutcomeUnknown: "unknown",
-    LedgerUnavailable: "unavailable",
-    LedgerFull: "full",
-}
-
-
-def _unwatched(_outcome: str, _drafts: int, _seconds: float) -> None:
-    """Nobody wants to know."""
-
-
-class JetStreamLedger:
-    """See ledger.Ledger; as `async with` it closes at the end."""
-
-    def __init__(self, wire: Connection, *, ack_timeout_s: float, watch: AppendWatch) -> None:
-        self._wire = wire
-        self._watch = watch
-        self._clock = SystemClock()
-        self._appender = Appender(wire, ack_timeout_s=ack_timeout_s)
-        self._followers: list[following.Follower] = []
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    @property
-    def wire(self) -> Connection:
-        """The connection, for the stream's own set-up."""
-        return self._wire
-
-    @property
-    def connected(self) -> bool:
-        """Whether the server can be reached at the moment."""
-        return self._wire.connected
-
-    async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See ledger.Ledger."""
-        began = self._clock.monotonic()
-        outcome = "ok"
-        try:
-            return await self._appender.append(drafts)
-        except LedgerError as failure:
-            outcome = _OUTCOMES.get(type(failure), "refused")
-            raise
-        finally:
-            self._watch(outcome, len(drafts), self._clock.monotonic() - began)
-
-    async def follow(
-        self,
-        deliver: Callable[[Record], None],
-        *,
-        start: int = 1,
-        subjects: Sequence[str] = (ALL_SUBJECTS,),
-    ) -> Subscription:
-        """See ledger.Ledger. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
-        follower = await following.follow(self._wire, deliver, start=start, subjects=subjects)
-        self._followers.append(follower)
-        return follower
-
-    async def last_revision(self) -> int:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
-        return (await stream.read_info(self._wire)).state.last_seq
-
-    async def last_on_subject(self, subject: str) -> int:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
-        return await self._appender.last_on_subject(subject)
-
-    async def work_queue(
-        self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
-    ) -> WorkQueue:
-        """See ledger.Ledger. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
-        return await work_queue.open_queue(
-            self._wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
+        raise ServerTooOld(text)
+    if version < FIXED_SERVER and not FIXED_2_12 <= version < (2, 13, 0):
+        _log.warning(
+            "nats-server lacks security fixes, upgrade it",
+            found=text,
+            recommended=ServerTooOld.recommended,
         )
-
-    async def publish(self, subject: str, payload: bytes) -> None:
-        """See ledger.Ledger. Raises LedgerUnavailable."""
-        await self._wire.publish(subject, payload, headers={})
-
-    async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
-        """See ledger.Ledger."""
-        try:
-            reply = await self._wire.request(subject, payload, timeout_s=timeout_s, headers={})
-        except LostReply as lost:
-            raise LedgerUnavailable(f"no reply to {subject}: {lost}") from lost
-        return reply.data
-
-    async def serve(self, subject: str, handler: Handler) -> None:
-        """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
-
-        async def receive(message: Message) -> None:
-            try:
-                answer = await handler(message.subject, message.data)
-                if answer is not None and message.reply:
-                    await self._wire.publish(message.reply, answer, headers={})
-            except Exception:  # noqa: BLE001
-                # One bad message must not end the serving of the next.
-                _log.exception("could not answer a message", subject=message.subject)
-
-        await self._wire.subscribe(subject, receive)
-
-    async def close(self) -> None:
-        """See ledger.Ledger."""
-        for follower in self._followers:
-            await follower.stop()
-        await self._wire.close()
 
 
 async def connect(
@@ -454,7 +325,7 @@ async def connect(
     name: str,
     timeout_s: float = CONNECT_TIMEOUT_S,
     ack_timeout_s: float = ACK_TIMEOUT_S,
-    watch: AppendWatch = _unwatched,
+    watch: AppendWatch = unwatched,
 ) -> JetStreamLedger:
     """A ledger on the server at `url` (`nats://user:password@host:port`, several by comma).
 

@@ -43,35 +43,21 @@ def configure_logs(
     clock: Clock | None = None,
 ) -> None:
     """Send all logs of this process to `stream` (stderr), each line marked with `service`."""
-    read_clock = clock or SystemClock()
-
-    def stamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        event["time"] = rfc3339(read_clock.now())
-        event["service"] = service
-        return event
-
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        stamp,
-        structlog.processors.StackInfoRenderer(),
-        structlog.processors.format_exc_info,
-    ]
+    sink = stream or sys.stderr
+    shared = _shared(service, clock or SystemClock())
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(sink)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                _renderer(form, stream or sys.stderr),
+                _renderer(form, sink),
             ],
         )
     )
@@ -80,6 +66,25 @@ def configure_logs(
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _shared(service: str, clock: Clock) -> list[Processor]:
+    """What every line goes through, ours and that of other libraries."""
+
+    def stamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event["time"] = rfc3339(clock.now())
+        event["service"] = service
+        return event
+
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        stamp,
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
 
 
 def _renderer(form: LogFormat, stream: TextIO) -> Processor:

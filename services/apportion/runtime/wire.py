@@ -75,6 +75,9 @@ class Wire(Protocol):
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` after each reconnection until the returned function is called."""
 
+    async def close(self) -> None:
+        """Leave. Requests under way end as LostReply."""
+
 
 class ApiError(msgspec.Struct, frozen=True):
     """How the server says no."""

@@ -1,21 +1,23 @@
 """Connecting: a clear error for each way it can fail, and no password in any of them."""
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from apportion.runtime.jetstream import connect
 from apportion.runtime.ledger import LedgerUnavailable, NotPermitted, ServerTooOld
 from tests.support.nats import Bus, draft
 
 
-@pytest.fixture
-async def old_server() -> AsyncIterator[int]:
-    """Something that greets as nats-server 2.10.22 does."""
-    greeting = {"server_id": "old", "version": "2.10.22", "max_payload": 1048576, "headers": True}
+@contextlib.asynccontextmanager
+async def _greeting_as(version: str) -> AsyncIterator[str]:
+    """The URL of something that greets as nats-server of this version does."""
+    greeting = {"server_id": "x", "version": version, "max_payload": 1048576, "headers": True}
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"INFO " + json.dumps(greeting).encode() + b"\r\n")
@@ -25,15 +27,40 @@ async def old_server() -> AsyncIterator[int]:
         writer.close()
 
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
-    yield server.sockets[0].getsockname()[1]
+    yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
 
 
-async def test_a_server_without_atomic_batches_is_refused_with_its_version(old_server: int) -> None:
+@pytest.mark.parametrize("version", ["2.10.22", "2.11.16", "1.4.1"])
+async def test_a_server_without_atomic_batches_is_refused_with_its_version(version: str) -> None:
     """Found, needed and recommended versions are all in the sentence."""
-    with pytest.raises(ServerTooOld, match=r"2\.10\.22 is too old: 2\.12 is needed") as old:
-        await connect(f"nats://127.0.0.1:{old_server}", name="test")
-    assert old.value.found == "2.10.22"
+    async with _greeting_as(version) as url:
+        with pytest.raises(ServerTooOld, match=r"is too old: 2\.12 is needed .* 2\.14") as old:
+            await connect(url, name="test")
+    assert old.value.found == version
+
+
+@pytest.mark.parametrize(
+    ("version", "warned"),
+    [
+        ("2.12.0", True),
+        ("2.12.6", True),
+        ("2.12.7", False),
+        ("2.13.1", True),
+        ("2.14.0", False),
+        ("2.15.1", False),
+        ("3.0.0", False),
+        ("dev", False),
+    ],
+)
+async def test_a_server_without_security_fixes_is_used_with_a_warning(
+    version: str, *, warned: bool
+) -> None:
+    """It works, and whoever runs it is told to upgrade."""
+    async with _greeting_as(version) as url:
+        with capture_logs() as lines:
+            await (await connect(url, name="test")).close()
+    assert ["lacks security fixes" in str(line["event"]) for line in lines] == [True] * warned
 
 
 async def test_nobody_listening_is_said_in_time_and_without_the_password() -> None:

@@ -1,6 +1,7 @@
 """Following: every record once and in order, through crashes; and no hole passed over."""
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from apportion.runtime import following as runtime_following
 from apportion.runtime.jetstream import JetStreamLedger, connect
 from apportion.runtime.ledger import (
     LedgerHole,
@@ -130,18 +132,6 @@ async def test_a_connection_cut_in_the_middle_costs_no_record(bus: Bus, proxy: P
     assert seen == list(range(1, 1201))
 
 
-async def test_a_silent_connection_is_replaced(bus: Bus, proxy: Proxy) -> None:
-    """A server that no longer talks to us, though connected, does not freeze the reader."""
-    writer = await bus.connect()
-    ledger = await bus.connect(port=proxy.port)
-    following = await ledger.follow(ignore)
-    await following.caught_up()
-    proxy.mute()
-    await writer.append([draft()])
-    await proxy.cut()
-    await _at(following, 1)
-
-
 async def test_an_error_of_the_reader_ends_its_following_and_is_handed_over(bus: Bus) -> None:
     """A fold that halts is told to whoever joins, and gets nothing more."""
     ledger = await bus.connect()
@@ -195,6 +185,23 @@ async def _stream_of(server: PlainServer, events: int, **config: object) -> JetS
     return ledger
 
 
+async def test_a_consumer_that_vanished_is_replaced(
+    plain: PlainServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connected, but nothing comes any more, not even heartbeats: the reader begins again."""
+    monkeypatch.setattr(runtime_following, "SILENCE_S", 1.5)
+    ledger = await _stream_of(plain, 3)
+    seen: list[int] = []
+    following = await ledger.follow(lambda record: seen.append(record.revision))
+    await following.caught_up()
+    (name,) = json.loads(await call_api(ledger.wire, f"CONSUMER.NAMES.{STREAM}"))["consumers"]
+    await call_api(ledger.wire, f"CONSUMER.DELETE.{STREAM}.{name}")
+    await ledger.append([draft()])
+    await _at(following, 4)
+    assert seen == [1, 2, 3, 4]
+    await ledger.close()
+
+
 async def test_a_record_missing_in_the_middle_is_a_hole(plain: PlainServer) -> None:
     """A deleted event stops every reader of the whole ledger at the place where it was."""
     ledger = await _stream_of(plain, 5)
@@ -215,6 +222,16 @@ async def test_a_missing_beginning_is_a_hole(plain: PlainServer) -> None:
     assert (hole.value.expected, hole.value.found) == (1, 4)
     following = await ledger.follow(ignore, start=4)
     await following.caught_up()
+    await ledger.close()
+
+
+async def test_a_purged_ledger_is_a_hole_and_not_an_empty_one(plain: PlainServer) -> None:
+    """Nothing there is something else than nothing ever written."""
+    ledger = await _stream_of(plain, 5)
+    await call_api(ledger.wire, f"STREAM.PURGE.{STREAM}")
+    with pytest.raises(LedgerHole) as hole:
+        await ledger.follow(ignore)
+    assert (hole.value.expected, hole.value.found) == (1, 6)
     await ledger.close()
 
 

@@ -182,6 +182,18 @@ async def test_a_reader_cannot_have_the_server_write_to_the_ledger(bus: Bus) -> 
     assert b"cycle" in reply
 
 
+async def test_the_binders_queue_cannot_be_changed_under_another_name(bus: Bus) -> None:
+    """A consumer named one way in the subject and another in the body is refused."""
+    binder, auditor = await bus.connect("binder"), await bus.connect("auditor")
+    subjects = ["apportion.v1.placement.*"]
+    await binder.work_queue("binder", subjects, ack_wait_s=30, max_in_flight=10)
+    config = b'{"durable_name":"binder","name":"binder","ack_policy":"explicit","ack_wait":1}'
+    body = b'{"stream_name":"APPORTION","config":' + config + b"}"
+    reply = await auditor.request(f"$JS.API.CONSUMER.CREATE.{STREAM}.mine", body, 5)
+    assert b'"error"' in reply
+    await binder.work_queue("binder", subjects, ack_wait_s=30, max_in_flight=10)
+
+
 async def test_a_rollup_header_is_refused(bus: Bus) -> None:
     """Even the owner of a subject cannot make the stream drop what was on it."""
     ledger = await bus.connect("watcher")
