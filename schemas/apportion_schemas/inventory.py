@@ -41,7 +41,7 @@ class Device(Payload, frozen=True):
     memory_mib: MemoryMib
     physical_memory_mib: MemoryMib
     cores: Cores = 100
-    slots: Annotated[int, Meta(ge=1, le=1000)] = 10
+    slots: Annotated[int, Meta(ge=1, le=250)] = 10
     mode: Mode = "hami-core"
     numa: Annotated[int, Meta(ge=0, le=1023)] | None = None
     nvlink_lanes: dict[Name, Count] = {}

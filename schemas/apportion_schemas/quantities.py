@@ -20,8 +20,8 @@ Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 Key = Annotated[str, Meta(max_length=316)]  # prefix/name of a label: 253 + 1 + 62
 MemoryMib = Annotated[int, Meta(ge=0, le=MEMORY_MIB_MAX)]
-HostMemoryMib = Annotated[int, Meta(ge=0, le=1 << 30)]
-CpuMilli = Annotated[int, Meta(ge=0, le=10_000_000)]
+HostMemoryMib = Annotated[int, Meta(ge=0, le=1 << 25)]  # 32 TiB on one node
+CpuMilli = Annotated[int, Meta(ge=0, le=1_000_000)]  # 1,000 CPUs of one node
 Cores = Annotated[int, Meta(ge=0, le=10_000)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]

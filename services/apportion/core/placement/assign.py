@@ -18,8 +18,6 @@ from apportion.core.placement.columns import Columns
 from apportion_schemas import Ask, MigInstance, Share
 
 Order = Callable[[DeviceState], tuple[Any, ...]]
-Offer = tuple[DeviceState, int, int]
-"""A device with its kind and what the ask needs of it, packed."""
 
 
 def assign(
@@ -49,14 +47,14 @@ def _assign(
 ) -> tuple[Share, ...] | None:
     asks = class_.asks
     if len(asks) == 1:
-        found = _choose(asks[0], _offers(asks[0], columns, row, chosen), order)
-        return tuple(share for _, share in found) if found is not None else None
+        found = _choose(asks[0], columns, row, chosen, order)
+        return tuple([share for _, share in found]) if found is not None else None
     charged: list[tuple[DeviceState, Share]] = []
     shares: dict[int, list[Share]] = {}
     try:
         for position in sorted(range(len(asks)), key=lambda at: _hardness(asks[at].ask, at)):
             ask = asks[position]
-            found = _choose(ask, _offers(ask, columns, row, chosen), order)
+            found = _choose(ask, columns, row, chosen, order)
             if found is None:
                 return None
             for state, share in found:
@@ -67,12 +65,6 @@ def _assign(
         for state, share in reversed(charged):
             release(state, share)
     return tuple(share for position in sorted(shares) for share in shares[position])
-
-
-def _offers(ask: AskColumns, columns: Columns, row: int, chosen: list[int]) -> list[Offer]:
-    devices = columns.nodes[row].devices
-    kinds, needs = columns.kind[row].tolist(), ask.need[row].tolist()
-    return [(devices[at], kinds[at], needs[at]) for at in chosen]
 
 
 def _hardness(ask: Ask, position: int) -> tuple[bool, int, int, int, int]:
@@ -86,16 +78,21 @@ def _hardness(ask: Ask, position: int) -> tuple[bool, int, int, int, int]:
 
 
 def _choose(
-    ask: AskColumns, offers: list[Offer], order: Order
+    ask: AskColumns, columns: Columns, row: int, chosen: list[int], order: Order
 ) -> list[tuple[DeviceState, Share]] | None:
-    guards, demands = packed.GUARDS, ask.demands
+    guards, demands, needs = packed.GUARDS, ask.demands, ask.needs
+    devices = columns.nodes[row].devices
+    kinds = columns.kind[row, 1:].tolist()
+    elsewhere = ask.elsewhere[row, 1:].tolist() if ask.elsewhere is not None else None
     fitting: list[tuple[tuple[Any, ...], int, DeviceState, Demand]] = []
-    for position, (state, kind, need) in enumerate(offers):
-        if ((packed.free_amounts(state) | guards) - need) & guards != guards:
+    for at in chosen:
+        state, wanted = devices[at], demands[kinds[at]]
+        if not isinstance(wanted, Demand) or (elsewhere is not None and elsewhere[at]):
             continue
-        wanted = demands[kind]
-        if isinstance(wanted, Demand) and (wanted.profile is None or _start(wanted, state) >= 0):
-            fitting.append((order(state), position, state, wanted))
+        if (packed.free_amounts(state) - needs[kinds[at]]) & guards != guards:
+            continue
+        if wanted.profile is None or _start(wanted, state) >= 0:
+            fitting.append((order(state), at, state, wanted))
     count = ask.ask.count
     if len(fitting) < count:
         return None

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement import packed
-from apportion.core.placement.columns import POINTS, Columns, Rows
+from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS, Columns, Rows
 from apportion.core.placement.filters import FITS, RANK, refused_kind, standing_refusal
+from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import nodes as node_filters
 from apportion.core.placement.scores import NODE_SCORES
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
@@ -26,56 +27,70 @@ from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
 REFUSED: Final = -1
 SLICE_STATES: Final = 256  # every mask of a card's eight memory slices
 EVERY_ROW: Final = slice(None)
+_GUARDS: Final = np.int64(packed.GUARDS)
+_REFUSED: Final = np.int32(REFUSED)
 
 
 class AskColumns:
-    """One ask against every device: what must be free there, and where it can never be met.
+    """One ask against every kind of device: what must be free there, and where it never fits.
 
-    `demands`, `need_of_kind` and `instance_fits` have an entry for each kind of device; `need` is
-    for each device what must be free, packed, or `NEVER`.
+    `demands`, `needs` and `instance_fits` have an entry for each kind; a need is packed, `NEVER`
+    where a device rule refuses the kind. `elsewhere` marks the devices that the pod's uuids and
+    indexes leave out, None where it names none.
     """
 
-    def __init__(self, ask: Ask, shape: Shape) -> None:
+    def __init__(self, ask: Ask, constraints: DeviceConstraints) -> None:
         self.ask = ask
-        self.constraints = shape.devices
-        self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE]
-        self.need_of_kind = np.array([packed.NEVER], np.int64)
-        self.instance_fits = np.ones((1, SLICE_STATES), np.bool_)
+        self.constraints = constraints
+        self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
+        self.needs: list[int] = [packed.NEVER] * FIRST_KIND
+        self._need = np.array(self.needs, np.int64)
+        self.instance_fits = np.ones((FIRST_KIND, SLICE_STATES), np.bool_)
         self.cuts_instances = False
-        self.need = np.zeros((0, 0), np.int64)
+        self.elsewhere: NDArray[np.bool_] | None = None
 
     def rebuild(self, columns: Columns, rows: Rows | slice) -> None:
-        """Work out the standing needs of these rows again."""
-        for device in columns.kinds[len(self.demands) - 1 :]:
+        """Work out again what stands for these rows until their nodes are reported anew."""
+        for device in columns.kinds[len(self.demands) - FIRST_KIND :]:
             self._learn(device)
-        if self.need.shape != columns.kind.shape:
-            self.need = np.empty(columns.kind.shape, np.int64)
-        need = self.need_of_kind[columns.kind[rows]]
-        indexes = self.constraints.indexes
-        if indexes:
-            need[~np.isin(columns.index[rows], indexes)] = packed.NEVER
-        if self.constraints.use_ids or self.constraints.nouse_ids:
-            self._exclude_ids(columns, rows, need)
-        self.need[rows] = need
+        wants = self.constraints
+        if wants.indexes or wants.use_ids or wants.nouse_ids:
+            if self.elsewhere is None or self.elsewhere.shape != columns.kind.shape:
+                self.elsewhere = np.zeros(columns.kind.shape, np.bool_)
+            for row in np.arange(len(columns.nodes))[rows].tolist():
+                self.elsewhere[row, 1:] = True
+                for at, state in enumerate(columns.nodes[row].devices, 1):
+                    device = state.device
+                    there = device_rules.uuid(self.ask, wants, device)
+                    there = there and device_rules.index(self.ask, wants, device)
+                    self.elsewhere[row, at] = not there
 
     def fits(
-        self, columns: Columns, rows: Rows | slice, free: NDArray[np.int64]
+        self,
+        columns: Columns,
+        rows: Rows | slice,
+        free: NDArray[np.int64],
+        kind: NDArray[np.int32],
     ) -> NDArray[np.bool_]:
-        """Which of these rows have enough devices; `free` is their free amounts with guards set."""
-        enough = (free - self.need[rows]) & packed.GUARDS == packed.GUARDS
+        """Which of these rows have enough devices; `free` and `kind` are the rows' own."""
+        enough = ((free - self._need[kind]) & _GUARDS) == _GUARDS
         if self.cuts_instances:
-            enough &= self.instance_fits[columns.kind[rows], columns.slices[rows]]
+            enough &= self.instance_fits[kind, columns.slices[rows]]
+        if self.elsewhere is not None:
+            enough &= ~self.elsewhere[rows]
         fit: NDArray[np.bool_]
-        fit = enough.any(1) if self.ask.count == 1 else enough.sum(1) >= self.ask.count
+        if self.ask.count == 1:
+            fit = np.bitwise_or.reduce(enough, 1)
+        else:
+            fit = enough.sum(1) >= self.ask.count
         return fit
 
     def _learn(self, device: Device) -> None:
-        anywhere = self.constraints
-        code = refused_kind(self.ask, _without_places(anywhere), device)
-        known = code or demand(self.ask, device)
+        anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
+        known = refused_kind(self.ask, anywhere, device) or demand(self.ask, device)
         need, fits = packed.NEVER, np.ones((1, SLICE_STATES), np.bool_)
         if isinstance(known, Demand):
-            need = packed.device_amounts(
+            need = packed.amounts(
                 known.memory_mib,
                 known.cores_needed,
                 device.slots if known.alone else 1,
@@ -86,38 +101,41 @@ class AskColumns:
                 states = np.arange(SLICE_STATES)
                 fits[0] = np.logical_or.reduce([(states & mask) == 0 for _, mask in known.places])
         self.demands.append(known)
-        self.need_of_kind = np.append(self.need_of_kind, np.int64(need))
+        self.needs.append(need)
+        self._need = np.array(self.needs, np.int64)
         self.instance_fits = np.concatenate([self.instance_fits, fits])
-
-    def _exclude_ids(self, columns: Columns, rows: Rows | slice, need: NDArray[np.int64]) -> None:
-        constraints = self.constraints
-        wanted, unwanted = set(constraints.use_ids), set(constraints.nouse_ids)
-        chosen = np.arange(len(columns.nodes))[rows]
-        for position, row in enumerate(chosen.tolist()):
-            for column, state in enumerate(columns.nodes[row].devices):
-                name = state.device.id
-                if name in unwanted or (wanted and name not in wanted):
-                    need[position, column] = packed.NEVER
 
 
 class PlacementClass:
-    """The pods of one shape, against every node."""
+    """The pods of one shape, against every node.
+
+    `standing` is for each row the rank of the standing filter that refuses it, or `FITS`.
+    """
 
     def __init__(self, shape: Shape, node_policy: str) -> None:
         self.shape = shape
         self.node_policy = shape.node_policy or node_policy
-        self.asks = [AskColumns(ask, shape) for ask in shape.asks]
+        self.asks = [AskColumns(ask, shape.devices) for ask in shape.asks]
         self.score: NDArray[np.int32] = np.zeros(0, np.int32)
-        self.fitting = 0
-        self.collided: set[int] = set()
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.collided: set[int] = set()
         needs = shape.node
-        self._room_needed = packed.node_room(needs.cpu_milli, needs.memory_mib, 1)
-        self._need_room = np.zeros(0, np.int64)
+        self._host_need = np.int64(packed.amounts(needs.memory_mib, needs.cpu_milli, 1))
         self._preferred: NDArray[np.int32] | None = None
+        self._some_refused = False
         self._generation = -1
         self._changed_seen = 0
         self._standing_seen = 0
+
+    @property
+    def fitting(self) -> int:
+        """How many nodes could take a pod of this class."""
+        return int(np.count_nonzero(self.score != REFUSED))
+
+    @property
+    def fits_somewhere(self) -> bool:
+        """Whether any node could."""
+        return bool(len(self.score)) and int(self.score.max()) != REFUSED
 
     def refresh(self, columns: Columns) -> None:
         """Look again at what changed since the last time."""
@@ -130,17 +148,14 @@ class PlacementClass:
             self._rebuild(columns, EVERY_ROW)
             self._evaluate(columns, EVERY_ROW)
             return
-        if standing:
-            self._rebuild(columns, np.unique(np.array(standing)))
-        if changed:
-            rows = np.array(changed)
-            self._evaluate(columns, np.unique(rows) if len(changed) > len(columns.names) else rows)
+        if len(standing):
+            self._rebuild(columns, np.unique(standing))
+        if len(changed):
+            self._evaluate(columns, changed)
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""
-        if self.score[row] != REFUSED:
-            self.score[row] = REFUSED
-            self.fitting -= 1
+        self.score[row] = REFUSED
         self.collided.add(row)
 
     def best(self, count: int) -> list[tuple[int, int]]:
@@ -161,9 +176,7 @@ class PlacementClass:
     def _resize(self, rows: int) -> None:
         self.score = np.full(rows, REFUSED, np.int32)
         self.standing = np.full(rows, FITS, np.uint8)
-        self._need_room = np.zeros(rows, np.int64)
         self._preferred = np.zeros(rows, np.int32) if self.shape.node.preferred else None
-        self.fitting = 0
         self.collided.clear()
 
     def _rebuild(self, columns: Columns, rows: Rows | slice) -> None:
@@ -178,33 +191,26 @@ class PlacementClass:
             code = standing_refusal(self.shape, columns.nodes[row])
             if code is not None:
                 self.standing[row] = RANK[code]
-        refused = self.standing[rows] != FITS
-        self._need_room[rows] = np.where(refused, packed.NO_ROOM, self._room_needed)
+        self._some_refused = bool((self.standing != FITS).any())
         if self._preferred is not None:
             for row in every.tolist():
                 self._preferred[row] = _preference(self.shape, columns.nodes[row])
 
     def _evaluate(self, columns: Columns, rows: Rows | slice) -> None:
-        room = columns.room[rows] | packed.ROOM_GUARDS
-        fit = (room - self._need_room[rows]) & packed.ROOM_GUARDS == packed.ROOM_GUARDS
-        if self.asks:
-            free = columns.free[rows] | packed.GUARDS
-            for ask in self.asks:
-                fit &= ask.fits(columns, rows, free)
+        free, kind = columns.free[rows], columns.kind[rows]
+        fit = ((free[:, HOST] - self._host_need) & _GUARDS) == _GUARDS
+        for ask in self.asks:
+            fit &= ask.fits(columns, rows, free, kind)
+        if self._some_refused:
+            fit &= self.standing[rows] == FITS
         if self.shape.node.extended:
             fit &= _extended_fits(self.shape, columns, rows)
         points = NODE_SCORES[self.node_policy](columns, rows, uses_devices=bool(self.asks))
         if self._preferred is not None:
             points = (points + self._preferred[rows]) // 2
-        self.score[rows] = np.where(fit, points, REFUSED)
-        self.fitting = int(np.count_nonzero(self.score != REFUSED))
+        self.score[rows] = np.where(fit, points, _REFUSED)
         if self.collided:
             self.collided.difference_update(np.arange(len(columns.names))[rows].tolist())
-
-
-def _without_places(constraints: DeviceConstraints) -> DeviceConstraints:
-    """The constraints that a kind of device can answer: all but those on ids and indexes."""
-    return structs.replace(constraints, use_ids=(), nouse_ids=(), indexes=())
 
 
 def _preference(shape: Shape, node: NodeState) -> int:

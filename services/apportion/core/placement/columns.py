@@ -5,10 +5,9 @@ order of node names, so that a choice among equals never depends on the order in
 learnt.
 
 Invariant: after `sync`, row i says of node `names[i]` what the state says of it, and the two logs
-name every row that changed since a reader of the logs last looked.
+name every row that changed since a reader of them last looked.
 """
 
-from bisect import bisect_left
 from typing import Final
 
 import numpy as np
@@ -16,62 +15,71 @@ from numpy.typing import NDArray
 
 from apportion.core.ledger.state import DeviceState, NodeState, State
 from apportion.core.placement import packed
-from apportion_schemas import Device
+from apportion_schemas import Device, NodeObserved, NodeReported
 
 POINTS: Final = 100_000  # a score's full range: 0 to 100 in thousandths
 LOG_ROWS_MAX: Final = 1 << 16
-NO_KIND: Final = 0  # of a column beyond the node's last device
-
+HOST: Final = 0  # the column of `free` and `kind` that is the node's host; its devices follow
+NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
+FIRST_KIND: Final = 2
+OPEN, UNHEALTHY, CORDONED = 0, 1, 2
+_KEEPS_OUT: Final = ("NoSchedule", "NoExecute")
 _COLUMNS: Final = (
     "free",
     "kind",
     "index",
     "slices",
     "closed",
-    "room",
     "load",
     "host_load",
     "welcoming",
 )
-OPEN, UNHEALTHY, CORDONED = 0, 1, 2
-_KEEPS_OUT: Final = ("NoSchedule", "NoExecute")
 
 Rows = NDArray[np.int64]
+Standing = tuple[NodeReported | None, NodeObserved | None, bool, str]
+UNSEEN: Final[Standing] = (None, None, False, "unseen")
 
 
 class RowLog:
     """Rows in the order in which they changed, for readers that come at their own pace."""
 
     def __init__(self) -> None:
-        self._rows: list[int] = []
+        self._rows = np.empty(LOG_ROWS_MAX, np.int64)
+        self._count = 0
         self._start = 0
 
     @property
     def end(self) -> int:
         """The position after the newest entry."""
-        return self._start + len(self._rows)
+        return self._start + self._count
 
     def append(self, row: int) -> None:
-        """Note that the row changed."""
-        self._rows.append(row)
-        if len(self._rows) > LOG_ROWS_MAX:
-            drop = LOG_ROWS_MAX // 2
-            del self._rows[:drop]
-            self._start += drop
+        """Note that the row changed; of a full log the older half is dropped."""
+        if self._count == LOG_ROWS_MAX:
+            kept = LOG_ROWS_MAX // 2
+            self._rows[:kept] = self._rows[kept:]
+            self._start += LOG_ROWS_MAX - kept
+            self._count = kept
+        self._rows[self._count] = row
+        self._count += 1
 
-    def since(self, position: int) -> list[int] | None:
-        """The rows that changed since then, or None if the log no longer reaches so far back."""
+    def since(self, position: int) -> Rows | None:
+        """The rows that changed since then, or None if the log no longer reaches so far back.
+
+        A view, good until the next `append`; a row may come more than once.
+        """
         if position < self._start:
             return None
-        return self._rows[position - self._start :]
+        return self._rows[position - self._start : self._count]
 
 
 class Columns:
-    """Free amounts, kinds of device, room and load of every node.
+    """Free amounts, kinds of device and load of every node.
 
-    `free`, `kind`, `index`, `slices` and `closed` have a row for each node and a column for each
-    device; the others a value for each node. A `welcoming` node keeps out no pod that has no
-    wishes of its own: present, ready, not cordoned, without taints.
+    `free`, `kind`, `index`, `slices` and `closed` have a row for each node; their column 0 is the
+    host, the others its devices in order. `free` is packed, with its guards set. The other columns
+    have one value for each node: `load` of the devices and `host_load` in `POINTS`; a `welcoming`
+    node keeps out no pod that has no wishes of its own: present, ready, not cordoned, no taints.
     """
 
     def __init__(self, state: State) -> None:
@@ -80,8 +88,10 @@ class Columns:
         self.generation = 0
         self.names: list[str] = []
         self.nodes: list[NodeState] = []
-        self._standing: list[tuple[object, ...]] = []
+        self._row_of: dict[str, int] = {}
+        self._standing: list[Standing] = []
         self._totals: list[tuple[int, int]] = []
+        self._odd: set[int] = set()
         self.changed = RowLog()
         self.standing_changed = RowLog()
         self._touched: dict[str, NodeState] = dict(state.nodes)
@@ -96,97 +106,94 @@ class Columns:
         if not self._touched:
             return
         touched, self._touched = self._touched, {}
-        widest = max((len(node.devices) for node in touched.values()), default=0)
-        joined = [name for name in touched if self.find(name) is None]
-        if joined or widest > self.free.shape[1]:
-            self._join({name: touched[name] for name in joined}, widest)
+        width = 1 + max(len(node.devices) for node in touched.values())
+        joined = {name: node for name, node in touched.items() if name not in self._row_of}
+        if joined or width > self.free.shape[1]:
+            self._join(joined, width)
         for name, node in touched.items():
-            row = self.find(name)
-            if row is not None:
-                self._refresh(row, node)
-
-    def find(self, name: str) -> int | None:
-        """The row of that node."""
-        row = bisect_left(self.names, name)
-        return row if row < len(self.names) and self.names[row] == name else None
+            self._refresh(self._row_of[name], node)
 
     def _allocate(self, rows: int, width: int) -> None:
-        self.free = np.zeros((rows, width), np.int64)
-        self.kind = np.zeros((rows, width), np.int32)
+        self.free = np.full((rows, width), packed.GUARDS, np.int64)
+        self.kind = np.full((rows, width), NO_KIND, np.int32)
         self.index = np.full((rows, width), -1, np.int16)
         self.slices = np.zeros((rows, width), np.uint8)
         self.closed = np.zeros((rows, width), np.uint8)
-        self.room = np.zeros(rows, np.int64)
         self.load = np.zeros(rows, np.int32)
         self.host_load = np.zeros(rows, np.int32)
         self.welcoming = np.zeros(rows, np.bool_)
 
-    def _join(self, joined: dict[str, NodeState], widest: int) -> None:
+    def _join(self, joined: dict[str, NodeState], width: int) -> None:
         """Make room for new nodes and wider ones; every class looks at every row again."""
         old_names, old = self.names, {name: getattr(self, name) for name in _COLUMNS}
         nodes = dict(zip(old_names, self.nodes, strict=True)) | joined
         standing = dict(zip(old_names, self._standing, strict=True))
-        self.names = sorted(nodes)
-        self.nodes = [nodes[name] for name in self.names]
-        self._standing = [standing.get(name, ()) for name in self.names]
         totals = dict(zip(old_names, self._totals, strict=True))
+        self.names = sorted(nodes)
+        self._row_of = {name: row for row, name in enumerate(self.names)}
+        self.nodes = [nodes[name] for name in self.names]
+        self._standing = [standing.get(name, UNSEEN) for name in self.names]
         self._totals = [totals.get(name, (0, 0)) for name in self.names]
-        width = max(widest, self.free.shape[1])
-        self._allocate(len(self.names), width)
-        place = np.searchsorted(np.array(self.names, object), np.array(old_names, object))
+        self._allocate(len(self.names), max(width, self.free.shape[1]))
+        place = np.array([self._row_of[name] for name in old_names], np.int64)
         for column, was in old.items():
             target = getattr(self, column)
             if was.ndim == 1:
                 target[place] = was
             else:
                 target[place, : was.shape[1]] = was
+        self._odd = {int(place[row]) for row in self._odd}
         self.generation += 1
 
     def _refresh(self, row: int, node: NodeState) -> None:
-        reported, observed = node.reported, node.observed
-        standing = (reported, observed, node.gone, node.cordon)
-        if any(a is not b for a, b in zip(standing, self._standing[row] or (0,) * 4, strict=True)):
-            self._standing[row] = standing
+        reported, observed, gone, cordon = self._standing[row]
+        if (
+            node.reported is not reported
+            or node.observed is not observed
+            or node.gone != gone
+            or node.cordon != cordon
+        ):
             self._refresh_standing(row, node)
             self.standing_changed.append(row)
-        self._refresh_devices(row, node)
-        self._refresh_host(row, node)
+        free, memory_free, cores_free, odd = [self._host(row, node)], 0, 0, False
+        for state in node.devices:
+            amounts = packed.free_amounts(state)
+            free.append(amounts)
+            memory_free += state.memory_free_mib
+            cores_free += state.cores_free
+            if state.slices or amounts == packed.GUARDS:
+                odd = True
+        count = len(free)
+        self.free[row, :count] = free
+        if odd or row in self._odd:  # MIG instances or closed devices, now or before
+            self.slices[row, 1:count] = [state.slices for state in node.devices]
+            self.closed[row, 1:count] = [_shut(state) for state in node.devices]
+            (self._odd.add if odd else self._odd.discard)(row)
+        memory_total, cores_total = self._totals[row]
+        self.load[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
         self.changed.append(row)
 
-    def _refresh_devices(self, row: int, node: NodeState) -> None:
-        devices = node.devices
-        count = len(devices)
-        self.free[row, :count] = [packed.free_amounts(state) for state in devices]
-        slices = [state.slices for state in devices]
-        if any(slices) or self.slices[row].any():
-            self.slices[row, :count] = slices
-        closed = [_shut(state) for state in devices]
-        if any(closed) or self.closed[row].any():
-            self.closed[row, :count] = closed
-        memory_total, cores_total = self._totals[row]
-        memory_free = sum(state.memory_free_mib for state in devices)
-        cores_free = sum(state.cores_free for state in devices)
-        self.load[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
-
-    def _refresh_host(self, row: int, node: NodeState) -> None:
+    def _host(self, row: int, node: NodeState) -> int:
         host = node.host
         cpu_free = host.cpu_milli - node.cpu_used_milli
         memory_free = host.memory_mib - node.memory_used_mib
-        self.room[row] = packed.node_room(cpu_free, memory_free, host.pods - len(node.pods))
         self.host_load[row] = mean_load(host.memory_mib, memory_free, host.cpu_milli, cpu_free)
+        room = packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
+        return packed.GUARDS | room
 
     def _refresh_standing(self, row: int, node: NodeState) -> None:
-        kinds = [self._kind(state.device) for state in node.devices]
+        self._standing[row] = (node.reported, node.observed, node.gone, node.cordon)
+        count = 1 + len(node.devices)
+        self.free[row] = packed.GUARDS
         self.kind[row] = NO_KIND
         self.index[row] = -1
-        self.free[row] = 0
-        self.kind[row, : len(kinds)] = kinds
         self.slices[row] = self.closed[row] = 0
+        self.kind[row, :count] = [HOST_KIND, *(self._kind(s.device) for s in node.devices)]
+        self.index[row, 1:count] = [state.device.index for state in node.devices]
         self._totals[row] = (
             sum(state.device.memory_mib for state in node.devices),
             sum(state.device.cores for state in node.devices),
         )
-        self.index[row, : len(kinds)] = [state.device.index for state in node.devices]
         taints = node.observed.taints if node.observed else ()
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
         self.welcoming[row] = node.ready and not node.cordon and not kept_out
@@ -204,8 +211,8 @@ class Columns:
         )
         known = self._kind_of.get(key)
         if known is None:
+            known = self._kind_of[key] = FIRST_KIND + len(self.kinds)
             self.kinds.append(device)
-            known = self._kind_of[key] = len(self.kinds)  # from 1: 0 is `NO_KIND`
         return known
 
 
@@ -220,5 +227,7 @@ def mean_load(memory_total: int, memory_free: int, cores_total: int, cores_free:
     if not memory_total or not cores_total:
         return 0
     memory = (memory_total - memory_free) * POINTS // memory_total
-    cores = (cores_total - cores_free) * POINTS // cores_total
-    return min(max((memory + cores) // 2, 0), POINTS)
+    load = (memory + (cores_total - cores_free) * POINTS // cores_total) // 2
+    if load < 0:
+        return 0
+    return min(load, POINTS)

@@ -261,7 +261,7 @@ class Engine:
             pod = self._state.pods[line.waiting[0].uid]
             class_ = self._class_of(pod)
             class_.refresh(self._columns)
-            if class_.fitting:
+            if class_.fits_somewhere:
                 self._queue.wake(line)
 
     def _tell(self, decision: Decision, events_max: int) -> None:

@@ -16,7 +16,7 @@ from apportion.core.devices.demand import Demand, demand
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement import packed
 from apportion.core.placement.classes import AskColumns, PlacementClass
-from apportion.core.placement.columns import CORDONED, UNHEALTHY, Columns
+from apportion.core.placement.columns import CORDONED, HOST, UNHEALTHY, Columns
 from apportion.core.placement.filters import (
     FITS,
     ORDER,
@@ -56,17 +56,11 @@ def explain(
 def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
     """For each node the rank of the filter that stopped it, or `FITS`."""
     ranks = class_.standing.copy()
-    needs = class_.shape.node
-    room = columns.room
+    needs, room = class_.shape.node, columns.free[:, HOST]
     for code, at, bits, needed in (
-        (RefusalCode.CPU_INSUFFICIENT, 0, packed.CPU_BITS, needs.cpu_milli),
-        (
-            RefusalCode.HOST_MEMORY_INSUFFICIENT,
-            packed.HOST_MEMORY_AT,
-            packed.HOST_MEMORY_BITS,
-            needs.memory_mib,
-        ),
-        (RefusalCode.PODS_EXHAUSTED, packed.PODS_AT, 1, 1),
+        (RefusalCode.CPU_INSUFFICIENT, packed.COMPUTE_AT, packed.COMPUTE_BITS, needs.cpu_milli),
+        (RefusalCode.HOST_MEMORY_INSUFFICIENT, 0, packed.MEMORY_BITS, needs.memory_mib),
+        (RefusalCode.PODS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS, 1),
     ):
         _stop(ranks, _field(room, at, bits) < needed, code)
     if needs.extended:
@@ -100,25 +94,28 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
 def _device_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     """For each device the rank of the filter that stopped it, or `FITS`."""
     never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
-    ranks: Ranks = np.array(never, np.uint8)[columns.kind]
-    by_index = bool(ask.constraints.indexes)
-    elsewhere = RefusalCode.INDEX_MISMATCH if by_index else RefusalCode.UUID_MISMATCH
-    _stop(ranks, ask.need == packed.NEVER, elsewhere)
-    _stop(ranks, columns.closed == UNHEALTHY, RefusalCode.DEVICE_UNHEALTHY)
-    _stop(ranks, columns.closed == CORDONED, RefusalCode.DEVICE_CORDONED)
-    slots = _field(ask.need, packed.SLOTS_AT, packed.SLOTS_BITS)
-    slots_free = _field(columns.free, packed.SLOTS_AT, packed.SLOTS_BITS)
+    kind, free = columns.kind[:, 1:], columns.free[:, 1:]
+    need, closed = np.array(ask.needs, np.int64)[kind], columns.closed[:, 1:]
+    ranks: Ranks = np.array(never, np.uint8)[kind]
+    if ask.elsewhere is not None:
+        by_index = bool(ask.constraints.indexes)
+        code = RefusalCode.INDEX_MISMATCH if by_index else RefusalCode.UUID_MISMATCH
+        _stop(ranks, ask.elsewhere[:, 1:], code)
+    _stop(ranks, closed == UNHEALTHY, RefusalCode.DEVICE_UNHEALTHY)
+    _stop(ranks, closed == CORDONED, RefusalCode.DEVICE_CORDONED)
+    slots = _field(need, packed.SLOTS_AT, packed.SLOTS_BITS)
+    slots_free = _field(free, packed.SLOTS_AT, packed.SLOTS_BITS)
     _stop(ranks, (slots > 1) & (slots_free < slots), RefusalCode.DEVICE_IN_USE)
     for code, at, bits in (
         (RefusalCode.SLOTS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS),
-        (RefusalCode.CORES_INSUFFICIENT, packed.CORES_AT, packed.CORES_BITS),
+        (RefusalCode.CORES_INSUFFICIENT, packed.COMPUTE_AT, packed.COMPUTE_BITS),
         (RefusalCode.MEMORY_INSUFFICIENT, 0, packed.MEMORY_BITS),
     ):
-        _stop(ranks, _field(columns.free, at, bits) < _field(ask.need, at, bits), code)
-    no_place = ~ask.instance_fits[columns.kind, columns.slices]
+        _stop(ranks, _field(free, at, bits) < _field(need, at, bits), code)
+    no_place = ~ask.instance_fits[kind, columns.slices[:, 1:]]
     _stop(ranks, no_place, RefusalCode.MIG_SLICES_OCCUPIED)
     at, bits = packed.TEMPLATE_CPU_AT, packed.TEMPLATE_CPU_BITS
-    too_few = _field(columns.free, at, bits) < _field(ask.need, at, bits)
+    too_few = _field(free, at, bits) < _field(need, at, bits)
     _stop(ranks, too_few, RefusalCode.TEMPLATE_CPU_INSUFFICIENT)
     return ranks
 
