@@ -110,7 +110,8 @@ class OutcomeUnknown(LedgerError):
     def __init__(self, subjects: Sequence[str], reason: str) -> None:
         super().__init__(
             f"no acknowledgement for an append to {', '.join(sorted(set(subjects))[:3])} "
-            f"({reason}); append again with the same ids, or read on to see whether it is there"
+            f"({reason}); append again with the same ids, or read on to see whether it is there; "
+            "if this goes on, look at the log and the disk of nats-server"
         )
         self.subjects = tuple(subjects)
 

@@ -34,6 +34,8 @@ ROLES = (
     "auditor",
 )
 DEFAULT_PORT = 4222
+MAX_STORE_BYTES = 10 << 30
+DISK_SHARE = 0.9
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 _CREDENTIALS = "credentials.json"
@@ -92,8 +94,9 @@ def find_binary() -> Path:
 class EmbeddedServer:
     """One nats-server over one data directory.
 
-    `port` and `monitor_port` may be -1 for any free one. `max_store` is a size in nats-server's
-    own notation, such as 10GB.
+    `port` and `monitor_port` may be -1 for any free one. The ledger may grow to `max_store_bytes`,
+    or to nine tenths of what the disk has for it where that is less: a server that meets the end of
+    its disk does not answer any more until it is started again, one that meets its limit says so.
     """
 
     def __init__(
@@ -103,13 +106,13 @@ class EmbeddedServer:
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,
         monitor_port: int = -1,
-        max_store: str = "10GB",
+        max_store_bytes: int = MAX_STORE_BYTES,
     ) -> None:
         self._data_dir = data_dir
         self._host = host
         self._port = port
         self._monitor_port = monitor_port
-        self._max_store = max_store
+        self._max_store_bytes = max_store_bytes
         self._process: asyncio.subprocess.Process | None = None
         self._lock: IO[str] | None = None
         self._credentials: Credentials | None = None
@@ -216,6 +219,11 @@ class EmbeddedServer:
                     "choose a free port with --nats-port"
                 ) from failure
 
+    def _store_limit_bytes(self) -> int:
+        store = (path.stat().st_size for path in self._data_dir.rglob("*") if path.is_file())
+        disk_bytes = shutil.disk_usage(self._data_dir).free + sum(store)
+        return min(self._max_store_bytes, int(disk_bytes * DISK_SHARE))
+
     def _passwords(self) -> dict[str, str]:
         kept: dict[str, str] = {}
         if (self._data_dir / _CREDENTIALS).exists():
@@ -246,7 +254,7 @@ class EmbeddedServer:
             "NATS_PORT": str(self._port),
             "NATS_MONITOR_PORT": str(self._monitor_port),
             "NATS_STORE_DIR": str(self._data_dir / "store"),
-            "NATS_MAX_STORE": self._max_store,
+            "NATS_MAX_STORE": str(self._store_limit_bytes()),
             **{f"APPORTION_{role.upper()}_PASSWORD": word for role, word in passwords.items()},
         }
         with (self._data_dir / _LOG).open("wb") as log:

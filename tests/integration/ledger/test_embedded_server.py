@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import stat
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from apportion.runtime.jetstream import connect
@@ -89,11 +91,21 @@ async def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: P
 
 async def test_a_setting_that_the_server_refuses_is_shown_in_its_own_words(tmp_path: Path) -> None:
     """What nats-server says goes into the error, and the directory is free again."""
-    with pytest.raises(ServerFailed, match=r"max_file_store|invalid|parse"):
-        await EmbeddedServer(tmp_path, port=-1, max_store="much").start()
+    with pytest.raises(ServerFailed, match=r"(?s)did not start.*nats-server\.log says:.*256\.256"):
+        await EmbeddedServer(tmp_path, host="256.256.256.256", port=-1).start()
     server = EmbeddedServer(tmp_path, port=-1)
     await server.start()
     await server.stop()
+
+
+async def test_the_ledger_never_takes_the_whole_disk(tmp_path: Path) -> None:
+    """A server at the end of its disk falls silent, one at its limit says so: the limit is less."""
+    server = EmbeddedServer(tmp_path, port=-1, max_store_bytes=1 << 60)
+    await server.start()
+    async with aiohttp.request("GET", f"{server.monitor_url}/jsz?config=true") as page:
+        limit_bytes = (await page.json())["config"]["max_storage"]
+    await server.stop()
+    assert 0 < limit_bytes < shutil.disk_usage(tmp_path).total
 
 
 async def test_passwords_are_kept_private_and_differ(tmp_path: Path) -> None:

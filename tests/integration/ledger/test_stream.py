@@ -152,7 +152,7 @@ async def _append_until_full(ledger: Ledger) -> int:
 
 async def test_a_full_server_refuses_and_serves_its_readers(tmp_path: Path) -> None:
     """The server's own store limit: no more writing, all of it still to be read."""
-    server = EmbeddedServer(tmp_path / "data", port=-1, max_store="2MB")
+    server = EmbeddedServer(tmp_path / "data", port=-1, max_store_bytes=2_000_000)
     await server.start()
     async with (
         await connect(server.url_for("bootstrap"), name="test") as boot,
