@@ -12,7 +12,7 @@ from apportion.cli.connection import Where, asks_both, asks_gateway
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.explain.answers import SummaryAnswer
-from apportion.core.explain.lines import line
+from apportion.core.explain.lines import Teller
 
 Preference = Literal["binpack", "spread"]
 _CHOICE = click.Choice(["binpack", "spread"])
@@ -65,4 +65,4 @@ def set_(
     if as_json:
         print_json({"revision": appended.revision, "policy": changed})
     else:
-        console().print(plain(f"{line(changed)}, at revision {appended.revision}"))
+        console().print(plain(f"{Teller().line(changed)}, at revision {appended.revision}"))

@@ -157,7 +157,9 @@ def _tell(report: Report, *, waited: bool) -> None:
     for what, number in (
         ("placed", len(report.placed)), ("refused", len(report.refused)),
         ("undecided", len(report.undecided)), ("unchanged", len(report.unchanged)),
-        ("documents wrong", len(report.problems)),
     ):  # fmt: skip
         parts += [f"{number:,} {what}"] if number else []
+    if report.problems:
+        wrong = len(report.problems)
+        parts.append(f"{wrong:,} document{'s' if wrong > 1 else ''} wrong")
     out.print(", ".join(parts))

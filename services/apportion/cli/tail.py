@@ -12,7 +12,7 @@ from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import Wrong
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
-from apportion.core.explain.lines import line
+from apportion.core.explain.lines import Teller
 from apportion.runtime.ledger import ALL_SUBJECTS, SUBJECT_PREFIX, Record
 from apportion_schemas import InvalidEvent, UnknownEvent, UnreadableEvent, decode
 
@@ -53,7 +53,7 @@ def command(
         subject = SUBJECT_PREFIX + subject
     if " " in subject or ".." in subject or subject.endswith("."):
         raise Wrong(f"--subject is {subject!r}; write a NATS subject such as placement.>")
-    show = _as_json if as_json else _as_line
+    show = _as_json if as_json else _in_words(Teller())
     try:
         run(_tail(where, subject, start, limit, show=show, no_follow=no_follow))
     except KeyboardInterrupt:
@@ -109,18 +109,18 @@ def _as_json(record: Record) -> None:
     print_json(Shown(record.revision, record.subject, event, error), line=True)
 
 
-def _as_line(record: Record) -> None:
+def _in_words(teller: Teller) -> Callable[[Record], None]:
     out = console()
-    try:
-        event = decode(record.payload, subject=record.subject)
-    except (UnknownEvent, InvalidEvent, UnreadableEvent) as refused:
-        out.print(
-            f"{record.revision:>8}", plain(f"not applied, on {record.subject}: {refused}"),
-            style="red", soft_wrap=True,
-        )  # fmt: skip
-        return
-    name = type(event.data).__name__
-    out.print(
-        f"{record.revision:>8}", event.time[11:23], f"{name:<{NAME_CELLS}}",
-        plain(line(event.data)), soft_wrap=True,
-    )  # fmt: skip
+
+    def show(record: Record) -> None:
+        try:
+            event = decode(record.payload, subject=record.subject)
+        except (UnknownEvent, InvalidEvent, UnreadableEvent) as refused:
+            text = plain(f"not applied, on {record.subject}: {refused}")
+            out.print(f"{record.revision:>8}", text, style="red", soft_wrap=True)
+            return
+        name = f"{type(event.data).__name__:<{NAME_CELLS}}"
+        text = plain(teller.line(event.data))
+        out.print(f"{record.revision:>8}", event.time[11:23], name, text, soft_wrap=True)
+
+    return show

@@ -10,6 +10,7 @@ from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.output import console, plain, print_json, table
 from apportion.core.explain.answers import Why, WhyPlaced, WhyRefused
 from apportion.core.explain.lines import share_words
+from apportion.core.explain.words import device_words
 
 
 def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
@@ -76,8 +77,8 @@ def _refused(out: Console, refused: WhyRefused) -> None:
                    right=("NEEDED", "AVAILABLE", "MISSING"))  # fmt: skip
     for miss in refused.nearest:
         misses.add_row(
-            plain(miss.node), plain(miss.device), plain(miss.words), miss.needed_words,
-            miss.available_words, miss.missing,
+            plain(miss.node), plain(device_words(miss.device)), plain(miss.words),
+            miss.needed_words, miss.available_words, miss.missing,
         )  # fmt: skip
     out.print(misses)
 

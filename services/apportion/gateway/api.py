@@ -146,8 +146,8 @@ class Api:
                 404,
                 f"no live pod {name} at revision {state.revision}",
                 field="name",
-                fix=f"GET {PREFIX}/pods lists them; what was is in the ledger: apportion tail "
-                "--from 1",
+                fix=f"`apportion get pods` or {PREFIX}/pods lists the live ones; the ledger still "
+                "has what was: `apportion tail --from 1`",
             )
         return pod
 
@@ -177,7 +177,7 @@ def _node(state: State, request: web.Request) -> NodeDetail:
             404,
             f"no node {name} at revision {state.revision}",
             field="node",
-            fix=f"GET {PREFIX}/nodes lists them",
+            fix=f"`apportion get nodes` or {PREFIX}/nodes lists them",
         )
     return NodeDetail(
         revision=state.revision, node=node_answer(node), devices=tuple(device_answers(node))

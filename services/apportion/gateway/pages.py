@@ -79,7 +79,7 @@ def devices(state: State, query: ListQuery) -> DevicePage:
             404,
             f"no node {query.node!r} at revision {state.revision}",
             field="node",
-            fix="GET /api/v1/nodes lists them",
+            fix="`apportion get nodes` or /api/v1/nodes lists them",
         )
     wanted: Iterable[str] = (query.node,) if query.node else state.nodes
     names = sorted(name for name in wanted if name > query.after)

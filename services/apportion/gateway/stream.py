@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -30,6 +31,8 @@ class _Type(msgspec.Struct):
     type: str = ""
 
 
+_LINE_END = re.compile("\r\n|\r|\n")
+"""What ends a line of the event stream; any other separator is part of the data."""
 _decode_type = msgspec.json.Decoder(_Type).decode
 
 
@@ -120,7 +123,7 @@ def encoded(record: Record) -> bytes:
     except (msgspec.DecodeError, UnicodeDecodeError):
         name = ""
     text = record.payload.decode("utf-8", "replace")
-    data = "".join(f"data: {line}\n" for line in text.splitlines() or [""])
+    data = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
     kind = name if name.isalnum() else "unreadable"
     return f"id: {record.revision}\nevent: {kind}\n{data}\n".encode()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from apportion.core.explain import words
+from apportion.core.explain.words import device_words
 from apportion_schemas import (
     AllocationFailed,
     Ask,
@@ -32,20 +33,37 @@ from apportion_schemas import (
     SharesAllocated,
 )
 
-DEVICE_CHARS = 12
-"""`GPU-` and the first eight digits of a UUID."""
 LISTED = 4
 """How many of several things a line names before it only counts them."""
 
 
-def line(data: Any) -> str:
-    """One event's payload in words, as in `default/a placed on node-1: gpu-0 3,000 MiB …`."""
-    return _LINES[type(data)](data)
+NAMES_MAX = 100_000
 
 
-def device_words(device: str) -> str:
-    """A device id, cut to what tells it apart on a screen; commands take the cut form too."""
-    return device[:DEVICE_CHARS] if len(device) > DEVICE_CHARS + 4 else device
+class Teller:
+    """Tells events one after the other, and remembers the names of the pods that it was told of.
+
+    Most events name a pod by its uid alone; whoever was told of its submission or placement before
+    hears its name instead. It remembers the newest `NAMES_MAX` names.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def line(self, data: Any) -> str:
+        """One event's payload in words, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
+        match data:
+            case PodSubmitted():
+                self._remember(data.uid, f"{data.namespace}/{data.name}")
+            case PodPlaced() | PodRefused():
+                self._remember(data.pod, f"{data.namespace}/{data.name}")
+        uid = getattr(data, "uid", "") or getattr(data, "pod", "")
+        return _LINES[type(data)](data, self._names.get(uid, f"pod {uid}"))
+
+    def _remember(self, uid: str, name: str) -> None:
+        self._names[uid] = name
+        if len(self._names) > NAMES_MAX:
+            del self._names[next(iter(self._names))]
 
 
 def share_words(share: Share) -> str:
@@ -78,19 +96,15 @@ def listed(things: list[str]) -> str:
     return ", ".join(things[:LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _submitted(data: PodSubmitted) -> str:
+def _submitted(data: PodSubmitted, name: str) -> str:
     asks = listed([ask_words(ask) for ask in data.shape.asks]) or "no device"
     gang = f", gang {data.group}" if data.group else ""
-    return f"{data.namespace}/{data.name} submitted: {asks} ({data.dialect}{gang})"
+    return f"{name} submitted: {asks} ({data.dialect}{gang})"
 
 
-def _placed(data: PodPlaced) -> str:
+def _placed(data: PodPlaced, name: str) -> str:
     shares = listed([share_words(share) for share in data.shares]) or "no device"
-    return f"{data.namespace}/{data.name} placed on {data.node}: {shares}"
-
-
-def _refused(data: PodRefused) -> str:
-    return f"{data.namespace}/{data.name} refused: {words.refusal(data)}"
+    return f"{name} placed on {data.node}: {shares}"
 
 
 def _reported(data: NodeReported) -> str:
@@ -103,7 +117,7 @@ def _reported(data: NodeReported) -> str:
 
 def _health(data: DeviceHealthChanged) -> str:
     became = "recovered" if data.healthy else f"failed: {data.reason or 'no reason given'}"
-    return f"device {data.device} of {data.node} {became}"
+    return f"device {device_words(data.device)} of {data.node} {became}"
 
 
 def _observed(data: NodeObserved) -> str:
@@ -111,43 +125,41 @@ def _observed(data: NodeObserved) -> str:
     return f"node {data.node} is {ready}" + (" and unschedulable" if data.unschedulable else "")
 
 
-def _cordoned(kind: str, name: str, data: Any) -> str:
-    return f"{kind} {name} cordoned by {data.by}: {data.reason}"
-
-
-def _uncordoned(kind: str, name: str, data: Any) -> str:
-    return f"{kind} {name} uncordoned by {data.by}" + (f": {data.reason}" if data.reason else "")
-
-
-def _bind_failed(data: BindFailed) -> str:
+def _bind_failed(data: BindFailed, name: str) -> str:
     final = "for good" if data.final else "and is tried again"
-    return f"pod {data.pod}: binding to {data.node} failed {final}: {data.message}"
+    return f"{name}: binding to {data.node} failed {final}: {data.message}"
 
 
-_LINES: dict[type, Callable[[Any], str]] = {
-    NodeReported: _reported,
-    DeviceHealthChanged: _health,
-    SharesAllocated: lambda e: (
-        f"pod {e.pod} holds its shares on {e.node}: {listed([device_words(d) for d in e.devices])}"
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+_LINES: dict[type, Callable[[Any, str], str]] = {
+    NodeReported: lambda e, _: _reported(e),
+    DeviceHealthChanged: lambda e, _: _health(e),
+    SharesAllocated: lambda e, name: (
+        f"{name} holds its shares on {e.node}: {listed([device_words(d) for d in e.devices])}"
     ),
-    AllocationFailed: lambda e: f"pod {e.pod}: {e.node} could not hand out shares: {e.message}",
+    AllocationFailed: lambda e, name: f"{name}: {e.node} could not hand out shares: {e.message}",
     PodSubmitted: _submitted,
-    PodGone: lambda e: f"pod {e.uid} is gone" + (f": {e.reason}" if e.reason else ""),
-    NodeObserved: _observed,
-    NodeGone: lambda e: f"node {e.node} left the cluster",
-    PodGroupObserved: lambda e: f"gang {e.group} needs {e.min_available} pods together",
-    QueueObserved: lambda e: f"queue {e.queue}: weight {e.weight}" + ("" if e.open else ", closed"),
+    PodGone: lambda e, name: f"{name} is gone{_because(e.reason)}",
+    NodeObserved: lambda e, _: _observed(e),
+    NodeGone: lambda e, _: f"node {e.node} left the cluster",
+    PodGroupObserved: lambda e, _: f"gang {e.group} needs {e.min_available} pods together",
+    QueueObserved: lambda e, _: (
+        f"queue {e.queue}: weight {e.weight}" + ("" if e.open else ", closed")
+    ),
     PodPlaced: _placed,
-    PlacementVoided: lambda e: f"pod {e.pod}: placement on {e.node} voided: {e.reason}",
-    PodRefused: _refused,
-    PodBound: lambda e: f"pod {e.pod} bound to {e.node}",
+    PlacementVoided: lambda e, name: f"{name}: placement on {e.node} voided: {e.reason}",
+    PodRefused: lambda e, name: f"{name} refused: {words.refusal(e)}",
+    PodBound: lambda e, name: f"{name} bound to {e.node}",
     BindFailed: _bind_failed,
-    DeviceCordoned: lambda e: _cordoned("device", e.device, e),
-    DeviceUncordoned: lambda e: _uncordoned("device", e.device, e),
-    NodeCordoned: lambda e: _cordoned("node", e.node, e),
-    NodeUncordoned: lambda e: _uncordoned("node", e.node, e),
-    PolicyChanged: lambda e: (
+    DeviceCordoned: lambda e, _: f"device {e.device} cordoned by {e.by}: {e.reason}",
+    DeviceUncordoned: lambda e, _: f"device {e.device} uncordoned by {e.by}{_because(e.reason)}",
+    NodeCordoned: lambda e, _: f"node {e.node} cordoned by {e.by}: {e.reason}",
+    NodeUncordoned: lambda e, _: f"node {e.node} uncordoned by {e.by}{_because(e.reason)}",
+    PolicyChanged: lambda e, _: (
         f"policy changed by {e.by}: nodes {e.node_policy}, devices {e.device_policy}"
-        + (f": {e.reason}" if e.reason else "")
+        f"{_because(e.reason)}"
     ),
 }

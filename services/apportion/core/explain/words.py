@@ -153,6 +153,17 @@ WORDS: dict[RefusalCode, Words] = {
 }
 
 
+DEVICE_CHARS = 12
+"""`GPU-` and the first eight digits of a UUID."""
+CAUSES_NAMED = 3
+"""How many causes a sentence names before it only counts them; tables show them all."""
+
+
+def device_words(device: str) -> str:
+    """A device id, cut to what tells it apart on a screen; commands take the cut form too."""
+    return device[:DEVICE_CHARS] if len(device) > DEVICE_CHARS + 4 else device
+
+
 def phrase(code: RefusalCode) -> str:
     """What was wrong, as in `not enough memory free on the device`."""
     return WORDS[code].phrase
@@ -180,8 +191,7 @@ def missing(miss: NearMiss) -> str:
 
 def near_miss(miss: NearMiss) -> str:
     """One near miss in words, as in `node-3 gpu-0: not enough memory free on the device (…)`."""
-    where = f"{miss.node} {miss.device}".rstrip()
-    said = f"{where}: {phrase(miss.code)}"
+    said = f"{_where(miss)}: {phrase(miss.code)}"
     lacking = missing(miss)
     if not lacking:
         return said
@@ -191,20 +201,22 @@ def near_miss(miss: NearMiss) -> str:
 
 def refusal(refused: PodRefused) -> str:
     """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss."""
-    if refused.gang is not None and not refused.reasons:
+    if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return gang(refused.gang)
     if not refused.nodes:
         return "there is no node yet"
-    causes = "; ".join(
-        f"{phrase(code)} ({nodes(count)})" for code, count in ranked(refused.reasons)
-    )
-    said = f"none of {nodes(refused.nodes)} fits: {causes}"
-    if refused.nearest:
-        lacking = missing(refused.nearest[0])
-        if lacking:
-            where = f"{refused.nearest[0].node} {refused.nearest[0].device}".rstrip()
-            said += f"; nearest is {where}, short by {lacking}"
+    causes = [f"{phrase(code)} ({nodes(count)})" for code, count in ranked(refused.reasons)]
+    if len(causes) > CAUSES_NAMED + 1:
+        causes[CAUSES_NAMED:] = [f"{len(causes) - CAUSES_NAMED} more causes"]
+    said = f"none of {nodes(refused.nodes)} fits: {'; '.join(causes)}"
+    if refused.nearest and missing(refused.nearest[0]):
+        nearest = refused.nearest[0]
+        said += f"; nearest is {_where(nearest)}, short by {missing(nearest)}"
     return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
+
+
+def _where(miss: NearMiss) -> str:
+    return f"{miss.node} {device_words(miss.device)}".rstrip()
 
 
 def gang(shortage: GangShortage) -> str:
@@ -215,7 +227,7 @@ def gang(shortage: GangShortage) -> str:
 
 
 def ranked(reasons: dict[RefusalCode, int]) -> list[tuple[RefusalCode, int]]:
-    """The causes, the most frequent first; equal ones in the order in which filters are tried."""
+    """The causes, the most frequent first; equal ones in the order of the codes."""
     order = list(RefusalCode)
     return sorted(reasons.items(), key=lambda row: (-row[1], order.index(row[0])))
 

@@ -1,0 +1,90 @@
+"""Every event of the catalogue is told in one line, with names where they are known."""
+
+import msgspec
+import pytest
+
+from apportion.core.explain.lines import NAMES_MAX, Teller, ask_words, listed, share_words
+from apportion_schemas import CATALOGUE, PodBound, PodGone
+from apportion_schemas.catalogue import EventType
+from tests.support.pods import ask, cards, instance, placed, pod, share
+
+
+def sample(row: EventType) -> object:
+    """The smallest payload of a type: text for text, and zero or one for numbers."""
+    filled: dict[str, object] = {}
+    for field in msgspec.structs.fields(row.payload):
+        if field.required:
+            filled[field.encode_name] = _value(field.encode_name)
+    return msgspec.convert(filled, row.payload)
+
+
+def _value(name: str) -> object:
+    known: dict[str, object] = {
+        "host": {"cpu_milli": 0, "memory_mib": 0},
+        "shape": {},
+        "score": {"node": "n1", "total": 1.0},
+        "devices": [],
+        "shares": [],
+        "reasons": {},
+    }
+    if name in known:
+        return known[name]
+    numbers = ("attempt", "min_available", "nodes", "cpu_milli", "memory_mib", "pods")
+    if name in numbers:
+        return 1
+    return True if name in ("healthy", "ready", "final") else "x"
+
+
+@pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
+def test_every_event_has_a_line(row: EventType) -> None:
+    """A type without a line would end `tail` when it first happens."""
+    said = Teller().line(sample(row))
+    assert len(said.split()) >= 2
+    assert "\n" not in said
+
+
+def test_names_are_remembered() -> None:
+    """An event that has only a uid is told with the name that an earlier one gave."""
+    teller = Teller()
+    bound = PodBound(pod="u1", node="n1", attempt=1)
+    assert teller.line(bound) == "pod u1 bound to n1"
+    teller.line(pod("u1", name="trainer"))
+    assert teller.line(bound) == "default/trainer bound to n1"
+    assert teller.line(PodGone(uid="u1", reason="done")) == "default/trainer is gone: done"
+
+
+def test_memory_of_names_is_bounded() -> None:
+    """A tail that runs for a year must not grow for a year."""
+    teller = Teller()
+    for number in range(NAMES_MAX + 1):
+        teller.line(placed(f"u{number}"))
+    assert teller.line(PodGone(uid="u0")) == "pod u0 is gone"
+    assert teller.line(PodGone(uid="u1")) == "default/u1 is gone"
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (share("g0", 3000, 50), "g0 3,000 MiB 50 %"),
+        (share("g0", 3000, 0), "g0 3,000 MiB"),
+        (share("g0", 4864, 0, instance=instance("1g.5gb", 6, 1)), "g0 1g.5gb@6"),
+        (share("npu0", 6144, 2, template="vir02"), "npu0 vir02"),
+    ],
+)
+def test_shares_in_words(held: object, said: str) -> None:
+    """Amounts for a slice, the piece for a card that is cut in pieces."""
+    assert share_words(held) == said  # type: ignore[arg-type]
+
+
+def test_asks_in_words() -> None:
+    """A slice by amount, by percent, and a whole card."""
+    assert ask_words(ask(3000, cores=30)) == "1 x nvidia 3,000 MiB 30 % cores"
+    assert ask_words(ask(memory_percent=50)) == "1 x nvidia 50 % memory"
+    assert ask_words(ask(cores=25)) == "1 x nvidia all memory 25 % cores"
+    assert ask_words(cards(2)) == "2 x nvidia whole"
+
+
+def test_long_lists_are_counted() -> None:
+    """A pod of many shares still fits on a line."""
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(list("abcdefg")) == "a, b, c, d and 3 more"

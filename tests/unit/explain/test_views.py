@@ -1,0 +1,78 @@
+"""The state as answers: amounts, phases, and who holds what."""
+
+from apportion.core.explain.views import (
+    device_answers,
+    gang_answer,
+    node_answer,
+    placement_answer,
+    pod_answer,
+    shown_phase,
+    summary_answer,
+)
+from apportion_schemas import DeviceCordoned, DeviceHealthChanged, NodeCordoned
+from tests.support.fleet import node, npu, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod
+
+
+def test_pod_with_a_place_and_without() -> None:
+    """Shares and revisions of a placed pod, reasons of a refused one."""
+    ledger = Ledger(rack("n1", 1), pod("a", ask(4000, cores=20)), pod("b", ask(900_000))).settle()
+    placed, refused = pod_answer(ledger.pod("a")), pod_answer(ledger.pod("b"))
+    assert (placed.node, placed.shares) == ("n1", ledger.shares("a"))
+    assert placed.placed_revision == ledger.pod("a").placed_revision
+    assert placement_answer(ledger.pod("a")).score == ledger.placement("a").score
+    assert (refused.node, refused.reasons) == ("", ledger.reasons("b"))
+    assert [shown_phase(ledger.pod(uid)) for uid in "ab"] == ["placed", "refused"]
+
+
+def test_device_says_who_holds_it() -> None:
+    """Free amounts and the holders add up to what the device offers."""
+    ledger = Ledger(rack("n1", 2), pod("a", ask(4000, cores=20)), pod("b", ask(5000))).settle()
+    answers = {answer.device: answer for answer in device_answers(ledger.node("n1"))}
+    [used] = [answer for answer in answers.values() if answer.holders]
+    assert {held.pod for held in used.holders} == {"a", "b"}
+    held_mib = sum(held.memory_mib for held in used.holders)
+    assert used.memory_mib - used.memory_free_mib == held_mib == 9000
+    assert used.slots - used.slots_free == 2
+
+
+def test_node_counts_open_devices() -> None:
+    """A failed or cordoned device is there and not open."""
+    ledger = Ledger(
+        rack("n1", 3),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
+        DeviceCordoned(device="n1-g1", by="ann", reason="fan"),
+    )
+    answer = node_answer(ledger.node("n1"))
+    assert (answer.devices, answer.devices_open) == (3, 1)
+    failed, cordoned, _ = device_answers(ledger.node("n1"))
+    assert (failed.healthy, failed.health_reason, cordoned.cordon) == (False, "XID 79", "fan")
+
+
+def test_summary_adds_up() -> None:
+    """Phases count every pod once; a cordoned node's devices are not open."""
+    ledger = Ledger(
+        rack("n1", 2), rack("n2", 2), NodeCordoned(node="n2", by="ann", reason="move"),
+        pod("a", ask(8000)), pod("b", ask(900_000)),
+    ).settle()  # fmt: skip
+    ledger.submit(pod("c"))
+    answer = summary_answer(ledger.state)
+    assert answer.phases == {"placed": 1, "refused": 1, "pending": 1}
+    assert (answer.nodes, answer.nodes_ready, answer.devices, answer.devices_open) == (2, 2, 4, 2)
+    assert answer.memory_mib - answer.memory_free_mib == 8000
+
+
+def test_gang_counts_phases() -> None:
+    """All or none shows in the phases."""
+    ledger = Ledger(rack("n1", 4), gang("team/job", 2))
+    ledger.submit(member("m0", cards(1)), member("m1", cards(1))).settle()
+    answer = gang_answer("team/job", ledger.state.groups["team/job"])
+    assert (answer.declared, answer.min_available, answer.phases) == (True, 2, {"placed": 2})
+
+
+def test_npu_has_its_own_cores() -> None:
+    """Cores are AI cores there, not percent."""
+    ledger = Ledger(node("n1", npu("npu0")))
+    [answer] = device_answers(ledger.node("n1"))
+    assert (answer.cores, answer.mode, answer.family) == (8, "vnpu", "ascend310p")

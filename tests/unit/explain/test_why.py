@@ -1,0 +1,119 @@
+"""Why a pod is where it is: each kind of answer, from events that the real engine wrote."""
+
+import pytest
+
+from apportion.core.explain.answers import Why
+from apportion.core.explain.why import why
+from apportion_schemas import NodeCordoned, RefusalCode
+from tests.support.fleet import T4, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod
+
+
+def explained(ledger: Ledger, uid: str) -> Why:
+    """The answer for one pod, which must have exactly one of its three parts."""
+    answer = why(ledger.state, ledger.pod(uid))
+    assert [bool(part) for part in (answer.placed, answer.refused, answer.waiting)].count(True) == 1
+    assert answer.revision == ledger.state.revision
+    return answer
+
+
+def test_waiting_counts_by_priority_then_revision() -> None:
+    """The position is the one in which the queue is worked off."""
+    ledger = Ledger(pod("a"), pod("b"), pod("c", priority=5))
+    waiting = {uid: explained(ledger, uid).waiting for uid in "abc"}
+    positions = {uid: part.position for uid, part in waiting.items() if part}
+    assert positions == {"c": 1, "a": 2, "b": 3}
+    assert explained(ledger, "b").sentence == (
+        "default/b waits for a decision: number 3 of 3 pending pods, by priority and then by "
+        "revision"
+    )
+
+
+def test_placed_names_the_runner_up_and_the_deciding_part() -> None:
+    """Which node it beat, by which part of the score, and what the pod holds there."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 2))
+    ledger.submit(pod("first", ask(40_000))).settle()
+    ledger.submit(pod("second", ask(10_000))).settle()
+    answer = explained(ledger, "second")
+    placed = ledger.placement("second")
+    assert answer.placed
+    assert answer.placed.node == placed.node == ledger.where("first")
+    [other] = answer.placed.runners_up
+    assert other.node != placed.node
+    assert other.behind == {
+        part: round(value - other.parts[part], 6) for part, value in placed.score.parts.items()
+    }
+    assert f"ahead of {other.node} " in answer.sentence
+    assert "2 of 2 nodes fit" in answer.sentence
+    assert [held.share for held in answer.placed.shares] == list(placed.shares)
+    assert answer.placed.shares[0].model
+
+
+def test_only_node_that_fits_is_said_so() -> None:
+    """Without a rival there is nothing to compare."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(40_000)))
+    answer = explained(ledger.settle(), "p1")
+    assert answer.sentence.endswith("the only node of 2 that fits")
+
+
+def test_history_has_every_revision() -> None:
+    """From submission to allocation, each with the revision of its event."""
+    ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().bound("p1").allocated("p1")
+    state = ledger.pod("p1")
+    history = explained(ledger, "p1").history
+    assert [(step.phase, step.revision) for step in history] == [
+        ("submitted", state.submitted_revision),
+        ("placed", state.placed_revision),
+        ("bound", state.bound_revision),
+        ("allocated", state.allocated_revision),
+    ]
+
+
+def test_refused_says_what_is_missing_and_since_when() -> None:
+    """Counts per cause, the nearest miss with its amounts, and the revision of the refusal."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(100_000)))
+    answer = explained(ledger.settle(), "p1")
+    assert answer.refused
+    assert answer.refused.revision == ledger.pod("p1").refused_revision
+    [cause] = answer.refused.causes
+    assert (cause.code, cause.nodes) == (RefusalCode.MEMORY_INSUFFICIENT, 2)
+    nearest = answer.refused.nearest[0]
+    assert (nearest.node, nearest.needed, nearest.available) == ("n1", 100_000, 81_920)
+    assert nearest.missing == "18,080 MiB"
+    assert "nearest is n1 n1-g0, short by 18,080 MiB" in answer.sentence
+
+
+def test_cure_names_the_node() -> None:
+    """`apportion uncordon n1` can be pasted; `uncordon NODE` could not."""
+    ledger = Ledger(rack("n1", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
+    answer = explained(ledger.submit(pod("p1", ask(1000))).settle(), "p1")
+    assert answer.refused
+    assert answer.refused.causes[0].unblocked_by == "apportion uncordon n1"
+
+
+@pytest.mark.parametrize("present", [1, 2])
+def test_gang_that_waits_for_its_pods(present: int) -> None:
+    """A member says how many of its gang are there, whatever else holds."""
+    ledger = Ledger(rack("n1", 8), gang("team/job", 3))
+    for number in range(present):
+        ledger.submit(member(f"m{number}", cards(1)))
+    answer = explained(ledger.settle(), "m0")
+    assert f"needs 3 pods together and has {present}" in answer.sentence
+    assert answer.gang
+    assert answer.gang.pods == present
+
+
+def test_gang_that_does_not_fit() -> None:
+    """A complete gang without room says how many of it would fit."""
+    ledger = Ledger(rack("n1", 2), gang("team/job", 3))
+    ledger.submit(*(member(f"m{number}", cards(1)) for number in range(3)))
+    answer = explained(ledger.settle(), "m0")
+    assert "its gang needs 3 places together and 2 pods fit" in answer.sentence
+
+
+def test_voided_placement_is_remembered() -> None:
+    """A pod that had a place says what became of it."""
+    ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().voided("p1", "node lost")
+    answer = explained(ledger, "p1")
+    assert "its last placement came to nothing: node lost" in answer.sentence.lower()

@@ -1,0 +1,138 @@
+"""Every refusal has words, with the right unit, and a sentence says no more than the event."""
+
+import pytest
+
+from apportion.core.explain import words
+from apportion.core.explain.words import WORDS, Unit
+from apportion_schemas import GangShortage, NearMiss, PodRefused, RefusalCode
+
+
+def refused(
+    reasons: dict[RefusalCode, int], *nearest: NearMiss, gang: GangShortage | None = None
+) -> PodRefused:
+    """A refusal on as many nodes as the reasons count."""
+    return PodRefused(
+        pod="p1", namespace="default", name="p1", reasons=reasons,
+        nodes=sum(reasons.values()), nearest=nearest, gang=gang,
+    )  # fmt: skip
+
+
+def miss(code: RefusalCode, needed: int, available: int, device: str = "g0") -> NearMiss:
+    """A near miss on node n1."""
+    return NearMiss(node="n1", code=code, needed=needed, available=available, device=device)
+
+
+@pytest.mark.parametrize("code", list(RefusalCode))
+def test_every_code_has_words(code: RefusalCode) -> None:
+    """A code without words would be shown to a person as a number or a crash."""
+    assert len(words.phrase(code).split()) >= 3
+    assert words.cure(code)
+
+
+def test_no_words_without_a_code() -> None:
+    """Words for a code that no scheduler writes would be dead."""
+    assert set(WORDS) == set(RefusalCode)
+
+
+def test_phrases_tell_codes_apart() -> None:
+    """Two codes with the same words could not be told apart."""
+    assert len({words.phrase(code) for code in RefusalCode}) == len(RefusalCode)
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "said"),
+    [
+        (RefusalCode.MEMORY_INSUFFICIENT, 3000, "3,000 MiB"),
+        (RefusalCode.HOST_MEMORY_INSUFFICIENT, 1, "1 MiB"),
+        (RefusalCode.CPU_INSUFFICIENT, 2500, "2.5 CPU"),
+        (RefusalCode.CORES_INSUFFICIENT, 50, "50 cores"),
+        (RefusalCode.SLOTS_EXHAUSTED, 1, "1 slot"),
+        (RefusalCode.DEVICES_TOO_FEW, 2, "2 devices"),
+        (RefusalCode.GANG_INCOMPLETE, 1, "1 pod"),
+        (RefusalCode.NODE_CORDONED, 1, ""),
+    ],
+)
+def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> None:
+    """A number without its unit is a riddle, and a yes-or-no has no amount."""
+    assert words.amount(code, value) == said
+
+
+def test_only_yes_or_no_codes_have_no_unit() -> None:
+    """A code whose amounts count something must say what; these are all that count nothing."""
+    assert {code for code in RefusalCode if WORDS[code].unit is Unit.NOTHING} == {
+        RefusalCode.NODE_GONE,
+        RefusalCode.NODE_NOT_READY,
+        RefusalCode.NODE_CORDONED,
+        RefusalCode.NODE_LABELS_MISMATCH,
+        RefusalCode.NO_SUCH_DEVICE,
+        RefusalCode.MODE_MISMATCH,
+        RefusalCode.TYPE_MISMATCH,
+        RefusalCode.UUID_MISMATCH,
+        RefusalCode.INDEX_MISMATCH,
+        RefusalCode.DEVICE_UNHEALTHY,
+        RefusalCode.DEVICE_CORDONED,
+    }
+
+
+def test_near_miss() -> None:
+    """Node, device, cause, and the three amounts."""
+    said = words.near_miss(miss(RefusalCode.MEMORY_INSUFFICIENT, 40_000, 24_564))
+    assert said == (
+        "n1 g0: not enough memory free on the device "
+        "(needed 40,000 MiB, available 24,564 MiB, missing 15,436 MiB)"
+    )
+
+
+def test_near_miss_without_amounts() -> None:
+    """A cordon lacks nothing that could be counted."""
+    said = words.near_miss(miss(RefusalCode.NODE_CORDONED, 1, 0, device=""))
+    assert said == "n1: node is cordoned"
+
+
+def test_sentence_counts_causes_and_names_the_nearest() -> None:
+    """The most frequent cause first, then the nearest miss with what it lacks."""
+    said = words.refusal(
+        refused(
+            {RefusalCode.NODE_CORDONED: 1, RefusalCode.MEMORY_INSUFFICIENT: 3},
+            miss(RefusalCode.MEMORY_INSUFFICIENT, 40_000, 24_564),
+        )
+    )
+    assert said == (
+        "none of 4 nodes fits: not enough memory free on the device (3 nodes); "
+        "node is cordoned (1 node); nearest is n1 g0, short by 15,436 MiB"
+    )
+
+
+def test_sentence_stays_a_sentence() -> None:
+    """With every cause there is, only the first few are named and the rest counted."""
+    said = words.refusal(refused(dict.fromkeys(RefusalCode, 1)))
+    assert said.endswith(f"{len(RefusalCode) - words.CAUSES_NAMED} more causes")
+
+
+def test_no_node_at_all() -> None:
+    """An empty cluster is not described as a list of nothing."""
+    assert words.refusal(refused({})) == "there is no node yet"
+
+
+def test_gang_that_lacks_pods() -> None:
+    """What a gang waits for comes first, for no node is at fault."""
+    shortage = GangShortage(needed=4, present=2, fitting=0)
+    said = words.refusal(refused({RefusalCode.GANG_INCOMPLETE: 0}, gang=shortage))
+    assert said == "its gang needs 4 pods together and has 2"
+
+
+def test_gang_that_lacks_places() -> None:
+    """A gang that is complete says how many of it fit, and then what stopped the next one."""
+    shortage = GangShortage(needed=4, present=4, fitting=3)
+    said = words.refusal(refused({RefusalCode.DEVICES_TOO_FEW: 2}, gang=shortage))
+    assert said.startswith("its gang needs 4 places together and 3 pods fit; for the first ")
+    assert words.phrase(RefusalCode.DEVICES_TOO_FEW) in said
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [("GPU-1a2b3c4d-0000-0000-0000-000000000000", "GPU-1a2b3c4d"), ("g0", "g0"), ("", "")],
+)
+def test_device_ids_are_cut(device: str, said: str) -> None:
+    """A UUID is cut to what a command accepts again; a short id stays whole."""
+    assert words.device_words(device) == said

@@ -1,0 +1,107 @@
+"""Pages: each item once, in order, filtered, and never more than the limit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from apportion.core.explain.answers import Page
+from apportion.core.ledger.state import State
+from apportion.gateway import pages
+from apportion.gateway.query import ListQuery, RequestRefused
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, gang, member, pod
+
+Make = Callable[[State, ListQuery], Page[Any]]
+
+
+@pytest.fixture(scope="module")
+def ledger() -> Ledger:
+    """Five nodes of two cards, twenty pods in two namespaces of which one is refused, one gang."""
+    made = Ledger(*(rack(f"n{number}", 2) for number in (3, 1, 5, 2, 4)))
+    for number in range(19):
+        made.submit(pod(f"p{number}", ask(30_000), namespace="ab"[number % 2]))
+    made.submit(pod("huge", ask(900_000), namespace="a"))
+    made.play(gang("team/job", 1)).submit(member("m0", ask(1000)))
+    return made.settle()
+
+
+def walk(make: Make, state: State, **query: Any) -> list[Any]:
+    """All items, page by page."""
+    items: list[Any] = []
+    after = ""
+    while True:
+        page = make(state, ListQuery(after=after, **query))
+        assert page.revision == state.revision
+        items += page.items
+        after = page.next
+        if not after:
+            return items
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+def test_pods_in_order_of_submission(ledger: Ledger, limit: int) -> None:
+    """Whatever the page size, the same list."""
+    items = walk(pages.pods, ledger.state, limit=limit)
+    assert [item.uid for item in items] == list(ledger.state.pods)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_placements_in_order_of_decision(ledger: Ledger, limit: int) -> None:
+    """Pods without a place are left out."""
+    items = walk(pages.placements, ledger.state, limit=limit)
+    revisions = [item.placed_revision for item in items]
+    assert revisions == sorted(revisions)
+    assert {item.uid for item in items} == set(ledger.state.pods) - {"huge"}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_nodes_and_gangs_by_name(ledger: Ledger, limit: int) -> None:
+    """Not in the order in which they were learnt."""
+    nodes = walk(pages.nodes, ledger.state, limit=limit)
+    assert [item.node for item in nodes] == ["n1", "n2", "n3", "n4", "n5"]
+    assert [item.group for item in walk(pages.gangs, ledger.state, limit=limit)] == ["team/job"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 100])
+def test_devices_by_node_and_index(ledger: Ledger, limit: int) -> None:
+    """A page ends with a whole node, so it may exceed its limit by one node's devices."""
+    items = walk(pages.devices, ledger.state, limit=limit)
+    assert [(item.node, item.index) for item in items] == [
+        (f"n{node}", index) for node in range(1, 6) for index in range(2)
+    ]
+    first = pages.devices(ledger.state, ListQuery(limit=limit))
+    assert len(first.items) < limit + 2
+
+
+def test_filters(ledger: Ledger) -> None:
+    """Namespace, phase, the phase that is not one, and node; also together."""
+    state = ledger.state
+    assert {item.namespace for item in walk(pages.pods, state, namespace="b")} == {"b"}
+    assert [item.uid for item in walk(pages.pods, state, phase="refused")] == ["huge"]
+    assert [item.uid for item in walk(pages.pods, state, phase="pending")] == ["huge"]
+    on_n1 = walk(pages.pods, state, node="n1", limit=1)
+    assert {item.uid for item in on_n1} == set(ledger.node("n1").pods)
+    assert [item.submitted_revision for item in on_n1] == sorted(
+        item.submitted_revision for item in on_n1
+    )
+    both = walk(pages.placements, state, node="n1", namespace="a")
+    assert both
+    assert all((item.node, item.namespace) == ("n1", "a") for item in both)
+
+
+def test_node_that_is_not_there(ledger: Ledger) -> None:
+    """An unknown node is an error for devices, for a typing mistake must not look like none."""
+    with pytest.raises(RequestRefused) as refused:
+        pages.devices(ledger.state, ListQuery(node="n9"))
+    assert (refused.value.status, refused.value.answer.field) == (404, "node")
+
+
+def test_page_goes_on_behind_what_is_gone(ledger: Ledger) -> None:
+    """The pod that a token names may be gone by then; the rest still comes, each once."""
+    made = Ledger(rack("n1", 2)).submit(*(pod(f"p{number}") for number in range(4)))
+    first = pages.pods(made.state, ListQuery(limit=2))
+    made.gone("p1")
+    rest = pages.pods(made.state, ListQuery(limit=2, after=first.next))
+    assert [item.uid for item in (*first.items, *rest.items)] == ["p0", "p1", "p2", "p3"]

@@ -1,0 +1,84 @@
+"""Requests are bounded, and a wrong parameter is named with its cure."""
+
+import pytest
+
+from apportion.gateway.query import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    WAIT_DEFAULT_S,
+    RequestRefused,
+    list_of,
+    only,
+    wait_of,
+)
+
+
+def test_defaults() -> None:
+    """A bare list is bounded, and a bare request waits for nothing."""
+    query = list_of({})
+    assert (query.limit, query.after, query.after_revision) == (LIMIT_DEFAULT, "", 0)
+    assert (wait_of({}).at_least, wait_of({}).wait_s) == (0, WAIT_DEFAULT_S)
+
+
+def test_everything_given() -> None:
+    """Each parameter arrives where it belongs."""
+    asked = {"limit": "7", "continue": "42", "namespace": "a", "phase": "refused", "node": "n1"}
+    query = list_of(asked, ("namespace", "phase", "node"))
+    assert (query.limit, query.after_revision) == (7, 42)
+    assert (query.namespace, query.phase, query.node) == ("a", "refused", "n1")
+    assert (wait_of({"at_least": "9", "wait_s": "0.5"}).at_least) == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("limit", "0"),
+        ("limit", str(LIMIT_MAX + 1)),
+        ("limit", "-1"),
+        ("limit", "1e3"),
+        ("limit", "٣"),
+        ("limit", "9" * 400),
+        ("limit", ""),
+        ("phase", "running"),
+        ("namespace", "x" * 254),
+        ("node", "x" * 254),
+        ("continue", "x" * 254),
+        ("color", "red"),
+    ],
+)
+def test_wrong_list_parameter(name: str, text: str) -> None:
+    """Out of bounds, not a number, not a phase, too long, not known."""
+    with pytest.raises(RequestRefused) as refused:
+        list_of({name: text}, ("namespace", "phase", "node"))
+    assert refused.value.status == 400
+    assert refused.value.answer.field == name
+    assert refused.value.answer.fix
+    assert len(refused.value.answer.error) < 400
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.5"])
+def test_continue_of_a_list_by_revision(text: str) -> None:
+    """A token that was not ours is refused when it is read as a revision."""
+    with pytest.raises(RequestRefused) as refused:
+        _ = list_of({"continue": text}).after_revision
+    assert refused.value.answer.field == "continue"
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-1", "31", "soon"])
+def test_wrong_wait(text: str) -> None:
+    """A wait is bounded, and `nan` is no number of seconds."""
+    with pytest.raises(RequestRefused) as refused:
+        wait_of({"wait_s": text})
+    assert refused.value.answer.field == "wait_s"
+
+
+def test_filter_of_another_list_is_not_known() -> None:
+    """Nodes have no phase: the parameter is refused rather than passed over."""
+    with pytest.raises(RequestRefused) as refused:
+        list_of({"phase": "placed"})
+    assert "limit" in refused.value.answer.fix
+
+
+def test_only() -> None:
+    """What is known passes."""
+    only({"at_least": "1"}, ("at_least",))
