@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement import packed
-from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS, Columns, Rows
+from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS, Columns, Rows, rows_of
 from apportion.core.placement.filters import FITS, RANK, refused_kind, standing_refusal
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import nodes as node_filters
@@ -26,7 +26,6 @@ from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
 
 REFUSED: Final = -1
 SLICE_STATES: Final = 256  # every mask of a card's eight memory slices
-EVERY_ROW: Final = slice(None)
 _GUARDS: Final = np.int64(packed.GUARDS)
 _REFUSED: Final = np.int32(REFUSED)
 
@@ -49,7 +48,7 @@ class AskColumns:
         self.cuts_instances = False
         self.elsewhere: NDArray[np.bool_] | None = None
 
-    def rebuild(self, columns: Columns, rows: Rows | slice) -> None:
+    def rebuild(self, columns: Columns, rows: Rows | None) -> None:
         """Work out again what stands for these rows until their nodes are reported anew."""
         for device in columns.kinds[len(self.demands) - FIRST_KIND :]:
             self._learn(device)
@@ -57,7 +56,7 @@ class AskColumns:
         if wants.indexes or wants.use_ids or wants.nouse_ids:
             if self.elsewhere is None or self.elsewhere.shape != columns.kind.shape:
                 self.elsewhere = np.zeros(columns.kind.shape, np.bool_)
-            for row in np.arange(len(columns.nodes))[rows].tolist():
+            for row in columns.positions(rows).tolist():
                 self.elsewhere[row, 1:] = True
                 for at, state in enumerate(columns.nodes[row].devices, 1):
                     device = state.device
@@ -68,16 +67,16 @@ class AskColumns:
     def fits(
         self,
         columns: Columns,
-        rows: Rows | slice,
+        rows: Rows | None,
         free: NDArray[np.int64],
-        kind: NDArray[np.int32],
+        kind: NDArray[np.intp],
     ) -> NDArray[np.bool_]:
         """Which of these rows have enough devices; `free` and `kind` are the rows' own."""
-        enough = ((free - self._need[kind]) & _GUARDS) == _GUARDS
+        enough = ((free - self._need.take(kind)) & _GUARDS) == _GUARDS
         if self.cuts_instances:
-            enough &= self.instance_fits[kind, columns.slices[rows]]
+            enough &= self.instance_fits[kind, rows_of(columns.slices, rows)]
         if self.elsewhere is not None:
-            enough &= ~self.elsewhere[rows]
+            enough &= ~rows_of(self.elsewhere, rows)
         fit: NDArray[np.bool_]
         if self.ask.count == 1:
             fit = np.bitwise_or.reduce(enough, 1)
@@ -145,8 +144,8 @@ class PlacementClass:
         if self._generation != columns.generation or standing is None or changed is None:
             self._generation = columns.generation
             self._resize(len(columns.names))
-            self._rebuild(columns, EVERY_ROW)
-            self._evaluate(columns, EVERY_ROW)
+            self._rebuild(columns, None)
+            self._evaluate(columns, None)
             return
         if len(standing):
             self._rebuild(columns, np.unique(standing))
@@ -179,15 +178,15 @@ class PlacementClass:
         self._preferred = np.zeros(rows, np.int32) if self.shape.node.preferred else None
         self.collided.clear()
 
-    def _rebuild(self, columns: Columns, rows: Rows | slice) -> None:
+    def _rebuild(self, columns: Columns, rows: Rows | None) -> None:
         """Standing answers: labels, taints, readiness, and what the devices are."""
         for ask in self.asks:
             ask.rebuild(columns, rows)
-        self.standing[rows] = FITS
+        every = columns.positions(rows)
+        self.standing[every] = FITS
         needs = self.shape.node
         picky = bool(needs.selector or needs.required)
-        every = np.arange(len(columns.names))[rows]
-        for row in (every if picky else every[~columns.welcoming[rows]]).tolist():
+        for row in (every if picky else every[~columns.welcoming[every]]).tolist():
             code = standing_refusal(self.shape, columns.nodes[row])
             if code is not None:
                 self.standing[row] = RANK[code]
@@ -196,21 +195,21 @@ class PlacementClass:
             for row in every.tolist():
                 self._preferred[row] = _preference(self.shape, columns.nodes[row])
 
-    def _evaluate(self, columns: Columns, rows: Rows | slice) -> None:
-        free, kind = columns.free[rows], columns.kind[rows]
+    def _evaluate(self, columns: Columns, rows: Rows | None) -> None:
+        free, kind = rows_of(columns.free, rows), rows_of(columns.kind, rows)
         fit = ((free[:, HOST] - self._host_need) & _GUARDS) == _GUARDS
         for ask in self.asks:
             fit &= ask.fits(columns, rows, free, kind)
         if self._some_refused:
-            fit &= self.standing[rows] == FITS
+            fit &= rows_of(self.standing, rows) == FITS
         if self.shape.node.extended:
             fit &= _extended_fits(self.shape, columns, rows)
         points = NODE_SCORES[self.node_policy](columns, rows, uses_devices=bool(self.asks))
         if self._preferred is not None:
-            points = (points + self._preferred[rows]) // 2
-        self.score[rows] = np.where(fit, points, _REFUSED)
+            points = (points + rows_of(self._preferred, rows)) // 2
+        self.score[... if rows is None else rows] = np.where(fit, points, _REFUSED)
         if self.collided:
-            self.collided.difference_update(np.arange(len(columns.names))[rows].tolist())
+            self.collided.difference_update(columns.positions(rows).tolist())
 
 
 def _preference(shape: Shape, node: NodeState) -> int:
@@ -220,7 +219,7 @@ def _preference(shape: Shape, node: NodeState) -> int:
     return gained * POINTS // sum(term.weight for term in terms)
 
 
-def _extended_fits(shape: Shape, columns: Columns, rows: Rows | slice) -> NDArray[np.bool_]:
-    chosen = np.arange(len(columns.names))[rows].tolist()
+def _extended_fits(shape: Shape, columns: Columns, rows: Rows | None) -> NDArray[np.bool_]:
+    chosen = columns.positions(rows).tolist()
     pairs = (node_filters.extended(shape, columns.nodes[row]) for row in chosen)
     return np.array([available >= needed for needed, available in pairs], np.bool_)

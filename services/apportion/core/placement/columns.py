@@ -8,7 +8,7 @@ Invariant: after `sync`, row i says of node `names[i]` what the state says of it
 name every row that changed since a reader of them last looked.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,14 @@ _COLUMNS: Final = (
 Rows = NDArray[np.int64]
 Standing = tuple[NodeReported | None, NodeObserved | None, bool, str]
 UNSEEN: Final[Standing] = (None, None, False, "unseen")
+
+
+D = TypeVar("D", bound=np.generic)
+
+
+def rows_of(column: NDArray[D], rows: Rows | None) -> NDArray[D]:
+    """These rows of a column; None is all of them."""
+    return column if rows is None else column.take(rows, 0)
 
 
 class RowLog:
@@ -113,9 +121,13 @@ class Columns:
         for name, node in touched.items():
             self._refresh(self._row_of[name], node)
 
+    def positions(self, rows: Rows | None) -> Rows:
+        """The numbers of these rows; None is all of them."""
+        return np.arange(len(self.names)) if rows is None else rows
+
     def _allocate(self, rows: int, width: int) -> None:
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
-        self.kind = np.full((rows, width), NO_KIND, np.int32)
+        self.kind = np.full((rows, width), NO_KIND, np.intp)
         self.index = np.full((rows, width), -1, np.int16)
         self.slices = np.zeros((rows, width), np.uint8)
         self.closed = np.zeros((rows, width), np.uint8)
