@@ -96,8 +96,9 @@ def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:
     memory_mib = memory_needed_mib(ask, device)
     if memory_mib > device.memory_mib:
         return RefusalCode.TEMPLATE_NONE_FITS
-    if ask.count == 1:
-        for template in FAMILIES[device.family].templates:
+    family = FAMILIES.get(device.family)
+    if ask.count == 1 and family is not None:
+        for template in family.templates:
             if template.memory_mib >= memory_mib:
                 return Demand(
                     template.memory_mib,

@@ -8,6 +8,8 @@ from apportion.core.devices.catalogue import FAMILIES, template_of
 from apportion.core.ledger.state import DeviceState
 from apportion_schemas import Device, Share
 
+MIG_SLICES = 8  # memory slices of a card, at most
+
 
 class Oversold(Exception):
     """A share asks for more than the device has free."""
@@ -47,8 +49,9 @@ def occupy(state: DeviceState, share: Share) -> None:
         ("cores", share.cores, state.cores_free),
         ("template_cpu", cpu, state.template_cpu_free),
         ("slices", (mask & state.slices).bit_count(), 0),
+        ("slices beyond the last", (mask >> MIG_SLICES).bit_count(), 0),
     ):
-        if needed > available:
+        if needed > max(available, 0):  # a device that offers less than it holds has nothing free
             raise Oversold(
                 f"device {state.device.id}: {quantity} needed {needed}, available {available}"
             )

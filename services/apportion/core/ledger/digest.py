@@ -56,7 +56,7 @@ def _node(node: NodeState) -> dict[str, Any]:
     return {
         "devices": [_device(device) for device in node.devices],
         "pods": sorted(node.pods),
-        "reported": node.reported,
+        "reported": [node.reported_revision, node.reported],
         "observed": node.observed,
         "gone": node.gone,
         "cordon": node.cordon,

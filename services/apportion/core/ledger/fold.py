@@ -154,27 +154,44 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
     ids = {device.id for device in data.devices}
     if len(ids) != len(data.devices):
         raise _Refused(f"node {data.node} reports a device id twice")
-    for device_id in sorted(ids):
-        owner = state.node_of_device.get(device_id, data.node)
-        if owner != data.node and not state.nodes[owner].gone:
-            raise _Refused(f"device {device_id} of node {data.node} is reported by node {owner}")
+    known = state.nodes.get(data.node)
+    for device in data.devices:
+        _check_owner(state, data.node, device.id)
+        old = known.by_id.get(device.id) if known else None
+        if old is not None and not old.idle and old.device.family != device.family:
+            raise _Refused(
+                f"device {device.id} is in use as {old.device.family} and is reported as "
+                f"{device.family}"
+            )
     node = _node(state, data.node)
     previous = node.by_id
-    node.reported, node.gone = data, False
+    node.reported, node.reported_revision, node.gone = data, context.revision, False
     node.host = _host(node)
     devices = [_merged(state, previous.get(device.id), device) for device in data.devices]
     for old in node.devices:
         if old.device.id not in ids:
-            if old.idle:
-                state.node_of_device.pop(old.device.id, None)
-            else:
+            if not old.idle:
                 old.present = False
                 devices.append(old)
+            elif state.node_of_device[old.device.id] == data.node:
+                del state.node_of_device[old.device.id]
     node.devices = sorted(devices, key=lambda d: (d.device.index, d.device.id))
     node.by_id = {d.device.id: d for d in node.devices}
-    for device_id in ids:
+    for device_id in sorted(ids):
+        owner = state.node_of_device.get(device_id, data.node)
+        if owner != data.node:
+            state.nodes[owner].by_id[device_id].present = False
         state.node_of_device[device_id] = data.node
     return Change(data, node=node)
+
+
+def _check_owner(state: State, node: str, device_id: str) -> None:
+    """A device is on one node; it may move once the other node is gone or reports without it."""
+    owner = state.nodes.get(state.node_of_device.get(device_id, node))
+    if owner is None or owner.name == node or owner.gone:
+        return
+    if owner.by_id[device_id].present:
+        raise _Refused(f"device {device_id} of node {node} is reported by node {owner.name}")
 
 
 def _host(node: NodeState) -> Host:
@@ -308,6 +325,8 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
 
 def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     pod = _placed_pod(context.state, data)
+    if pod.phase is Phase.ALLOCATED:
+        raise _Refused(f"pod {data.pod} is allocated already: only its end frees its shares")
     node = unplace(context.state, pod)
     context.state.failing.pop(data.pod, None)
     pod.attempt += 1
@@ -392,14 +411,18 @@ def _placed_pod(state: State, data: Any) -> PodState:
 
 def _pod_bound(context: _Context, data: PodBound) -> Change:
     pod = _placed_pod(context.state, data)
-    if pod.phase is not Phase.PLACED:
-        raise _Refused(f"pod {data.pod} is {pod.phase.value} already")
-    pod.phase, pod.bound_revision = Phase.BOUND, context.revision
+    if pod.bound_revision:
+        raise _Refused(f"pod {data.pod} is bound already")
+    pod.bound_revision = context.revision
+    if pod.phase is Phase.PLACED:  # the agent may have told of the shares first
+        pod.phase = Phase.BOUND
     return Change(data, node=context.state.nodes[data.node], pod=pod)
 
 
 def _bind_failed(context: _Context, data: BindFailed) -> Change:
     pod = _placed_pod(context.state, data)
+    if pod.phase is not Phase.PLACED:
+        raise _Refused(f"pod {data.pod} is {pod.phase.value} already")
     pod.last_failure = data.message
     if data.final:
         context.state.failing[data.pod] = data.message
@@ -411,11 +434,14 @@ def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
     if pod.phase is Phase.ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already")
     pod.phase, pod.allocated_revision = Phase.ALLOCATED, context.revision
+    context.state.failing.pop(data.pod, None)  # whatever failed before, the shares are there
     return Change(data, node=context.state.nodes[data.node], pod=pod)
 
 
 def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
     pod = _placed_pod(context.state, data)
+    if pod.phase is Phase.ALLOCATED:
+        raise _Refused(f"pod {data.pod} is allocated already")
     pod.last_failure = data.message
     context.state.failing[data.pod] = data.message
     return Change(data, pod=pod)

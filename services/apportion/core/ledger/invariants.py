@@ -4,11 +4,24 @@ The fold is built so that none of this can fail; this module does not trust it. 
 every event, and so does whoever verifies a ledger.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from apportion.core.devices.shares import slice_mask, template_cpu, template_cpu_of
 from apportion.core.ledger.state import DeviceState, NodeState, Phase, State
 from apportion_schemas import Share
+
+
+class _Held(NamedTuple):
+    """A share, and whether it was placed after the node's newest report.
+
+    A report may offer less than is held already. That oversells nothing: no placement did it, and
+    nothing more goes there until enough is given back.
+    """
+
+    share: Share
+    newer: bool
 
 
 def violations(state: State) -> list[str]:
@@ -16,49 +29,61 @@ def violations(state: State) -> list[str]:
     found = [line for node in state.nodes.values() for line in _node(state, node)]
     found.extend(_pods(state))
     found.extend(_gangs(state))
+    found.extend(_devices(state))
     return found
 
 
 def _node(state: State, node: NodeState) -> Iterator[str]:
-    held: dict[str, list[Share]] = {device.device.id: [] for device in node.devices}
+    held: dict[str, list[_Held]] = {device.device.id: [] for device in node.devices}
     for pod in node.pods.values():
         if state.pods.get(pod.uid) is not pod or pod.placement is None:
             yield f"node {node.name} holds pod {pod.uid}, which is not placed"
             continue
+        newer = pod.placed_revision > node.reported_revision
         for share in pod.placement.shares:
             if share.device not in held:
                 yield f"pod {pod.uid} holds {share.device}, which node {node.name} has not"
             else:
-                held[share.device].append(share)
+                held[share.device].append(_Held(share, newer))
     for device in node.devices:
         yield from _device(node, device, held[device.device.id])
-    shapes = [pod.submitted.shape.node for pod in node.pods.values()]
-    if node.cpu_used_milli != sum(needs.cpu_milli for needs in shapes):
+    yield from _host(node)
+
+
+def _host(node: NodeState) -> Iterator[str]:
+    needs = [pod.submitted.shape.node for pod in node.pods.values()]
+    if node.cpu_used_milli != sum(need.cpu_milli for need in needs):
         yield f"node {node.name}: CPU in use is not what its pods asked for"
-    if node.memory_used_mib != sum(needs.memory_mib for needs in shapes):
+    if node.memory_used_mib != sum(need.memory_mib for need in needs):
         yield f"node {node.name}: host memory in use is not what its pods asked for"
+    extended: Counter[str] = Counter()
+    for need in needs:
+        extended.update(need.extended)
+    if +extended != +Counter(node.extended_used):
+        yield f"node {node.name}: extended resources in use are not what its pods asked for"
 
 
-def _device(node: NodeState, state: DeviceState, shares: list[Share]) -> Iterator[str]:
+def _device(node: NodeState, state: DeviceState, held: list[_Held]) -> Iterator[str]:
     device = state.device
     where = f"device {device.id} of node {node.name}"
-    for quantity, total, free, used in (
-        ("memory", device.memory_mib, state.memory_free_mib, sum(s.memory_mib for s in shares)),
-        ("cores", device.cores, state.cores_free, sum(s.cores for s in shares)),
-        ("slots", device.slots, state.slots_free, len(shares)),
+    for quantity, total, free, charged in (
+        ("memory", device.memory_mib, state.memory_free_mib, lambda s: s.memory_mib),
+        ("cores", device.cores, state.cores_free, lambda s: s.cores),
+        ("slots", device.slots, state.slots_free, lambda _: 1),
         (
             "AI CPUs",
             template_cpu_of(device),
             state.template_cpu_free,
-            sum(template_cpu(s, state) for s in shares),
+            lambda s: template_cpu(s, state),
         ),
     ):
+        used = sum(charged(share) for share, _ in held)
         if total - free != used:
             yield f"{where}: {quantity} free is {free} of {total}, but shares hold {used}"
-        if used > total and state.present:
+        if used > total and any(newer and charged(share) for share, newer in held):
             yield f"{where}: {quantity} oversold, {used} of {total}"
     occupied = 0
-    for share in shares:
+    for share, _ in held:
         mask = slice_mask(share)
         if mask & occupied:
             yield f"{where}: MIG slices {mask:b} are held twice"
@@ -74,6 +99,26 @@ def _pods(state: State) -> Iterator[str]:
             yield f"pod {pod.uid} is {pod.phase.value} and its placement is {placed}"
         if placed is not None and pod.uid not in state.nodes[placed.node].pods:
             yield f"pod {pod.uid} is placed on {placed.node}, which does not hold it"
+    for uid in state.failing:
+        failed = state.pods.get(uid)
+        if failed is None or failed.phase not in {Phase.PLACED, Phase.BOUND}:
+            yield f"pod {uid} is to be voided and is {failed.phase.value if failed else 'not live'}"
+
+
+def _devices(state: State) -> Iterator[str]:
+    offered: dict[str, str] = {}
+    for node in state.nodes.values():
+        for device in node.devices:
+            name = device.device.id
+            if not device.present:
+                continue
+            if offered.setdefault(name, node.name) != node.name:
+                yield f"device {name} is offered by {offered[name]} and by {node.name}"
+            if state.node_of_device.get(name) != node.name:
+                yield f"device {name} is offered by {node.name} and looked for elsewhere"
+    for name, at in state.node_of_device.items():
+        if name not in state.nodes[at].by_id:
+            yield f"device {name} is looked for on {at}, which has not got it"
 
 
 def _gangs(state: State) -> Iterator[str]:

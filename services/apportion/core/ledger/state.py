@@ -88,6 +88,7 @@ class NodeState:
     by_id: dict[str, DeviceState] = field(default_factory=dict)
     pods: dict[str, "PodState"] = field(default_factory=dict)
     reported: NodeReported | None = None
+    reported_revision: int = 0
     observed: NodeObserved | None = None
     host: Host = NO_HOST
     gone: bool = False
@@ -99,9 +100,14 @@ class NodeState:
     chain: str = ""
 
     @property
+    def present(self) -> bool:
+        """Whether the node is in the cluster: somebody told of it, and nobody that it left."""
+        return not self.gone and (self.reported is not None or self.observed is not None)
+
+    @property
     def ready(self) -> bool:
         """Whether the node takes pods at all: there, ready, and not marked unschedulable."""
-        if self.gone:
+        if not self.present:
             return False
         return self.observed is None or (self.observed.ready and not self.observed.unschedulable)
 

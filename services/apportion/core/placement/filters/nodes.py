@@ -10,7 +10,7 @@ _KEEPS_OUT = ("NoSchedule", "NoExecute")
 def present(shape: Shape, node: NodeState) -> tuple[int, int]:
     """The node is in the cluster."""
     del shape
-    return NO if node.gone else YES
+    return YES if node.present else NO
 
 
 def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
