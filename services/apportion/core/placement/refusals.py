@@ -26,6 +26,7 @@ from apportion.core.placement.filters import (
     refused_kind,
     refused_node,
 )
+from apportion.core.placement.filters.devices import uuid
 from apportion_schemas import NearMiss, RefusalCode
 
 NEAREST_KEPT: Final = 3
@@ -83,11 +84,10 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     ranks = np.sort(_device_ranks(ask, columns), axis=1)[:, ::-1]
     none = RANK[RefusalCode.NO_SUCH_DEVICE]
     count = ask.ask.count
-    if count > ranks.shape[1]:
-        last: Ranks = np.full(len(ranks), none, np.uint8)
-    else:
+    last: Ranks = np.full(len(ranks), none, np.uint8)
+    if count <= ranks.shape[1]:
         last = ranks[:, count - 1].copy()
-    last[(last == none) & (ranks[:, 0] > none)] = RANK[RefusalCode.DEVICES_TOO_FEW]
+    last[(last == none) & (ranks > none).any(axis=1)] = RANK[RefusalCode.DEVICES_TOO_FEW]
     return last
 
 
@@ -96,16 +96,13 @@ def _device_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
     kind, free = columns.kind[:, 1:], columns.free[:, 1:]
     need, closed = np.array(ask.needs, np.int64)[kind], columns.closed[:, 1:]
-    ranks: Ranks = np.array(never, np.uint8)[kind]
-    if ask.elsewhere is not None:
-        by_index = bool(ask.constraints.indexes)
-        code = RefusalCode.INDEX_MISMATCH if by_index else RefusalCode.UUID_MISMATCH
-        _stop(ranks, ask.elsewhere[:, 1:], code)
+    ranks = np.minimum(np.array(never, np.uint8)[kind], _place_ranks(ask, columns))
     _stop(ranks, closed == UNHEALTHY, RefusalCode.DEVICE_UNHEALTHY)
     _stop(ranks, closed == CORDONED, RefusalCode.DEVICE_CORDONED)
     slots = _field(need, packed.SLOTS_AT, packed.SLOTS_BITS)
     slots_free = _field(free, packed.SLOTS_AT, packed.SLOTS_BITS)
-    _stop(ranks, (slots > 1) & (slots_free < slots), RefusalCode.DEVICE_IN_USE)
+    alone = np.array([isinstance(known, Demand) and known.alone for known in ask.demands])
+    _stop(ranks, alone[kind] & (slots_free < slots), RefusalCode.DEVICE_IN_USE)
     for code, at, bits in (
         (RefusalCode.SLOTS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS),
         (RefusalCode.CORES_INSUFFICIENT, packed.COMPUTE_AT, packed.COMPUTE_BITS),
@@ -117,6 +114,20 @@ def _device_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     at, bits = packed.TEMPLATE_CPU_AT, packed.TEMPLATE_CPU_BITS
     too_few = _field(free, at, bits) < _field(need, at, bits)
     _stop(ranks, too_few, RefusalCode.TEMPLATE_CPU_INSUFFICIENT)
+    return ranks
+
+
+def _place_ranks(ask: AskColumns, columns: Columns) -> Ranks:
+    """For each device the rank of the rule on ids or indexes that it breaks, or `FITS`."""
+    ranks: Ranks = np.full((len(columns.nodes), columns.kind.shape[1] - 1), FITS, np.uint8)
+    wanted = ask.constraints
+    if wanted.use_ids or wanted.nouse_ids:
+        for row, node in enumerate(columns.nodes):
+            for column, state in enumerate(node.devices):
+                if not uuid(ask.ask, wanted, state.device):
+                    ranks[row, column] = RANK[RefusalCode.UUID_MISMATCH]
+    if wanted.indexes:
+        _stop(ranks, ~np.isin(columns.index[:, 1:], wanted.indexes), RefusalCode.INDEX_MISMATCH)
     return ranks
 
 
