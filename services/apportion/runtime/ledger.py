@@ -209,7 +209,10 @@ class Delivery(Protocol):
         """1 on the first delivery, more after each `retry` or time-out."""
 
     async def ack(self) -> None:
-        """Done; returns when the server has noted it. Raises LedgerUnavailable."""
+        """Done; returns when the server has noted it. Raises LedgerUnavailable.
+
+        A server that is killed may forget it and deliver again: doing a record twice must be safe.
+        """
 
     async def retry(self, delay_s: float) -> None:
         """Hand it to some worker again after `delay_s`."""
