@@ -33,7 +33,7 @@ class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of a family, recognised by any of the names in `match`; profiles small to large."""
+    """A model of a family, recognised by whole words (`match`); its profiles small to large."""
 
     match: tuple[str, ...]
     profiles: tuple[MigProfile, ...] = ()
@@ -93,9 +93,9 @@ def normal(model: str) -> str:
 def mig_profiles(family: str, model: str) -> tuple[MigProfile, ...]:
     """The MIG profiles of a device, smallest first; empty where the model has none."""
     known = FAMILIES.get(family)
-    wanted = normal(model)
+    words = f"-{normal(model)}-"
     for candidate in known.models if known else ():
-        if any(normal(name) in wanted for name in candidate.match):
+        if any(f"-{normal(name)}-" in words for name in candidate.match):
             return candidate.profiles
     return ()
 
