@@ -12,16 +12,18 @@ from msgspec import Meta, Struct
 NAME_MAX = 253  # a Kubernetes DNS subdomain name
 TEXT_MAX = 1024  # free text: a reason, a message
 MEMORY_MIB_MAX = 1 << 24  # 16 TiB on one device
+HOST_MEMORY_MIB_MAX = 1 << 25  # 32 TiB on one node
+CPU_MILLI_MAX = 1_000_000  # 1,000 CPUs of one node
 COUNT_MAX = 64  # devices that one container may ask for, and devices of one node
 WHOLE = 100  # percent
 CONTAINERS_MAX = 128  # containers of one pod
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
-Key = Annotated[str, Meta(max_length=316)]  # prefix/name of a label: 253 + 1 + 62
+Key = Annotated[str, Meta(max_length=317)]  # prefix/name of a label: 253 + 1 + 63
 MemoryMib = Annotated[int, Meta(ge=0, le=MEMORY_MIB_MAX)]
-HostMemoryMib = Annotated[int, Meta(ge=0, le=1 << 25)]  # 32 TiB on one node
-CpuMilli = Annotated[int, Meta(ge=0, le=1_000_000)]  # 1,000 CPUs of one node
+HostMemoryMib = Annotated[int, Meta(ge=0, le=HOST_MEMORY_MIB_MAX)]
+CpuMilli = Annotated[int, Meta(ge=0, le=CPU_MILLI_MAX)]
 Cores = Annotated[int, Meta(ge=0, le=10_000)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]

@@ -18,7 +18,7 @@ def container(name: str = "main", limits: Limits | None = None, **fields: Any) -
 
 
 def pod(
-    limits: Limits | None = None, annotations: Mapping[str, str] | None = None, **spec: Any
+    limits: Limits | None = None, annotations: Mapping[str, object] | None = None, **spec: Any
 ) -> dict[str, Any]:
     """A Pod of one container with these limits, or of `containers`, with more fields of a spec."""
     spec.setdefault("containers", [container(limits=limits)])

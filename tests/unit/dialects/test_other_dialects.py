@@ -15,9 +15,9 @@ def ask(**fields: Any) -> tuple[Ask, ...]:
     return (Ask(container="main", **{"family": "nvidia", **fields}),)
 
 
-def vcuda(core: object = None, memory: object = None, by: str = "tencent.com") -> dict[str, Any]:
+def vcuda(core: object = None, memory: object = None, by: str = "tencent") -> dict[str, Any]:
     """A pod in gpu-manager's names."""
-    amounts = {f"{by}/vcuda-core": core, f"{by}/vcuda-memory": memory}
+    amounts = {f"{by}.com/vcuda-core": core, f"{by}.com/vcuda-memory": memory}
     return pod({name: amount for name, amount in amounts.items() if amount is not None})
 
 
@@ -35,7 +35,7 @@ def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any
         (pod({"volcano.sh/gpu-number": 1, "volcano.sh/gpu-memory": 0}), ask(cores=100)),
         (pod({"volcano.sh/gpu-memory": "0"}), ()),
         (vcuda("20", "10"), ask(memory_mib=2560, cores=20)),
-        (vcuda("99", "1", by="docker.com"), ask(memory_mib=256, cores=99)),
+        (vcuda("99", "1", by="docker"), ask(memory_mib=256, cores=99)),
         (vcuda("100"), ask(cores=100)),
         (vcuda("200", "64"), ask(count=2, cores=100)),
         (vcuda("0"), ()),

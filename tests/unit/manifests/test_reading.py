@@ -58,7 +58,7 @@ def test_a_pod_of_very_many_containers() -> None:
         "spec.containers: a list of 50000 is out of bounds "
         "(Expected `array` of length <= 128): stay within them"
     )
-    split = {
+    split: dict[str, Any] = {
         kind: [container(f"{kind.lower()}{i}") for i in range(100)]
         for kind in ("containers", "initContainers")
     }

@@ -1,5 +1,7 @@
 """Rows of a production trace: shares, whole cards, models, and bad rows."""
 
+from typing import Any
+
 import pytest
 
 from apportion.core.dialects import ManifestError
@@ -9,7 +11,7 @@ from apportion_schemas import Ask, DeviceConstraints
 HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos"
 
 
-def ask(**fields: int) -> tuple[Ask, ...]:
+def ask(**fields: Any) -> tuple[Ask, ...]:
     """The one ask of a trace's pod."""
     return (Ask(container="main", family="nvidia", **fields),)
 

@@ -3,7 +3,11 @@
 Invariant: the message is one line of bounded length, whatever the value was.
 """
 
+import re
+
 VALUE_CHARS_MAX = 80
+FIELD_CHARS_MAX = 400
+_WORD = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 class ManifestError(ValueError):
@@ -21,12 +25,22 @@ class ManifestError(ValueError):
         self.fix = fix
 
     def __str__(self) -> str:
-        return f"{self.field}: {shown(self.value)} {self.problem}: {self.fix}"
+        field = self.field
+        if len(field) > FIELD_CHARS_MAX:
+            field = "…" + field[-FIELD_CHARS_MAX:]
+        return f"{field}: {shown(self.value)} {self.problem}: {self.fix}"
 
 
 def within(field: str, key: str) -> str:
-    """The path of an entry under a key that is not a plain word."""
-    return f'{field}["{key[:VALUE_CHARS_MAX]}"]'
+    """The path of an entry under a key that may be anything."""
+    return f'{field}["{ascii(key[:VALUE_CHARS_MAX])[1:-1]}"]'
+
+
+def below(field: str, key: str) -> str:
+    """The path of a field: `.key`, or as `within` where the key is not a plain word."""
+    if not _WORD.fullmatch(key):
+        return within(field, key)
+    return f"{field}.{key}" if field else key
 
 
 def shown(value: object) -> str:

@@ -58,7 +58,7 @@ def _exact(value: object) -> Fraction | None:
     if isinstance(value, int):
         return Fraction(value)
     if isinstance(value, float):
-        return _exact(repr(value)) if math.isfinite(value) else None
+        return Fraction(repr(value)) if math.isfinite(value) else None
     if not isinstance(value, str) or len(value) > CHARS_MAX:
         return None
     parts = _QUANTITY.fullmatch(value)

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from apportion.core.dialects.errors import ManifestError, within
+from apportion.core.dialects.errors import ManifestError, below, within
 
 DEPTH_MAX = 100
+ROOT = "document"
+"""What stands for a path where the document as a whole is meant."""
 INTEGER_BITS_MAX = 1024
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\[(\d+)\]")
 _WORDS = {
@@ -36,7 +38,7 @@ def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
         raise ManifestError(field, value, "is nested too deep", f"nest at most {DEPTH_MAX} levels")
     if isinstance(value, dict):
         return {
-            _text(key, field): cleaned(entry, f"{field}.{key}" if field else str(key), depth + 1)
+            _text(key, field): cleaned(entry, below(field, str(key)), depth + 1)
             for key, entry in value.items()
             if entry is not None
         }
@@ -45,10 +47,12 @@ def cleaned(value: object, field: str = "", depth: int = 0) -> Any:
     if isinstance(value, str):
         return _text(value, field)
     if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
-        raise ManifestError(field, value, "is no number that we can hold", "write a smaller one")
+        raise ManifestError(
+            field or ROOT, value, "is no number that we can hold", "write a smaller one"
+        )
     if value is None or isinstance(value, bool | int | float):
         return value
-    raise ManifestError(field, value, "is not a JSON value", "write text, in quotes")
+    raise ManifestError(field or ROOT, value, "is not a JSON value", "write text, in quotes")
 
 
 def typed(document: dict[str, Any], kind: type[T]) -> T:
@@ -80,10 +84,8 @@ def refusal(document: dict[str, Any], message: str, root: str = "") -> ManifestE
     wrong_type = re.match(r"Expected `(\w+)(?: \| null)?`, got", problem)
     if wrong_type and wrong_type[1] in _WORDS:
         word = _WORDS[wrong_type[1]]
-        return ManifestError(field or "document", value, f"is not {word}", f"write {word}")
-    return ManifestError(
-        field or "document", value, f"is out of bounds ({problem})", "stay within them"
-    )
+        return ManifestError(field or ROOT, value, f"is not {word}", f"write {word}")
+    return ManifestError(field or ROOT, value, f"is out of bounds ({problem})", "stay within them")
 
 
 def texts(mapping: dict[str, Any], field: str) -> dict[str, str]:
@@ -100,11 +102,11 @@ def texts(mapping: dict[str, Any], field: str) -> dict[str, str]:
 
 def _text(value: object, field: str) -> str:
     if not isinstance(value, str):
-        raise ManifestError(field or "document", value, "is a key that is not text", "quote it")
+        raise ManifestError(field or ROOT, value, "is a key that is not text", "quote it")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise ManifestError(
-            field, value, "is not Unicode text: it has half of a character", "write it anew"
+            field or ROOT, value, "is not Unicode text: it has half of a character", "write it anew"
         ) from None
     return value

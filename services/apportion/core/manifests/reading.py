@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apportion.core.dialects import ManifestError
-from apportion.core.manifests.document import cleaned
+from apportion.core.manifests.document import ROOT, cleaned
 from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.core.manifests.workloads import KINDS, Manifest
 
@@ -49,7 +49,7 @@ def read_document(document: object, config: ManifestConfig = DEFAULT_CONFIG) -> 
     """
     clean = cleaned(document)
     if not isinstance(clean, dict):
-        raise ManifestError("document", document, "is not an object", "start with apiVersion, kind")
+        raise ManifestError(ROOT, document, "is not an object", "start with apiVersion, kind")
     api_version, kind = (_text(clean, field) for field in ("apiVersion", "kind"))
     read = KINDS.get((api_version, kind))
     if read is None:

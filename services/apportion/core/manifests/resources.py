@@ -14,9 +14,8 @@ from apportion.core.dialects import Container
 from apportion.core.dialects.container import AMOUNT_MAX, amount_of
 from apportion.core.dialects.errors import ManifestError, within
 from apportion.core.dialects.quantity import quantity
+from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
-CPU_MILLI_MAX = 10_000_000
-MEMORY_MIB_MAX = 1 << 30
 EXTENDED_MAX = 64
 _MIB = 1 << 20
 _FRACTIONAL = ("cpu", "memory", "ephemeral-storage")
@@ -113,12 +112,12 @@ def _most(left: _Vector, right: _Vector) -> _Vector:
 def _rounded(total: _Vector, field: str) -> NodeAmounts:
     cpu_milli = math.ceil(total.pop("cpu", Fraction()) * 1000)
     memory_mib = math.ceil(total.pop("memory", Fraction()) / _MIB)
-    if cpu_milli > CPU_MILLI_MAX or memory_mib > MEMORY_MIB_MAX:
+    if cpu_milli > CPU_MILLI_MAX or memory_mib > HOST_MEMORY_MIB_MAX:
         raise ManifestError(
             field,
             f"{cpu_milli}m CPU, {memory_mib} MiB",
             "is more than any node has",
-            f"ask for at most {CPU_MILLI_MAX // 1000} CPUs and {MEMORY_MIB_MAX >> 10} GiB",
+            f"ask for at most {CPU_MILLI_MAX // 1000} CPUs and {HOST_MEMORY_MIB_MAX >> 10} GiB",
         )
     extended = {name: math.ceil(amount) for name, amount in sorted(total.items()) if amount}
     if len(extended) > EXTENDED_MAX or any(n > AMOUNT_MAX for n in extended.values()):

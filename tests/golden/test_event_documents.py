@@ -1,0 +1,65 @@
+"""Events as they stand in ledgers today: tomorrow's code reads them, and writes them the same."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from apportion_schemas import CATALOGUE, Event, decode, encode
+
+DOCUMENTS = Path(__file__).parent / "events"
+NAMES = sorted(path.stem for path in DOCUMENTS.glob("*.json"))
+POD = "2f1d0c6e-7a51-4c4b-9d5e-0a8f6f1b2c3d"
+NODE = "node-1%2Eexample"
+SUBJECTS = {
+    name: f"apportion.v1.{subject}"
+    for names, subject in (
+        ("NodeReported DeviceHealthChanged", f"inventory.{NODE}"),
+        ("SharesAllocated AllocationFailed", f"allocation.{NODE}"),
+        ("PodSubmitted PodGone", f"workload.{POD}"),
+        ("NodeObserved NodeGone", f"cluster.node.{NODE}"),
+        ("PodGroupObserved", "cluster.group.research%2Ftrainer"),
+        ("QueueObserved", "cluster.queue.training"),
+        ("PodPlaced PlacementVoided", f"placement.{NODE}"),
+        ("PodRefused", f"pending.{POD}"),
+        ("PodBound BindFailed", f"binding.{NODE}"),
+        ("DeviceCordoned DeviceUncordoned", "operator.device.GPU-5d0f"),
+        ("NodeCordoned NodeUncordoned", f"operator.node.{NODE}"),
+        ("PolicyChanged", "operator.policy"),
+    )
+    for name in names.split()
+}
+
+
+def document(name: str) -> bytes:
+    """The committed bytes, without the line end that an editor wants."""
+    return (DOCUMENTS / f"{name}.json").read_bytes().rstrip(b"\n")
+
+
+def event(name: str) -> Event:
+    """The event in the document of that name."""
+    return decode(document(name), subject=SUBJECTS[name])
+
+
+def test_every_event_has_a_document() -> None:
+    """An event without one could change unseen."""
+    assert sorted(row.name for row in CATALOGUE) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_decoded_and_encoded_it_is_the_same(name: str) -> None:
+    """Byte for byte: the placement chain hashes bytes."""
+    found = event(name)
+    assert type(found.data).__name__ == name
+    assert encode(found) == document(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_field_is_used(name: str) -> None:
+    """A document that leaves a field at its default would not notice its loss."""
+    data = event(name).data
+    for field in msgspec.structs.fields(data):
+        default = field.default
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        assert getattr(data, field.name) != default, field.name

@@ -1,0 +1,88 @@
+"""Any event that the catalogue allows, drawn from the types themselves.
+
+A new event or field is covered the moment it exists. Bounds are drawn on purpose, because that is
+where a schema and its codec would disagree.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from apportion_schemas import CATALOGUE, Event, EventType
+
+LIST_MAX = 3
+TEXT_MAX = 8
+
+TIMES = st.just("2026-03-01T09:30:00.000000Z")
+
+
+def events() -> st.SearchStrategy[Event]:
+    """Any event of any type."""
+    return st.sampled_from(CATALOGUE).flatmap(events_of)
+
+
+def events_of(row: EventType) -> st.SearchStrategy[Event]:
+    """Any event of one type."""
+    revision = st.integers(0, 1 << 53)
+    return st.builds(
+        Event,
+        id=texts(1, 512),
+        source=texts(1, 253),
+        time=TIMES,
+        data=values(inspect.type_info(row.payload)),
+        basis=revision,
+        cause=revision,
+    )
+
+
+def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
+    """Any value of a msgspec type."""
+    if isinstance(kind, inspect.Metadata):
+        return values(kind.type)
+    return STRATEGIES[type(kind)](kind)
+
+
+def _struct(kind: inspect.StructType) -> st.SearchStrategy[Any]:
+    return st.builds(kind.cls, **{field.name: values(field.type) for field in kind.fields})
+
+
+def _integer(kind: inspect.IntType) -> st.SearchStrategy[int]:
+    low = kind.ge if kind.ge is not None else -(1 << 63)
+    high = kind.le if kind.le is not None else (1 << 63) - 1
+    if kind.lt is not None:
+        high = kind.lt - 1
+    return st.integers(low, high) | st.sampled_from((low, high))
+
+
+def _text(kind: inspect.StrType) -> st.SearchStrategy[str]:
+    return texts(kind.min_length or 0, TEXT_MAX if kind.max_length is None else kind.max_length)
+
+
+def _mapping(kind: inspect.DictType) -> st.SearchStrategy[Any]:
+    return st.dictionaries(values(kind.key_type), values(kind.value_type), max_size=LIST_MAX)
+
+
+STRATEGIES: dict[type[inspect.Type], Callable[[Any], st.SearchStrategy[Any]]] = {
+    inspect.StructType: _struct,
+    inspect.StrType: _text,
+    inspect.IntType: _integer,
+    inspect.FloatType: lambda _: st.floats(allow_nan=False, allow_infinity=False),
+    inspect.BoolType: lambda _: st.booleans(),
+    inspect.NoneType: lambda _: st.none(),
+    inspect.LiteralType: lambda kind: st.sampled_from(kind.values),
+    inspect.EnumType: lambda kind: st.sampled_from(list(kind.cls)),
+    inspect.UnionType: lambda kind: st.one_of(*map(values, kind.types)),
+    inspect.VarTupleType: lambda kind: st.lists(values(kind.item_type), max_size=LIST_MAX).map(
+        tuple
+    ),
+    inspect.DictType: _mapping,
+}
+
+
+def texts(least: int, most: int) -> st.SearchStrategy[str]:
+    """Any text of JSON, mostly short, and the longest there may be."""
+    letters = st.characters(codec="utf-8")  # half characters are no text
+    short = st.text(letters, min_size=least, max_size=max(least, min(most, TEXT_MAX)))
+    return short | st.just("x" * most)

@@ -1,0 +1,136 @@
+"""For every document and every text: a result or a named refusal, never another exception."""
+
+import contextlib
+import copy
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion.core.dialects import ManifestError
+from apportion.core.manifests import read_documents, submitted
+from apportion.core.manifests.trace import read_trace_pods
+from apportion.runtime.safe_yaml import parse
+from apportion_schemas import Event, encode
+from tests.support.manifests import pod, task, volcano_job
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=6)
+    | st.binary(max_size=2)
+    | st.sampled_from(["v1", "Pod", "Job", "List", "x" * 2000, 1 << 5000, -(1 << 70)])
+)
+KEYS = st.sampled_from(["apiVersion", "kind", "metadata", "spec", "items", "name", "containers"])
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(KEYS | st.text(max_size=4), inner, max_size=4)
+        | st.dictionaries(st.integers(), inner, max_size=2)
+    ),
+    max_leaves=10,
+)
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+EXPRESSION = {"key": "zone", "operator": "In", "values": ["a"]}
+GOOD: list[dict[str, Any]] = [
+    pod(
+        {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000", "cpu": "2", "memory": "1Gi"},
+        {"nvidia.com/use-gputype": "A100", "scheduling.k8s.io/group-name": "g"},
+        initContainers=[{"name": "i", "restartPolicy": "Always"}],
+        nodeSelector={"gpu": "on"},
+        tolerations=[{"key": "a", "operator": "Exists"}],
+        affinity={
+            "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [EXPRESSION]}]}}
+        },
+        priority=3,
+        overhead={"cpu": "1"},
+        volumes=[{"emptyDir": {}}],
+    ),
+    volcano_job(
+        task({"volcano.sh/gpu-memory": 5}, name="t", replicas=2), minAvailable=2, queue="q"
+    ),
+    {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 2, "minTaskMember": {"t": 1}},
+    },
+    {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d"},
+        "spec": {"replicas": 2, "template": pod({"docker.com/vcuda-core": 200})},
+    },
+]
+
+
+def places(value: object) -> list[tuple[Any, Any]]:
+    """Every container with a key in it: where something can be put."""
+    if isinstance(value, dict):
+        pairs: list[tuple[Any, Any]] = list(value.items())
+    elif isinstance(value, list):
+        pairs = list(enumerate(value))
+    else:
+        return []
+    return [(value, key) for key, _ in pairs] + [p for _, child in pairs for p in places(child)]
+
+
+def check(documents: list[object]) -> None:
+    """Read; every pod must make an event, and every refusal must name its field in one line."""
+    for outcome in read_documents(documents):
+        assert (outcome.manifest is None) != (outcome.error is None)
+        if outcome.error is not None:
+            assert outcome.error.field
+            assert "\n" not in str(outcome.error)
+            assert len(str(outcome.error)) < 2000
+            continue
+        assert outcome.manifest is not None
+        made = [submitted(draft, "uid") for draft in outcome.manifest.pods[:2]]
+        for data in (*made, outcome.manifest.group):
+            if data is not None:
+                encode(Event(id="1", source="s", time="2026-03-01T09:30:00Z", data=data))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ANYTHING, max_size=3))
+def test_any_document(documents: list[object]) -> None:
+    """Whatever YAML or JSON can hold, and what it cannot."""
+    check(documents)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(GOOD), st.data())
+def test_a_good_document_with_anything_in_one_place(
+    good: dict[str, Any], data: st.DataObject
+) -> None:
+    """Each field of each kind, replaced by anything, removed, or given a number near a bound."""
+    document = copy.deepcopy(good)
+    holder, key = data.draw(st.sampled_from(places(document)))
+    edge = st.sampled_from([-1, 0, 1, 63, 64, 65, 128, 10_000, 10_001, 1 << 31, 1 << 53, 1 << 63])
+    holder[key] = data.draw(ANYTHING | edge | edge.map(str))
+    check([document])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=60) | st.text("ab:-&*[]{}!#|>\"' \n\t?,0.", max_size=60))
+def test_any_text(text: str) -> None:
+    """Text is documents or errors with a line that the text has."""
+    for is_json in (False, True):
+        for parsed in parse(text, is_json=is_json):
+            if parsed.error is not None:
+                assert 1 <= parsed.error.line <= text.count("\n") + 1
+            assert parsed.line_of("spec.containers[0].name") >= parsed.line
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text('0123456789,-.ab|"\n', max_size=30), max_size=3))
+def test_any_trace(lines: list[str]) -> None:
+    """Rows are pods or a refusal."""
+    header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
+    with contextlib.suppress(ManifestError):
+        for draft in read_trace_pods([header, *lines]):
+            data = submitted(draft, "uid")
+            encode(Event(id="1", source="s", time="2026-03-01T09:30:00Z", data=data))
