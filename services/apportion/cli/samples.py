@@ -60,7 +60,8 @@ async def submit_samples(where: Where, out: Console) -> Samples:
     wish, problems = read_manifests([str(folder)])
     gateway = Gateway(where.gateway_url())
     async with open_ledger(where.nats_url()) as ledger:
-        basis, live = await asyncio.to_thread(look_up, gateway, wish.pods)
+        newest = await ledger.last_revision()
+        basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
         new = only_new(wish, live)
         with out.status(f"placing {len(new.pods)} sample pods"):
             submitted = await append(ledger, new, basis=basis, progress=lambda _: None)

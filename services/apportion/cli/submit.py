@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -83,7 +84,8 @@ async def _submit(where: Where, wish: Wish, report: Report, *, wait_s: float | N
     """Fill the report."""
     gateway = Gateway(where.gateway_url())
     async with open_ledger(where.nats_url()) as ledger:
-        basis, live = look_up(gateway, wish.pods)
+        newest = await ledger.last_revision()
+        basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
         new = only_new(wish, live)
         report.unchanged = sorted(live)
         began = time.monotonic()

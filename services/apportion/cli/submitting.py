@@ -29,6 +29,8 @@ from apportion_schemas import PodGroupObserved, PodSubmitted
 
 BATCH = 250
 IN_FLIGHT = 2
+WAIT_S = 30
+"""How long the gateway may take to fold up to now."""
 ASK_ONE_BY_ONE = 16
 """Up to so many pods are looked up by name; for more, the lists of their namespaces are read."""
 
@@ -57,13 +59,19 @@ class Submitted(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-def look_up(gateway: Gateway, pods: Sequence[PodDraft]) -> tuple[int, dict[str, PodAnswer]]:
+def look_up(
+    gateway: Gateway, pods: Sequence[PodDraft], *, at_least: int
+) -> tuple[int, dict[str, PodAnswer]]:
     """The revision of the gateway, and which of the pods are live, by `namespace/name`.
+
+    `at_least` is the newest revision of the ledger: a gateway that lags behind would call a pod
+    new that was submitted a moment ago.
 
     Raises:
         Unreachable, Wrong: see `asking`.
     """
-    basis = gateway.ask("revision", answer=RevisionAnswer).revision
+    query = {"at_least": at_least, "wait_s": WAIT_S}
+    basis = gateway.ask("revision", answer=RevisionAnswer, query=query).revision
     live: dict[str, PodAnswer] = {}
     if len(pods) <= ASK_ONE_BY_ONE:
         for pod in pods:

@@ -1,0 +1,63 @@
+"""Where things are: what is told wins over what is found, and files are their owner's only."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from apportion.cli.connection import (
+    DATA_ENV,
+    Connection,
+    Where,
+    default_data,
+    read_connection,
+    write_connection,
+)
+from apportion.cli.exits import UNREACHABLE, Unreachable
+
+
+def test_told_wins(tmp_path: Path) -> None:
+    """An option or variable is used as it is, without a look at the folder."""
+    where = Where(data=tmp_path / "none", nats="nats://u:p@h:1", gateway="http://h:2/")
+    assert where.nats_url() == "nats://u:p@h:1"
+    assert where.gateway_url() == "http://h:2"
+
+
+def test_found(tmp_path: Path) -> None:
+    """What a running `up` wrote down is read back, and only its owner may read it."""
+    write_connection(tmp_path, Connection(gateway="http://127.0.0.1:8470", processes={"agent": 7}))
+    assert Where(data=tmp_path).gateway_url() == "http://127.0.0.1:8470"
+    assert read_connection(tmp_path).processes == {"agent": 7}
+    mode = (tmp_path / "connection.json").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    """No `up` there: the error says where was looked, and how to tell."""
+    where = Where(data=tmp_path)
+    with pytest.raises(Unreachable, match="APPORTION_GATEWAY") as refused:
+        where.gateway_url()
+    assert str(tmp_path) in refused.value.message
+    assert refused.value.exit_code == UNREACHABLE
+    with pytest.raises(Unreachable, match="APPORTION_NATS_URL"):
+        where.nats_url()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"gateway": 7}', "[]"])
+def test_broken_file(tmp_path: Path, text: str) -> None:
+    """A torn file is named, not guessed at."""
+    (tmp_path / "connection.json").write_text(text)
+    with pytest.raises(Unreachable, match=r"connection\.json"):
+        read_connection(tmp_path)
+
+
+def test_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """APPORTION_DATA, then XDG_STATE_HOME, then the place that XDG names."""
+    monkeypatch.delenv(DATA_ENV, raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_data() == tmp_path / ".local/state/apportion"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert default_data() == tmp_path / "state/apportion"
+    monkeypatch.setenv(DATA_ENV, str(tmp_path / "mine"))
+    assert default_data() == tmp_path / "mine"

@@ -1,0 +1,94 @@
+"""The table of verbs: all there, all documented, and none imported before it is asked for."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from apportion.cli import main as entry
+from apportion.cli.exits import INTERNAL, USAGE
+from apportion.cli.main import RUN, VERBS, root
+
+WITHOUT_JSON = {"up", *RUN}
+"""A service logs, and `up` talks to a person."""
+
+
+def leaves(name: str) -> Iterator[tuple[str, click.Command]]:
+    """The commands that do something: those of a group, or the verb itself."""
+    command = root.get_command(click.Context(root), name)
+    assert command is not None
+    if isinstance(command, click.Group):
+        for part, leaf in command.commands.items():
+            yield f"{name} {part}", leaf
+    else:
+        yield name, command
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_verb_is_documented(name: str) -> None:
+    """Each has a help text, an example, and knows `--json` where it answers."""
+    for title, command in leaves(name):
+        assert command.help, title
+        assert f"apportion {title}" in (command.epilog or ""), title
+        options = {option for param in command.params for option in param.opts}
+        assert ("--json" in options) == (name not in WITHOUT_JSON), title
+
+
+@pytest.mark.parametrize("name", sorted(set(VERBS) - set(RUN)))
+def test_exit_codes_are_told(name: str) -> None:
+    """A script must not have to guess what 1 means."""
+    command = root.get_command(click.Context(root), name)
+    assert command is not None
+    said = (command.help or "") + "".join(leaf.help or "" for _, leaf in leaves(name))
+    assert "Exit codes:" in said
+
+
+def test_help_lists_every_verb() -> None:
+    """The first page is the whole list."""
+    shown = CliRunner().invoke(root, ["--help"])
+    assert shown.exit_code == 0
+    for name, verb in VERBS.items():
+        assert f"  {name} " in shown.output
+        assert verb.help in shown.output
+
+
+def test_help_imports_nothing_of_weight() -> None:
+    """`apportion --help` is instant because it imports click and the table, and no verb."""
+    code = (
+        "import sys; from apportion.cli.main import root; root.main(['--help'], "
+        "standalone_mode=False); "
+        "print([name for name in ('asyncio', 'rich', 'msgspec', 'nats', 'aiohttp', 'numpy') "
+        "if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_mistyped_verb_is_met_with_the_nearest() -> None:
+    """A person who types `sumbit` is told `submit`."""
+    shown = CliRunner().invoke(root, ["sumbit"])
+    assert shown.exit_code == USAGE
+    assert "did you mean 'submit'?" in shown.output
+
+
+def test_internal_error_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever goes wrong inside ends with 70 and a way to see where, not with a traceback."""
+
+    def fail(**_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.delenv("APPORTION_TRACEBACK", raising=False)
+    monkeypatch.setattr(root, "main", fail)
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == INTERNAL
+    said = capsys.readouterr().err
+    assert "internal error: KeyError" in said
+    assert "Traceback" not in said

@@ -1,0 +1,62 @@
+"""What reaches the screen: no markup and no control character from outside is obeyed."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from apportion.cli import tables
+from apportion.cli.output import plain
+from apportion.cli.top import BAR_CELLS, bar
+from apportion.core.explain.views import device_answers, node_answer, pod_answer
+from apportion_schemas import DeviceHealthChanged, NodeCordoned
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+
+def printed(thing: object) -> str:
+    """What a wide terminal without colours shows."""
+    out = Console(file=io.StringIO(), width=250, color_system=None)
+    out.print(thing)
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+@pytest.mark.parametrize("text", ["[red]x[/red]", "a\x1b[2Jb", "a\nb", "a\x07", "a\u202eb"])
+def test_text_from_outside_is_shown_as_it_is(text: str) -> None:
+    """A reason with markup, an escape sequence, a new line or a direction mark stays harmless."""
+    shown = printed(plain(text)).rstrip("\n")
+    assert "\x1b" not in shown
+    assert "\n" not in shown
+    assert all(character.isprintable() for character in shown)
+    if text.isprintable():
+        assert shown == text
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "cells"),
+    [(0, 100, 0), (1, 100, 1), (50, 100, 5), (99, 100, 9), (100, 100, 10), (0, 0, 0), (7, 5, 10)],
+)
+def test_bar(used: int, total: int, cells: int) -> None:
+    """A little is not nothing, nearly all is not all, and too much does not overflow."""
+    shown = bar(used, total).plain
+    assert (shown.count("█"), len(shown)) == (cells, BAR_CELLS)
+
+
+def test_tables_say_what_matters() -> None:
+    """A refused pod its first cause, a failed device its reason, a cordoned node its own."""
+    ledger = Ledger(
+        rack("n1", 2), pod("a", ask(4000)), pod("b", ask(900_000)),
+    ).settle()  # fmt: skip
+    ledger.play(
+        DeviceHealthChanged(node="n1", device="n1-g1", healthy=False, reason="XID 79"),
+        NodeCordoned(node="n1", by="ann", reason="fan"),
+    )
+    shown = printed(tables.pods([pod_answer(ledger.pod(uid)) for uid in "ab"]))
+    assert "refused" in shown
+    assert "not enough memory free on the device (1 node)" in shown
+    shown = printed(tables.devices(device_answers(ledger.node("n1"))))
+    assert "failed: XID 79" in shown
+    assert "default/a" in shown
+    assert "cordoned: fan" in printed(tables.nodes([node_answer(ledger.node("n1"))]))

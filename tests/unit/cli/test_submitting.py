@@ -1,0 +1,77 @@
+"""What is submitted, in which order and in which batches."""
+
+import pytest
+
+from apportion.cli.submit import only_new
+from apportion.cli.submitting import BATCH, Wish, _batched, _ordered
+from apportion.core.explain.answers import PodAnswer
+from apportion.core.manifests import PodDraft
+from apportion_schemas import PodGroupObserved, PodSubmitted
+from tests.support.pods import gang, shape
+
+
+def draft(name: str, group: str = "") -> PodDraft:
+    """A pod without asks."""
+    return PodDraft(namespace="default", name=name, shape=shape(), dialect="hami", group=group)
+
+
+def live(name: str) -> dict[str, PodAnswer]:
+    """What the gateway says of a live pod of that name."""
+    answer = PodAnswer(
+        namespace="default", name=name, uid="u", phase="placed", submitted_revision=1
+    )
+    return {f"default/{name}": answer}
+
+
+def names(wish: Wish) -> list[str]:
+    """What is appended, in order: gangs by `!`."""
+    return [
+        f"!{event.group}" if isinstance(event, PodGroupObserved) else event.name
+        for event in _ordered(wish)
+    ]
+
+
+def test_gang_before_its_first_pod() -> None:
+    """A scheduler that saw a member before its gang might place it alone."""
+    wish = Wish(
+        [draft("a"), draft("b", "g1"), draft("c", "g2"), draft("d", "g1")],
+        {"g1": gang("g1"), "g2": gang("g2"), "g3": gang("g3")},
+    )
+    assert names(wish) == ["a", "!g1", "b", "!g2", "c", "d", "!g3"]
+
+
+def test_every_pod_gets_an_identity_of_its_own() -> None:
+    """Two pods, and two submissions of the same pod, never share a uid."""
+    wish = Wish([draft("a"), draft("b")])
+    uids = [
+        event.uid for _ in range(2) for event in _ordered(wish) if isinstance(event, PodSubmitted)
+    ]
+    assert len(set(uids)) == 4
+
+
+@pytest.mark.parametrize("count", [0, 1, BATCH, BATCH + 1, 3 * BATCH])
+def test_batches(count: int) -> None:
+    """Everything once, in order, and no batch over its size."""
+    pods = [draft(f"p{number}") for number in range(count)]
+    batches = list(_batched(_ordered(Wish(pods))))
+    assert [event.name for batch in batches for event in batch if isinstance(event, PodSubmitted)
+            ] == [pod.name for pod in pods]  # fmt: skip
+    assert all(0 < len(batch) <= BATCH for batch in batches)
+
+
+def test_live_pods_are_left_alone() -> None:
+    """Neither the pod nor, when all its pods are live, its gang is said again."""
+    wish = Wish([draft("a", "g1"), draft("b")], {"g1": gang("g1")})
+    assert names(only_new(wish, live("a"))) == ["b"]
+    assert names(only_new(wish, live("b"))) == ["!g1", "a"]
+
+
+def test_gang_with_some_live_pods_is_said_again() -> None:
+    """A member that was deleted and comes back must find its gang declared."""
+    wish = Wish([draft("a", "g1"), draft("b", "g1")], {"g1": gang("g1")})
+    assert names(only_new(wish, live("a"))) == ["!g1", "b"]
+
+
+def test_gang_that_stands_alone() -> None:
+    """A PodGroup document without pods is submitted."""
+    assert names(only_new(Wish([], {"g1": gang("g1")}), {})) == ["!g1"]
