@@ -52,7 +52,6 @@ def node_amounts(
             peak = _most(peak, _sum(needs, sidecars))
         elif container.role == "sidecar":
             sidecars = _sum(sidecars, needs)
-            peak = _most(peak, sidecars)
         else:
             running = _sum(running, needs)
     extra = {
