@@ -1,0 +1,136 @@
+"""`apportion up`: everything starts, the samples find places, and nothing is left behind."""
+
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+SMALL = ("--no-samples", "--fleet", "1xT4")
+
+
+def test_samples_find_places() -> None:
+    """Every sample pod is placed on the samples' fleet and allocated, and the folder is gone."""
+    with Standalone(None, "--ephemeral", "--exit-after-samples") as up:
+        assert up.ended() == 0, up.output
+        rows = [line for line in up.lines if line.startswith("default/")]
+        assert len(rows) == 26
+        assert all(row.split()[1] == "allocated" for row in rows), up.output
+        assert re.search(r"first placement \d+\.\d s after start", up.output)
+        kept = up.said("kept in").split("kept in ")[1]
+        assert not Path(kept).exists()
+        up.nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    """It says so, ends with 0, and no process and no connection file is left."""
+    with Standalone(tmp_path / "data", *SMALL) as up:
+        up.up()
+        assert len(up.left()) >= 6  # sentinel, server and four services
+        up.signal(number)
+        assert up.ended() == 0, up.output
+        assert "everything has ended" in up.output
+        up.nothing_left()
+    assert not (tmp_path / "data/connection.json").exists()
+
+
+def test_signal_while_starting(tmp_path: Path) -> None:
+    """An impatient Ctrl-C leaves nothing either."""
+    with Standalone(tmp_path / "data", *SMALL) as up:
+        up.said("ledger at")
+        up.signal(signal.SIGINT)
+        assert up.ended() == 0, up.output
+        up.nothing_left()
+
+
+def test_sigkill_leaves_nothing(tmp_path: Path) -> None:
+    """`up` itself may be killed: the sentinel ends the rest, and the folder can be used again."""
+    with Standalone(tmp_path / "data", *SMALL) as up:
+        up.up()
+        up.signal(signal.SIGKILL)
+        up.ended()
+        up.nothing_left()
+    with Standalone(tmp_path / "data", *SMALL) as again:
+        again.up()
+
+
+def test_sigkill_of_sentinel_and_then_of_up(tmp_path: Path) -> None:
+    """A new sentinel knows all that the old one knew."""
+    with Standalone(tmp_path / "data", *SMALL) as up:
+        up.up()
+        services = set(up.processes().values())
+        [sentinel] = [pid for pid in up.left() if pid not in services]
+        before = len(up.left())
+        os.kill(sentinel, signal.SIGKILL)
+        wait_until(
+            lambda: len(up.left()) == before and sentinel not in up.left(), "another sentinel"
+        )
+        up.signal(signal.SIGKILL)
+        up.ended()
+        up.nothing_left()
+
+
+def test_ledger_outlives_a_run(tmp_path: Path) -> None:
+    """What was placed in one run is there in the next, and the samples are not doubled."""
+    with Standalone(tmp_path / "data") as first:
+        first.up()
+        pods = {pod["name"]: pod["uid"] for pod in first.json("get", "pods")["items"]}
+    with Standalone(tmp_path / "data") as second:
+        second.up()
+        again = {pod["name"]: pod["uid"] for pod in second.json("get", "pods")["items"]}
+        assert again == pods
+        assert len(pods) == 26
+
+
+def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
+    """It is refused with the folder and a way out, and the first goes on."""
+    with Standalone(tmp_path / "data", *SMALL) as first:
+        first.up()
+        with Standalone(tmp_path / "data", *SMALL) as second:
+            assert second.ended() == 3
+            assert str(tmp_path / "data") in second.output
+            assert "--data" in second.output
+        assert first.json("get", "nodes")["items"]
+
+
+@pytest.mark.parametrize("option", ["--port", "--nats-port"])
+def test_port_that_is_taken(tmp_path: Path, option: str) -> None:
+    """The address and the option that changes it are named; nothing is left."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        with Standalone(tmp_path / "data", *SMALL, option, port) as up:
+            assert up.ended() == 3
+            assert f"127.0.0.1:{port}" in up.output
+            assert f"free port with {option}" in up.output
+            up.nothing_left()
+
+
+def test_other_fleet_on_the_same_ledger(tmp_path: Path) -> None:
+    """Nodes of an earlier fleet would have no agent: refused, with what to do."""
+    with Standalone(tmp_path / "data", *SMALL) as up:
+        up.up()
+    with Standalone(tmp_path / "data", "--no-samples", "--fleet", "2xT4") as up:
+        assert up.ended() == 3
+        assert "1xT4" in up.output
+        assert "2xT4" in up.output
+        assert "--ephemeral" in up.output
+        up.nothing_left()
+
+
+@pytest.mark.parametrize("fleet", ["8xH1000-80GB", "many", "4xA100-40GB:vnpu"])
+def test_fleet_that_makes_no_sense(tmp_path: Path, fleet: str) -> None:
+    """What the agent says of it is shown at once, not a time-out."""
+    with Standalone(tmp_path / "data", "--no-samples", "--fleet", fleet) as up:
+        assert up.ended() == 3
+        assert "the agent did not start" in up.output
+        assert "devices: " in up.output
+        up.nothing_left()

@@ -1,0 +1,200 @@
+"""`apportion up` as a person runs it: a process, its output, its folder, and the verbs beside it.
+
+Every process that it starts inherits a mark, and the ledger's server names the data folder on its
+command line, so a test can say of the whole machine that nothing is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Self
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.state import State
+from apportion_schemas import decode
+from tests.support.polling import wait_until
+
+APPORTION = [sys.executable, "-m", "apportion.cli.main"]
+MARK = "APPORTION_TEST_MARK"
+START_TIMEOUT_S = 60.0
+
+
+class Standalone:
+    """One `apportion up`; use as `with`, which ends it for sure and waits for its processes."""
+
+    def __init__(self, data: Path | None, *options: str) -> None:
+        self.data = data
+        self.mark = uuid.uuid4().hex
+        self._options = ["--nats-port", "0", "--port", "0", *options]
+        if data is not None:
+            self._options += ["--data", str(data)]
+        self._process: subprocess.Popen[str] | None = None
+        self._reading: threading.Thread | None = None
+        self.lines: list[str] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running:
+            self.signal(signal.SIGTERM)
+            self.ended(timeout_s=30)
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def start(self) -> None:
+        """Start, and return at once."""
+        self._process = subprocess.Popen(
+            [*APPORTION, "up", *self._options],
+            env={**os.environ, MARK: self.mark, "COLUMNS": "250"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        self._reading = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reading.start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as said:
+            for line in said:
+                self.lines.append(line.rstrip("\n"))
+
+    @property
+    def output(self) -> str:
+        """All that it said so far."""
+        return "\n".join(self.lines)
+
+    @property
+    def running(self) -> bool:
+        """Whether the process of `up` itself lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def said(self, part: str, *, timeout_s: float = START_TIMEOUT_S) -> str:
+        """Wait for a line that holds this text."""
+
+        def found() -> str:
+            line = next((line for line in self.lines if part in line), "")
+            assert line or self.running, f"`up` ended before it said {part!r}:\n{self.output}"
+            return line
+
+        return wait_until(found, f"`up` to say {part!r}", timeout_s=timeout_s)
+
+    def up(self) -> Self:
+        """Wait until it is up and has told how to look further."""
+        self.said("Ctrl-C ends everything")
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to `up` alone."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def ended(self, *, timeout_s: float = 60) -> int:
+        """Wait for the end, and return the exit code."""
+        assert self._process is not None
+        assert self._reading is not None
+        code = self._process.wait(timeout_s)
+        self._reading.join(10)
+        return code
+
+    def processes(self) -> dict[str, int]:
+        """The process ids that it wrote down, by name."""
+        assert self.data is not None
+        text = (self.data / "connection.json").read_text()
+        return dict(json.loads(text)["processes"])
+
+    def kill_service(self, name: str) -> int:
+        """SIGKILL one service, and return the process id that it had."""
+        pid = self.processes()[name]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def started_again(self, name: str, before: int) -> None:
+        """Wait until that service runs as another process."""
+        wait_until(
+            lambda: self.processes().get(name, before) != before,
+            f"{name} to be started again", timeout_s=30,
+        )  # fmt: skip
+
+    def left(self) -> list[int]:
+        """Every process on this machine that comes from this run, but for `up` itself."""
+        own = self._process.pid if self._process and self.running else 0
+        return [pid for pid in _pids() if pid != own and self._ours(pid)]
+
+    def _ours(self, pid: int) -> bool:
+        environment = _proc(pid, "environ").split(b"\0")
+        arguments = _proc(pid, "cmdline").split(b"\0")
+        if f"{MARK}={self.mark}".encode() in environment:
+            return True
+        return self.data is not None and any(
+            argument.startswith(str(self.data).encode()) for argument in arguments
+        )
+
+    def nothing_left(self, *, timeout_s: float = 20) -> None:
+        """Wait until no process of this run is left."""
+        wait_until(lambda: not self.left(), "every process to end", timeout_s=timeout_s)
+
+    def run(
+        self, *words: str, stdin: bytes = b"", timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """One verb against this `up`, as from a second terminal."""
+        done = subprocess.run(
+            [*APPORTION, *words], input=stdin, capture_output=True, timeout=timeout_s, check=False,
+            env={**os.environ, "APPORTION_DATA": str(self.data), "COLUMNS": "250"},
+        )  # fmt: skip
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    def json(self, *words: str, code: int = 0, stdin: bytes = b"") -> Any:
+        """What a verb answers with `--json`; its exit code must be `code`."""
+        done = self.run(*words, "--json", stdin=stdin)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return json.loads(done.stdout)
+
+    def folded(self) -> State:
+        """The state that the ledger folds to now, by a fold of our own."""
+        done = self.run("tail", "--from", "1", "--no-follow", "--json")
+        assert done.returncode == 0, done.stderr
+        state = State()
+        for line in done.stdout.splitlines():
+            told = json.loads(line)
+            event = decode(json.dumps(told["event"]).encode(), subject=told["subject"])
+            fold.apply(state, told["revision"], event)
+        return state
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _proc(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def settle(up: Standalone, count: int, *, timeout_s: float = 120) -> float:
+    """Wait until `count` pods are allocated and none is anything else; returns the seconds."""
+    began = time.monotonic()
+
+    def allocated() -> bool:
+        done = up.run("get", "pods", "--json")
+        if done.returncode:
+            return False  # the gateway may be the one that was killed
+        pods = json.loads(done.stdout)["items"]
+        return len(pods) == count and all(pod["phase"] == "allocated" for pod in pods)
+
+    wait_until(allocated, f"{count} pods to be allocated", timeout_s=timeout_s, interval_s=0.3)
+    return time.monotonic() - began
