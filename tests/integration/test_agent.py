@@ -9,6 +9,7 @@ import pytest
 
 from apportion_schemas import (
     AllocationFailed,
+    Device,
     DeviceHealthChanged,
     NodeReported,
     PlacementVoided,
@@ -41,6 +42,12 @@ def agent_of(bus: Bus, *options: str) -> ServiceProcess:
     """An agent of one simulated node with two cards, unless told otherwise."""
     chosen = options or ("--node", NODE, "--simulate", "2xT4")
     return ServiceProcess("agent", bus.server.url_for("agent"), *chosen)
+
+
+async def devices(facts: Facts) -> tuple[Device, ...]:
+    """What the node was first reported to have."""
+    report: NodeReported = (await facts.count(NodeReported, 1))[0]
+    return report.devices
 
 
 async def order(bus: Bus, **words: str) -> dict[str, object]:
@@ -80,14 +87,15 @@ async def test_a_changed_inventory_is_reported_again(bus: Bus, facts: Facts) -> 
         await agent.ready()
     async with agent_of(bus, "--node", NODE, "--simulate", "4xT4") as agent:
         await agent.ready()
-    assert [len(report.devices) for report in facts.of(NodeReported)] == [2, 4]
+    reports = await facts.count(NodeReported, 2)
+    assert [len(report.devices) for report in reports] == [2, 4]
 
 
 async def test_shares_are_allocated_once(bus: Bus, facts: Facts) -> None:
     """Live, and after a restart for what was bound meanwhile; never twice."""
     async with agent_of(bus) as agent:
         await agent.ready()
-        first, second = (device.id for device in facts.of(NodeReported)[0].devices)
+        first, second = [device.id for device in await devices(facts)]
         await bind(facts, "p1", second, first)
         (allocated,) = await facts.count(SharesAllocated, 1)
         assert allocated == SharesAllocated(pod="p1", node=NODE, attempt=1, devices=(second, first))
@@ -109,7 +117,7 @@ async def test_what_cannot_be_allocated(bus: Bus, facts: Facts) -> None:
     """A device that is not there or not well is refused by name; a voided placement is nobody's."""
     async with agent_of(bus) as agent:
         await agent.ready()
-        well, broken = (device.id for device in facts.of(NodeReported)[0].devices)
+        well, broken = [device.id for device in await devices(facts)]
         assert await order(bus, verb="fail", device=broken, reason="fan") == {"done": True}
         await facts.count(DeviceHealthChanged, 1)
         await bind(facts, "p1", "GPU-elsewhere")
@@ -130,7 +138,7 @@ async def test_fail_and_recover(bus: Bus, facts: Facts) -> None:
     """An order becomes a fact, outlives a restart, and is undone by an order only."""
     async with agent_of(bus) as agent:
         await agent.ready()
-        device = facts.of(NodeReported)[0].devices[0].id
+        device = (await devices(facts))[0].id
         await order(bus, verb="fail", device=device, reason="fan broken")
         await facts.count(DeviceHealthChanged, 1)
         await agent.kill()
@@ -168,9 +176,9 @@ async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
     """The same twice is harmless; two that disagree are told so, and do not fight."""
     async with agent_of(bus) as one, agent_of(bus) as same:
         await asyncio.gather(one.ready(), same.ready())
-        device = facts.of(NodeReported)[0].devices[0].id
+        device = (await devices(facts))[0].id
         await order(bus, verb="fail", device=device, reason="fan")
-        await bind(facts, "p1", facts.of(NodeReported)[0].devices[1].id)
+        await bind(facts, "p1", (await devices(facts))[1].id)
         await facts.count(SharesAllocated, 1)
         await facts.count(DeviceHealthChanged, 1)
         async with agent_of(bus, "--node", NODE, "--simulate", "1xA10") as other:
@@ -185,7 +193,7 @@ async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
     """While the ledger is away nothing is lost, and work goes on without a restart of ours."""
     async with agent_of(bus) as agent:
         await agent.ready()
-        first, second = (device.id for device in facts.of(NodeReported)[0].devices)
+        first, second = [device.id for device in await devices(facts)]
         await bind(facts, "p1", first)
         await facts.count(SharesAllocated, 1)
         await bus.crash()

@@ -7,14 +7,21 @@ from pathlib import Path
 import pytest
 
 from apportion.agent.simulated import simulated_devices
-from apportion.binder.binding import ACK_WAIT_S
+from apportion.binder.binding import ACK_WAIT_S, Binding
 from apportion.binder.main import DURABLE, PLACEMENTS, QUEUE_IN_FLIGHT_MAX
+from apportion.binder.target import Bound, Outcome
+from apportion.runtime.batching import GroupCommit
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.publisher import Publisher
+from apportion.runtime.reader import Reader, StateFold
 from apportion_schemas import (
     Host,
     NodeReported,
     PlacementVoided,
     PodBound,
     PodGone,
+    PodPlaced,
     SharesAllocated,
 )
 from tests.support.facts import Facts
@@ -125,6 +132,48 @@ async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: boo
 
         await until(settled, "the queue to be empty")
     await bound(facts, "p")
+
+
+class Slow:
+    """A target that binds when it is let."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+
+    async def bind(self, placed: PodPlaced) -> Outcome:
+        """Wait first."""
+        assert placed.pod
+        await self.let.wait()
+        return Bound()
+
+
+async def test_a_slow_bind_is_not_handed_to_another(
+    bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A binder that lives keeps its delivery past the acknowledgement time."""
+    monkeypatch.setattr("apportion.binder.binding.ACK_WAIT_S", 1.0)
+    ledger, rival = await bus.connect("binder"), await bus.connect("binder")
+    queue, same = [
+        await each.work_queue("binder", [PLACEMENTS], ack_wait_s=1, max_in_flight=10)
+        for each in (ledger, rival)
+    ]
+    cluster, target = StateFold(), Slow()
+    reader = Reader(ledger, cluster, metrics=Metrics())
+    async with GroupCommit(ledger) as commit, asyncio.TaskGroup() as group:
+        publisher = Publisher("binder", SystemClock(), commit.append)
+        binding = Binding(cluster.state, target, publisher)
+        loops = [
+            group.create_task(loop)
+            for loop in (reader.run(), binding.run(queue, reader), binding.hold())
+        ]
+        await facts.submit("p")
+        await facts.place("p", NODE, DEVICE.id)
+        await facts.until(lambda: binding.in_flight, "the bind to begin")
+        assert await same.fetch(1, 2.5) == []
+        target.let.set()
+        await bound(facts, "p")
+        for loop in loops:
+            loop.cancel()
 
 
 async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:

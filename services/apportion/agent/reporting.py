@@ -69,16 +69,19 @@ class Agent:
         )
         self._reported = asyncio.Event()
         self._unreported = len(nodes)
+        self._obedient = False
         self.allocated = 0
         self.failed = 0
         self.contradictions = 0
 
     def not_ready(self) -> list[str]:
         """Why the agent is not ready; empty once every node's inventory is in the ledger."""
+        reasons = self._reader.not_ready()
         if self._unreported:
-            waiting = f"{self._unreported} of {len(self._nodes)} nodes are not reported yet"
-            return [*self._reader.not_ready(), waiting]
-        return self._reader.not_ready()
+            reasons += [f"{self._unreported} of {len(self._nodes)} nodes are not reported yet"]
+        elif not self._obedient:
+            reasons += ["orders are not taken yet"]
+        return reasons
 
     async def fold(self) -> None:
         """Follow the ledger until cancelled. Raises what `Reader.run` raises."""
@@ -108,6 +111,7 @@ class Agent:
         for node in self._nodes.values():
             if isinstance(node.backend, SimulatedBackend):
                 await self._ledger.serve(command_subject(node.name), obey(node.backend))
+        self._obedient = True
 
     async def _watch(self, node: Node) -> None:
         said = self._view.nodes[node.name].said

@@ -1,8 +1,10 @@
 """What the ledger says about the nodes of one agent, as far as the agent acts on it.
 
 A small fold of its own: an agent reads its nodes' inventory, placements, bindings and allocations,
-never the whole cluster. Invariant: a claim is due exactly while the ledger holds its placement and
-its binding and neither an answer nor a void, so after any restart what is due is what is undone.
+never the whole cluster. It cannot judge whether a placement was accepted; the binder can, and names
+in its event's `cause` the one that it bound. Invariant: a claim is due exactly while the ledger
+holds its placement and its binding and neither an answer nor a void, so after any restart what is
+due is what is undone.
 """
 
 from __future__ import annotations
@@ -30,25 +32,33 @@ CHANNELS = ("inventory", "placement", "binding", "allocation")
 """The channels below `apportion.v1` that an agent follows, each for its own nodes."""
 
 
+_Key = tuple[str, int]
+
+
 @dataclass(slots=True, frozen=True)
 class Claim:
-    """One attempt of one pod to have shares of this node; `devices` in the order of its shares."""
+    """One bound placement of one pod on this node; `devices` in the order of its shares."""
 
     node: str
     pod: str
     attempt: int
     devices: tuple[str, ...]
-    bound_revision: int = 0
+    bound_revision: int
 
 
 @dataclass(slots=True, eq=False)
 class NodeView:
-    """One node: what was last said of its inventory, and the claims without an answer."""
+    """One node: what was last said of its inventory, and what is placed there without an answer.
+
+    `placed` has by pod and attempt, and by revision, the devices of each placement; `bound` the
+    pods and attempts whose binding was seen.
+    """
 
     said: NodeReported | None = None
     said_revision: int = 0
     said_id: str = ""
-    claims: dict[tuple[str, int], Claim] = field(default_factory=dict)
+    placed: dict[_Key, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    bound: set[_Key] = field(default_factory=set)
 
 
 class FleetView:
@@ -56,7 +66,7 @@ class FleetView:
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self.nodes = {name: NodeView() for name in nodes}
-        self.due: dict[tuple[str, int], Claim] = {}
+        self.due: dict[_Key, Claim] = {}
         self.became_due = asyncio.Event()
         self.refused_count = 0
 
@@ -73,13 +83,15 @@ class FleetView:
                 node.said_id = event.id
                 return str(data.node)
             case PodPlaced():
-                claim = Claim(data.node, data.pod, data.attempt, _devices(data))
-                node.claims.setdefault((data.pod, data.attempt), claim)
+                placements = node.placed.setdefault((data.pod, data.attempt), {})
+                placements[revision] = _devices(data)
             case PodBound():
-                self._bound(node, (data.pod, data.attempt), revision)
+                self._bound(node, data, revision, event.cause)
             case PlacementVoided() | SharesAllocated() | AllocationFailed():
-                node.claims.pop((data.pod, data.attempt), None)
-                self.due.pop((data.pod, data.attempt), None)
+                key = (data.pod, data.attempt)
+                node.placed.pop(key, None)
+                node.bound.discard(key)
+                self.due.pop(key, None)
         return ""
 
     def refuse(self, record: Record, reason: str) -> str:  # noqa: ARG002 - the reader logs both
@@ -94,12 +106,14 @@ class FleetView:
         self.became_due.clear()
         return due
 
-    def _bound(self, node: NodeView, key: tuple[str, int], revision: int) -> None:
-        claim = node.claims.get(key)
-        if claim is None or claim.bound_revision:
+    def _bound(self, node: NodeView, data: PodBound, revision: int, cause: int) -> None:
+        key = (data.pod, data.attempt)
+        placements = node.placed.get(key)
+        if not placements or key in node.bound:
             return
-        claim = Claim(claim.node, claim.pod, claim.attempt, claim.devices, revision)
-        node.claims[key] = self.due[key] = claim
+        devices = placements[cause if cause in placements else min(placements)]
+        node.bound.add(key)
+        self.due[key] = Claim(data.node, data.pod, data.attempt, devices, revision)
         self.became_due.set()
 
 

@@ -8,6 +8,7 @@ durable in the ledger, so a binder may die anywhere, and a delivery may come any
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 
@@ -30,8 +31,9 @@ from apportion_schemas.quantities import TEXT_MAX
 _log = logging.getLogger(__name__)
 
 BIND_TIMEOUT_S = 20.0
-ACK_WAIT_S = 60.0
-"""Longer than a bind and its append can take: a delivery that is being worked on stays ours."""
+ACK_WAIT_S = 6.0
+"""A binder that died has its deliveries handed to another after this long; one that is merely slow
+says in between that it still works on them."""
 BATCH = 256
 IN_FLIGHT_MAX = 1_024
 FETCH_TIMEOUT_S = 5.0
@@ -52,7 +54,7 @@ class Binding:
         self._state = state
         self._target = target
         self._publisher = publisher
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Delivery] = {}
         self.outcomes: Counter[str] = Counter()
 
     @property
@@ -66,14 +68,24 @@ class Binding:
         Raises:
             LedgerError: of the kinds that trying again cannot cure.
         """
+        await reader.caught_up()
         async with asyncio.TaskGroup() as group:
             while True:
                 for delivery in await self._fetch(queue, reader):
                     task = group.create_task(self._see_through(delivery))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._tasks[task] = delivery
+                    task.add_done_callback(self._tasks.pop)
                 if len(self._tasks) > IN_FLIGHT_MAX - BATCH:
                     await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    async def hold(self) -> None:
+        """Keep what is being worked on from being handed to others, until cancelled."""
+        while True:
+            held = set(self._tasks.values())
+            await asyncio.sleep(ACK_WAIT_S / 3)
+            for delivery in held.intersection(self._tasks.values()):
+                with contextlib.suppress(LedgerUnavailable):
+                    await delivery.progress()
 
     async def _fetch(self, queue: WorkQueue, reader: Reader[Change]) -> list[Delivery]:
         """The next deliveries, once the fold has passed them."""

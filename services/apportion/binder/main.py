@@ -45,5 +45,6 @@ async def body(service: Service) -> None:
         queue = await session.ledger.work_queue(
             DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=QUEUE_IN_FLIGHT_MAX
         )
+        service.loop("hold", binding.hold)
         service.loop("bind", lambda: binding.run(queue, reader))
         await reader.run()

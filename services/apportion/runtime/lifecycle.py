@@ -75,6 +75,8 @@ class Service:
         """Why the service is not ready; empty when it is."""
         if self._phase != "running":
             return [self._phase]
+        if not self._checks:
+            return ["connecting"]  # a body that has not said when it is ready is not
         return [reason for check in self._checks for reason in check()]
 
     async def run_body(self, main: Callable[[Service], Awaitable[None]]) -> None:

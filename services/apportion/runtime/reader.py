@@ -178,7 +178,7 @@ class Reader(Generic[C]):
             change = self._fold.refuse(record, str(error))
         else:
             self._count[type(event.data)]()
-            change = self._fold.apply(record, event)
+            change = self._apply(record, event)
         self.revision = record.revision
         if self._on_change is not None:
             self._on_change(change)
@@ -186,3 +186,17 @@ class Reader(Generic[C]):
             waiting = heapq.heappop(self._waiting)[2]
             if not waiting.done():
                 waiting.set_result(None)
+
+    def _apply(self, record: Record, event: Event) -> C:
+        try:
+            return self._fold.apply(record, event)
+        except Exception:  # noqa: BLE001 - any fault of the fold is the same to its readers
+            # The fold is pure: begun anew, it would fail at the same event. What it holds may be
+            # half of a change, so nothing is decided upon it any more.
+            self.halted = (
+                f"halted at revision {record.revision} on {record.subject}: the fold of "
+                f"{type(event.data).__name__} failed, which is a fault of this build; upgrade "
+                "Apportion, and report it with this event"
+            )
+            _log.exception("%s", self.halted)
+            raise _Halted from None

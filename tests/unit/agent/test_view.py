@@ -56,7 +56,9 @@ def test_an_answer_or_a_void_settles_a_claim() -> None:
     ):
         assert not folded(placed("p", "GPU-a"), BOUND, answer).due
         assert not folded(placed("p", "GPU-a"), answer, BOUND).due
-        assert not folded(placed("p", "GPU-a"), BOUND, answer).nodes["n1"].claims
+        view = folded(placed("p", "GPU-a"), BOUND, answer).nodes["n1"]
+        assert not view.placed
+        assert not view.bound
 
 
 def test_doubles_change_nothing() -> None:
@@ -64,6 +66,13 @@ def test_doubles_change_nothing() -> None:
     view = folded(placed("p", "GPU-a"), placed("p", "GPU-b"), BOUND, BOUND)
     (claim,) = view.take_due()
     assert (claim.devices, claim.bound_revision) == (("GPU-a",), 3)
+
+
+def test_the_binding_says_which_placement_it_means() -> None:
+    """A placement that every fold refused must not lend its devices to the one that was bound."""
+    view = folded(placed("p", "GPU-rogue"), placed("p", "GPU-true"))
+    view.apply(record_of(3, BOUND), msgspec.structs.replace(event_of(BOUND), cause=2))
+    assert [claim.devices for claim in view.take_due()] == [("GPU-true",)]
 
 
 def test_the_next_attempt_is_a_claim_of_its_own() -> None:

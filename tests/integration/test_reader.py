@@ -1,0 +1,221 @@
+"""The reader on a real ledger: catching up, waiting for a revision, refusing, halting."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from apportion.core.ledger.fold import Change
+from apportion.runtime.ledger import Draft, Record
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.reader import Reader, StateFold
+from apportion_schemas import Event, PodGone, PodSubmitted, Shape, encode
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+
+TIME = "2026-01-01T00:00:00.000000Z"
+
+
+class Reading:
+    """A running reader of the whole cluster."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.cluster = StateFold()
+        self.metrics = Metrics()
+        self.changes: list[Change] = []
+        self.reader: Reader[Change]
+
+    async def open(self) -> None:
+        """Connect; `run` follows."""
+        ledger = await self._bus.connect("scheduler")
+        self.reader = Reader(
+            ledger, self.cluster, metrics=self.metrics, on_change=self.changes.append
+        )
+
+    def metric(self, line: str) -> bool:
+        """Whether /metrics would have this line."""
+        return line in self.metrics.render().decode().splitlines()
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """A pen."""
+    opened = Facts(bus)
+    await opened.open()
+    return opened
+
+
+@contextlib.asynccontextmanager
+async def reading(bus: Bus) -> AsyncIterator[Reading]:
+    """A reader that runs for the length of a `with`."""
+    made = Reading(bus)
+    await made.open()
+    running = asyncio.create_task(made.reader.run())
+    try:
+        yield made
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
+    """Bytes that no service of ours would write."""
+    rogue = await bus.connect("watcher")
+    return (await rogue.append([Draft(f"apportion.v1.{subject}", f"raw-{len(payload)}", payload)]))[
+        0
+    ]
+
+
+def document(uid: str, **attributes: object) -> bytes:
+    """A submission as JSON, with attributes of the envelope replaced."""
+    data = PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="plain")
+    event = json.loads(encode(Event(id=uid, source="test", time=TIME, data=data)))
+    return json.dumps(event | attributes).encode()
+
+
+async def test_it_is_ready_once_it_has_caught_up(bus: Bus, facts: Facts) -> None:
+    """All that was there is folded before it is ready; each change is handed on, in order."""
+    await facts.submit("a", "b", "c")
+    async with reading(bus) as made:
+        assert made.reader.not_ready() == ["folding the ledger, at 0"]
+        await made.reader.caught_up()
+        assert made.reader.not_ready() == []
+        assert list(made.cluster.state.pods) == ["a", "b", "c"]
+        assert [change.data.uid for change in made.changes] == ["a", "b", "c"]
+        assert made.metric("apportion_fold_revision 3.0")
+        assert made.metric('apportion_events_folded_total{type="PodSubmitted"} 3.0')
+
+
+async def test_waiting_for_a_revision(bus: Bus, facts: Facts) -> None:
+    """Each waiter is woken at its own revision, and at once where that is past."""
+    await facts.submit("a")
+    async with reading(bus) as made:
+        early, late = (asyncio.create_task(made.reader.reached(n)) for n in (2, 3))
+        await made.reader.reached(1)
+        assert not early.done()
+        await facts.submit("b")
+        await asyncio.wait_for(early, 10)
+        assert not late.done()
+        await facts.submit("c")
+        await asyncio.wait_for(late, 10)
+        await asyncio.wait_for(made.reader.reached(2), 1)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"\xff\x00", "not a CloudEvents"),
+        (document("other"), "belongs on"),
+        (document("x", data={"uid": "x"}), "missing required field"),
+        (document("x", basis=-1), "basis"),
+    ],
+    ids=["no event", "another's subject", "no payload", "negative"],
+)
+async def test_what_nobody_can_read_is_refused(
+    bus: Bus, facts: Facts, payload: bytes, reason: str
+) -> None:
+    """Kept on record with its revision and cause, counted, and the fold goes on."""
+    await facts.submit("before")
+    async with reading(bus) as made:
+        revision = await append_raw(bus, "workload.x", payload)
+        await made.reader.caught_up()
+        await made.reader.reached(revision)
+        (refused,) = made.cluster.state.refused_events
+        assert (refused.revision, refused.subject) == (revision, "apportion.v1.workload.x")
+        assert reason in refused.reason
+        assert made.metric('apportion_events_folded_total{type="refused"} 1.0')
+        assert made.reader.not_ready() == []
+
+
+async def test_what_contradicts_the_state_is_said(
+    bus: Bus, facts: Facts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A well-formed event that cannot be so changes nothing, and is logged with its revision."""
+    async with reading(bus) as made:
+        revision = await facts.write(PodGone(uid="never-there"))
+        await made.reader.reached(revision)
+        assert f"revision {revision} on apportion.v1.workload.never-there" in caplog.text
+        assert made.cluster.state.refused_count == 1
+
+
+@pytest.mark.parametrize(
+    ("attributes", "named"),
+    [
+        ({"type": "apportion.dev/PodTeleported"}, "PodTeleported"),
+        ({"schemaversion": 99}, "schemaversion 99"),
+    ],
+)
+async def test_what_a_newer_build_wrote_halts_the_fold(
+    bus: Bus, attributes: dict[str, object], named: str
+) -> None:
+    """Nothing at or after it is folded; the reason names revision, type and cure."""
+    await append_raw(bus, "workload.a", document("a"))
+    revision = await append_raw(bus, "workload.x", document("x", **attributes))
+    await append_raw(bus, "workload.bbb", document("bbb"))
+    async with reading(bus) as made:
+        await halted(made)
+        (reason,) = made.reader.not_ready()
+        assert f"revision {revision}" in reason
+        assert named in reason
+        assert "upgrade Apportion" in reason
+        assert list(made.cluster.state.pods) == ["a"]
+        assert made.reader.revision == revision - 1
+
+
+async def test_a_fault_of_the_fold_halts_it(
+    bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a change may have been made, so nothing more is; and the process lives."""
+    async with reading(bus) as made:
+        monkeypatch.setattr(made.cluster, "apply", _faulty(made.cluster.apply, "b"))
+        await facts.submit("a", "b", "c")
+        await halted(made)
+        (reason,) = made.reader.not_ready()
+        assert "revision 2" in reason
+        assert "fault of this build" in reason
+        assert list(made.cluster.state.pods) == ["a"]
+
+
+async def test_it_reads_on_after_the_server_crashed(bus: Bus, facts: Facts) -> None:
+    """No event is lost or folded twice."""
+    async with reading(bus) as made:
+        await facts.submit("a")
+        await made.reader.reached(1)
+        await bus.crash()
+        await bus.restart()
+        await facts.submit("b")
+        await asyncio.wait_for(made.reader.reached(2), 20)
+        assert [change.data.uid for change in made.changes] == ["a", "b"]
+
+
+async def halted(made: Reading) -> None:
+    """Wait for the halt."""
+
+    async def reason() -> str:
+        return made.reader.halted
+
+    await until(reason, "the reader to halt")
+
+
+def _faulty(
+    apply: Callable[[Record, Event], Change], uid: str
+) -> Callable[[Record, Event], Change]:
+    def wrapped(record: Record, event: Event) -> Change:
+        if event.data.uid == uid:
+            raise ZeroDivisionError
+        return apply(record, event)
+
+    return wrapped
