@@ -52,7 +52,8 @@ def _assign(
     charged: list[tuple[DeviceState, Share]] = []
     shares: dict[int, list[Share]] = {}
     try:
-        for position in sorted(range(len(asks)), key=lambda at: _hardness(asks[at].ask, at)):
+        kinds = set(columns.kind[row].tolist())
+        for position in sorted(range(len(asks)), key=lambda at: _hardness(asks[at], kinds)):
             ask = asks[position]
             found = _choose(ask, columns, row, chosen, order)
             if found is None:
@@ -67,14 +68,11 @@ def _assign(
     return tuple(share for position in sorted(shares) for share in shares[position])
 
 
-def _hardness(ask: Ask, position: int) -> tuple[bool, int, int, int, int]:
-    return (
-        not ask.whole,
-        -(ask.memory_mib or 0),
-        -(ask.memory_percent or 0),
-        -ask.cores,
-        position,
-    )
+def _hardness(ask: AskColumns, kinds: set[int]) -> tuple[bool, int, int]:
+    """Least for the ask that is hardest to meet on these kinds of device."""
+    wanted = [found for kind in kinds if isinstance(found := ask.demands[kind], Demand)]
+    alone = any(found.alone for found in wanted)
+    return not alone, -max((found.memory_mib for found in wanted), default=0), -ask.ask.count
 
 
 def _choose(

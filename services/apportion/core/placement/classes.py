@@ -109,6 +109,7 @@ class PlacementClass:
     """The pods of one shape, against every node.
 
     `standing` is for each row the rank of the standing filter that refuses it, or `FITS`.
+    `may_collide`: a node that no filter refuses may still not take the pod.
     """
 
     def __init__(self, shape: Shape, node_policy: str) -> None:
@@ -117,6 +118,7 @@ class PlacementClass:
         self.asks = [AskColumns(ask, shape.devices) for ask in shape.asks]
         self.score: NDArray[np.int32] = np.zeros(0, np.int32)
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind
         self.collided: set[int] = set()
         needs = shape.node
         self._host_need = np.int64(packed.amounts(needs.memory_mib, needs.cpu_milli, 1))
@@ -128,8 +130,8 @@ class PlacementClass:
 
     @property
     def fitting(self) -> int:
-        """How many nodes could take a pod of this class."""
-        return int(np.count_nonzero(self.score != REFUSED))
+        """How many nodes no filter refuses; where the containers collide is found by trying."""
+        return int(np.count_nonzero(self.score != REFUSED)) + len(self.collided)
 
     @property
     def fits_somewhere(self) -> bool:

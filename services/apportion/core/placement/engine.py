@@ -12,14 +12,22 @@ the engine has seen before.
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import structs
+
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion.core.placement.assign import assign
+from apportion.core.placement.assign import Order, assign
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import POINTS, Columns
-from apportion.core.placement.gangs import held, must_start_together
-from apportion.core.placement.queue import Line, PendingQueue, Reasons, is_pending
+from apportion.core.placement.gangs import Lack, held, lack_of
+from apportion.core.placement.queue import (
+    UNDECLARED,
+    Line,
+    PendingQueue,
+    Reasons,
+    is_pending,
+)
 from apportion.core.placement.refusals import explain
 from apportion.core.placement.scores import DEVICE_ORDERS
 from apportion_schemas import (
@@ -55,6 +63,7 @@ RELIEFS: Final = (
 """Events after which something may fit that did not."""
 
 DecisionEvent = PodPlaced | PodRefused | PlacementVoided
+Placed = tuple[PodState, PodPlaced]
 
 
 @dataclass(slots=True)
@@ -77,7 +86,7 @@ class Engine:
         self._reliefs = 0
         self._reliefs_seen = 0
         self._assumed: list[PodState] = []
-        self._newest: tuple[PodState, PodPlaced] | None = None
+        self._newest: Placed | None = None
 
     @property
     def pending(self) -> int:
@@ -97,10 +106,10 @@ class Engine:
             again = self._state.pods.get(data.pod)
             if again is not None and again.phase is Phase.PENDING:
                 self._queue.add(again)
+            elif again is not None and again.submitted.group:
+                self._queue.wake_gang(again.submitted.group)  # it lacks one pod less
         elif isinstance(data, PodGroupObserved):
-            line = self._queue.line_of_gang(data.group)
-            if line is not None:
-                self._queue.wake(line)
+            self._queue.wake_gang(data.group)
         elif isinstance(data, PolicyChanged):
             self._classes.clear()
             self._reliefs += 1  # another order of devices may let containers in that collided
@@ -128,68 +137,90 @@ class Engine:
     def _serve(self, line: Line, decision: Decision, events_max: int) -> bool:
         """Decide for the head of a line; False if its gang must wait for a batch of its own."""
         if line.gang:
-            self._assume_newest()  # it may be one of this gang, and counts
-            group = self._state.groups[line.gang]
-            waiting = [self._state.pods[turn.uid] for turn in line.live(self._state)]
-            members = must_start_together(group, waiting)
-            if members is None:
-                present = held(group) + len(waiting)
-                shortage = GangShortage(
-                    needed=group.min_available, present=present, fitting=held(group)
-                )
-                self._park(line, Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage))
-                return True
-            if decision.events and len(decision.events) + len(members) > events_max:
-                return False
+            return self._serve_gang(line, decision, events_max)
+        pod = self._state.pods[line.waiting[0].uid]
+        found = self._place(pod)
+        if found is None:
+            self._park(line, self._reasons(pod))
         else:
-            members = [self._state.pods[line.waiting[0].uid]]
-        reasons = self._place_all(members, decision)
-        if reasons is not None:
-            self._park(line, reasons)
-        else:
-            line.remove({pod.uid for pod in members})
-            self._queue.wake(line)
+            self._newest = (pod, found)
+            self._settle(line, [self._newest], decision)
         return True
 
-    def _place_all(self, members: list[PodState], decision: Decision) -> Reasons | None:
-        """Place and assume these pods, all or none; the reasons if one of them fits nowhere."""
-        placed: list[PodPlaced] = []
-        self._assume_newest()
+    def _serve_gang(self, line: Line, decision: Decision, events_max: int) -> bool:
+        """Place what a gang lacks, all or none; False if it must wait for a batch of its own."""
+        self._assume_newest()  # it may be one of this gang, and counts
+        group = self._state.groups[line.gang]
+        waiting = [self._state.pods[turn.uid] for turn in line.live(self._state)]
+        lack = lack_of(group)
+        if lack is None:
+            self._park(line, UNDECLARED)
+            return True
+        here = len(held(group))
+        shortage = GangShortage(needed=here + lack.pods, present=here + len(waiting), fitting=here)
+        if not lack.met_by(waiting):
+            self._park(line, Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage))
+            return True
+        if decision.events and len(decision.events) + lack.pods > events_max:
+            return False
         before = len(self._assumed)
-        for position, pod in enumerate(members):
+        placed, refused = self._place_gang(waiting, lack)
+        if refused is None:
+            self._settle(line, placed, decision)
+            return True
+        reasons = self._reasons(refused)
+        self._undo_to(before)
+        if lack.pods > 1:
+            shortage = structs.replace(shortage, fitting=here + len(placed))
+            reasons = reasons._replace(gang=shortage)
+        self._park(line, reasons)
+        return True
+
+    def _place_gang(
+        self, waiting: list[PodState], lack: Lack
+    ) -> tuple[list[Placed], PodState | None]:
+        """Assume places for what a gang lacks, passing over pods that fit nowhere.
+
+        With them comes the first pod that was passed over, if those that fit are too few.
+        """
+        placed: list[Placed] = []
+        refused: dict[bytes, PodState] = {}
+        for pod in waiting:
+            rest = lack.less(pod)
+            if rest is None or pod.shape_key in refused:
+                continue
             found = self._place(pod)
             if found is None:
-                reasons = self._reasons(pod)
-                self._undo_to(before)
-                if len(members) > 1:
-                    shortage = GangShortage(
-                        needed=len(members), present=len(members), fitting=position
-                    )
-                    return reasons._replace(gang=shortage)
-                return reasons
+                refused[pod.shape_key] = pod
+                continue
             self._newest = (pod, found)
-            placed.append(found)
-        decision.placed.extend(members)
-        decision.events.extend(placed)
-        return None
+            placed.append(self._newest)
+            lack = rest
+            if not lack.pods:
+                return placed, None
+        return placed, next(iter(refused.values()))
+
+    def _settle(self, line: Line, placed: list[Placed], decision: Decision) -> None:
+        """These members of the line have places; go on with the others."""
+        decision.placed.extend(pod for pod, _ in placed)
+        decision.events.extend(found for _, found in placed)
+        line.remove({pod.uid for pod, _ in placed})
+        self._queue.wake(line)
 
     def _place(self, pod: PodState) -> PodPlaced | None:
         """The best place for one pod, or None."""
         self._assume_newest()
-        self._columns.sync()
         class_ = self._class_of(pod)
-        class_.refresh(self._columns)
         order = DEVICE_ORDERS[pod.submitted.shape.device_policy or self._state.policy.device_policy]
         while True:
             best = class_.best(1 + RUNNERS_UP)
             if not best:
                 return None
-            row = best[0][0]
-            node = self._columns.nodes[row]
-            shares = assign(class_, self._columns, row, order)
-            if shares is not None:
+            shares = assign(class_, self._columns, best[0][0], order)
+            if shares is None:
+                class_.exclude(best[0][0])
+            elif not class_.may_collide or self._all_fit(class_, best[1:], order):
                 break
-            class_.exclude(row)
         scores = [
             Score(
                 node=self._columns.names[at],
@@ -203,7 +234,7 @@ class Engine:
             namespace=pod.submitted.namespace,
             name=pod.submitted.name,
             attempt=pod.attempt,
-            node=node.name,
+            node=scores[0].node,
             shares=shares,
             score=scores[0],
             runners_up=tuple(scores[1:]),
@@ -211,14 +242,23 @@ class Engine:
             nodes=len(self._columns.names),
         )
 
+    def _all_fit(self, class_: PlacementClass, rows: list[tuple[int, int]], order: Order) -> bool:
+        """Whether the containers collide on none of these rows; where they do is excluded."""
+        collided = [row for row, _ in rows if assign(class_, self._columns, row, order) is None]
+        for row in collided:
+            class_.exclude(row)
+        return not collided
+
     def _class_of(self, pod: PodState) -> PlacementClass:
-        """The class of the pod's shape, the most recently asked for last."""
+        """The class of the pod's shape, up to date; the most recently asked for comes last."""
+        self._columns.sync()
         found = self._classes.pop(pod.shape_key, None)
         if found is None:
             found = PlacementClass(pod.submitted.shape, self._state.policy.node_policy)
             if len(self._classes) >= CLASSES_MAX:
                 del self._classes[next(iter(self._classes))]
         self._classes[pod.shape_key] = found
+        found.refresh(self._columns)
         return found
 
     def _assume_newest(self) -> None:
@@ -243,6 +283,7 @@ class Engine:
     # -------------------------------------------------------------- refusals
 
     def _reasons(self, pod: PodState) -> Reasons:
+        self._assume_newest()
         counts, nearest = explain(self._class_of(pod), self._columns)
         return Reasons(counts, nearest, len(self._columns.names))
 
@@ -254,14 +295,12 @@ class Engine:
         if self._reliefs == self._reliefs_seen:
             return
         self._reliefs_seen = self._reliefs
-        self._columns.sync()
         for line in self._queue.parked():
             if line.parked_at == self._reliefs:
                 continue
-            pod = self._state.pods[line.waiting[0].uid]
-            class_ = self._class_of(pod)
-            class_.refresh(self._columns)
-            if class_.fits_somewhere:
+            turns = line.live(self._state) if line.gang else line.waiting[:1]
+            heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
+            if any(self._class_of(pod).fits_somewhere for pod in heads.values()):
                 self._queue.wake(line)
 
     def _tell(self, decision: Decision, events_max: int) -> None:

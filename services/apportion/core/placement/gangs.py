@@ -1,40 +1,55 @@
-"""Which pods of a gang must be placed together.
+"""What a gang lacks before its pods may start.
 
 A gang is placed whole or not at all: the first time, `min_available` of it (and of each task its
 own minimum) go in one batch. Once that many hold places, the others come one by one, as Volcano's
-elastic members do.
+elastic members do. Invariant: nothing of a gang is placed before it is declared.
 """
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from apportion.core.ledger.state import GroupState, PodState
 
 
-def held(group: GroupState) -> int:
-    """Pods of the gang that have a place."""
-    return sum(pod.placement is not None for pod in group.pods.values())
+class Lack(NamedTuple):
+    """Pods that must be placed together next: of each task, and of any task beside those."""
 
+    tasks: Counter[str]
+    others: int
 
-def must_start_together(group: GroupState, waiting: list[PodState]) -> list[PodState] | None:
-    """The waiting pods to place in one batch, in order; None while too few are there.
+    @property
+    def pods(self) -> int:
+        """How many pods that is."""
+        return self.tasks.total() + self.others
 
-    `waiting` is in the order of turns and not empty.
-    """
-    missing = group.min_available - held(group)
-    tasks = dict(group.observed.min_tasks) if group.observed else {}
-    for pod in group.pods.values():
-        if pod.placement is not None and pod.submitted.task in tasks:
-            tasks[pod.submitted.task] -= 1
-    missing_tasks = {task: count for task, count in tasks.items() if count > 0}
-    if missing <= 0 and not missing_tasks:
-        return waiting[:1]
-    chosen, others = [], []
-    for pod in waiting:
+    def met_by(self, waiting: list[PodState]) -> bool:
+        """Whether so many pods wait, of the right tasks."""
+        there = Counter(pod.submitted.task for pod in waiting)
+        return len(waiting) >= self.pods and self.tasks <= there
+
+    def less(self, pod: PodState) -> "Lack | None":
+        """What is lacking once this pod has a place, or None where that would be one too many."""
         task = pod.submitted.task
-        if missing_tasks.get(task, 0) > 0:
-            missing_tasks[task] -= 1
-            chosen.append(pod)
-        else:
-            others.append(pod)
-    if any(count > 0 for count in missing_tasks.values()):
+        if self.tasks[task]:
+            return Lack(self.tasks - Counter([task]), self.others)
+        return Lack(self.tasks, self.others - 1) if self.others else None
+
+
+def held(group: GroupState) -> list[PodState]:
+    """The pods of the gang that have a place."""
+    return [pod for pod in group.pods.values() if pod.placement is not None]
+
+
+def lack_of(group: GroupState) -> Lack | None:
+    """What the gang's next batch must hold; None for a gang that is not declared yet."""
+    if group.observed is None:
         return None
-    chosen.extend(others[: max(missing - len(chosen), 0)])
-    return chosen if len(chosen) >= missing else None
+    placed = held(group)
+    tasks = Counter(group.observed.min_tasks) - _tasks(placed)
+    others = max(group.min_available - len(placed) - tasks.total(), 0)
+    return Lack(tasks, others) if tasks or others else Lack(tasks, 1)
+
+
+def _tasks(pods: Iterable[PodState]) -> Counter[str]:
+    return Counter(pod.submitted.task for pod in pods)

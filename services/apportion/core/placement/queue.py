@@ -9,7 +9,7 @@ Invariant: a pending pod is in exactly one line, or in the hands of the cycle th
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion_schemas import GangShortage, NearMiss, RefusalCode
@@ -26,12 +26,17 @@ class Turn(NamedTuple):
 
 
 class Reasons(NamedTuple):
-    """Why the head of a line fits nowhere: what a `PodRefused` says."""
+    """Why the head of a line fits nowhere: what a `PodRefused` says, if anything is to be said."""
 
     counts: dict[RefusalCode, int]
     nearest: tuple[NearMiss, ...]
     nodes: int
     gang: GangShortage | None = None
+    silent: bool = False
+
+
+UNDECLARED: Final = Reasons({}, (), 0, silent=True)
+"""The pods of a gang that is not declared yet: nobody knows what it needs."""
 
 
 def turn_of(pod: PodState) -> Turn:
@@ -74,6 +79,11 @@ class Line:
         """Whether the answer was no and nothing has happened that could change it."""
         return self.reasons is not None
 
+    @property
+    def tells(self) -> bool:
+        """Whether there is an answer for those who have not heard it."""
+        return self.reasons is not None and not self.reasons.silent
+
     def add(self, state: State, turn: Turn) -> None:
         """One more pod."""
         if turn not in self._turns:
@@ -86,6 +96,8 @@ class Line:
     def park(self, state: State, reasons: Reasons, *, reliefs: int) -> None:
         """The head fits nowhere, for these reasons, and so does nobody behind it."""
         self.reasons, self.parked_at = reasons, reliefs
+        if reasons.silent:
+            return
         codes = frozenset(reasons.counts)
         if codes != self._told:
             self._told = codes
@@ -153,16 +165,16 @@ class PendingQueue:
     def park(self, line: Line, reasons: Reasons, *, reliefs: int) -> None:
         """The line's head fits nowhere: ask no more until `wake`."""
         line.park(self._state, reasons, reliefs=reliefs)
-        if line.fresh:
+        if line.fresh and not reasons.silent:
             self._untold[line.key] = None
 
     def untold(self) -> Iterator[tuple[PodState, Reasons]]:
         """Pods of parked lines that have not been told why, with the reasons."""
         for key in list(self._untold):
             line = self._lines.get(key)
-            while line is not None and line.reasons is not None and line.fresh:
+            while line is not None and line.tells and line.fresh:
                 turn, _ = line.fresh.popitem()
-                if still_waits(self._state, turn):
+                if still_waits(self._state, turn) and line.reasons is not None:
                     yield self._state.pods[turn.uid], line.reasons
             del self._untold[key]
 
@@ -194,9 +206,11 @@ class PendingQueue:
                     found.append(line)
         return found
 
-    def line_of_gang(self, gang: str) -> Line | None:
-        """The line of a gang, if any of it waits."""
-        return self._lines.get(_gang_key(gang))
+    def wake_gang(self, gang: str) -> None:
+        """Ask for a gang again, if any of it waits."""
+        line = self._lines.get(_gang_key(gang))
+        if line is not None:
+            self.wake(line)
 
     def wake(self, line: Line) -> None:
         """Ask for this line again, or go on with it."""
