@@ -33,6 +33,7 @@ from apportion_schemas.operations import (
     DeviceUncordoned,
     NodeCordoned,
     NodeUncordoned,
+    Policy,
     PolicyChanged,
 )
 from apportion_schemas.placement import (
@@ -46,6 +47,7 @@ from apportion_schemas.placement import (
     Score,
     Share,
 )
+from apportion_schemas.pricing import PricedShape, PricesLearnt
 from apportion_schemas.workload import (
     Ask,
     DeviceConstraints,
@@ -91,8 +93,11 @@ __all__ = [
     "PodPlaced",
     "PodRefused",
     "PodSubmitted",
+    "Policy",
     "PolicyChanged",
     "PreferredTerm",
+    "PricedShape",
+    "PricesLearnt",
     "QueueObserved",
     "RefusalCode",
     "Score",

@@ -20,6 +20,7 @@ from apportion_schemas.operations import (
     PolicyChanged,
 )
 from apportion_schemas.placement import PlacementVoided, PodPlaced, PodRefused
+from apportion_schemas.pricing import PricesLearnt
 from apportion_schemas.quantities import Payload
 from apportion_schemas.workload import PodGone, PodSubmitted
 
@@ -121,6 +122,14 @@ CATALOGUE: tuple[EventType, ...] = (
         PlacementVoided, "placement", _node, "scheduler", "all", "a placement came to nothing"
     ),
     EventType(PodRefused, "pending", _pod, "scheduler", "all", "no node fits, and why"),
+    EventType(
+        PricesLearnt,
+        "policy",
+        lambda _: "prices",
+        "scheduler",
+        "all",
+        "what pods of each shape are worth, learnt from those that came",
+    ),
     EventType(PodBound, "binding", _node, "binder", "all", "the pod is bound to its node"),
     EventType(BindFailed, "binding", _node, "binder", "all", "the binding was refused"),
     EventType(

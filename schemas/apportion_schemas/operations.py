@@ -7,6 +7,10 @@ from msgspec import Meta
 from apportion_schemas.quantities import Name, Payload, Text
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
+Policy = Literal["price", "fgd", "binpack", "spread"]
+"""How nodes, or the devices of a node, are preferred: `price` by what the pods that usually come
+could no longer have, `fgd` by the least fragmentation, `binpack` the fullest, `spread` the
+emptiest. Until prices have been learnt the first two are `binpack`."""
 
 
 class DeviceCordoned(Payload, frozen=True):
@@ -46,5 +50,5 @@ class PolicyChanged(Payload, frozen=True):
 
     by: Name
     reason: Text = ""
-    node_policy: Literal["binpack", "spread"] = "binpack"
-    device_policy: Literal["binpack", "spread"] = "binpack"
+    node_policy: Policy = "price"
+    device_policy: Policy = "price"

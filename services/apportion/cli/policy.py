@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import get_args
 
 import click
 import msgspec
@@ -13,9 +13,9 @@ from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.explain.answers import SummaryAnswer
 from apportion.core.explain.lines import Teller
+from apportion_schemas import Policy
 
-Preference = Literal["binpack", "spread"]
-_CHOICE = click.Choice(["binpack", "spread"])
+_CHOICE = click.Choice(get_args(Policy))
 
 
 @click.group(epilog="Example:  apportion policy set --nodes spread --reason 'fewer neighbours'")
@@ -44,7 +44,7 @@ def get(*, where: Where, as_json: bool) -> None:
 @by_whom
 @asks_both
 def set_(
-    *, where: Where, as_json: bool, nodes: Preference | None, devices: Preference | None,
+    *, where: Where, as_json: bool, nodes: Policy | None, devices: Policy | None,
     reason: str, by: str,
 ) -> None:  # fmt: skip
     """Change the policy for every decision from now on; what is not given stays as it is.

@@ -17,6 +17,7 @@ EVENTS = {
     "cluster.node.n1": {"watcher", "operator"},
     "placement.n1": {"scheduler"},
     "pending.uid1": {"scheduler"},
+    "policy.prices": {"scheduler"},
     "binding.n1": {"binder"},
     "operator.policy": {"operator"},
     "unheard.of": set(),

@@ -25,6 +25,7 @@ def _value(name: str) -> object:
         "score": {"node": "n1", "total": 1.0},
         "devices": [],
         "shares": [],
+        "shapes": [],
         "reasons": {},
     }
     if name in known:

@@ -28,6 +28,7 @@ from apportion_schemas import (
     PodRefused,
     PodSubmitted,
     PolicyChanged,
+    PricesLearnt,
     QueueObserved,
     Share,
     SharesAllocated,
@@ -162,4 +163,5 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
         f"policy changed by {e.by}: nodes {e.node_policy}, devices {e.device_policy}"
         f"{_because(e.reason)}"
     ),
+    PricesLearnt: lambda e, _: f"prices learnt from {e.pods} pods of {len(e.shapes)} sorts",
 }

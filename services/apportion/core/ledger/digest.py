@@ -32,6 +32,7 @@ def canonical(state: State) -> bytes:
             "node_of_device": state.node_of_device,
             "device_cordons": state.device_cordons,
             "policy": [state.policy_revision, state.policy],
+            "prices": [state.prices_revision, state.prices],
             "refused": [state.refused_count, state.released_count],
             "refused_events": [[e.revision, e.subject, e.reason] for e in state.refused_events],
         }

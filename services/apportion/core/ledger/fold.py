@@ -48,6 +48,7 @@ from apportion_schemas import (
     PodRefused,
     PodSubmitted,
     PolicyChanged,
+    PricesLearnt,
     QueueObserved,
     SharesAllocated,
 )
@@ -473,6 +474,11 @@ def _policy_changed(context: _Context, data: PolicyChanged) -> Change:
     return Change(data)
 
 
+def _prices_learnt(context: _Context, data: PricesLearnt) -> Change:
+    context.state.prices, context.state.prices_revision = data, context.revision
+    return Change(data)
+
+
 _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     NodeReported: _node_reported,
     DeviceHealthChanged: _health_changed,
@@ -494,4 +500,5 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     NodeCordoned: _node_cordon,
     NodeUncordoned: _node_cordon,
     PolicyChanged: _policy_changed,
+    PricesLearnt: _prices_learnt,
 }

@@ -27,6 +27,7 @@ from apportion_schemas import (
     PodRefused,
     PodSubmitted,
     PolicyChanged,
+    PricesLearnt,
     QueueObserved,
     Shape,
 )
@@ -185,6 +186,8 @@ class State:
     device_cordons: dict[str, str] = field(default_factory=dict)
     policy: PolicyChanged = field(default_factory=lambda: PolicyChanged(by="default"))
     policy_revision: int = 0
+    prices: PricesLearnt | None = None
+    prices_revision: int = 0
     shapes: WeakValueDictionary[bytes, Shape] = field(default_factory=WeakValueDictionary)
     refused_events: list[RefusedEvent] = field(default_factory=list)
     refused_count: int = 0

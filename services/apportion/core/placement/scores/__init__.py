@@ -6,5 +6,9 @@ devices of the chosen node, first is best. Both are looked up by the policy's na
 
 from apportion.core.placement.scores import devices, nodes
 
-NODE_SCORES = {"binpack": nodes.binpack, "spread": nodes.spread}
-DEVICE_ORDERS = {"binpack": devices.binpack, "spread": devices.spread}
+NODE_SCORES = dict.fromkeys(("binpack", "fgd", "price"), nodes.binpack) | {
+    "spread": nodes.spread
+}
+DEVICE_ORDERS = dict.fromkeys(("binpack", "fgd", "price"), devices.binpack) | {
+    "spread": devices.spread
+}

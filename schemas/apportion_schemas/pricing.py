@@ -1,0 +1,37 @@
+"""What pods are worth, learnt from the pods that came: data that a policy decides by.
+
+Prices are facts of the ledger like any other: whoever folds up to the same revision weighs nodes
+by the same numbers, however and wherever they were worked out.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from apportion_schemas.quantities import CpuMilli, HostMemoryMib, Natural, Payload
+from apportion_schemas.workload import Ask, Names
+
+SHAPES_MAX = 512
+VALUE_MAX = 1 << 40
+
+
+class PricedShape(Payload, frozen=True):
+    """One sort of pod: what it takes, how often it came, and what it is worth to the cluster.
+
+    `ask` is None for a pod without devices; its container's name says nothing. `use_types` are the
+    models that it insists on. `value` is in millionths of a whole device of its family.
+    """
+
+    ask: Ask | None
+    cpu_milli: CpuMilli
+    memory_mib: HostMemoryMib
+    pods: Annotated[int, Meta(ge=1, le=1 << 40)]
+    value: Annotated[int, Meta(ge=0, le=VALUE_MAX)]
+    use_types: Names = ()
+
+
+class PricesLearnt(Payload, frozen=True):
+    """From this revision on, the policies that weigh shapes weigh these; `pods` were counted."""
+
+    pods: Natural
+    shapes: Annotated[tuple[PricedShape, ...], Meta(max_length=SHAPES_MAX)]
