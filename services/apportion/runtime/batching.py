@@ -9,7 +9,6 @@ slow ledger slows its writers down instead of filling the memory.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -17,6 +16,7 @@ from typing import Self
 import msgspec
 
 from apportion.runtime.appending import check_batch
+from apportion.runtime.clock import Clock, SystemClock
 from apportion.runtime.ledger import (
     Draft,
     DuplicateRefused,
@@ -82,8 +82,10 @@ class GroupCommit:
         max_drafts: int = MAX_BATCH_DRAFTS,
         max_bytes: int = MAX_BATCH_BYTES,
         queue_limit: int = QUEUE_LIMIT,
+        clock: Clock | None = None,
     ) -> None:
         self._ledger = ledger
+        self._clock = clock or SystemClock()
         self._max_drafts = max_drafts
         self._max_bytes = max_bytes
         self._queue: asyncio.Queue[_Unit | None] = asyncio.Queue(queue_limit)
@@ -205,8 +207,7 @@ class GroupCommit:
             except LedgerUnavailable:
                 if unknown is None:
                     raise
-            jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
-            await asyncio.sleep(_RETRY_S * 2**attempt * jitter)
+            await self._clock.pause(_RETRY_S * 2**attempt)
         raise unknown or _closing()
 
 

@@ -1,4 +1,4 @@
-"""The only place that reads the time, so that tests and the simulation can bring their own.
+"""The only place that reads the time and draws pauses, so that the simulation can bring its own.
 
 Invariant: wall-clock time is always aware, in UTC and in microseconds; durations are measured on
 the monotonic clock, never between two wall-clock times.
@@ -6,6 +6,8 @@ the monotonic clock, never between two wall-clock times.
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -25,6 +27,9 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds since some fixed moment; never goes back."""
 
+    async def pause(self, longest_s: float) -> None:
+        """Rest for half of `longest_s` to all of it, at random, so that no herd forms."""
+
 
 class SystemClock:
     """The machine's own clocks."""
@@ -36,3 +41,7 @@ class SystemClock:
     def monotonic(self) -> float:
         """See Clock."""
         return time.monotonic()
+
+    async def pause(self, longest_s: float) -> None:
+        """See Clock."""
+        await asyncio.sleep(longest_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load

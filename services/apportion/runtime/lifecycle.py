@@ -16,7 +16,6 @@ import collections
 import contextlib
 import logging
 import os
-import random
 import signal
 from collections.abc import Awaitable, Callable
 
@@ -26,6 +25,7 @@ from apportion.runtime.clock import Clock, SystemClock
 from apportion.runtime.config import ConfigError, ServiceConfig
 from apportion.runtime.http import HttpServer
 from apportion.runtime.ledger import (
+    Ledger,
     LedgerDrifted,
     LedgerHole,
     LedgerUnavailable,
@@ -47,13 +47,23 @@ _HOPELESS = (ConfigError, ServerTooOld, LedgerDrifted, LedgerHole, NotPermitted)
 """What trying again cannot mend."""
 
 
-class Service:
-    """What the body of a service is given: its settings, and where to put its loops."""
+Connect = Callable[[], Awaitable[Ledger]]
+"""How a service that brings its own ledger comes to it."""
 
-    def __init__(self, name: str, config: ServiceConfig, *, clock: Clock) -> None:
+
+class Service:
+    """What the body of a service is given: its settings, and where to put its loops.
+
+    `connect` is None where the ledger is the one that the settings name.
+    """
+
+    def __init__(
+        self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
+    ) -> None:
         self.name = name
         self.config = config
         self.clock = clock
+        self.connect = connect
         self.metrics = Metrics()
         self.log: Logger = get_logger(name)
         self.stopping = asyncio.Event()
@@ -205,12 +215,7 @@ async def _live(service: Service, main: Callable[[Service], Awaitable[None]]) ->
                 return EXIT_ERROR
         service.metrics.restarts.inc()
         service.note_phase(f"beginning anew after: {causes[0]}")
-        await asyncio.sleep(_pause_s(len(failures)))
-
-
-def _pause_s(failures: int) -> float:
-    longest_s: float = min(RESTART_PAUSE_MAX_S, 0.1 * 2.0**failures)
-    return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        await service.clock.pause(min(RESTART_PAUSE_MAX_S, 0.1 * 2.0 ** len(failures)))
 
 
 def _log_failure(service: Service, causes: list[BaseException]) -> None:

@@ -7,13 +7,11 @@ safe, so a ledger that is away or full delays a writer and does not end it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 
 from apportion.runtime.batching import Appended
-from apportion.runtime.clock import Clock, rfc3339
+from apportion.runtime.clock import Clock, SystemClock, rfc3339
 from apportion.runtime.ledger import Draft, LedgerFull, LedgerUnavailable, OutcomeUnknown
 from apportion_schemas import Event, encode, subject_of
 from apportion_schemas.quantities import Payload
@@ -28,8 +26,9 @@ Append = Callable[[Draft], Awaitable[Appended]]
 class Insistence:
     """An append that does not give up while the ledger is merely away or full."""
 
-    def __init__(self, append: Append) -> None:
+    def __init__(self, append: Append, clock: Clock | None = None) -> None:
         self._append = append
+        self._clock = clock or SystemClock()
         self._stuck = False
 
     async def append(self, draft: Draft) -> Appended:
@@ -51,7 +50,7 @@ class Insistence:
                     _log.info("appending goes on")
                 self._stuck = False
                 return appended
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            await self._clock.pause(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from apportion.runtime import jetstream
 from apportion.runtime.batching import GroupCommit
-from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import Ledger
 from apportion.runtime.lifecycle import Service
 from apportion.runtime.publisher import Append, Insistence
 
@@ -22,7 +22,7 @@ from apportion.runtime.publisher import Append, Insistence
 class Session(msgspec.Struct, frozen=True):
     """The ledger, and the append of this life: batched, and insistent while the ledger is away."""
 
-    ledger: JetStreamLedger
+    ledger: Ledger
     append: Append
 
 
@@ -33,12 +33,21 @@ async def open_session(service: Service) -> AsyncIterator[Session]:
     Raises:
         LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted: see `jetstream.connect`.
     """
+    ledger = await (service.connect or (lambda: _connect(service)))()
+    try:
+        async with GroupCommit(ledger, clock=service.clock) as commit:
+            yield Session(ledger, Insistence(commit.append, service.clock).append)
+    finally:
+        await ledger.close()
+
+
+async def _connect(service: Service) -> Ledger:
     ledger = await jetstream.connect(
         service.config.nats_url, name=service.name, watch=service.metrics.appended
     )
     try:
         await jetstream.check_stream(ledger)
-        async with GroupCommit(ledger) as commit:
-            yield Session(ledger, Insistence(commit.append).append)
-    finally:
+    except BaseException:
         await ledger.close()
+        raise
+    return ledger

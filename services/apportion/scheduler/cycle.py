@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
@@ -136,5 +135,4 @@ class Cycle:
 
     async def _pause(self) -> None:
         """Wait, longer each time that an append failed in a row; the first retry is at once."""
-        longest_s = min(RETRY_FIRST_S * 2.0**self._failures, RETRY_MAX_S)
-        await asyncio.sleep(longest_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+        await self._clock.pause(min(RETRY_FIRST_S * 2.0**self._failures, RETRY_MAX_S))
