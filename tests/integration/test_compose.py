@@ -26,6 +26,7 @@ pytestmark = [
 ]
 
 PROJECT = "apportion-test"
+SAMPLE_PODS = 26
 HOLDS = {"placed", "bound", "allocated"}
 MORE = """
 apiVersion: v1
@@ -61,15 +62,25 @@ def pods(system: Compose) -> dict[str, dict[str, Any]]:
     return {pod["name"]: pod for pod in system.apportion("get", "pods")["items"]}
 
 
-def settled(system: Compose) -> dict[str, dict[str, Any]]:
-    """Every live pod, once none waits for a decision."""
+def refusal(pod: dict[str, Any]) -> dict[str, int]:
+    """Why a pod that waits was refused, nodes by reason; empty where it was not."""
+    return dict(pod.get("reasons", {}))
 
-    def decided() -> dict[str, dict[str, Any]]:
-        found = pods(system)
-        undecided = any(p["phase"] not in HOLDS | {"refused"} for p in found.values())
-        return {} if undecided else found
 
-    return wait_until(decided, "every pod to be decided", timeout_s=60, interval_s=0.5)
+def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dict[str, Any]]:
+    """The pods of this name, once there are so many and each holds what it asked for."""
+
+    def held() -> dict[str, dict[str, Any]]:
+        chosen = {name: pod for name, pod in pods(system).items() if name.startswith(prefix)}
+        waiting.clear()
+        waiting.update({n: refusal(pod) for n, pod in chosen.items() if pod["phase"] not in HOLDS})
+        return {} if waiting or len(chosen) < at_least else chosen
+
+    waiting: dict[str, dict[str, int]] = {}
+    try:
+        return wait_until(held, f"{at_least} pods to be placed", timeout_s=60, interval_s=0.5)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; these wait: {waiting}") from None
 
 
 def test_every_service_runs_with_least_rights(system: Compose) -> None:
@@ -82,20 +93,16 @@ def test_every_service_runs_with_least_rights(system: Compose) -> None:
         assert not facts["EffectiveCaps"], name
         assert facts["HostConfig"]["SecurityOpt"] == ["no-new-privileges"], name
         published = facts["HostConfig"]["PortBindings"] or {}
-        hosts = {place["HostIp"] for places in published.values() for place in places}
+        hosts = {place["HostIp"] for places in published.values() for place in places or ()}
         assert hosts <= {"127.0.0.1"}, name
         if "nats" not in name:
             assert facts["Config"]["User"] == "10001:10001", name
 
 
 def test_the_samples_are_placed(system: Compose) -> None:
-    """The watcher submits them all, and each holds what it asked for."""
-    wait_until(lambda: len(pods(system)) >= 20, "the samples to arrive", timeout_s=60)
-    found = settled(system)
-    refused = {name: pod["reasons"] for name, pod in found.items() if pod["phase"] == "refused"}
-    assert not refused
-    gang = [pod for name, pod in found.items() if name.startswith("distributed-gpu-training")]
-    assert len(gang) == 4
+    """The watcher submits them all, and each holds what it asked for; the gang is whole."""
+    found = placed(system, at_least=SAMPLE_PODS)
+    assert len([name for name in found if name.startswith("distributed-gpu-training")]) == 4
 
 
 def test_the_command_line_runs_in_a_container(system: Compose) -> None:
@@ -109,21 +116,14 @@ def test_a_killed_scheduler_is_replaced_by_the_other(system: Compose) -> None:
     system.wait_healthy()
     first, _second = system.containers("scheduler")
     assert len(system.containers("binder")) == 2
-    before = pods(system)
-    count = 30
     manifests = ["---".join(MORE.format(number=n) for n in range(i, i + 10)) for i in (0, 10, 20)]
     system.apportion("submit", "-f", "-", stdin=manifests[0])
     system.kill(first)
     for manifest in manifests[1:]:
         system.apportion("submit", "-f", "-", stdin=manifest)
-    wait_until(
-        lambda: len(pods(system)) == len(before) + count, "the new pods to arrive", timeout_s=30
-    )
-    found = settled(system)
-    assert {pod["phase"] for name, pod in found.items() if name.startswith("more-")} <= HOLDS
-    placed = Counter(p["uid"] for p in system.apportion("get", "placements")["items"])
-    assert len(placed) == len([p for p in found.values() if p["phase"] in HOLDS])
-    assert max(placed.values()) == 1
+    found = placed(system, prefix="more-", at_least=30)
+    times = Counter(p["uid"] for p in system.apportion("get", "placements")["items"])
+    assert {times[pod["uid"]] for pod in found.values()} == {1}
 
 
 def test_down_leaves_nothing(system: Compose) -> None:

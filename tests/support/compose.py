@@ -85,11 +85,12 @@ class Compose:
     def wait_healthy(self, timeout_s: float = 120) -> None:
         """Wait until every container that has a health check passes it."""
         for name in self.containers():
-            if not self.facts(name)["Config"].get("Healthcheck", {}).get("Test"):
+            check = self.facts(name)["Config"].get("Healthcheck", {}).get("Test", ["NONE"])
+            if check == ["NONE"]:
                 continue
-            what = f"{name} to be healthy"
+            passes = functools.partial(self.healthy, name)
             try:
-                wait_until(functools.partial(self.healthy, name), what, timeout_s=timeout_s)
+                wait_until(passes, f"{name} to be healthy", timeout_s=timeout_s, interval_s=0.5)
             except AssertionError as error:
                 raise AssertionError(f"{error}\n{self.logs(name)}") from None
 
