@@ -22,7 +22,7 @@ from apportion_schemas.operations import (
 from apportion_schemas.placement import PlacementVoided, PodPlaced, PodRefused
 from apportion_schemas.pricing import PricesLearnt
 from apportion_schemas.quantities import Payload
-from apportion_schemas.workload import PodGone, PodSubmitted
+from apportion_schemas.workload import PodGone, PodRejected, PodSubmitted
 
 SUBJECTS = "apportion.v1"
 TYPE_PREFIX = "apportion.dev/"
@@ -84,6 +84,7 @@ CATALOGUE: tuple[EventType, ...] = (
         AllocationFailed, "allocation", _node, "agent", "all", "the node could not hand them out"
     ),
     EventType(PodSubmitted, "workload", _uid, "watcher", "all", "a pod wants a place"),
+    EventType(PodRejected, "workload", _uid, "watcher", "all", "a pod cannot be read, and why"),
     EventType(PodGone, "workload", _uid, "watcher", "all", "a pod ended: its shares are free"),
     EventType(
         NodeObserved,

@@ -26,7 +26,11 @@ class Taint(Payload, frozen=True):
 
 
 class NodeObserved(Payload, frozen=True):
-    """A node of the cluster; amounts are `status.allocatable` less what other schedulers placed."""
+    """A node of the cluster; amounts are `status.allocatable` less what other schedulers placed.
+
+    `version` is the API server's revision as of which this is so; of two writers, the one with the
+    lower version has nothing to say. 0 where there is no API server.
+    """
 
     node: Name
     ready: bool
@@ -37,6 +41,7 @@ class NodeObserved(Payload, frozen=True):
     labels: Labels = {}
     taints: Annotated[tuple[Taint, ...], Meta(max_length=256)] = ()
     unschedulable: bool = False
+    version: Natural = 0
 
 
 class NodeGone(Payload, frozen=True):

@@ -145,3 +145,18 @@ class PodGone(Payload, frozen=True):
 
     uid: Name
     reason: Text = ""
+
+
+class PodRejected(Payload, frozen=True):
+    """A pod that cannot be read as it is: no place is looked for until that is mended.
+
+    `field` is the path in the pod's manifest, `value` what stands there, `fix` what to do.
+    """
+
+    uid: Name
+    namespace: Name
+    name: Name
+    field: Text
+    value: Text
+    problem: Text
+    fix: Text

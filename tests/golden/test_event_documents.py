@@ -16,7 +16,7 @@ SUBJECTS = {
     for names, subject in (
         ("NodeReported DeviceHealthChanged", f"inventory.{NODE}"),
         ("SharesAllocated AllocationFailed", f"allocation.{NODE}"),
-        ("PodSubmitted PodGone", f"workload.{POD}"),
+        ("PodSubmitted PodRejected PodGone", f"workload.{POD}"),
         ("NodeObserved NodeGone", f"cluster.node.{NODE}"),
         ("PodGroupObserved", "cluster.group.research%2Ftrainer"),
         ("QueueObserved", "cluster.queue.training"),

@@ -26,6 +26,7 @@ from apportion_schemas import (
     PodGroupObserved,
     PodPlaced,
     PodRefused,
+    PodRejected,
     PodSubmitted,
     PolicyChanged,
     PricesLearnt,
@@ -54,7 +55,7 @@ class Teller:
     def line(self, data: Any) -> str:
         """One event's payload in words, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
         match data:
-            case PodSubmitted():
+            case PodSubmitted() | PodRejected():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
             case PodPlaced() | PodRefused():
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
@@ -95,6 +96,11 @@ def listed(things: list[str]) -> str:
     """The first few of several, and how many more there are."""
     more = len(things) - LISTED
     return ", ".join(things[:LISTED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def rejection_words(rejected: PodRejected) -> str:
+    """Why a pod cannot be read, as in `spec.nodeName: 'n1' has been placed already: remove it`."""
+    return f"{rejected.field}: {rejected.value} {rejected.problem}: {rejected.fix}"
 
 
 def _submitted(data: PodSubmitted, name: str) -> str:
@@ -143,6 +149,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     ),
     AllocationFailed: lambda e, name: f"{name}: {e.node} could not hand out shares: {e.message}",
     PodSubmitted: _submitted,
+    PodRejected: lambda e, name: f"{name} rejected: {rejection_words(e)}",
     PodGone: lambda e, name: f"{name} is gone{_because(e.reason)}",
     NodeObserved: lambda e, _: _observed(e),
     NodeGone: lambda e, _: f"node {e.node} left the cluster",

@@ -29,6 +29,7 @@ def canonical(state: State) -> bytes:
             "groups": {name: _group(group) for name, group in state.groups.items()},
             "queues": state.queues,
             "failing": state.failing,
+            "rejected": state.rejected,
             "node_of_device": state.node_of_device,
             "device_cordons": state.device_cordons,
             "policy": [state.policy_revision, state.policy],

@@ -46,6 +46,7 @@ from apportion_schemas import (
     PodGroupObserved,
     PodPlaced,
     PodRefused,
+    PodRejected,
     PodSubmitted,
     PolicyChanged,
     PricesLearnt,
@@ -278,13 +279,23 @@ def _pod_submitted(context: _Context, data: PodSubmitted) -> Change:
         data = msgspec.structs.replace(data, shape=shape)
     pod = PodState(data, key, context.revision, context.time)
     state.pods[data.uid] = pod
+    state.rejected.pop(data.uid, None)
     if data.group:
         state.groups.setdefault(data.group, GroupState()).pods[data.uid] = pod
     return Change(data, pod=pod)
 
 
+def _pod_rejected(context: _Context, data: PodRejected) -> Change:
+    if data.uid in context.state.pods:
+        raise _Refused(f"pod {data.uid} was submitted already")
+    context.state.rejected[data.uid] = data
+    return Change(data)
+
+
 def _pod_gone(context: _Context, data: PodGone) -> Change:
     state = context.state
+    if state.rejected.pop(data.uid, None) is not None:
+        return Change(data)
     pod = state.pods.pop(data.uid, None)
     if pod is None:
         raise _Refused(f"pod {data.uid} is not live")
@@ -487,6 +498,7 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     PodGroupObserved: _group_observed,
     QueueObserved: _queue_observed,
     PodSubmitted: _pod_submitted,
+    PodRejected: _pod_rejected,
     PodGone: _pod_gone,
     PodPlaced: _pod_placed,
     PlacementVoided: _placement_voided,

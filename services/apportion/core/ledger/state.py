@@ -25,6 +25,7 @@ from apportion_schemas import (
     PodGroupObserved,
     PodPlaced,
     PodRefused,
+    PodRejected,
     PodSubmitted,
     PolicyChanged,
     PricesLearnt,
@@ -173,7 +174,8 @@ class State:
     """Everything that the ledger says up to `revision`.
 
     `failing` are placements that came to nothing and wait to be voided, by pod uid, with the cause.
-    `device_cordons` outlive the report of the device.
+    `rejected` are pods that cannot be read, by uid. `device_cordons` outlive the report of the
+    device.
     """
 
     revision: int = 0
@@ -182,6 +184,7 @@ class State:
     groups: dict[str, GroupState] = field(default_factory=dict)
     queues: dict[str, QueueObserved] = field(default_factory=dict)
     failing: dict[str, str] = field(default_factory=dict)
+    rejected: dict[str, PodRejected] = field(default_factory=dict)
     node_of_device: dict[str, str] = field(default_factory=dict)
     device_cordons: dict[str, str] = field(default_factory=dict)
     policy: PolicyChanged = field(default_factory=lambda: PolicyChanged(by="default"))
