@@ -1,0 +1,310 @@
+"""A real gateway on a real ledger: answers of one revision, read your writes, live events."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.gateway.feed import WINDOW_EVENTS
+from apportion.gateway.stream import CLIENTS_MAX
+from apportion.runtime.ledger import Draft
+from apportion_schemas import NodeObserved
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+
+class Gateway:
+    """One gateway process, and questions to it over HTTP."""
+
+    def __init__(self, process: ServiceProcess, url: str) -> None:
+        self.process = process
+        self.url = url
+
+    async def get(self, path: str, *, method: str = "GET") -> tuple[int, Any]:
+        """Status and JSON body."""
+        return await asyncio.to_thread(self._get, path, method)
+
+    async def ok(self, path: str) -> Any:
+        """The body of an answer that must be 200."""
+        status, body = await self.get(path)
+        assert status == 200, body
+        return body
+
+    def _get(self, path: str, method: str) -> tuple[int, Any]:
+        request = urllib.request.Request(self.url + path, method=method)  # noqa: S310 - our own
+        try:
+            with urllib.request.urlopen(request, timeout=40) as answer:  # noqa: S310 - our own
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, json.loads(refusal.read())
+
+
+class Events:
+    """One client of the event stream; `close` hangs up."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._text = ""
+
+    @classmethod
+    async def open(cls, url: str, query: str = "", *headers: str) -> "Events":
+        """Ask for the stream and read the status line and headers."""
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        asked = [f"GET /api/v1/events{query} HTTP/1.1", f"Host: {host}", *headers, "", ""]
+        writer.write("\r\n".join(asked).encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        events = cls(reader, writer)
+        if b" 200 " not in head.splitlines()[0]:
+            await events.close()
+            raise AssertionError(head.decode())
+        return events
+
+    async def revisions(self, count: int) -> list[int]:
+        """The ids of the next events; what is no event is passed over."""
+        found: list[int] = []
+        async with asyncio.timeout(30):
+            while len(found) < count:
+                self._text += (await self._reader.read(1 << 16)).decode()
+                *done, self._text = self._text.split("\n")
+                found += [int(line[4:]) for line in done if line.startswith("id: ")]
+        return found
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """A ledger with one node of two cards, and two pods of which one is placed."""
+    opened = Facts(bus)
+    await opened.open()
+    await opened.write(rack("n1", 2))
+    await opened.submit("a", "b")
+    await opened.place("a", "n1", "n1-g0")
+    return opened
+
+
+@pytest.fixture
+async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
+    """A gateway that is ready."""
+    del facts  # is there first
+    url = bus.server.url_for("gateway")
+    async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
+        await process.ready()
+        line = await process.logged("answering")
+        yield Gateway(process, str(line["url"]).removesuffix("/api/v1/"))
+
+
+async def test_answers(gateway: Gateway, facts: Facts) -> None:
+    """Every kind of answer, each with the revision as of which it is."""
+    pods = await gateway.ok("/api/v1/pods")
+    assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
+        ("a", "placed"),
+        ("b", "pending"),
+    ]
+    assert pods["revision"] == facts.revision
+    assert "continue" not in pods
+    [placed] = (await gateway.ok("/api/v1/placements?node=n1"))["items"]
+    assert (placed["name"], placed["placed_revision"]) == ("a", facts.revision)
+    node = await gateway.ok("/api/v1/nodes/n1")
+    assert (node["node"]["pods"], len(node["devices"])) == (1, 2)
+    [used] = [d for d in (await gateway.ok("/api/v1/devices"))["items"] if "holders" in d]
+    assert used["device"] == "n1-g0"
+    assert (await gateway.ok("/api/v1/summary"))["phases"] == {"placed": 1, "pending": 1}
+    assert (await gateway.ok("/api/v1/pods/default/b"))["pod"]["uid"] == "b"
+    why = await gateway.ok("/api/v1/pods/default/b/why")
+    assert why["waiting"] == {"position": 1, "pending": 1}
+
+
+async def test_pages(gateway: Gateway) -> None:
+    """A list goes on behind the token of the page before."""
+    first = await gateway.ok("/api/v1/pods?limit=1")
+    second = await gateway.ok(f"/api/v1/pods?limit=1&continue={first['continue']}")
+    assert [page["items"][0]["name"] for page in (first, second)] == ["a", "b"]
+    assert "continue" not in second
+
+
+async def test_read_your_writes(gateway: Gateway, facts: Facts) -> None:
+    """A request for a revision that is still to come is answered once it has come."""
+    asked = asyncio.create_task(
+        gateway.ok(f"/api/v1/pods/default/c?at_least={facts.revision + 1}&wait_s=20")
+    )
+    await facts.submit("c")
+    assert (await asked)["pod"]["name"] == "c"
+
+
+async def test_revision_that_does_not_come(gateway: Gateway, facts: Facts) -> None:
+    """A clear error with the revision that is there, and not an answer that is too old."""
+    status, body = await gateway.get("/api/v1/pods?at_least=999&wait_s=0.05")
+    assert (status, body["field"]) == (408, "at_least")
+    assert f"the gateway is at {facts.revision}" in body["error"]
+    assert body["fix"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/v1/pods/default/nope", 404),
+        ("/api/v1/pods/default/nope/why", 404),
+        ("/api/v1/nodes/nope", 404),
+        ("/api/v1/devices?node=nope", 404),
+        ("/api/v1/nothing", 404),
+        ("/api/v2/pods", 404),
+        ("/api/v1/pods?limit=1001", 400),
+        ("/api/v1/pods?colour=red", 400),
+        ("/api/v1/nodes?phase=placed", 400),
+        ("/api/v1/revision?limit=1", 400),
+        ("/api/v1/events?from=0", 400),
+    ],
+)
+async def test_refusals_are_json(gateway: Gateway, path: str, status: int) -> None:
+    """Whatever is wrong, the answer says what and how to do it right."""
+    found, body = await gateway.get(path)
+    assert found == status
+    assert body["error"]
+    assert body["fix"]
+
+
+async def test_it_only_reads(gateway: Gateway) -> None:
+    """No other method is an error of the server, and none does anything."""
+    for method in ("POST", "PUT", "DELETE"):
+        status, body = await gateway.get("/api/v1/pods", method=method)
+        assert (status, method in body["error"]) == (404, True)
+
+
+async def test_long_query_is_refused(gateway: Gateway) -> None:
+    """A request line over the limit never reaches a handler."""
+    try:
+        status, _ = await gateway.get("/api/v1/pods?namespace=" + "x" * 20_000)
+    except ValueError:  # the refusal of the HTTP layer itself is not JSON
+        status = 400
+    assert status == 400
+    assert await gateway.ok("/api/v1/revision")
+
+
+async def test_events_from_the_beginning_and_live(gateway: Gateway, facts: Facts) -> None:
+    """Every revision from the one asked for on, without a gap, and then each as it comes."""
+    events = await Events.open(gateway.url, "?from=1")
+    assert await events.revisions(facts.revision) == list(range(1, facts.revision + 1))
+    await facts.submit("c", "d")
+    assert await events.revisions(2) == [facts.revision - 1, facts.revision]
+    await events.close()
+
+
+async def test_events_after_a_disconnection(gateway: Gateway, facts: Facts) -> None:
+    """A client that comes back names the last event it saw, and gets the next."""
+    events = await Events.open(gateway.url, "", "Last-Event-ID: 2")
+    assert await events.revisions(2) == [3, 4]
+    assert facts.revision == 4
+    await events.close()
+
+
+@pytest.mark.slow
+async def test_events_older_than_the_window(bus: Bus, gateway: Gateway, facts: Facts) -> None:
+    """What the gateway no longer holds is read from the ledger, and joins without a gap."""
+    watcher = await bus.connect("watcher")
+    count = WINDOW_EVENTS + 3_000
+    for first in range(0, count, 500):
+        await watcher.append([_noise(number) for number in range(first, first + 500)])
+    last = await watcher.last_revision()
+    await gateway.ok(f"/api/v1/revision?at_least={last}&wait_s=30")
+    events = await Events.open(gateway.url, "?from=1")
+    assert await events.revisions(last) == list(range(1, last + 1))
+    assert facts.refused
+    await events.close()
+
+
+def _noise(number: int) -> Draft:
+    """A record that is no event: every reader passes over it."""
+    return Draft("apportion.v1.workload.noise", f"noise-{number}", b"?")
+
+
+async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
+    """One too many is refused with what else to do; a place that is given up can be taken."""
+    clients = [await Events.open(gateway.url) for _ in range(CLIENTS_MAX)]
+    status, body = await gateway.get("/api/v1/events")
+    assert status == 503
+    assert "NATS" in body["fix"]
+    await clients.pop().close()
+
+    async def taken() -> list[Events]:
+        try:
+            return [await Events.open(gateway.url, "?from=1")]
+        except AssertionError:
+            return []
+
+    clients += await until(taken, "the place of a client that has left")
+    for client in clients:
+        await client.close()
+
+
+async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) -> None:
+    """Facts of a newer writer: no answer from then on but the reason, and the process lives."""
+    before = await gateway.ok("/api/v1/revision")
+    watcher = await bus.connect("watcher")
+    node = NodeObserved(node="n1", ready=True, cpu_milli=1, memory_mib=1, pods=1)
+    await facts.write(node)
+    event = {
+        "specversion": "1.0", "type": "apportion.dev/Teleported", "schemaversion": 1, "id": "x",
+        "source": "future", "time": "2030-01-01T00:00:00.000000Z", "data": {},
+    }  # fmt: skip
+    payload = json.dumps(event).encode()
+    await watcher.append([Draft("apportion.v1.cluster.node.n1", "x", payload)])
+
+    async def halted() -> str:
+        status, body = await gateway.get("/api/v1/pods")
+        return str(body["error"]) if status == 503 else ""
+
+    assert "Teleported" in await until(halted, "the gateway to halt")
+    status, body = await gateway.process.get("/readyz")
+    assert (status, "Teleported" in body) == (503, True)
+    assert (await gateway.process.get("/healthz"))[0] == 200
+    assert before["revision"] < facts.revision
+
+
+async def test_ledger_that_goes_away_and_comes_back(
+    bus: Bus, gateway: Gateway, facts: Facts
+) -> None:
+    """While its server is down the gateway answers as of the last revision, then goes on."""
+    revision = facts.revision
+    await bus.crash()
+    assert (await gateway.ok("/api/v1/revision"))["revision"] == revision
+    await bus.restart()
+    await facts.submit("later")
+    answer = await gateway.ok(f"/api/v1/pods/default/later?at_least={facts.revision}&wait_s=30")
+    assert answer["pod"]["phase"] == "pending"
+
+
+async def test_same_port_has_health_and_metrics(gateway: Gateway) -> None:
+    """One port is enough for a load balancer and for Prometheus."""
+    assert (await gateway.get("/readyz"))[0] == 200
+    assert (await gateway.get("/healthz"))[0] == 200
+    await gateway.get("/api/v1/pods/default/nope")
+
+    def metrics() -> str:
+        with urllib.request.urlopen(gateway.url + "/metrics", timeout=5) as answer:  # noqa: S310
+            return str(answer.read().decode())
+
+    said = await asyncio.to_thread(metrics)
+    assert 'apportion_gateway_requests_total{status="404",what="pod"} 1.0' in said
+    assert "apportion_gateway_answer_seconds_count" in said
+    assert "apportion_fold_revision 4.0" in said
