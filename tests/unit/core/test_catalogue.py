@@ -1,0 +1,118 @@
+"""The device catalogue: names that users write, profiles and templates that hang together."""
+
+import itertools
+
+import pytest
+
+from apportion.core.devices.catalogue import (
+    FAMILIES,
+    Model,
+    mig_profiles,
+    normal,
+    template_of,
+    type_matches,
+)
+from apportion.core.devices.shares import MIG_SLICES
+
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "model", "means"),
+    [
+        ("A100", A100, True),
+        ("a100", A100, True),
+        ("A10", A100, False),
+        ("A10", "NVIDIA A10", True),
+        ("A10", "NVIDIA A10-24Q", True),
+        ("A30", "NVIDIA A30", True),
+        ("A100", "NVIDIA A100 80GB PCIe", True),
+        ("A100-SXM4", A100, True),
+        ("SXM4", A100, True),
+        ("80GB", A100, True),
+        ("NVIDIA-A100-SXM4-80GB", A100, True),
+        ("nvidia a100-sxm4-80gb", A100, True),
+        ("L4", "NVIDIA L40", False),
+        ("L40", "NVIDIA L40S", False),
+        ("H100", "NVIDIA H100-80GB-HBM3", True),
+        ("H20", "NVIDIA H200", False),
+        ("V100", "Tesla V100-SXM2-32GB", True),
+        ("T4", "Tesla T4", True),
+        ("T4", A100, False),
+        ("4090", "NVIDIA GeForce RTX 4090", True),
+        ("RTX 4090", "NVIDIA GeForce RTX 4090", True),
+        ("NVIDIA", A100, True),
+        ("910B4", "Ascend910B4", True),
+        ("910B4", "Ascend910B4-1", False),
+        ("910B4-1", "Ascend910B4-1", True),
+        ("910B4-1", "Ascend910B4", False),
+        ("910b", "Ascend910B4", True),
+        ("Ascend910B4", "Ascend910B4-1", False),
+    ],
+)
+def test_type_names(pattern: str, model: str, *, means: bool) -> None:
+    """Case does not count; a whole name comes before a part of one."""
+    assert type_matches(pattern, model) is means
+
+
+def test_normal_name() -> None:
+    """NVML joins words with spaces, users with hyphens."""
+    assert normal(" NVIDIA  A100 80GB ") == "nvidia-a100-80gb"
+
+
+@pytest.mark.parametrize(
+    ("model", "smallest"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "1g.5gb"),
+        ("NVIDIA A100-PCIE-40GB", "1g.5gb"),
+        ("NVIDIA A100-SXM4-80GB", "1g.10gb"),
+        ("NVIDIA A100 80GB PCIe", "1g.10gb"),
+        ("NVIDIA H100 80GB HBM3", "1g.10gb"),
+        ("NVIDIA A30", "1g.6gb"),
+    ],
+)
+def test_profiles_of_the_names_that_nvml_reports(model: str, smallest: str) -> None:
+    """With spaces or hyphens."""
+    assert mig_profiles("nvidia", model)[0].name == smallest
+
+
+@pytest.mark.parametrize(("family", "model"), [("nvidia", "Tesla T4"), ("nobody's", A100)])
+def test_no_profiles(family: str, model: str) -> None:
+    """A card that cannot be cut, a family that nobody knows."""
+    assert mig_profiles(family, model) == ()
+    assert template_of(family, "vir01") is None
+
+
+MODELS = [
+    pytest.param(model, id=f"{family.name}-{model.match[0]}")
+    for family in FAMILIES.values()
+    for model in family.models
+]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_profiles_hang_together(model: Model) -> None:
+    """Small to large, inside the card, and no placement of one profile overlaps another of it."""
+    sizes = [profile.memory_mib for profile in model.profiles]
+    assert sizes == sorted(sizes)
+    assert [p.cores for p in model.profiles] == sorted(p.cores for p in model.profiles)
+    for profile in model.profiles:
+        assert all(start + profile.size <= MIG_SLICES for start in profile.starts)
+        for (_, one), (_, other) in itertools.combinations(profile.places, 2):
+            assert not one & other, f"{profile.name} overlaps itself"
+        assert [mask.bit_count() for _, mask in profile.places] == (
+            [profile.size] * len(profile.starts)
+        )
+    assert model.profiles[-1].starts == (0,)
+    assert model.profiles[-1].cores == 100
+
+
+def test_templates_hang_together() -> None:
+    """Small to large, each smaller than the device it is cut from."""
+    for family in FAMILIES.values():
+        sizes = [template.memory_mib for template in family.templates]
+        assert sizes == sorted(sizes)
+        for template in family.templates:
+            assert template.cores < family.cores
+            assert template.cpu <= family.template_cpu
+            assert template_of(family.name, template.name) == template

@@ -1,0 +1,173 @@
+"""What the fold makes of nodes and devices: reports, observations, cordons, and contradictions."""
+
+import pytest
+
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeGone,
+    NodeUncordoned,
+    PolicyChanged,
+    QueueObserved,
+)
+from tests.support.fleet import gpu, node, npu, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import placed as placement
+from tests.support.pods import pod, share
+
+HOLDS_G0 = (node("n1", gpu("g0"), gpu("g1")), pod("p1"), placement("p1", shares=[share("g0")]))
+
+
+def test_report_offers_every_device_in_the_order_of_indexes() -> None:
+    """The order of the agent's list does not matter; what is free is what is offered."""
+    ledger = Ledger(node("n1", gpu("b1", memory_mib=7), gpu("a0", cores=50, slots=3)))
+    assert [device.device.id for device in ledger.node().devices] == ["a0", "b1"]
+    assert (ledger.device("a0").cores_free, ledger.device("a0").slots_free) == (50, 3)
+    assert ledger.device("b1").memory_free_mib == 7
+    assert ledger.node().reported_revision == 1
+
+
+def test_report_keeps_what_shares_hold() -> None:
+    """A card that offers more or less than before still holds what was placed on it."""
+    ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=4000, cores=80, slots=2)))
+    device = ledger.device("g0")
+    assert (device.memory_free_mib, device.cores_free, device.slots_free) == (3000, 70, 1)
+
+
+def test_report_may_offer_less_than_is_held() -> None:
+    """Nothing is oversold by a report, nothing more goes there, and what ends is given back."""
+    ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=400)))
+    assert ledger.device("g0").memory_free_mib == -600
+    assert "memory_mib needed 1, available -600" in ledger.play(pod("p2")).contradict(
+        placement("p2", shares=[share("g0", memory_mib=1, cores=0)])
+    )
+    assert ledger.gone("p1").device("g0").memory_free_mib == 400
+
+
+def test_share_of_nothing_fits_where_nothing_is_free() -> None:
+    """Zero is always there: the engine offers it, so the fold must take it."""
+    ledger = Ledger(*HOLDS_G0, node("n1", gpu("g0", memory_mib=400)), pod("p2"))
+    ledger.play(placement("p2", shares=[share("g0", memory_mib=0, cores=0)]))
+    assert ledger.device("g0").memory_free_mib == -600
+
+
+def test_device_that_leaves_is_forgotten_once_it_is_idle() -> None:
+    """While a share holds it, it stays and is offered to nobody."""
+    ledger = Ledger(*HOLDS_G0, node("n1", gpu("g1")))
+    assert not ledger.device("g0").present
+    assert "has no device g0" in ledger.play(pod("p2")).contradict(
+        placement("p2", shares=[share("g0")])
+    )
+    ledger.gone("p1").report(node("n1", gpu("g1")))
+    assert list(ledger.node().by_id) == ["g1"]
+    assert "g0" not in ledger.state.node_of_device
+
+
+def test_device_that_returns_is_offered_again() -> None:
+    """With its shares still charged."""
+    ledger = Ledger(*HOLDS_G0, node("n1"), node("n1", gpu("g0")))
+    assert ledger.device("g0").present
+    assert ledger.device("g0").memory_free_mib == 81920 - 1000
+
+
+def test_device_moves_to_another_node_once_it_left_the_first() -> None:
+    """Its holders stay charged where they were placed; the new node offers it afresh."""
+    ledger = Ledger(*HOLDS_G0, node("n1", gpu("g1")), node("n2", gpu("g0")))
+    assert ledger.state.node_of_device["g0"] == "n2"
+    assert ledger.device("g0").idle
+    ledger.report(node("n1", gpu("g1")))
+    assert ledger.state.node_of_device["g0"] == "n2"
+    assert ledger.gone("p1").report(node("n1", gpu("g1"))).device("g0").present
+
+
+def test_device_of_a_node_that_is_gone_may_move() -> None:
+    """When the old node is observed again it does not offer the device a second time."""
+    ledger = Ledger(rack("n1", 1), NodeGone(node="n1"), node("n2", gpu("n1-g0")))
+    assert ledger.play(observed("n1")).state.node_of_device["n1-g0"] == "n2"
+    assert [device.present for device in ledger.node("n1").devices] == [False]
+    assert "is reported by node n2" in ledger.contradict(rack("n1", 1))
+
+
+@pytest.mark.parametrize(
+    ("report", "because"),
+    [
+        (node("n2", gpu("x"), gpu("x", index=1)), "reports a device id twice"),
+        (node("n2", gpu("g0")), "device g0 of node n2 is reported by node n1"),
+        (node("n1", npu("g0")), "device g0 is in use as nvidia and is reported as ascend310p"),
+    ],
+)
+def test_report_that_contradicts(report: object, because: str) -> None:
+    """A report is taken whole or not at all."""
+    assert because in Ledger(*HOLDS_G0).contradict(report)  # type: ignore[arg-type]
+
+
+def test_idle_device_may_become_another_family() -> None:
+    """Nobody holds what the old family counted."""
+    ledger = Ledger(node("n1", gpu("g0")), node("n1", npu("g0")))
+    assert ledger.device("g0").template_cpu_free == 7
+
+
+def test_health_changes_one_device() -> None:
+    """With the agent's reason; a later report says it anew."""
+    sick = DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID 79")
+    ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), sick)
+    assert (ledger.device("g0").healthy, ledger.device("g0").health_reason) == (False, "XID 79")
+    assert ledger.device("g1").open
+    assert ledger.report(node("n1", gpu("g0"))).device("g0").open
+
+
+@pytest.mark.parametrize(("where", "device"), [("n1", "g9"), ("n9", "g0")])
+def test_health_of_an_unknown_device(where: str, device: str) -> None:
+    """A device or node that nobody reported."""
+    changed = DeviceHealthChanged(node=where, device=device, healthy=False)
+    said = Ledger(node("n1", gpu("g0"))).contradict(changed)
+    assert said == f"device {device} is not one of node {where}"
+
+
+def test_cordon_of_a_device_outlives_its_reports() -> None:
+    """And may come before the device is known."""
+    cordon = DeviceCordoned(device="g0", by="ann", reason="noisy fan")
+    ledger = Ledger(cordon, node("n1", gpu("g0"), gpu("g1")), node("n1", gpu("g0")))
+    assert ledger.device("g0").cordon == "noisy fan"
+    ledger.play(DeviceUncordoned(device="g0", by="ann"))
+    assert ledger.report(node("n1", gpu("g0"))).device("g0").open
+
+
+def test_cordon_of_a_node() -> None:
+    """Known or not yet."""
+    ledger = Ledger(NodeCordoned(node="n1", by="ann", reason="kernel"), rack("n1", 1))
+    assert ledger.node().cordon == "kernel"
+    assert not ledger.play(NodeUncordoned(node="n1", by="ann")).node().cordon
+
+
+def test_kubernetes_speaks_for_the_host_where_it_knows_the_node() -> None:
+    """Else the agent does; a node that left has neither."""
+    ledger = Ledger(rack("n1", 1), observed("n1", cpu_milli=500, labels={"zone": "a"}))
+    assert (ledger.node().host.cpu_milli, ledger.node().host.labels) == (500, {"zone": "a"})
+    ledger.play(NodeGone(node="n1"))
+    assert (ledger.node().present, ledger.node().ready) == (False, False)
+    ledger.play(observed("n1", ready=False))
+    assert (ledger.node().present, ledger.node().ready) == (True, False)
+
+
+@pytest.mark.parametrize("mark", [{"ready": False}, {"unschedulable": True}])
+def test_node_that_takes_no_pods(mark: dict[str, bool]) -> None:
+    """Kubernetes says that it is not ready, or a person drained it."""
+    assert not Ledger(observed("n1", **mark)).node().ready
+
+
+def test_node_that_only_a_cordon_names_is_not_there() -> None:
+    """A misspelt name must not become a node."""
+    ledger = Ledger(NodeCordoned(node="nobody", by="ann", reason="typo"))
+    assert not ledger.node("nobody").present
+    assert not ledger.node("nobody").ready
+
+
+def test_policy_and_queue_replace_what_was() -> None:
+    """The newest counts, with its revision."""
+    spread = PolicyChanged(by="ann", node_policy="spread")
+    ledger = Ledger(spread, QueueObserved(queue="q"), QueueObserved(queue="q", weight=4))
+    assert (ledger.state.policy, ledger.state.policy_revision) == (spread, 1)
+    assert ledger.state.queues["q"].weight == 4
