@@ -7,6 +7,7 @@ import pytest
 from apportion.agent.backend import DeviceBackend, DevicesUnavailable
 from apportion.agent.nvml import NvmlBackend
 from apportion.agent.simulated import SimulatedBackend, simulated_devices
+from apportion.runtime.clock import SystemClock
 from apportion_schemas import Event, Host, NodeReported, decode, encode
 
 
@@ -18,7 +19,7 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[DeviceBackend
         opened = SimulatedBackend(simulated_devices("n1", "2xA100-40GB+1xAscend310P"))
     else:
         try:
-            opened = NvmlBackend()
+            opened = NvmlBackend(SystemClock())
         except DevicesUnavailable as error:
             pytest.skip(str(error))
     yield opened

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from apportion.agent.nvml import NvmlBackend
+from apportion.runtime.clock import SystemClock
 
 SMI = shutil.which("nvidia-smi") or ""
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not SMI, reason="no NVIDIA driver here")]
@@ -23,7 +24,7 @@ def rows() -> list[list[str]]:
 
 async def test_the_backend_says_what_nvidia_smi_says(rows: list[list[str]]) -> None:
     """Ids, memory and driver agree with the vendor's own tool, and the cards are well."""
-    backend = NvmlBackend()
+    backend = NvmlBackend(SystemClock())
     try:
         devices = await backend.inventory()
     finally:

@@ -1,12 +1,18 @@
 """A real agent process on a real ledger: reports, allocates, fails, recovers, comes back."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from apportion.agent.backend import DevicesUnavailable
+from apportion.agent.main import command
+from apportion.agent.nvml import NvmlBackend
+from apportion.runtime.clock import SystemClock
 from apportion_schemas import (
     AllocationFailed,
     Device,
@@ -216,3 +222,37 @@ async def test_a_large_fleet_starts_fast(bus: Bus, facts: Facts, tmp_path: Path)
         await agent.ready()
     assert len({report.node for report in facts.of(NodeReported)}) == 1213
     assert took_s < 5, f"{took_s:.1f} s"
+
+
+async def test_it_stops_while_the_ledger_is_away(bus: Bus) -> None:
+    """SIGTERM is obeyed in time, with nothing to append to."""
+    async with agent_of(bus) as agent:
+        await agent.ready()
+        await bus.crash()
+        assert await agent.stop() == 0
+
+
+async def test_no_driver_and_no_simulation(bus: Bus) -> None:
+    """On a machine without GPUs one line says what to do, and nothing is tried again for ever."""
+    with contextlib.suppress(DevicesUnavailable):
+        await NvmlBackend(SystemClock()).close()
+        pytest.skip("this machine has a driver")
+    async with agent_of(bus, "--node", NODE) as agent:
+        line = await agent.logged("cannot go on")
+        assert "--simulate 8xH100-80GB" in line["error"]
+        assert await agent.ended() == 78
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--simulate", "8xH10"], "H100-80GB"),
+        (["--nodes", "3"], "choose one"),
+        (["--node", "", "--simulate", "1xT4"], "0 characters"),
+    ],
+)
+def test_bad_options(options: list[str], said: str) -> None:
+    """One line names the fix before anything is started; exit code 78."""
+    done = CliRunner().invoke(command, ["--nats", "nats://u:p@127.0.0.1:1", *options])
+    assert done.exit_code == 78
+    assert said in done.output

@@ -138,11 +138,13 @@ class Slow:
     """A target that binds when it is let."""
 
     def __init__(self) -> None:
+        self.begun = asyncio.Event()
         self.let = asyncio.Event()
 
     async def bind(self, placed: PodPlaced) -> Outcome:
         """Wait first."""
-        assert placed.pod
+        assert placed.pod == "p"
+        self.begun.set()
         await self.let.wait()
         return Bound()
 
@@ -157,18 +159,18 @@ async def test_a_slow_bind_is_not_handed_to_another(
         await each.work_queue("binder", [PLACEMENTS], ack_wait_s=1, max_in_flight=10)
         for each in (ledger, rival)
     ]
-    cluster, target = StateFold(), Slow()
-    reader = Reader(ledger, cluster, metrics=Metrics())
+    cluster, target, metrics = StateFold(), Slow(), Metrics()
+    reader = Reader(ledger, cluster, metrics=metrics)
     async with GroupCommit(ledger) as commit, asyncio.TaskGroup() as group:
         publisher = Publisher("binder", SystemClock(), commit.append)
-        binding = Binding(cluster.state, target, publisher)
+        binding = Binding(cluster.state, target, publisher, clock=SystemClock(), metrics=metrics)
         loops = [
             group.create_task(loop)
             for loop in (reader.run(), binding.run(queue, reader), binding.hold())
         ]
         await facts.submit("p")
         await facts.place("p", NODE, DEVICE.id)
-        await facts.until(lambda: binding.in_flight, "the bind to begin")
+        await asyncio.wait_for(target.begun.wait(), 10)
         assert await same.fetch(1, 2.5) == []
         target.let.set()
         await bound(facts, "p")
@@ -189,3 +191,12 @@ async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
         await bound(facts, "p1", "p2")
         assert binder.running
     assert not facts.of(SharesAllocated)
+
+
+async def test_it_stops_while_the_ledger_is_away(bus: Bus, facts: Facts) -> None:
+    """SIGTERM is obeyed in time, in the middle of waiting for placements."""
+    await facts.submit("p")
+    async with binder_of(bus) as binder:
+        await binder.ready()
+        await bus.crash()
+        assert await binder.stop() == 0

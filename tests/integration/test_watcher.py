@@ -177,3 +177,13 @@ async def test_the_server_restarts(bus: Bus, facts: Facts, folder: Path) -> None
         await watcher.ready()
         assert watcher.running
     assert len(facts.of(PodSubmitted)) == 2
+
+
+async def test_it_stops_while_the_ledger_is_away(bus: Bus, folder: Path) -> None:
+    """SIGTERM is obeyed in time, also with something left to submit."""
+    async with watcher_of(bus, folder) as watcher:
+        await watcher.ready()
+        await bus.crash()
+        (folder / "a.yaml").write_text(POD.format(name="a", gpus=1))
+        await watcher.logged("waiting for the ledger")
+        assert await watcher.stop() == 0

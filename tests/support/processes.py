@@ -80,6 +80,11 @@ class ServiceProcess:
 
         return await until(found, f"{self.verb} to log {part!r}")
 
+    async def ended(self) -> int:
+        """Wait for it to end by itself, and the exit code."""
+        assert self._process is not None
+        return await asyncio.wait_for(self._process.wait(), 30)
+
     async def stop(self) -> int:
         """SIGTERM, and the exit code."""
         return await self._end(signal.SIGTERM)

@@ -18,9 +18,10 @@ from msgspec import Meta
 from apportion.agent.simulated import SimulationInvalid, simulated_devices
 from apportion.runtime.safe_yaml import TEXT_BYTES_MAX, parse
 from apportion_schemas import Device, Host
-from apportion_schemas.quantities import CpuMilli, HostMemoryMib, Labels, Name, Natural
+from apportion_schemas.quantities import NAME_MAX, CpuMilli, HostMemoryMib, Labels, Name, Natural
 
 NODES_MAX = 20_000
+_PATTERN_CHARS_MAX = NAME_MAX - len(f"-{NODES_MAX}")
 CPU_MILLI_PER_DEVICE = 16_000
 MEMORY_MIB_PER_DEVICE = 131_072
 PLACE = "{}"
@@ -55,21 +56,23 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def numbered_nodes(pattern: str, count: int, specs: Sequence[str]) -> list[SimulatedNode]:
-    """`count` nodes named after `pattern`, which take the descriptions in turn.
+    """`count` nodes named after `pattern`, which take the descriptions in turn; none without any.
 
     `{}` in the pattern becomes 1, 2, ...; a pattern without it is the name of a single node, and
     the stem of several.
 
     Raises:
-        FleetInvalid: a description or the number of nodes is out of bounds.
+        FleetInvalid: a name, a description or the number of nodes is out of bounds.
     """
+    if not 1 <= len(pattern) <= _PATTERN_CHARS_MAX:
+        raise FleetInvalid(f"node: {len(pattern)} characters; write from 1 to {_PATTERN_CHARS_MAX}")
     if not 1 <= count <= NODES_MAX:
         raise FleetInvalid(f"nodes: {count} is not from 1 to {NODES_MAX}; start more agents")
     if PLACE not in pattern and count > 1:
         pattern += f"-{PLACE}"
     rows = (
         _Row(node=pattern.replace(PLACE, str(i + 1)), devices=specs[i % len(specs)])
-        for i in range(count)
+        for i in range(count if specs else 0)
     )
     return _nodes(("--simulate", row) for row in rows)
 
@@ -91,7 +94,10 @@ def read_fleet(path: Path) -> list[SimulatedNode]:
     except (OSError, UnicodeDecodeError) as error:
         raise FleetInvalid(f"{path}: cannot be read as UTF-8 text: {error}") from None
     rows = _csv_rows(path, text) if path.suffix.lower() == ".csv" else _yaml_rows(path, text)
-    return _nodes(rows)
+    nodes = _nodes(rows)
+    if not nodes:
+        raise FleetInvalid(f"{path}: no node; write one, or leave --fleet out")
+    return nodes
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, _Row]]:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import click
 
+from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.fleet import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.agent.host import local_host
 from apportion.agent.nvml import NvmlBackend
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
-from apportion.runtime.config import ServiceConfig
+from apportion.runtime.config import ConfigError, ServiceConfig
 from apportion.runtime.lifecycle import Service, run_service
 from apportion.runtime.options import service_options, stop_with
 from apportion.runtime.publisher import Publisher
@@ -46,11 +47,10 @@ def command(
 
     Without --simulate and --fleet the node has this machine's NVIDIA GPUs.
     """
+    if (fleet or count > 1) and (specs if fleet else not specs):
+        stop_with("choose one: --fleet, or --simulate with --nodes, or neither")
     try:
-        if fleet is not None:
-            simulated = read_fleet(fleet)
-        else:
-            simulated = numbered_nodes(node, count, specs) if specs else []
+        simulated = read_fleet(fleet) if fleet else numbered_nodes(node, count, specs)
     except FleetInvalid as error:
         stop_with(str(error))
     sys.exit(run_service("agent", lambda service: body(service, node, simulated), config))
@@ -79,7 +79,11 @@ def _nodes(
         return Publisher(f"agent/{name}", service.clock, session.append)
 
     if not simulated:
-        return [Node(node, NvmlBackend(), local_host(), publisher(node))]
+        try:
+            backend = NvmlBackend(service.clock)
+        except DevicesUnavailable as error:
+            raise ConfigError("--simulate", "not given", str(error)) from None
+        return [Node(node, backend, local_host(), publisher(node))]
     return [
         Node(member.name, SimulatedBackend(member.devices), member.host, publisher(member.name))
         for member in simulated

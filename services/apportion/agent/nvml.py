@@ -21,6 +21,7 @@ import pynvml as nvml
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.models import SLOTS
 from apportion.core.devices.catalogue import mig_profiles
+from apportion.runtime.clock import Clock
 from apportion_schemas import Device
 
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
@@ -48,18 +49,20 @@ class NvmlBackend:
 
     simulated = False
 
-    def __init__(self, *, quiet_s: float = QUIET_S, probe_s: float = PROBE_S) -> None:
+    def __init__(self, clock: Clock, *, quiet_s: float = QUIET_S, probe_s: float = PROBE_S) -> None:
         """Open the driver.
 
         Raises:
             DevicesUnavailable: there is no driver here, or it does not answer.
         """
+        self._clock = clock
         self._quiet_s = quiet_s
         self._probe_s = probe_s
         self._known: dict[str, Device] = {}
         self._xids: dict[str, tuple[int, float]] = {}
         self._seen: tuple[Device, ...] = ()
         self._watched: set[str] = set()
+        self._closed = False
         try:
             nvml.nvmlInit()
             self.driver = str(nvml.nvmlSystemGetDriverVersion())
@@ -79,8 +82,8 @@ class NvmlBackend:
     async def changed(self) -> None:
         """See `DeviceBackend`: an XID, or a probe that differs from the last inventory."""
         while True:
-            probe_at = time.monotonic() + self._probe_s
-            while time.monotonic() < probe_at:
+            probe_at = self._clock.monotonic() + self._probe_s
+            while self._clock.monotonic() < probe_at:
                 if await self._call(self._wait_for_xid):
                     return
             if await self._call(self._read) != self._seen:
@@ -88,11 +91,16 @@ class NvmlBackend:
 
     async def close(self) -> None:
         """See `DeviceBackend`. Returns once no call into the driver is under way."""
-        await self._call(self._shut)
+        shut = self._call(self._shut)
+        self._closed = True
+        await shut
         self._thread.shutdown()
 
-    async def _call(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+    def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Run the function on the driver's thread; after `close` it never returns."""
+        if self._closed:
+            return asyncio.get_running_loop().create_future()
+        return asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     def _shut(self) -> None:
         nvml.nvmlEventSetFree(self._events)
@@ -137,7 +145,7 @@ class NvmlBackend:
 
     def _recent_xid(self, device: str) -> str:
         xid, at_s = self._xids.get(device, (0, 0.0))
-        if xid and time.monotonic() - at_s < self._quiet_s:
+        if xid and self._clock.monotonic() - at_s < self._quiet_s:
             return f"XID {xid}"
         self._xids.pop(device, None)
         return ""
@@ -168,7 +176,7 @@ class NvmlBackend:
             device = str(nvml.nvmlDeviceGetUUID(event.device))
         except nvml.NVMLError:
             return True  # lost already: the next inventory says so
-        self._xids[device] = (int(event.eventData), time.monotonic())
+        self._xids[device] = (int(event.eventData), self._clock.monotonic())
         return True
 
 

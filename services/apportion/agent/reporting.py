@@ -70,9 +70,13 @@ class Agent:
         self._reported = asyncio.Event()
         self._unreported = len(nodes)
         self._obedient = False
-        self.allocated = 0
-        self.failed = 0
-        self.contradictions = 0
+        self._allocations = metrics.counter(
+            "apportion_allocations_total", "Bound placements answered, by outcome.", ("outcome",)
+        )
+        self._contradictions = metrics.counter(
+            "apportion_agent_contradictions_total",
+            "Reports of another agent under the name of one of our nodes.",
+        )
 
     def not_ready(self) -> list[str]:
         """Why the agent is not ready; empty once every node's inventory is in the ledger."""
@@ -157,7 +161,7 @@ class Agent:
             return
         view = self._view.nodes[node_name]
         if view.said_id not in node.written and view.said != node.report:
-            self.contradictions += 1
+            self._contradictions.inc()
             _log.error(
                 "revision %d: another agent reports different devices for node %s; "
                 "give every agent a --node of its own",
@@ -184,10 +188,7 @@ class Agent:
             basis=self._reader.revision,
             cause=claim.bound_revision,
         )
-        if trouble:
-            self.failed += 1
-        else:
-            self.allocated += 1
+        self._allocations.labels("failed" if trouble else "allocated").inc()
 
 
 def _trouble(node: Node, claim: Claim) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 
 from apportion.binder.target import Bound, Failed, Outcome, Target
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, State
+from apportion.runtime.clock import Clock
 from apportion.runtime.ledger import Delivery, LedgerUnavailable, WorkQueue
+from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader
 from apportion_schemas import (
@@ -37,6 +38,7 @@ says in between that it still works on them."""
 BATCH = 256
 IN_FLIGHT_MAX = 1_024
 FETCH_TIMEOUT_S = 5.0
+FETCH_PAUSE_S = 0.5
 TRIES_MAX = 8
 RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 30.0
@@ -50,17 +52,28 @@ def retry_delay_s(tries: int) -> float:
 class Binding:
     """Binds what it is handed, one task per delivery, so a slow bind holds up no other."""
 
-    def __init__(self, state: State, target: Target, publisher: Publisher) -> None:
+    def __init__(
+        self,
+        state: State,
+        target: Target,
+        publisher: Publisher,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._clock = clock
         self._state = state
         self._target = target
         self._publisher = publisher
         self._tasks: dict[asyncio.Task[None], Delivery] = {}
-        self.outcomes: Counter[str] = Counter()
-
-    @property
-    def in_flight(self) -> int:
-        """How many deliveries are being seen through."""
-        return len(self._tasks)
+        self._outcomes = metrics.counter(
+            "apportion_bindings_total",
+            "Placements handed to this binder: bound, passed over, failed for now or for good.",
+            ("outcome",),
+        )
+        metrics.gauge(
+            "apportion_binder_in_flight", "Placements being bound at the moment."
+        ).set_function(lambda: len(self._tasks))
 
     async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:
         """Take deliveries until cancelled.
@@ -82,7 +95,7 @@ class Binding:
         """Keep what is being worked on from being handed to others, until cancelled."""
         while True:
             held = set(self._tasks.values())
-            await asyncio.sleep(ACK_WAIT_S / 3)
+            await self._clock.pause(ACK_WAIT_S / 3)
             for delivery in held.intersection(self._tasks.values()):
                 with contextlib.suppress(LedgerUnavailable):
                     await delivery.progress()
@@ -93,7 +106,8 @@ class Binding:
         try:
             deliveries = await queue.fetch(min(BATCH, room), FETCH_TIMEOUT_S)
         except LedgerUnavailable:
-            return []  # the connection comes back by itself, and fetching waits for it
+            await self._clock.pause(FETCH_PAUSE_S)  # the connection comes back by itself
+            return []
         for delivery in deliveries:
             await reader.reached(delivery.record.revision)
         return deliveries
@@ -113,7 +127,7 @@ class Binding:
         """
         placed = self._live(delivery)
         if placed is None:
-            self.outcomes["passed over"] += 1
+            self._outcomes.labels("passed over").inc()
             await delivery.ack()
             return
         outcome = await self._bind(placed)
@@ -146,7 +160,7 @@ class Binding:
     async def _record_bound(self, placed: PodPlaced, delivery: Delivery) -> None:
         data = PodBound(pod=placed.pod, node=placed.node, attempt=placed.attempt)
         await self._publish(data, f"{placed.pod}/{placed.attempt}/bound", delivery)
-        self.outcomes["bound"] += 1
+        self._outcomes.labels("bound").inc()
         await delivery.ack()
 
     async def _record_failed(self, placed: PodPlaced, failed: Failed, delivery: Delivery) -> None:
@@ -160,7 +174,7 @@ class Binding:
             final=final,
         )
         await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-failed/{tries}", delivery)
-        self.outcomes["failed for good" if final else "failed for now"] += 1
+        self._outcomes.labels("failed for good" if final else "failed for now").inc()
         if final:
             await delivery.ack()
         else:

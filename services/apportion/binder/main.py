@@ -37,11 +37,10 @@ async def body(service: Service) -> None:
         cluster = StateFold()
         reader = Reader(session.ledger, cluster, metrics=service.metrics)
         publisher = Publisher("binder", service.clock, session.append)
-        binding = Binding(cluster.state, LocalTarget(), publisher)
+        binding = Binding(
+            cluster.state, LocalTarget(), publisher, clock=service.clock, metrics=service.metrics
+        )
         service.ready_when(reader.not_ready)
-        service.metrics.gauge(
-            "apportion_binder_in_flight", "Placements being bound at the moment."
-        ).set_function(lambda: binding.in_flight)
         queue = await session.ledger.work_queue(
             DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=QUEUE_IN_FLIGHT_MAX
         )

@@ -17,7 +17,8 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import uvloop
 
@@ -89,14 +90,16 @@ class Service:
             return ["connecting"]  # a body that has not said when it is ready is not
         return [reason for check in self._checks for reason in check()]
 
-    async def run_body(self, main: Callable[[Service], Awaitable[None]]) -> None:
+    async def run_body(self, main: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
         """One life of the body: `main`, and the loops that it started, until all have ended."""
         self._checks.clear()
         self._phase = "running"
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                await main(self)
+                # A task like its loops: told to stop, all stop at once, and none of them works on
+                # with what another has closed.
+                tasks.create_task(main(self), name="body")
         finally:
             self._tasks = None
             self._checks.clear()
@@ -104,6 +107,10 @@ class Service:
     def note_phase(self, phase: str) -> None:
         """Say why the service is not running at the moment."""
         self._phase = phase
+
+
+Body = Callable[[Service], Coroutine[Any, Any, None]]
+"""What a service does in one life; see Service.run_body."""
 
 
 async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -116,7 +123,7 @@ async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
 
 def run_service(
     name: str,
-    main: Callable[[Service], Awaitable[None]],
+    main: Body,
     config: ServiceConfig,
     *,
     clock: Clock | None = None,
@@ -133,7 +140,7 @@ def run_service(
 
 async def _serve(
     name: str,
-    main: Callable[[Service], Awaitable[None]],
+    main: Body,
     config: ServiceConfig,
     *,
     clock: Clock,
@@ -183,7 +190,7 @@ async def _stop(service: Service, life: asyncio.Task[int]) -> int:
     return EXIT_STUCK
 
 
-async def _live(service: Service, main: Callable[[Service], Awaitable[None]]) -> int:
+async def _live(service: Service, main: Body) -> int:
     """Run the body over and over until it ends well, or for good."""
     failures: collections.deque[float] = collections.deque()
     while True:

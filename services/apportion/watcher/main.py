@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from apportion.runtime.clock import SystemClock
 from apportion.runtime.config import ServiceConfig
 from apportion.runtime.lifecycle import Service, run_service
 from apportion.runtime.options import service_options
@@ -45,7 +46,9 @@ def command(*, folder: Path, name: str | None, interval_s: float, config: Servic
     Several watchers may share a folder; where they see it under different paths, give them one
     --name.
     """
-    source = ManifestFolder(folder, name=name or str(folder), interval_s=interval_s)
+    source = ManifestFolder(
+        folder, name=name or str(folder), interval_s=interval_s, clock=SystemClock()
+    )
     sys.exit(run_service("watcher", lambda service: body(service, source), config))
 
 

@@ -12,12 +12,12 @@ import asyncio
 import hashlib
 import io
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from apportion.core.manifests import Manifest, PodDraft, read_documents
+from apportion.runtime.clock import Clock
 from apportion.runtime.manifest_files import (
     FILES_MAX,
     SUFFIXES,
@@ -53,8 +53,9 @@ class ManifestFolder:
     watchers of different files different ones.
     """
 
-    def __init__(self, folder: Path, *, name: str, interval_s: float) -> None:
+    def __init__(self, folder: Path, *, name: str, interval_s: float, clock: Clock) -> None:
         self._folder = folder
+        self._clock = clock
         self._name = name
         self._interval_s = interval_s
         self._files: dict[str, _File] = {}
@@ -104,13 +105,13 @@ class ManifestFolder:
             del self._files[path]
         moved = bool(gone) or not self._listed
         self._listed = True
+        now_s, wall_s = self._clock.monotonic(), self._clock.now().timestamp()
         for path, (signature, since_s) in now.items():
             known = self._files.get(path)
             if known is not None and known.signature == signature:
                 continue
             moved = True
-            quiet_s = max(time.monotonic() - since_s, time.time() - signature[2] / 1e9)
-            if quiet_s >= self._interval_s:
+            if max(now_s - since_s, wall_s - signature[2] / 1e9) >= self._interval_s:
                 self._files[path] = _read(path, signature, known)
         return moved
 
@@ -118,7 +119,7 @@ class ManifestFolder:
         """What each manifest looks like and since when; None while the folder cannot be read."""
         found: dict[str, tuple[_Signature, float]] = {}
         problem = ""
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic()
         try:
             for entry in sorted(self._folder.iterdir()):
                 if entry.suffix in SUFFIXES and not entry.name.startswith(".") and entry.is_file():

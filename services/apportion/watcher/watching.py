@@ -7,7 +7,6 @@ nothing is written twice for want of having read it.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
@@ -29,7 +28,6 @@ class Watching:
         self._stirred = asyncio.Event()
         self._compared: Observation | None = None
         self._settled = False
-        self.written: Counter[str] = Counter()
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed; give this to the reader."""
@@ -73,7 +71,6 @@ class Watching:
                 for fact in facts
             )
         )
-        self.written.update(type(fact.data).__name__ for fact in facts)
 
     async def _moved(self) -> None:
         """Return when the source, or what the ledger has of it, may have changed."""

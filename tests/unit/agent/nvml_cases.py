@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from apportion.agent.nvml import NvmlBackend
+from apportion.runtime.clock import SystemClock
 from apportion_schemas import Device
 
 A100, T4 = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-1111-1111-1111-111111111111"
@@ -23,7 +24,7 @@ def happen(*lines: str) -> None:
 async def backend() -> AsyncIterator[NvmlBackend]:
     """An open backend over two well cards."""
     happen()
-    opened = NvmlBackend(quiet_s=QUIET_S, probe_s=0.05)
+    opened = NvmlBackend(SystemClock(), quiet_s=QUIET_S, probe_s=0.05)
     yield opened
     await opened.close()
 
@@ -101,3 +102,11 @@ async def test_what_the_driver_asks_for(backend: NvmlBackend, line: str, reason:
     a100, _ = await after_change(backend)
     assert not a100.healthy
     assert reason in a100.health_reason
+
+
+async def test_nothing_comes_of_a_closed_backend() -> None:
+    """Whoever still asks while the agent ends waits to be cancelled, and is no error."""
+    closed = NvmlBackend(SystemClock())
+    await closed.close()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(closed.changed(), 0.05)

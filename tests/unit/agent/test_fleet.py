@@ -28,6 +28,18 @@ def test_a_single_node_keeps_its_name() -> None:
     assert numbered_nodes("gpu", 2, ["1xT4"])[1].name == "gpu-2"
 
 
+def test_no_description_no_simulated_node() -> None:
+    """Then the node has this machine's devices."""
+    assert numbered_nodes("gpu", 1, []) == []
+
+
+@pytest.mark.parametrize("pattern", ["", "n" * 250])
+def test_the_name_is_bounded(pattern: str) -> None:
+    """With its number it must fit the ledger's limit."""
+    with pytest.raises(FleetInvalid, match="characters"):
+        numbered_nodes(pattern, 1, ["1xT4"])
+
+
 @pytest.mark.parametrize("count", [0, -1, 20_001])
 def test_the_number_of_nodes_is_bounded(count: int) -> None:
     """Neither none nor more than one process can carry."""
@@ -87,6 +99,8 @@ def test_yaml(tmp_path: Path) -> None:
         ("f.yaml", "nodes: [{node: a, devices: 1xX99}]\n", r"nodes\[0\].*X99"),
         ("f.yaml", "nodes: [\n", "line"),
         ("f.yaml", "", "0 documents"),
+        ("f.yaml", "nodes: []", "no node"),
+        ("f.csv", "sn,gpu,model\n", "no node"),
         ("f.yaml", "nodes: []\n---\nnodes: []\n", "2 documents"),
         ("f.yaml", "a: &a [x, x]\nb: &b [*a, *a]\n" + "nodes: [*b]\n" * 200, "aliases"),
     ],

@@ -10,6 +10,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 from apportion.runtime.batching import Appended
 from apportion.runtime.clock import SystemClock
 from apportion.runtime.ledger import Draft, Record
+from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Publisher
 from apportion_schemas import (
     BindFailed,
@@ -75,7 +76,11 @@ class Desk:
         self.drafts: list[Draft] = []
         self._pen = Publisher("scheduler", SystemClock(), self._append)
         self.binding = Binding(
-            self.state, self.target, Publisher("binder", SystemClock(), self._append)
+            self.state,
+            self.target,
+            Publisher("binder", SystemClock(), self._append),
+            clock=SystemClock(),
+            metrics=Metrics(),
         )
 
     async def _append(self, draft: Draft) -> Appended:
@@ -175,7 +180,13 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
     desk = Desk()
-    desk.binding = Binding(desk.state, Silent(), Publisher("binder", SystemClock(), desk._append))
+    desk.binding = Binding(
+        desk.state,
+        Silent(),
+        Publisher("binder", SystemClock(), desk._append),
+        clock=SystemClock(),
+        metrics=Metrics(),
+    )
     handed = await desk.settle()
     assert handed.answer.startswith("retry")
     assert isinstance(desk.said[0], BindFailed)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from apportion.runtime.clock import SystemClock
 from apportion.watcher.manifest_folder import ManifestFolder
 from apportion.watcher.source import Observation
 
@@ -36,7 +37,7 @@ def write(folder: Path, name: str, *documents: str, age_s: float = 60) -> None:
 
 def source_of(folder: Path) -> ManifestFolder:
     """A source whose intervals no test waits for."""
-    return ManifestFolder(folder, name="test", interval_s=30)
+    return ManifestFolder(folder, name="test", interval_s=30, clock=SystemClock())
 
 
 def keys(observation: Observation) -> set[str]:
@@ -194,7 +195,7 @@ def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> N
     uid = source.uid("default/a", 3)
     assert uid == "manifest-51e564291e9e4528b7eea136-3"
     assert source.incarnation("default/a", uid) == 3
-    other = ManifestFolder(tmp_path, name="other", interval_s=1)
+    other = ManifestFolder(tmp_path, name="other", interval_s=1, clock=SystemClock())
     for stranger in (
         other.uid("default/a", 3),
         source.uid("default/b", 3),

@@ -1,0 +1,281 @@
+"""Kubernetes objects, as far as the ledger needs them: bytes of the API server to small records.
+
+Only what changes a decision is decoded; a pod is read as a manifest once, when it wants a place.
+Invariant: whatever an object holds, reading it ends in a record; what cannot be understood is in
+the record as a problem.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from apportion.core.dialects import Container, ManifestError
+from apportion.core.dialects.container import Role
+from apportion.core.dialects.quantity import quantity
+from apportion.core.dialects.reading import claimed
+from apportion.core.manifests import ManifestConfig, PodDraft, read_document
+from apportion.core.manifests.placed import SHARES
+from apportion.core.manifests.resources import NodeAmounts, node_amounts
+from apportion.runtime.kube_watch import number
+from apportion_schemas import PodGroupObserved, QueueObserved, Taint
+from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
+
+MIB = 1 << 20
+NOTHING = NodeAmounts(0, 0, {})
+_ENDED = ("Succeeded", "Failed")
+_PLAIN = ("cpu", "memory", "pods")
+_NO_RESOURCES = Raw(b"{}")
+
+
+class _Kube(Struct, rename="camel"):
+    """A part of an object; what is not named here is not decoded."""
+
+
+class _Meta(_Kube):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Container(_Kube):
+    resources: Raw = _NO_RESOURCES
+    restart_policy: str = ""
+
+
+class _PodSpec(_Kube):
+    node_name: str = ""
+    scheduler_name: str = ""
+    containers: list[_Container] = []
+    init_containers: list[_Container] | None = None
+    overhead: Raw = _NO_RESOURCES
+
+
+class _PodStatus(_Kube):
+    phase: str = ""
+    reason: str = ""
+
+
+class _Pod(_Kube):
+    metadata: _Meta
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class _Taint(_Kube):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class _NodeSpec(_Kube):
+    unschedulable: bool = False
+    taints: list[_Taint] | None = None
+
+
+class _Condition(_Kube):
+    type: str
+    status: str
+
+
+class _NodeStatus(_Kube):
+    allocatable: dict[str, Any] | None = None
+    conditions: list[_Condition] | None = None
+
+
+class _Node(_Kube):
+    metadata: _Meta
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+
+class _Resources(_Kube):
+    limits: dict[str, Any] | None = None
+    requests: dict[str, Any] | None = None
+
+
+_decode_pod = msgspec.json.Decoder(_Pod).decode
+_decode_node = msgspec.json.Decoder(_Node).decode
+_decode_resources = msgspec.json.Decoder(_Resources | None).decode
+_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(slots=True, eq=False)
+class PodView:
+    """A pod of the cluster. `ended` says how, once it has; `draft` or `problem` is set while it
+    wants a place from us; `amounts` is what it takes of its node."""
+
+    uid: str
+    namespace: str
+    name: str
+    version: int
+    ours: bool
+    node: str = ""
+    ended: str = ""
+    deleting: bool = False
+    amounts: NodeAmounts = NOTHING
+    shares: str = ""
+    draft: PodDraft | None = None
+    problem: ManifestError | None = None
+
+
+@dataclass(slots=True, eq=False)
+class NodeView:
+    """A node of the cluster: what it can hold, and what it takes to go there."""
+
+    name: str
+    version: int
+    ready: bool = False
+    unschedulable: bool = False
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    pods: int = 0
+    extended: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+
+
+class ObjectReader:
+    """Reads objects for one watcher: which schedulers' pods are ours, how manifests are read."""
+
+    def __init__(self, schedulers: frozenset[str], config: ManifestConfig) -> None:
+        self._schedulers = schedulers
+        self._config = config
+
+    def identity(self, raw: bytes) -> tuple[str, str]:
+        """Uid and name of any object."""
+        meta = _decode_pod(raw).metadata
+        return meta.uid, meta.name
+
+    def pod(self, raw: bytes, before: PodView | None) -> PodView | None:
+        """The pod; None where it matters to nobody here. What `before` read is not read again."""
+        pod = _decode_pod(raw)
+        meta, spec = pod.metadata, pod.spec
+        view = PodView(
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            version=number(meta.resource_version),
+            ours=spec.scheduler_name in self._schedulers,
+            node=spec.node_name,
+            deleting=meta.deletion_timestamp is not None,
+            shares=(meta.annotations or {}).get(SHARES, ""),
+        )
+        if pod.status.phase in _ENDED:
+            view.ended = f"{pod.status.phase}: {pod.status.reason}".rstrip(": ")
+            return view if view.ours else None
+        if view.node:
+            view.amounts = self._amounts(spec)
+            return view
+        if not view.ours:
+            return None
+        if before is not None and before.draft is not None:
+            view.draft = before.draft
+        elif not view.deleting:
+            self._read(raw, view)
+        return view
+
+    def _read(self, raw: bytes, view: PodView) -> None:
+        document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
+        try:
+            (view.draft,) = read_document(document, self._config).pods
+        except ManifestError as error:
+            view.problem = error
+
+    def _amounts(self, spec: _PodSpec) -> NodeAmounts:
+        parts = [(bytes(c.resources), _init_role(c)) for c in spec.init_containers or ()]
+        parts += [(bytes(c.resources), "app") for c in spec.containers]
+        return _amounts(tuple(parts), bytes(spec.overhead), claimed(self._config.dialects))
+
+    def node(self, raw: bytes) -> NodeView:
+        """The node; an amount that cannot be read is none."""
+        node = _decode_node(raw)
+        allocatable = node.status.allocatable or {}
+        ours = claimed(self._config.dialects)
+        extended = {
+            name: _whole(amount)
+            for name, amount in allocatable.items()
+            if name not in _PLAIN and name not in ours
+        }
+        conditions = {c.type: c.status for c in node.status.conditions or ()}
+        return NodeView(
+            name=node.metadata.name,
+            version=number(node.metadata.resource_version),
+            ready=conditions.get("Ready") == "True",
+            unschedulable=node.spec.unschedulable,
+            cpu_milli=min(_whole(allocatable.get("cpu", 0), 1000), CPU_MILLI_MAX),
+            memory_mib=min(_whole(allocatable.get("memory", 0)) // MIB, HOST_MEMORY_MIB_MAX),
+            pods=_whole(allocatable.get("pods", 0)),
+            extended={name: amount for name, amount in sorted(extended.items()) if amount},
+            labels=node.metadata.labels or {},
+            taints=tuple(_taint(taint) for taint in node.spec.taints or ()),
+        )
+
+    def group(self, raw: bytes) -> PodGroupObserved:
+        """A Volcano PodGroup.
+
+        Raises:
+            ManifestError: it cannot be read.
+        """
+        kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
+        group = read_document(_decode_any(raw) | kind, self._config).group
+        assert group is not None  # noqa: S101 - what a PodGroup reads to
+        return group
+
+    def queue(self, raw: bytes) -> QueueObserved:
+        """A Volcano Queue; CPU is in thousandths and memory in MiB."""
+        document = _decode_any(raw)
+        spec, status = document.get("spec") or {}, document.get("status") or {}
+        units = {"cpu": (1000, 1), "memory": (1, MIB)}
+        capability = {
+            name: _whole(amount, units.get(name, (1, 1))[0]) // units.get(name, (1, 1))[1]
+            for name, amount in (spec.get("capability") or {}).items()
+        }
+        return QueueObserved(
+            queue=document["metadata"]["name"],
+            weight=_whole(spec.get("weight", 1)),
+            capability=capability,
+            open=status.get("state", "Open") in {"", "Open"},
+        )
+
+
+def _init_role(container: _Container) -> Role:
+    return "sidecar" if container.restart_policy == "Always" else "init"
+
+
+@lru_cache(maxsize=8192)
+def _amounts(
+    parts: tuple[tuple[bytes, Role], ...], overhead: bytes, ours: frozenset[str]
+) -> NodeAmounts:
+    """What a pod takes of its node; pods of one template ask once."""
+    containers = []
+    for i, (raw, role) in enumerate(parts):
+        found = _decode_resources(raw) or _Resources()
+        at = f"spec.containers[{i}]"
+        containers.append(Container(str(i), at, found.limits or {}, found.requests or {}, role))
+    try:
+        return node_amounts(containers, _decode_any(overhead), field="spec", claimed=ours)
+    except ManifestError:
+        return NOTHING  # the API server took what we cannot add up; the kubelet has the last word
+
+
+def _whole(amount: object, factor: int = 1) -> int:
+    try:
+        return max(math.floor(quantity(amount, "amount") * factor), 0)
+    except ManifestError:
+        return 0
+
+
+def _taint(taint: _Taint) -> Taint:
+    known = taint.effect in {"NoSchedule", "PreferNoSchedule", "NoExecute"}
+    effect: Any = taint.effect if known else "NoSchedule"
+    return Taint(key=taint.key, effect=effect, value=taint.value)

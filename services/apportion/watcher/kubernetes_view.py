@@ -1,0 +1,252 @@
+"""The cluster as its API server tells it, and which parts of it must be compared with the ledger.
+
+Whatever changes is marked, and only what is marked is looked at again, so that a change costs the
+same in a cluster of any size. Invariant: a pod is held for gone only when the server said so: by a
+deletion, by a list that began after the pod was in the ledger, or when asked for that very pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
+
+from apportion.core.dialects import ManifestError
+from apportion.core.ledger.state import State
+from apportion.runtime.kube_watch import number
+from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
+from apportion_schemas import PodGroupObserved, QueueObserved
+
+_log = logging.getLogger(__name__)
+V = TypeVar("V")
+DELETED = "deleted"
+
+
+@dataclass(slots=True, eq=False)
+class Marked:
+    """What must be compared: pods by uid, nodes, gangs and queues by name, in order of marking."""
+
+    pods: dict[str, None] = field(default_factory=dict)
+    nodes: dict[str, None] = field(default_factory=dict)
+    groups: dict[str, None] = field(default_factory=dict)
+    queues: dict[str, None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.pods or self.nodes or self.groups or self.queues)
+
+
+class _Kind(Generic[V]):
+    """One kind's objects by key, kept up by a `Watch`; see `kube_watch.Audience`."""
+
+    def __init__(
+        self,
+        entries: dict[str, V],
+        read: Callable[[bytes], tuple[str, V | None]],
+        changed: Callable[[str, V | None, V | None, int], None],
+        *,
+        expected: Callable[[], Iterable[str]],
+    ) -> None:
+        self._entries = entries
+        self._read = read
+        self._changed = changed
+        self._expected = expected
+        self._missing: set[str] = set()
+
+    def listing(self) -> None:
+        """See `Audience`."""
+        self._missing = {*self._entries, *self._expected()}
+
+    def seen(self, raw: bytes) -> None:
+        """See `Audience`."""
+        key, entry = self._read(raw)
+        self._missing.discard(key)
+        before = self._entries.pop(key, None)
+        if entry is not None:
+            self._entries[key] = entry
+        self._changed(key, before, entry, 0)
+
+    def gone(self, raw: bytes) -> None:
+        """See `Audience`."""
+        key, _ = self._read(raw)
+        self._remove(key, 0)
+
+    def listed(self, version: int) -> None:
+        """See `Audience`."""
+        for key in sorted(self._missing):
+            self._remove(key, version)
+        self._missing.clear()
+
+    def _remove(self, key: str, version: int) -> None:
+        self._changed(key, self._entries.pop(key, None), None, version)
+
+
+class ClusterView:
+    """Pods, nodes, gangs and queues of one cluster.
+
+    `gone` are pods that have left, with the reason, until the ledger knows. `touched` is the newest
+    version at which a pod came to a node or left it. `problems` are objects that cannot be read.
+    """
+
+    def __init__(self, reader: ObjectReader, state: State) -> None:
+        self._reader = reader
+        self._state = state
+        self.pods: dict[str, PodView] = {}
+        self.nodes: dict[str, NodeView] = {}
+        self.groups: dict[str, PodGroupObserved] = {}
+        self.queues: dict[str, QueueObserved] = {}
+        self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
+        self.touched: dict[str, int] = {}
+        self.gone: dict[str, str] = {}
+        self.problems: dict[str, str] = {}
+        self.marked = Marked()
+        self.stirred = asyncio.Event()
+        self.audiences = {
+            "pods": _Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
+            "nodes": _Kind(
+                self.nodes, self._read_node, self._node_changed, expected=self._observed
+            ),
+            "podgroups": _Kind(
+                self.groups, self._read_group, self._group_changed, expected=tuple
+            ),
+            "queues": _Kind(self.queues, self._read_queue, self._queue_changed, expected=tuple),
+        }
+
+    def take(self) -> Marked:
+        """What is marked; it is no longer."""
+        marked, self.marked = self.marked, Marked()
+        self.stirred.clear()
+        return marked
+
+    def everything(self) -> Marked:
+        """All that there is, here or in the ledger, for a comparison of the whole."""
+        state = self._state
+        return Marked(
+            pods=dict.fromkeys((*self.pods, *self.gone)),
+            nodes=dict.fromkeys((*self.nodes, *self._observed())),
+            groups=dict.fromkeys(self.groups),
+            queues=dict.fromkeys((*self.queues, *state.queues)),
+        )
+
+    def mark_pods(self, uids: Iterable[str]) -> None:
+        """Compare these pods again."""
+        self.marked.pods.update(dict.fromkeys(uids))
+        if self.marked:
+            self.stirred.set()
+
+    def note_gone(self, uid: str, reason: str) -> None:
+        """The server does not have this pod."""
+        self.gone[uid] = reason
+        self.mark_pods((uid,))
+
+    def unseen(self) -> list[str]:
+        """Pods of the ledger that the cluster is not known to have."""
+        return [uid for uid in self._live() if uid not in self.pods and uid not in self.gone]
+
+    # -------------------------------------------------------------- what the ledger has
+
+    def _live(self) -> list[str]:
+        return [*self._state.pods, *self._state.rejected]
+
+    def _observed(self) -> list[str]:
+        return [node.name for node in self._state.nodes.values() if node.observed is not None]
+
+    # -------------------------------------------------------------- pods
+
+    def _read_pod(self, raw: bytes) -> tuple[str, PodView | None]:
+        uid, _ = self._reader.identity(raw)
+        return uid, self._reader.pod(raw, self.pods.get(uid))
+
+    def _pod_changed(
+        self, uid: str, before: PodView | None, now: PodView | None, version: int
+    ) -> None:
+        known = uid in self._state.pods or uid in self._state.rejected
+        if now is None and (known or before is not None):
+            self.gone[uid] = DELETED
+        elif now is not None:
+            self.gone.pop(uid, None)
+        newest = now.version if now else version or (before.version + 1 if before else 0)
+        for view in (before, now):
+            if view is not None and view.node:
+                self.touched[view.node] = max(self.touched.get(view.node, 0), newest)
+                self.marked.nodes[view.node] = None
+        if before is not None and before.node:
+            self.pods_on[before.node].pop(uid, None)
+        if now is not None and now.node:
+            self.pods_on[now.node][uid] = now
+        if known or (now is not None and now.ours) or (before is not None and before.ours):
+            self.marked.pods[uid] = None
+        self.stirred.set()
+
+    # -------------------------------------------------------------- nodes
+
+    def _read_node(self, raw: bytes) -> tuple[str, NodeView | None]:
+        view = self._reader.node(raw)
+        return view.name, view
+
+    def _node_changed(
+        self, name: str, _before: NodeView | None, now: NodeView | None, version: int
+    ) -> None:
+        if now is None:
+            self.touched.pop(name, None)
+        else:
+            self.touched[name] = max(self.touched.get(name, 0), version)
+        self.marked.nodes[name] = None
+        self.stirred.set()
+
+    # -------------------------------------------------------------- gangs and queues
+
+    def _read_group(self, raw: bytes) -> tuple[str, PodGroupObserved | None]:
+        namespace, name = _full_name(raw)
+        key = f"{namespace}/{name}"
+        try:
+            found = self._reader.group(raw)
+        except ManifestError as error:
+            self._problem(f"PodGroup {key}", str(error))
+            return key, self.groups.get(key)  # what it said before still holds
+        self.problems.pop(f"PodGroup {key}", None)
+        return key, found
+
+    def _group_changed(
+        self, name: str, _before: PodGroupObserved | None, _now: object, _version: int
+    ) -> None:
+        self.marked.groups[name] = None
+        self.stirred.set()
+
+    def _read_queue(self, raw: bytes) -> tuple[str, QueueObserved | None]:
+        queue = self._reader.queue(raw)
+        return queue.queue, queue
+
+    def _queue_changed(
+        self, name: str, _before: QueueObserved | None, _now: object, _version: int
+    ) -> None:
+        self.marked.queues[name] = None
+        self.stirred.set()
+
+    def _problem(self, title: str, problem: str) -> None:
+        if self.problems.get(title) != problem:
+            _log.error("%s: %s", title, problem)
+        self.problems[title] = problem
+
+
+class _Named(msgspec.Struct):
+    name: str
+    namespace: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Named
+
+
+def _full_name(raw: bytes) -> tuple[str, str]:
+    named = msgspec.json.decode(raw, type=_Object).metadata
+    return named.namespace, named.name
+
+
+def newest_version(raw: bytes) -> int:
+    """The resourceVersion of an object, as a number."""
+    return number(str(msgspec.json.decode(raw)["metadata"].get("resourceVersion", "")))
