@@ -146,6 +146,18 @@ def _after(*events: Payload) -> Callable[[], Ledger]:
 BAD = placement("p1", shares=[share("n1-g0")])
 CONTRADICTIONS: list[tuple[str, Callable[[], Ledger], Payload, str]] = [
     ("submitted twice", pending, pod("p1"), "pod p1 was submitted already"),
+    (
+        "a policy that nobody knows",
+        pending,
+        pod("p2", shape=shape(node_policy="topology-aware")),
+        "pod p2 names the policy 'topology-aware', which nobody knows",
+    ),
+    (
+        "a device policy that nobody knows",
+        pending,
+        pod("p2", shape=shape(device_policy="mutex")),
+        "pod p2 names the policy 'mutex', which nobody knows",
+    ),
     ("gone twice", _after(GONE), GONE, "pod p1 is not live"),
     ("gone, never there", Ledger, GONE, "pod p1 is not live"),
     ("placed, never there", Ledger, BAD, "pod p1 is not live"),

@@ -10,7 +10,7 @@ Invariant: `apply` either takes an event whole or leaves the state as it was, bu
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -48,6 +48,7 @@ from apportion_schemas import (
     PodRefused,
     PodRejected,
     PodSubmitted,
+    Policy,
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
@@ -55,6 +56,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.catalogue import SUBJECTS, untoken
 
+POLICIES = frozenset(("", *get_args(Policy)))
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
 _shape_key = msgspec.json.Encoder(order="sorted").encode
 
@@ -271,6 +273,9 @@ def _pod_submitted(context: _Context, data: PodSubmitted) -> Change:
     state = context.state
     if data.uid in state.pods:
         raise _Refused(f"pod {data.uid} was submitted already")
+    for policy in (data.shape.node_policy, data.shape.device_policy):
+        if policy not in POLICIES:
+            raise _Refused(f"pod {data.uid} names the policy {policy!r}, which nobody knows")
     key = _shape_key(data.shape)
     shape = state.shapes.get(key)
     if shape is None:
