@@ -56,6 +56,13 @@ COPY nats-server /usr/local/bin/nats-server
 LABEL apportion.key={key}
 CMD ["nats-server"]
 """
+FRESH_MACHINE = """
+FROM {base}
+RUN apt-get update && apt-get install --yes --no-install-recommends python3 python3-pip make
+RUN useradd --create-home newcomer
+USER newcomer
+WORKDIR /home/newcomer
+"""
 
 
 def missing() -> str | None:
@@ -142,6 +149,17 @@ def prepare() -> Podman:
     _prepare_nats(podman)
     prepare_wheels()
     return podman
+
+
+def fresh_machine() -> tuple[Podman, str]:
+    """An image of what the README asks for, and a user without rights in it."""
+    podman = prepare()
+    name = "localhost/apportion-fresh-machine"
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        recipe = FRESH_MACHINE.format(base=f"docker.io/library/{base_image()}")
+        (Path(folder) / "Dockerfile").write_text(recipe)
+        podman.run("build", "--pull=never", "--tag", name, folder, timeout_s=600)
+    return podman, name
 
 
 def _prepare_base(podman: Podman) -> None:
