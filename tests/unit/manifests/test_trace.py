@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.dialects import ManifestError
-from apportion.core.manifests.trace import TraceNode, read_trace_nodes, read_trace_pods
+from apportion.core.manifests.trace import read_trace_pods
 from apportion_schemas import Ask, DeviceConstraints
 
 HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos"
@@ -48,15 +48,6 @@ def test_columns_may_be_missing_at_the_end() -> None:
     """Some traces of the family have no models."""
     (pod,) = read_trace_pods(["name,cpu_milli,memory_mib,num_gpu,gpu_milli", "p,1,1,1,1000"])
     assert pod.shape.asks == ask(cores=100)
-
-
-def test_nodes() -> None:
-    """A node is its name, its cards and what its host has."""
-    lines = ["sn,cpu_milli,memory_mib,gpu,model", "n0,64000,262144,2,P100", "n1,64000,262144,0,"]
-    assert list(read_trace_nodes(lines)) == [
-        TraceNode("n0", 64000, 262144, 2, "P100"),
-        TraceNode("n1", 64000, 262144, 0),
-    ]
 
 
 @pytest.mark.parametrize(

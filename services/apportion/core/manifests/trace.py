@@ -8,7 +8,7 @@ a row is read exactly or refused by line, column and value; percents are rounded
 import csv
 import math
 from collections.abc import Iterable, Iterator
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -24,8 +24,6 @@ NAMESPACE = "trace"
 CONTAINER = "main"
 WHOLE_MILLI = 1000
 
-R = TypeVar("R")
-
 
 class _Row(Struct, frozen=True):
     """A row of `pods_*.csv`, as far as it says what a pod wants."""
@@ -38,23 +36,13 @@ class _Row(Struct, frozen=True):
     gpu_spec: Annotated[str, Meta(max_length=1024)] = ""
 
 
-class TraceNode(Struct, frozen=True):
-    """A row of `nodes.csv`."""
-
-    sn: Name
-    cpu_milli: CpuMilli
-    memory_mib: HostMemoryMib
-    gpu: Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-    model: str = ""
-
-
 def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
     """The pods of a trace, in its order.
 
     Raises:
         ManifestError: names the line and the column, as in `line 7.gpu_milli`.
     """
-    for field, row in _rows(lines, _Row):
+    for field, row in _rows(lines):
         if row.num_gpu and not row.gpu_milli:
             raise ManifestError(f"{field}.gpu_milli", 0, "is no share of a GPU", "write 1 to 1000")
         yield PodDraft(
@@ -67,16 +55,6 @@ def read_trace_pods(lines: Iterable[str]) -> Iterator[PodDraft]:
             ),
             dialect=hami.NAME if row.num_gpu else NO_DIALECT,
         )
-
-
-def read_trace_nodes(lines: Iterable[str]) -> Iterator[TraceNode]:
-    """The nodes of a trace, in its order.
-
-    Raises:
-        ManifestError: names the line and the column.
-    """
-    for _, row in _rows(lines, TraceNode):
-        yield row
 
 
 def _asks(row: _Row) -> tuple[Ask, ...]:
@@ -92,14 +70,14 @@ def _types(row: _Row) -> tuple[str, ...]:
     return tuple(sorted({name for name in row.gpu_spec.split("|") if name}))
 
 
-def _rows(lines: Iterable[str], kind: type[R]) -> Iterator[tuple[str, R]]:
+def _rows(lines: Iterable[str]) -> Iterator[tuple[str, _Row]]:
     reader = csv.DictReader(lines)
     try:
         for record in reader:
             field = f"line {reader.line_num}"
             filled = {key: value for key, value in record.items() if key and value}
             try:
-                yield field, msgspec.convert(filled, kind, strict=False)
+                yield field, msgspec.convert(filled, _Row, strict=False)
             except msgspec.ValidationError as error:
                 raise refusal(filled, str(error), field) from None
     except csv.Error as error:

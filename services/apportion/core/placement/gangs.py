@@ -2,7 +2,8 @@
 
 A gang is placed whole or not at all: the first time, `min_available` of it (and of each task its
 own minimum) go in one batch. Once that many hold places, the others come one by one, as Volcano's
-elastic members do. Invariant: nothing of a gang is placed before it is declared.
+elastic members do. Task minimums that add up to more than `min_available` bind nothing, which is
+Volcano's rule as well. Invariant: nothing of a gang is placed before it is declared.
 """
 
 from collections import Counter
@@ -46,7 +47,8 @@ def lack_of(group: GroupState) -> Lack | None:
     if group.observed is None:
         return None
     placed = held(group)
-    tasks = Counter(group.observed.min_tasks) - _tasks(placed)
+    minimums = Counter(group.observed.min_tasks)
+    tasks = minimums - _tasks(placed) if minimums.total() <= group.min_available else Counter()
     others = max(group.min_available - len(placed) - tasks.total(), 0)
     return Lack(tasks, others) if tasks or others else Lack(tasks, 1)
 
