@@ -80,3 +80,8 @@ def placed(
     fields.setdefault("attempt", 1)
     fields.setdefault("score", Score(node=node, total=1.0))
     return PodPlaced(pod=uid, node=node, shares=tuple(shares), **fields)
+
+
+def wants(*asks: Ask, **fields: Any) -> Shape:
+    """A shape that wants this of its node: fields of `NodeConstraints`."""
+    return shape(*asks, node=NodeConstraints(**fields))
