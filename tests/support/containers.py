@@ -61,7 +61,6 @@ FROM {base}
 RUN apt-get update && apt-get install --yes --no-install-recommends python3 python3-pip make
 RUN useradd --create-home newcomer
 USER newcomer
-WORKDIR /home/newcomer
 """
 
 
