@@ -1,0 +1,192 @@
+"""The two ledgers that the suite runs over, behind one face."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from apportion.runtime.jetstream import connect
+from apportion.runtime.ledger import Ledger
+from apportion.runtime.stream import WANTED
+from apportion.runtime.wire import STREAM, LostReply, call_api
+from tests.support.memory_ledger import MemoryLedger, PerfectLink
+from tests.support.memory_server import MemoryServer
+from tests.support.nats import Bus, PlainServer, Proxy
+
+T = TypeVar("T")
+ACK_TIMEOUT_S = 0.4
+WINDOW_S = 1.0
+"""The duplicate window of a place without rules."""
+
+
+class Place(Protocol):
+    """A ledger, and what can be done to it."""
+
+    async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
+        """A connection; a shaky one can be silenced, and gives up soon."""
+
+    def silence(self) -> None:
+        """What shaky connections ask for is done, and they are not told."""
+
+    async def heal(self) -> None:
+        """Shaky connections break and come back."""
+
+    async def stop(self) -> None:
+        """End it."""
+
+
+class NatsPlace:
+    """nats-server with our rules, and a proxy before it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bus = Bus(folder / "data")
+        self._proxy: Proxy
+
+    async def start(self, *, max_bytes: int = -1) -> None:
+        """Start both."""
+        await self.bus.start(max_bytes=max_bytes)
+        self._proxy = Proxy(self.bus.server.port)
+        await self._proxy.start()
+
+    async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
+        """See Place."""
+        if shaky:
+            return await self.bus.connect(role, port=self._proxy.port, ack_timeout_s=ACK_TIMEOUT_S)
+        return await self.bus.connect(role)
+
+    def silence(self) -> None:
+        """See Place."""
+        self._proxy.mute()
+
+    async def heal(self) -> None:
+        """See Place."""
+        await self._proxy.cut()
+
+    async def stop(self) -> None:
+        """See Place."""
+        await self._proxy.stop()
+        await self.bus.stop()
+
+
+class ShakyLink(PerfectLink):
+    """A link whose answers can be kept back."""
+
+    def __init__(self) -> None:
+        self.silent = False
+
+    async def ask(self, what: str, act: Callable[[], T]) -> T:
+        """See Link."""
+        answer = await super().ask(what, act)
+        if self.silent:
+            loop = asyncio.get_running_loop()
+            late: asyncio.Future[None] = loop.create_future()
+            loop.call_later(ACK_TIMEOUT_S, late.set_result, None)
+            await late
+            raise LostReply(f"no answer from memory within {ACK_TIMEOUT_S:g} s")
+        return answer
+
+
+class MemoryPlace:
+    """The ledger of the simulation."""
+
+    def __init__(self, *, max_bytes: int = -1, window_s: float | None = None) -> None:
+        window = {} if window_s is None else {"duplicate_window_s": window_s}
+        self.server = MemoryServer(max_bytes=max_bytes, **window)
+        self._links: list[ShakyLink] = []
+        self._ledgers: list[MemoryLedger] = []
+
+    async def connect(self, role: str = "watcher", *, shaky: bool = False) -> Ledger:
+        """See Place."""
+        link = ShakyLink()
+        if shaky:
+            self._links.append(link)
+        ledger = MemoryLedger(self.server, role=role, link=link)
+        self._ledgers.append(ledger)
+        return ledger
+
+    def silence(self) -> None:
+        """See Place."""
+        for link in self._links:
+            link.silent = True
+
+    async def heal(self) -> None:
+        """See Place."""
+        for link in self._links:
+            link.silent = False
+
+    async def stop(self) -> None:
+        """See Place."""
+        for ledger in self._ledgers:
+            await ledger.close()
+
+
+class LawlessPlace(Protocol):
+    """A ledger without permissions, with a short duplicate window, that can lose a record."""
+
+    async def connect(self) -> Ledger:
+        """A connection that may do everything."""
+
+    async def lose(self, revision: int) -> None:
+        """Delete one record, as our rules forbid."""
+
+    async def stop(self) -> None:
+        """End it."""
+
+
+class LawlessNats:
+    """A plain nats-server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = PlainServer(folder / "plain")
+        self._ledgers: list[Ledger] = []
+
+    async def start(self) -> None:
+        """Start it and make the stream as ours, but for the two settings."""
+        await self._server.start()
+        boot = await connect(self._server.url, name="test")
+        settings = {
+            **WANTED,
+            "name": STREAM,
+            "deny_delete": False,
+            "duplicate_window": int(WINDOW_S * 1e9),
+        }
+        await call_api(boot.wire, f"STREAM.CREATE.{STREAM}", settings)
+        self._boot = boot
+        self._ledgers.append(boot)
+
+    async def connect(self) -> Ledger:
+        """See LawlessPlace."""
+        ledger = await connect(self._server.url, name="test")
+        self._ledgers.append(ledger)
+        return ledger
+
+    async def lose(self, revision: int) -> None:
+        """See LawlessPlace."""
+        await call_api(self._boot.wire, f"STREAM.MSG.DELETE.{STREAM}", {"seq": revision})
+
+    async def stop(self) -> None:
+        """See LawlessPlace."""
+        for ledger in self._ledgers:
+            await ledger.close()
+        await self._server.stop()
+
+
+class LawlessMemory:
+    """The ledger in memory."""
+
+    def __init__(self) -> None:
+        self._place = MemoryPlace(window_s=WINDOW_S)
+
+    async def connect(self) -> Ledger:
+        """See LawlessPlace."""
+        return await self._place.connect()
+
+    async def lose(self, revision: int) -> None:
+        """See LawlessPlace."""
+        self._place.server.lose(revision)
+
+    async def stop(self) -> None:
+        """See LawlessPlace."""
+        await self._place.stop()

@@ -1,0 +1,228 @@
+"""Appending: both fences, batches, limits, permissions, and answers that never come."""
+
+import asyncio
+
+import pytest
+
+from apportion.runtime.ledger import (
+    MAX_PAYLOAD_BYTES,
+    DuplicateRefused,
+    FenceRefused,
+    InvalidDraft,
+    LedgerFull,
+    LedgerUnavailable,
+    NotPermitted,
+    OutcomeUnknown,
+    PayloadTooLarge,
+)
+from tests.contracts.ledger.places import WINDOW_S, LawlessPlace, Place
+from tests.support.nats import draft
+from tests.support.polling import until
+
+
+async def test_revisions_count_from_one_and_each_draft_learns_its_own(place: Place) -> None:
+    """One draft, none, a batch of a thousand, and where a subject stands."""
+    ledger = await place.connect()
+    assert await ledger.last_revision() == 0
+    assert await ledger.append([draft()]) == [1]
+    assert await ledger.append([]) == []
+    revisions = await ledger.append([draft(f"workload.{n}") for n in range(1000)])
+    assert revisions == list(range(2, 1002))
+    assert await ledger.last_revision() == 1001
+    assert await ledger.last_on_subject("apportion.v1.workload.998") == 1000
+    assert await ledger.last_on_subject("apportion.v1.workload.none") == 0
+
+
+async def test_a_stale_fence_is_refused_with_where_the_subject_stands(place: Place) -> None:
+    """Empty, at its revision, stale, and never written."""
+    ledger = await place.connect()
+    assert await ledger.append([draft("workload.a", expect=0)]) == [1]
+    assert await ledger.append([draft("workload.b")]) == [2]
+    assert await ledger.append([draft("workload.a", expect=1)]) == [3]
+    for expect, subject, found in (
+        (1, "workload.a", 3),
+        (0, "workload.b", 2),
+        (7, "workload.c", 0),
+    ):
+        with pytest.raises(FenceRefused) as refused:
+            await ledger.append([draft(subject, expect=expect)])
+        said = refused.value
+        assert (said.subject, said.expected, said.found) == (
+            f"apportion.v1.{subject}",
+            expect,
+            found,
+        )
+    assert await ledger.last_revision() == 3
+
+
+async def test_one_stale_fence_refuses_the_whole_batch_and_is_named(place: Place) -> None:
+    """Nothing of a batch is stored in part."""
+    ledger = await place.connect()
+    await ledger.append([draft("workload.b")])
+    with pytest.raises(FenceRefused) as refused:
+        await ledger.append([draft(f"workload.{name}", expect=0) for name in ("a", "b", "c")])
+    assert (refused.value.subject, refused.value.found) == ("apportion.v1.workload.b", 1)
+    assert await ledger.last_revision() == 1
+
+
+async def test_several_drafts_of_a_subject_share_the_fence_of_the_first(place: Place) -> None:
+    """The fence is of the batch; one that its first draft lacks is refused unsent."""
+    ledger = await place.connect()
+    batch = [draft("workload.a", expect=0), draft("workload.a", expect=0), draft("workload.a")]
+    assert await ledger.append(batch) == [1, 2, 3]
+    with pytest.raises(InvalidDraft, match="fence a subject by its first draft"):
+        await ledger.append([draft("workload.a"), draft("workload.a", expect=3)])
+
+
+async def test_of_two_writers_with_one_basis_one_wins(place: Place) -> None:
+    """At the same moment, on one subject."""
+    writers = [await place.connect("scheduler") for _ in range(2)]
+    outcomes = await asyncio.gather(
+        *(writer.append([draft("placement.n1", expect=0)]) for writer in writers),
+        return_exceptions=True,
+    )
+    assert sorted(type(outcome) for outcome in outcomes if outcome != [1]) == [FenceRefused]
+
+
+async def test_an_id_is_taken_once(place: Place) -> None:
+    """Alone, on another subject, in a batch, and twice in one batch."""
+    ledger = await place.connect()
+    await ledger.append([draft("workload.z")])
+    await ledger.append([draft("workload.a", key="one")])
+    for subject in ("workload.a", "workload.b"):
+        with pytest.raises(DuplicateRefused) as refused:
+            await ledger.append([draft(subject, key="one")])
+        assert (refused.value.ids, refused.value.revision) == (("one",), 2)
+    with pytest.raises(DuplicateRefused) as refused:
+        await ledger.append([draft("workload.b", key="two"), draft("workload.c", key="one")])
+    assert (refused.value.ids, refused.value.revision) == (("two", "one"), None)
+    with pytest.raises(DuplicateRefused) as refused:
+        await ledger.append([draft(key="x"), draft(key="y"), draft(key="x")])
+    assert refused.value.ids == ("x",)
+    assert await ledger.last_revision() == 2
+
+
+@pytest.mark.parametrize("moved_on", [False, True])
+async def test_a_repeated_fenced_draft_is_a_duplicate_and_not_stale(
+    place: Place, *, moved_on: bool
+) -> None:
+    """The retry after a lost answer finds its own event behind its fence."""
+    ledger = await place.connect()
+    await ledger.append([draft("workload.a", key="one", expect=0)])
+    if moved_on:
+        await ledger.append([draft("workload.a", expect=1)])
+    with pytest.raises(DuplicateRefused) as refused:
+        await ledger.append([draft("workload.a", key="one", expect=0)])
+    assert refused.value.revision == 1
+    with pytest.raises(FenceRefused):
+        await ledger.append([draft("workload.a", key="other", expect=0)])
+
+
+async def test_in_a_batch_the_id_is_looked_at_before_the_fence(place: Place) -> None:
+    """A repeated fenced batch is a duplicate, wherever its subjects stand now."""
+    ledger = await place.connect()
+    batch = [draft("workload.a", key="one", expect=0), draft("workload.b", key="two", expect=0)]
+    await ledger.append(batch)
+    with pytest.raises(DuplicateRefused):
+        await ledger.append(batch)
+
+
+async def test_an_id_is_free_again_after_the_window(lawless: LawlessPlace) -> None:
+    """Which is why the fold refuses a doubled placement too."""
+    ledger = await lawless.connect()
+    await ledger.append([draft("workload.a", key="one")])
+    with pytest.raises(DuplicateRefused):
+        await ledger.append([draft("workload.a", key="one")])
+
+    async def free() -> bool:
+        try:
+            return await ledger.append([draft("workload.a", key="one")]) == [2]
+        except DuplicateRefused:
+            return False
+
+    await until(free, f"the id to be free after {WINDOW_S} s", interval_s=0.2)
+
+
+async def test_limits_are_named_before_anything_is_sent(place: Place) -> None:
+    """Drafts in a batch, bytes of one, and what stands in its fields."""
+    ledger = await place.connect()
+    assert await ledger.append([draft(payload=b"x" * MAX_PAYLOAD_BYTES)]) == [1]
+    with pytest.raises(PayloadTooLarge, match="1044481 bytes"):
+        await ledger.append([draft(payload=b"x" * (MAX_PAYLOAD_BYTES + 1))])
+    with pytest.raises(InvalidDraft, match="at most 1000"):
+        await ledger.append([draft() for _ in range(1001)])
+    for bad in (draft("workload.*"), draft("workload..a"), draft(key="é"), draft(expect=-1)):
+        with pytest.raises(InvalidDraft):
+            await ledger.append([bad])
+    assert await ledger.last_revision() == 1
+
+
+async def test_a_full_ledger_keeps_what_it_has(small_place: Place) -> None:
+    """A batch that does not fit leaves nothing, and what still fits is taken."""
+    ledger = await small_place.connect()
+    big = [draft(f"workload.{n}", payload=b"x" * 100_000) for n in range(12)]
+    with pytest.raises(LedgerFull, match="maximum bytes exceeded"):
+        await ledger.append(big)
+    assert await ledger.append(big[:9]) == list(range(1, 10))
+    with pytest.raises(LedgerFull):
+        await ledger.append(big[9:10])
+    assert await ledger.append([draft()]) == [10]
+
+
+@pytest.mark.parametrize(
+    ("role", "mine", "foreign"),
+    [
+        ("agent", ("inventory.n1", "allocation.n1"), ("placement.n1", "operator.policy")),
+        ("watcher", ("workload.u", "cluster.node.n1"), ("pending.u", "binding.n1")),
+        ("operator", ("workload.u", "cluster.node.n1", "operator.policy"), ("placement.n1",)),
+        ("scheduler", ("placement.n1", "pending.u"), ("binding.n1", "workload.u")),
+        ("binder", ("binding.n1",), ("placement.n1", "allocation.n1")),
+        ("auditor", (), ("workload.u", "inventory.n1")),
+    ],
+)
+async def test_a_role_writes_what_it_owns(
+    place: Place, role: str, mine: tuple[str, ...], foreign: tuple[str, ...]
+) -> None:
+    """One event type has one writer, by the server's word; a batch with one foreign draft too."""
+    ledger = await place.connect(role)
+    for subject in mine:
+        await ledger.append([draft(subject)])
+    for subject in foreign:
+        with pytest.raises(NotPermitted):
+            await ledger.append([draft(subject)])
+        if mine:
+            with pytest.raises(NotPermitted):
+                await ledger.append([draft(mine[0]), draft(subject)])
+    assert await ledger.last_revision() == len(mine)
+
+
+async def test_a_missing_answer_is_unknown_and_the_retry_finds_the_event(place: Place) -> None:
+    """Stored, and the writer was not told: never called a failure."""
+    ledger = await place.connect(shaky=True)
+    place.silence()
+    with pytest.raises(OutcomeUnknown) as unknown:
+        await ledger.append([draft("workload.a", key="one", expect=0)])
+    assert unknown.value.subjects == ("apportion.v1.workload.a",)
+    await place.heal()
+
+    async def again() -> DuplicateRefused | None:
+        try:
+            await ledger.append([draft("workload.a", key="one", expect=0)])
+        except DuplicateRefused as refused:
+            return refused
+        except (OutcomeUnknown, LedgerUnavailable):
+            return None  # the client has not noticed yet that it is connected anew
+        raise AssertionError("stored twice")
+
+    refused = await until(again, "the retry to be answered")
+    assert refused is not None
+    assert refused.revision == 1
+
+
+async def test_a_closed_connection_takes_nothing(place: Place) -> None:
+    """What comes after close is unavailable, and nothing is stored."""
+    ledger = await place.connect()
+    await ledger.close()
+    with pytest.raises(LedgerUnavailable, match="closed"):
+        await ledger.append([draft()])
+    assert await (await place.connect()).last_revision() == 0

@@ -1,0 +1,64 @@
+"""Plain messages: commands that are answered and beats that nobody stores."""
+
+import asyncio
+
+import pytest
+
+from apportion.runtime.ledger import LedgerUnavailable, NotPermitted
+from tests.contracts.ledger.places import Place
+
+COMMAND = "apportion.command.agent.n1"
+
+
+async def test_a_request_reaches_whoever_serves_and_brings_the_reply(place: Place) -> None:
+    """Through a wildcard too."""
+    agent, operator = await place.connect("agent"), await place.connect("operator")
+
+    async def answer(subject: str, payload: bytes) -> bytes:
+        return subject.encode() + b" " + payload
+
+    await agent.serve("apportion.command.agent.*", answer)
+    assert await operator.request(COMMAND, b"now", 5) == COMMAND.encode() + b" now"
+
+
+async def test_a_request_that_nobody_takes_is_said_at_once(place: Place) -> None:
+    """Never served, or served by one who left."""
+    agent, operator = await place.connect("agent"), await place.connect("operator")
+
+    async def answer(_subject: str, _payload: bytes) -> bytes:
+        return b""
+
+    await agent.serve(COMMAND, answer)
+    await agent.close()
+    for subject in ("apportion.command.agent.n2", COMMAND):
+        async with asyncio.timeout(5):
+            with pytest.raises(LedgerUnavailable, match="nobody takes"):
+                await operator.request(subject, b"", 60)
+
+
+async def test_a_failing_handler_costs_one_reply(place: Place) -> None:
+    """One bad command, then a good one."""
+    agent, operator = await place.connect("agent"), await place.connect("operator")
+
+    async def answer(_subject: str, payload: bytes) -> bytes:
+        if payload == b"bad":
+            raise ValueError("cannot do that")
+        return b"done"
+
+    await agent.serve(COMMAND, answer)
+    with pytest.raises(LedgerUnavailable, match="no reply"):
+        await operator.request(COMMAND, b"bad", 0.3)
+    assert await operator.request(COMMAND, b"good", 5) == b"done"
+
+
+async def test_only_the_operator_commands(place: Place) -> None:
+    """By the server's word."""
+    with pytest.raises(NotPermitted):
+        await (await place.connect("watcher")).request(COMMAND, b"", 1)
+
+
+async def test_a_beat_leaves_no_trace(place: Place) -> None:
+    """Liveness is not a fact of the ledger."""
+    agent = await place.connect("agent")
+    await agent.publish("apportion.beat.agent.n1", b"alive")
+    assert await agent.last_revision() == 0

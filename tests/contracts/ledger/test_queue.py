@@ -1,0 +1,155 @@
+"""The shared queue: a record goes to one worker, and comes back until somebody is done."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from apportion.runtime.ledger import (
+    Delivery,
+    Ledger,
+    LedgerDrifted,
+    LedgerUnavailable,
+    NotPermitted,
+    WorkQueue,
+)
+from tests.contracts.ledger.places import Place
+from tests.support.nats import draft
+
+PLACEMENTS = ("apportion.v1.placement.>",)
+
+
+async def _queue(ledger: Ledger, *, ack_wait_s: float = 30, max_in_flight: int = 100) -> WorkQueue:
+    return await ledger.work_queue(
+        "binder", PLACEMENTS, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
+    )
+
+
+async def _placements(place: Place, count: int) -> None:
+    scheduler = await place.connect("scheduler")
+    await scheduler.append([draft(f"placement.n{n}") for n in range(count)])
+
+
+def _revisions(deliveries: Sequence[Delivery]) -> list[int]:
+    return [delivery.record.revision for delivery in deliveries]
+
+
+async def test_two_workers_share_the_records(place: Place) -> None:
+    """Each record to exactly one of two connections, in order, as its first attempt."""
+    await _placements(place, 10)
+    queues = [await _queue(await place.connect("binder")) for _ in range(2)]
+    first = await queues[0].fetch(6, 1)
+    second = await queues[1].fetch(6, 1)
+    assert _revisions(first) == [1, 2, 3, 4, 5, 6]
+    assert _revisions(second) == [7, 8, 9, 10]
+    assert all(delivery.attempt == 1 for delivery in first)
+    assert first[0].record.subject == "apportion.v1.placement.n0"
+
+
+async def test_an_acknowledged_record_never_comes_back(place: Place) -> None:
+    """`waiting` counts what is not acknowledged, handed out or not."""
+    await _placements(place, 4)
+    queue = await _queue(await place.connect("binder"), ack_wait_s=0.5)
+    assert await queue.waiting() == 4
+    for delivery in (await queue.fetch(3, 1))[:2]:
+        await delivery.ack()
+        await delivery.ack()
+    assert await queue.waiting() == 2
+    again = await queue.fetch(10, 1)
+    again += await queue.fetch(10, 2)
+    assert sorted(set(_revisions(again))) == [3, 4]
+
+
+async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place) -> None:
+    """A worker that died keeps nothing; what it says late still counts."""
+    await _placements(place, 1)
+    dead = await place.connect("binder")
+    (first,) = await (await _queue(dead, ack_wait_s=0.4)).fetch(1, 1)
+    alive = await _queue(await place.connect("binder"), ack_wait_s=0.4)
+    (second,) = await alive.fetch(1, 5)
+    assert (second.record.revision, second.attempt) == (1, 2)
+    await first.ack()
+    assert await alive.fetch(1, 1) == []
+
+
+async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
+    """A slow but living worker is not robbed."""
+    await _placements(place, 1)
+    queue = await _queue(await place.connect("binder"), ack_wait_s=0.6)
+    (delivery,) = await queue.fetch(1, 1)
+    other = await _queue(await place.connect("binder"), ack_wait_s=0.6)
+    for _ in range(4):
+        await delivery.progress()
+        assert await other.fetch(1, 0.3) == []
+    await delivery.ack()
+
+
+async def test_retry_comes_back_after_its_delay_and_not_before(place: Place) -> None:
+    """What is put off does not hold up the others, and counts its attempts."""
+    await _placements(place, 2)
+    queue = await _queue(await place.connect("binder"))
+    first, second = await queue.fetch(2, 1)
+    await first.retry(0.8)
+    await second.ack()
+    assert await queue.fetch(1, 0.3) == []
+    (again,) = await queue.fetch(1, 5)
+    assert (again.record.revision, again.attempt) == (1, 2)
+
+
+async def test_a_waiting_worker_is_woken_by_the_first_record(place: Place) -> None:
+    """Nobody waits for a full batch."""
+    queue = await _queue(await place.connect("binder"))
+    fetching = asyncio.ensure_future(queue.fetch(50, 30))
+    await asyncio.sleep(0)
+    await _placements(place, 1)
+    async with asyncio.timeout(5):
+        assert _revisions(await fetching) == [1]
+
+
+async def test_no_more_is_in_flight_than_allowed(place: Place) -> None:
+    """Of all workers together."""
+    await _placements(place, 5)
+    queue = await _queue(await place.connect("binder"), max_in_flight=2)
+    taken = await queue.fetch(5, 0.5)
+    assert _revisions(taken) == [1, 2]
+    assert await queue.fetch(5, 0.3) == []
+    await taken[0].ack()
+    assert _revisions(await queue.fetch(5, 1)) == [3]
+
+
+async def test_several_subjects_make_one_queue(place: Place) -> None:
+    """And what is of no interest is passed over."""
+    await _placements(place, 1)
+    watcher = await place.connect("watcher")
+    await watcher.append([draft("cluster.node.a"), draft("workload.a")])
+    binder = await place.connect("binder")
+    subjects = [*PLACEMENTS, "apportion.v1.workload.*"]
+    queue = await binder.work_queue("binder", subjects, ack_wait_s=5, max_in_flight=10)
+    assert _revisions(await queue.fetch(10, 1)) == [1, 3]
+
+
+async def test_a_queue_set_up_differently_is_named(place: Place) -> None:
+    """It is left as it is."""
+    binder = await place.connect("binder")
+    await _queue(binder, max_in_flight=10)
+    with pytest.raises(LedgerDrifted, match="consumer binder max_ack_pending") as drifted:
+        await _queue(binder, max_in_flight=20)
+    assert (drifted.value.found, drifted.value.wanted) == (10, 20)
+    await _queue(binder, max_in_flight=10)
+
+
+async def test_only_binders_open_it(place: Place) -> None:
+    """By the server's word."""
+    for role in ("scheduler", "watcher", "operator"):
+        with pytest.raises(NotPermitted):
+            await _queue(await place.connect(role))
+
+
+async def test_a_lost_acknowledgement_is_said(place: Place) -> None:
+    """The worker learns that the record may come again."""
+    await _placements(place, 1)
+    ledger = await place.connect("binder", shaky=True)
+    (delivery,) = await (await _queue(ledger)).fetch(1, 1)
+    await ledger.close()
+    with pytest.raises(LedgerUnavailable):
+        await delivery.ack()

@@ -1,0 +1,278 @@
+"""The ledger in memory: every rule of `runtime.ledger.Ledger`, on one loop, without a socket.
+
+`MemoryServer` is the server, a `MemoryLedger` one connection to it, and its `Link` the network in
+between: all that a network can do to a message is done there. The draft rules are the real ones.
+Invariant: one contract suite passes over this and over nats-server, so what the simulation shows
+of the services holds on the real ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from apportion.runtime.appending import check_batch
+from apportion.runtime.ledger import (
+    ALL_SUBJECTS,
+    Delivery,
+    Draft,
+    Handler,
+    LedgerUnavailable,
+    NotPermitted,
+    OutcomeUnknown,
+    Record,
+    Subscription,
+    WorkQueue,
+)
+from apportion.runtime.wire import LostReply
+from tests.support.memory_follower import MemoryFollower
+from tests.support.memory_queue import Handed, MemoryQueue
+from tests.support.memory_server import MemoryServer
+
+T = TypeVar("T")
+
+
+class Link(Protocol):
+    """The network between one connection and the server."""
+
+    async def ask(self, what: str, act: Callable[[], T]) -> T:
+        """Have the server `act`, once or more often or not at all, and return what it answers.
+
+        Raises what `act` raises, LedgerUnavailable if nothing was sent, LostReply if the answer
+        did not come.
+        """
+
+    async def send(self, what: str, act: Callable[[], object]) -> None:
+        """Have the server `act`, perhaps; nobody learns. Raises LedgerUnavailable."""
+
+    async def carry(self) -> int:
+        """Wait until records can come from the server; how many come at once."""
+
+
+class PerfectLink:
+    """A network that loses nothing and takes no time."""
+
+    async def ask(self, what: str, act: Callable[[], T]) -> T:  # noqa: ARG002 - all alike
+        """See Link."""
+        await asyncio.sleep(0)
+        return act()
+
+    async def send(self, what: str, act: Callable[[], object]) -> None:  # noqa: ARG002 - all alike
+        """See Link."""
+        await asyncio.sleep(0)
+        act()
+
+    async def carry(self) -> int:
+        """See Link."""
+        await asyncio.sleep(0)
+        return 256
+
+
+class MemoryLedger:
+    """One connection as one role; see ledger.Ledger. `writer` tells connections apart in tests."""
+
+    def __init__(
+        self, server: MemoryServer, *, role: str, writer: str = "", link: Link | None = None
+    ) -> None:
+        self.server = server
+        self.role = role
+        self.writer = writer or role
+        self.followers: list[MemoryFollower] = []
+        self._link: Link = link or PerfectLink()
+        self._served: list[int] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """See ledger.Ledger."""
+        if not drafts:
+            return []
+        fences = check_batch(drafts)
+        kept = list(drafts)
+        try:
+            return await self.ask(
+                "append",
+                lambda: self.server.append(kept, fences, role=self.role, writer=self.writer),
+            )
+        except LostReply as lost:
+            raise OutcomeUnknown([draft.subject for draft in drafts], str(lost)) from lost
+
+    async def follow(
+        self,
+        deliver: Callable[[Record], None],
+        *,
+        start: int = 1,
+        subjects: Sequence[str] = (ALL_SUBJECTS,),
+    ) -> Subscription:
+        """See ledger.Ledger."""
+        last = await self._question("follow", lambda: self.server.last_revision)
+        follower = MemoryFollower(
+            self.server, self._link, deliver, start=max(start, 1), subjects=subjects, goal=last
+        )
+        self.followers.append(follower)
+        return follower
+
+    async def last_revision(self) -> int:
+        """See ledger.Ledger."""
+        return await self._question("last revision", lambda: self.server.last_revision)
+
+    async def last_on_subject(self, subject: str) -> int:
+        """See ledger.Ledger."""
+        return await self._question("last on subject", lambda: self.server.last_on_subject(subject))
+
+    async def work_queue(
+        self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
+    ) -> WorkQueue:
+        """See ledger.Ledger."""
+        if durable == "binder" != self.role:
+            raise NotPermitted(f"the server forbids user {self.role!r} to open queue {durable}")
+        queue = await self._question(
+            "open queue",
+            lambda: self.server.queue(
+                durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
+            ),
+        )
+        return _Worker(self, queue)
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        """See ledger.Ledger."""
+        await self.send("publish", lambda: self.server.send(subject, payload))
+
+    async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
+        """See ledger.Ledger."""
+        if subject.startswith("apportion.command.") and self.role != "operator":
+            raise NotPermitted(f"the server forbids user {self.role!r} to send to {subject}")
+        reply = await self._question("request", lambda: self.server.send(subject, payload))
+        if reply is None:
+            raise LedgerUnavailable(f"nobody takes {subject}")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await reply
+        except TimeoutError:
+            raise LedgerUnavailable(
+                f"no reply to {subject}: no answer within {timeout_s:g} s"
+            ) from None
+
+    async def serve(self, subject: str, handler: Handler) -> None:
+        """See ledger.Ledger."""
+
+        def take(found: str, payload: bytes) -> asyncio.Future[bytes]:
+            reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            self.spawn(_answer(handler, found, payload, reply))
+            return reply
+
+        await self._question("serve", lambda: self._served.append(self.server.serve(subject, take)))
+
+    async def close(self) -> None:
+        """See ledger.Ledger."""
+        self._closed = True
+        for number in self._served:
+            self.server.handlers.pop(number, None)
+        for follower in self.followers:
+            await follower.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that ends with this connection."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def ask(self, what: str, act: Callable[[], T]) -> T:
+        """As `Link.ask`, while open. Raises LedgerUnavailable once closed."""
+        self._check_open()
+        return await self._link.ask(what, act)
+
+    async def send(self, what: str, act: Callable[[], object]) -> None:
+        """As `Link.send`, while open. Raises LedgerUnavailable once closed."""
+        self._check_open()
+        await self._link.send(what, act)
+
+    async def _question(self, what: str, act: Callable[[], T]) -> T:
+        """A request that does no harm twice, so that a lost answer is no more than a failure."""
+        try:
+            return await self.ask(what, act)
+        except LostReply as lost:
+            raise LedgerUnavailable(f"no answer to {what}: {lost}") from lost
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LedgerUnavailable("the connection is closed")
+
+
+async def _answer(
+    handler: Handler, subject: str, payload: bytes, reply: asyncio.Future[bytes]
+) -> None:
+    try:
+        answer = await handler(subject, payload)
+    except Exception:  # noqa: BLE001 - one bad message must not end the serving of the next
+        return
+    if answer is not None and not reply.done():
+        reply.set_result(answer)
+
+
+class _Worker:
+    """One connection's hand in a shared queue; see ledger.WorkQueue."""
+
+    def __init__(self, ledger: MemoryLedger, queue: MemoryQueue) -> None:
+        self._ledger = ledger
+        self._queue = queue
+
+    async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
+        """See ledger.WorkQueue."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while True:
+            news = self._queue.news()
+            try:
+                taken = await self._ledger.ask("fetch", lambda: self._queue.take(batch))
+            except LostReply:
+                return []  # what was taken comes again when its time is up
+            left_s = end - loop.time()
+            if taken or left_s <= 0:
+                return [_MemoryDelivery(self._ledger, self._queue, handed) for handed in taken]
+            await asyncio.wait({news}, timeout=left_s)
+
+    async def waiting(self) -> int:
+        """See ledger.WorkQueue."""
+        try:
+            return await self._ledger.ask("queue info", lambda: self._queue.waiting)
+        except LostReply as lost:
+            raise LedgerUnavailable(str(lost)) from lost
+
+
+class _MemoryDelivery:
+    """See ledger.Delivery. Hashed by what it is, so that sets of them have one order."""
+
+    def __init__(self, ledger: MemoryLedger, queue: MemoryQueue, handed: Handed) -> None:
+        self.record, self.attempt = handed
+        self._ledger = ledger
+        self._queue = queue
+
+    def __hash__(self) -> int:
+        return self.record.revision
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    async def ack(self) -> None:
+        """See ledger.Delivery."""
+        revision = self.record.revision
+        try:
+            await self._ledger.ask("ack", lambda: self._queue.ack(revision))
+        except LostReply as lost:
+            raise LedgerUnavailable(
+                f"the acknowledgement of revision {revision} was not noted ({lost})"
+            ) from lost
+
+    async def retry(self, delay_s: float) -> None:
+        """See ledger.Delivery."""
+        revision = self.record.revision
+        await self._ledger.send("retry", lambda: self._queue.restart(revision, delay_s))
+
+    async def progress(self) -> None:
+        """See ledger.Delivery."""
+        revision, wait_s = self.record.revision, self._queue.ack_wait_s
+        await self._ledger.send("progress", lambda: self._queue.restart(revision, wait_s))

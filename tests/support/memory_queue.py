@@ -1,0 +1,138 @@
+"""A shared queue of the ledger in memory: what a durable consumer with explicit acks is.
+
+Invariant: a record leaves by an acknowledgement only; one that is not answered within the
+acknowledgement time, or is handed back, is handed out again with a higher attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from apportion.runtime.ledger import Record
+from tests.support.memory_subjects import matches
+
+if TYPE_CHECKING:
+    from tests.support.memory_server import MemoryServer
+
+
+class Handed(NamedTuple):
+    """One record handed out, for the how-manieth time."""
+
+    record: Record
+    attempt: int
+
+
+class MemoryQueue:
+    """The server's side of one durable queue."""
+
+    def __init__(
+        self,
+        server: MemoryServer,
+        subjects: list[str],
+        *,
+        ack_wait_s: float,
+        max_in_flight: int,
+    ) -> None:
+        self.subjects = subjects
+        self.ack_wait_s = ack_wait_s
+        self.max_in_flight = max_in_flight
+        self._server = server
+        self._cursor = 0
+        self._held: dict[int, asyncio.TimerHandle] = {}
+        self._again: list[int] = []
+        self._attempts: dict[int, int] = {}
+        self._done: list[int] = []
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def take(self, batch: int) -> list[Handed]:
+        """What is to be handed out now: first what comes again, then what is new."""
+        taken: list[Handed] = []
+        while len(taken) < batch and (record := self._next()) is not None:
+            attempt = self._attempts.get(record.revision, 0) + 1
+            self._attempts[record.revision] = attempt
+            self._held[record.revision] = self._timer(record.revision, self.ack_wait_s)
+            taken.append(Handed(record, attempt))
+        return taken
+
+    def _next(self) -> Record | None:
+        if len(self._held) >= self.max_in_flight:
+            return None
+        if self._again:
+            return self._server.records[heapq.heappop(self._again) - 1]
+        while self._cursor < self._server.last_revision:
+            record = self._server.records[self._cursor]
+            self._cursor += 1
+            if record is not None and self._wants(record):
+                return record
+        return None
+
+    def _wants(self, record: Record) -> bool:
+        return any(matches(pattern, record.subject) for pattern in self.subjects)
+
+    def _timer(self, revision: int, delay_s: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, self._expire, revision)
+
+    def _expire(self, revision: int) -> None:
+        if self._held.pop(revision, None) is not None:
+            heapq.heappush(self._again, revision)
+            self.wake()
+
+    def ack(self, revision: int) -> None:
+        """Done, whoever says so."""
+        held = self._held.pop(revision, None)
+        if held is not None:
+            held.cancel()
+        elif revision in self._again:
+            self._again.remove(revision)
+            heapq.heapify(self._again)
+        else:
+            return
+        self._done.append(revision)
+        self.wake()
+
+    def restart(self, revision: int, delay_s: float) -> None:
+        """Start its time anew, whoever says so: `progress`, or `retry` with its own delay."""
+        if revision in self._held:
+            self._held[revision].cancel()
+            self._held[revision] = self._timer(revision, delay_s)
+
+    def forget_acks(self, count: int) -> int:
+        """Hand the newest acknowledged records out again, as a killed server does; how many."""
+        forgotten = self._done[-count:]
+        del self._done[-count:]
+        for revision in forgotten:
+            heapq.heappush(self._again, revision)
+        self.wake()
+        return len(forgotten)
+
+    def hasten(self, choose: Callable[[int], int]) -> bool:
+        """Take one record back from its worker before its time; whether there was one."""
+        if not self._held:
+            return False
+        revision = sorted(self._held)[choose(len(self._held))]
+        self._held[revision].cancel()
+        self._expire(revision)
+        return True
+
+    @property
+    def waiting(self) -> int:
+        """How many records are not acknowledged yet."""
+        beyond = self._server.records[self._cursor :]
+        new = sum(record is not None and self._wants(record) for record in beyond)
+        return new + len(self._held) + len(self._again)
+
+    def news(self) -> asyncio.Future[None]:
+        """Done when there may be something to take."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    def wake(self) -> None:
+        """Something may be there to take."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,205 @@
+"""The ledger's server in memory: the stream with its fences, the shared queues, plain messages.
+
+It is what nats-server is to the real ledger, for the simulation, and one contract suite over both
+keeps it honest. Invariants: an append is stored whole or not at all; revisions count from 1 without
+a gap; an id is taken once within the duplicate window; a fence holds on what is stored, never on
+what somebody believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from apportion.runtime.ledger import (
+    Draft,
+    DuplicateRefused,
+    FenceRefused,
+    LedgerDrifted,
+    LedgerFull,
+    NotPermitted,
+    Record,
+)
+from apportion.runtime.stream import DUPLICATE_WINDOW_S
+from apportion_schemas.catalogue import CATALOGUE
+from tests.support.memory_queue import MemoryQueue
+from tests.support.memory_subjects import matches
+
+STANDALONE_CHANNELS = {"workload", "cluster"}
+"""What the operator writes too, where there is no Kubernetes to watch."""
+STORED_OVERHEAD_BYTES = 64
+"""About what the server's file has beside subject, id and payload of an event."""
+EVENT_DEPTH = 3  # tokens before the name: apportion, v1, the channel
+
+WRITERS = {
+    row.channel: {other.writer for other in CATALOGUE if other.channel == row.channel}
+    | ({"operator"} if row.channel in STANDALONE_CHANNELS else set())
+    for row in CATALOGUE
+}
+
+
+class Stored(NamedTuple):
+    """One append as it was taken: the records, and who appended them."""
+
+    records: list[Record]
+    ids: list[str]
+    role: str
+    writer: str
+
+
+class MemoryServer:
+    """One stream and everything that connections share."""
+
+    def __init__(
+        self, *, max_bytes: int = -1, duplicate_window_s: float = DUPLICATE_WINDOW_S
+    ) -> None:
+        self.records: list[Record | None] = []
+        self.ids: list[str] = []
+        self.queues: dict[str, MemoryQueue] = {}
+        self.handlers: dict[int, tuple[str, Callable[[str, bytes], asyncio.Future[bytes]]]] = {}
+        self.bytes = 0
+        self._max_bytes = max_bytes
+        self._window_s = duplicate_window_s
+        self._on_subject: dict[str, list[int]] = {}
+        self._taken: dict[str, int] = {}
+        self._ages: deque[tuple[float, str]] = deque()
+        self._watchers: list[Callable[[Stored], None]] = []
+        self._news: dict[int, Callable[[], None]] = {}
+        self._numbers = itertools.count(1)
+
+    @property
+    def last_revision(self) -> int:
+        """The newest revision."""
+        return len(self.records)
+
+    def last_on_subject(self, subject: str) -> int:
+        """The newest revision on one subject, 0 when it has none."""
+        return self._on_subject.get(subject, [0])[-1]
+
+    def watch(self, call: Callable[[Stored], None]) -> None:
+        """Call with every append, at the moment at which it is stored."""
+        self._watchers.append(call)
+
+    def on_news(self, call: Callable[[], None]) -> int:
+        """Call after every append; returns the number to forget it by."""
+        number = next(self._numbers)
+        self._news[number] = call
+        return number
+
+    def forget(self, number: int) -> None:
+        """Undo `on_news`."""
+        self._news.pop(number, None)
+
+    # ------------------------------------------------------------------ appending
+
+    def append(
+        self, drafts: Sequence[Draft], fences: dict[str, int], *, role: str, writer: str
+    ) -> list[int]:
+        """Store the drafts, all or none. Raises what `Ledger.append` raises of the server."""
+        for draft in drafts:
+            check_writer(role, draft.subject)
+        self._check_window(drafts, fences)
+        size = sum(
+            len(d.payload) + len(d.subject) + len(d.id) + STORED_OVERHEAD_BYTES for d in drafts
+        )
+        if 0 <= self._max_bytes < self.bytes + size:
+            raise LedgerFull("maximum bytes exceeded (10077)")
+        self.bytes += size
+        return self._store(drafts, role, writer)
+
+    def _check_window(self, drafts: Sequence[Draft], fences: dict[str, int]) -> None:
+        """The two fences, in the server's order: for one draft the node's first, else the ids'."""
+        self._forget_old_ids()
+        if len(drafts) == 1:
+            self._check_fences(fences, drafts[0].id)
+            revision = self._taken.get(drafts[0].id)
+            if revision is not None:
+                raise DuplicateRefused((drafts[0].id,), revision)
+            return
+        if any(draft.id in self._taken for draft in drafts):
+            raise DuplicateRefused([draft.id for draft in drafts])
+        self._check_fences(fences)
+
+    def _check_fences(self, fences: dict[str, int], lone_id: str = "") -> None:
+        for subject, expected in fences.items():
+            found = self.last_on_subject(subject)
+            if found == expected:
+                continue
+            behind = [r for r in self._on_subject.get(subject, []) if r > expected][:1]
+            if behind and lone_id and self.ids[behind[0] - 1] == lone_id:
+                raise DuplicateRefused((lone_id,), behind[0])
+            raise FenceRefused(subject, expected, found)
+
+    def _forget_old_ids(self) -> None:
+        oldest = asyncio.get_running_loop().time() - self._window_s
+        while self._ages and self._ages[0][0] < oldest:
+            del self._taken[self._ages.popleft()[1]]
+
+    def _store(self, drafts: Sequence[Draft], role: str, writer: str) -> list[int]:
+        now = asyncio.get_running_loop().time()
+        records = []
+        for draft in drafts:
+            record = Record(len(self.records) + 1, draft.subject, draft.payload)
+            records.append(record)
+            self.records.append(record)
+            self.ids.append(draft.id)
+            self._on_subject.setdefault(draft.subject, []).append(record.revision)
+            self._taken[draft.id] = record.revision
+            self._ages.append((now, draft.id))
+        stored = Stored(records, [draft.id for draft in drafts], role, writer)
+        for watcher in self._watchers:
+            watcher(stored)
+        for call in list(self._news.values()):
+            call()
+        return [record.revision for record in records]
+
+    def lose(self, revision: int) -> None:
+        """Lose a record, as only an administrator with the wrong permissions could make it."""
+        self.records[revision - 1] = None
+
+    # ------------------------------------------------------------------ queues and messages
+
+    def queue(
+        self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
+    ) -> MemoryQueue:
+        """The shared queue, made on first use. Raises LedgerDrifted."""
+        queue = self.queues.get(durable)
+        if queue is None:
+            queue = MemoryQueue(
+                self, list(subjects), ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
+            )
+            self.queues[durable] = queue
+            self.on_news(queue.wake)
+        for setting, found, wanted in (
+            ("ack_wait", int(queue.ack_wait_s * 1e9), int(ack_wait_s * 1e9)),
+            ("max_ack_pending", queue.max_in_flight, max_in_flight),
+            ("filter_subjects", queue.subjects, list(subjects)),
+        ):
+            if found != wanted:
+                raise LedgerDrifted(f"consumer {durable} {setting}", found, wanted)
+        return queue
+
+    def serve(self, pattern: str, take: Callable[[str, bytes], asyncio.Future[bytes]]) -> int:
+        """Hand plain messages on `pattern` to `take`; returns the number to stop it by."""
+        number = next(self._numbers)
+        self.handlers[number] = (pattern, take)
+        return number
+
+    def send(self, subject: str, payload: bytes) -> asyncio.Future[bytes] | None:
+        """Hand a plain message over; the reply to come, or None where nobody listens."""
+        replies = [
+            take(subject, payload)
+            for pattern, take in self.handlers.values()
+            if matches(pattern, subject)
+        ]
+        return replies[0] if replies else None
+
+
+def check_writer(role: str, subject: str) -> None:
+    """Raise NotPermitted unless nats.conf lets this role append to the subject."""
+    channel = subject.split(".")[EVENT_DEPTH - 1]
+    if role not in WRITERS.get(channel, ()):
+        raise NotPermitted(f"the server forbids user {role!r} to send to {subject}")
