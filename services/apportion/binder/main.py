@@ -7,7 +7,7 @@ import sys
 import click
 
 from apportion.binder.binding import ACK_WAIT_S, IN_FLIGHT_MAX, Binding
-from apportion.binder.target import LocalTarget
+from apportion.binder.target import LocalTarget, Target
 from apportion.runtime.config import ServiceConfig
 from apportion.runtime.lifecycle import Service, run_service
 from apportion.runtime.options import service_options
@@ -31,14 +31,18 @@ def command(config: ServiceConfig) -> None:
     sys.exit(run_service("binder", body, config))
 
 
-async def body(service: Service) -> None:
-    """One life of the binder, until cancelled."""
+async def body(service: Service, target: Target | None = None) -> None:
+    """One life of the binder, until cancelled; without a `target` the ledger is all there is."""
     async with open_session(service) as session:
         cluster = StateFold()
         reader = Reader(session.ledger, cluster, metrics=service.metrics)
         publisher = Publisher("binder", service.clock, session.append)
         binding = Binding(
-            cluster.state, LocalTarget(), publisher, clock=service.clock, metrics=service.metrics
+            cluster.state,
+            target or LocalTarget(),
+            publisher,
+            clock=service.clock,
+            metrics=service.metrics,
         )
         service.ready_when(reader.not_ready)
         queue = await session.ledger.work_queue(
