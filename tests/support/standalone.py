@@ -18,8 +18,10 @@ import uuid
 from pathlib import Path
 from typing import Any, Self
 
-from apportion.core.ledger import fold
-from apportion.core.ledger.state import State
+import msgspec
+
+from apportion.runtime.ledger import Record
+from apportion.runtime.reader import StateFold
 from apportion_schemas import decode
 from tests.support.polling import wait_until
 
@@ -162,16 +164,24 @@ class Standalone:
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return json.loads(done.stdout)
 
-    def folded(self) -> State:
-        """The state that the ledger folds to now, by a fold of our own."""
+    def folded(self) -> StateFold:
+        """What the ledger folds to now, by a fold of our own over its very bytes."""
         done = self.run("tail", "--from", "1", "--no-follow", "--json")
         assert done.returncode == 0, done.stderr
-        state = State()
+        cluster = StateFold()
         for line in done.stdout.splitlines():
-            told = json.loads(line)
-            event = decode(json.dumps(told["event"]).encode(), subject=told["subject"])
-            fold.apply(state, told["revision"], event)
-        return state
+            told = msgspec.json.decode(line, type=_Told)
+            record = Record(told.revision, told.subject, bytes(told.event))
+            cluster.apply(record, decode(record.payload, subject=record.subject))
+        return cluster
+
+
+class _Told(msgspec.Struct):
+    """A line of `apportion tail --json`; the event is kept as the bytes that it is."""
+
+    revision: int
+    subject: str
+    event: msgspec.Raw
 
 
 def _pids() -> list[int]:

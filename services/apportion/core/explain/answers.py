@@ -1,8 +1,8 @@
 """The answers of the read side, as structs: what the gateway sends and the command line reads.
 
 One definition serves both, so they cannot disagree. Every answer says as of which revision it is.
-Amounts carry their unit in the field's name. A field that is absent from the JSON has the default
-that stands here.
+Amounts carry their unit in the field's name. Every field is always there, so that a script need not
+ask; only events that stand inside an answer (asks, shares, scores) leave out their defaults.
 
 Invariant: an answer holds nothing that the state does not say.
 """
@@ -17,7 +17,7 @@ from apportion_schemas import Ask, MigInstance, PolicyChanged, RefusalCode, Scor
 T = TypeVar("T")
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
+class Answer(Struct, frozen=True):
     """What all parts of an answer have in common."""
 
 

@@ -1,0 +1,352 @@
+"""The verbs as a person types them, in a second terminal beside a real `apportion up`."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.invariants import violations
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+FLEET = "node,devices\nbig-1,4xH100-80GB\nmig-1,2xA100-40GB:mig\nnpu-1,1xAscend310P\nsmall-1,2xT4\n"
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  containers:
+  - name: main
+    image: x
+    resources: {limits: {nvidia.com/gpu: "COUNT", nvidia.com/gpumem: "MEMORY"}}
+"""
+JOB = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: NAME}
+spec:
+  minAvailable: COUNT
+  tasks:
+  - name: worker
+    replicas: COUNT
+    template:
+      spec:
+        containers:
+        - {name: main, image: x, resources: {limits: {nvidia.com/gpu: "1"}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A small fleet of every kind, without samples, for all tests of this module."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "fleet.csv").write_text(FLEET)
+    options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
+    with Standalone(folder / "data", *options) as running:
+        yield running.up()
+    running.nothing_left()
+
+
+def pod(name: str, memory: int | str = 1000, count: int | str = 1) -> bytes:
+    """One manifest."""
+    text = POD.replace("NAME", name).replace("MEMORY", str(memory)).replace("COUNT", str(count))
+    return text.encode()
+
+
+def submit(up: Standalone, *documents: bytes, code: int = 0) -> Any:
+    """Submit from standard input and wait for the decisions."""
+    return up.json("submit", "-f", "-", "--wait", code=code, stdin=b"---".join(documents))
+
+
+def test_life_of_a_pod(up: Standalone) -> None:
+    """Submitted, placed, allocated, explained, deleted, and gone."""
+    report = submit(up, pod("alive"))
+    [told] = report["submitted"]
+    assert list(report["placed"]) == ["default/alive"]
+    wait_until(lambda: _phase(up, "alive") == "allocated", "the pod to be allocated")
+    why = up.json("why", "alive")
+    assert [step["phase"] for step in why["history"]] == [
+        "submitted", "placed", "bound", "allocated",
+    ]  # fmt: skip
+    assert why["history"][0]["revision"] == told["revision"]
+    assert why["placed"]["node"] in why["sentence"]
+    said = up.run("why", "default/alive").stdout
+    assert why["sentence"] in said
+    deleted = up.json("delete", "alive")["deleted"]
+    revision = str(deleted["default/alive"])
+    assert up.run("why", "alive", "--at-least", revision).returncode == 1
+
+
+def _phase(up: Standalone, name: str) -> str:
+    pods = {pod["name"]: pod["phase"] for pod in up.json("get", "pods")["items"]}
+    return str(pods.get(name, ""))
+
+
+def test_pod_that_fits_nowhere(up: Standalone) -> None:
+    """Exit code 1, the amounts missing per node, and what would unblock it."""
+    report = submit(up, pod("huge", 200_000), code=1)
+    assert list(report["refused"]) == ["default/huge"]
+    why = up.json("why", "huge")
+    causes = {cause["code"]: cause["nodes"] for cause in why["refused"]["causes"]}
+    assert sum(causes.values()) == why["refused"]["nodes"] == 4
+    nearest = why["refused"]["nearest"][0]
+    assert (nearest["node"], nearest["missing"]) == ("big-1", "118,441 MiB")
+    said = up.run("why", "huge").stdout
+    assert "118,441 MiB" in said
+    assert "WHAT WOULD UNBLOCK IT" in said
+    assert _names(up, "--phase", "refused") == ["huge"]
+    up.json("delete", "huge")
+
+
+def _names(up: Standalone, *filters: str) -> list[str]:
+    return [pod["name"] for pod in up.json("get", "pods", *filters)["items"]]
+
+
+def test_bad_document_is_named_and_the_others_go_on(up: Standalone) -> None:
+    """File, document, field, value and fix on standard error; the good ones are placed."""
+    done = up.run(
+        "submit", "-f", "-", "--wait",
+        stdin=b"---".join([pod("good-1"), pod("bad", count="many"), pod("good-2")]),
+    )  # fmt: skip
+    assert done.returncode == 1
+    for part in ("standard input", "document 2", "nvidia.com/gpu", "'many'", "write"):
+        assert part in done.stderr
+    assert "2 submitted, 2 placed, 1 document wrong" in done.stdout
+    up.json("delete", "good-1", "good-2")
+
+
+@pytest.mark.parametrize(
+    ("case", "part"),
+    [
+        (b"x: " + b"y" * (10 << 20), "is larger than"),
+        (
+            b"a: &a [x]\n"
+            + b"".join(b"%c: &%c [%s]\n" % (c, c, b", ".join([b"*%c" % (c - 1)] * 9))
+                       for c in range(ord("b"), ord("j"))),
+            "document 1",
+        ),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b"", "holds no document"),
+        (b"apiVersion: v1\nkind: Banana\nmetadata: {name: x}\n", "Banana"),
+    ],
+    ids=["10-MB", "YAML-bomb", "not-text", "empty", "unknown-kind"],
+)  # fmt: skip
+def test_hostile_manifests(up: Standalone, case: bytes, part: str) -> None:
+    """Each gets a clear error and exit code 1, and nothing is submitted."""
+    before = up.json("get", "pods")["revision"]
+    done = up.run("submit", "-f", "-", stdin=case)
+    assert done.returncode == 1, done.stderr
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
+    assert up.json("get", "pods")["revision"] == before
+
+
+def test_pod_of_50_000_containers(up: Standalone) -> None:
+    """It is refused by its field with the limit, whatever the rest of the file holds."""
+    container = "  - {name: c%d, image: x}\n"
+    huge = "apiVersion: v1\nkind: Pod\nmetadata: {name: many}\nspec:\n  containers:\n" + "".join(
+        container % number for number in range(50_000)
+    )
+    done = up.run("submit", "-f", "-", "--wait", stdin=b"---\n".join([huge.encode(), pod("ok")]))
+    assert done.returncode == 1
+    assert "spec.containers" in done.stderr
+    assert "default/ok" in done.stdout
+    up.json("delete", "ok")
+
+
+def test_submitting_again_changes_nothing(up: Standalone) -> None:
+    """A pod that is live is unchanged, and no event is written for it."""
+    submit(up, pod("once"))
+    wait_until(lambda: _phase(up, "once") == "allocated", "the pod to be allocated")
+    before = up.json("get", "pods")
+    report = submit(up, pod("once"))
+    assert (report["submitted"], report["unchanged"]) == ([], ["default/once"])
+    assert up.json("get", "pods") == before
+    up.json("delete", "once")
+
+
+def test_gang_is_placed_whole_or_not_at_all(up: Standalone) -> None:
+    """Four whole cards fit on the fleet's big node; of forty not one is placed."""
+    fits = JOB.replace("NAME", "fits").replace("COUNT", "4").encode()
+    report = up.json("submit", "-f", "-", "--wait", stdin=fits)
+    assert len(report["placed"]) == 4
+    large = JOB.replace("NAME", "large").replace("COUNT", "40").encode()
+    report = up.json("submit", "-f", "-", "--wait", code=1, stdin=large)
+    assert not report["placed"]
+    assert len(report["refused"]) == 40
+    said = up.run("why", "large-worker-0").stdout
+    assert "its gang needs 40 places together" in said
+    gangs = {gang["group"]: gang for gang in up.json("get", "gangs")["items"]}
+    assert gangs["default/large"]["phases"] == {"pending": 40}
+    done = up.run("delete", *(f"large-worker-{n}" for n in range(40)),
+                  *(f"fits-worker-{n}" for n in range(4)))  # fmt: skip
+    assert done.returncode == 0
+
+
+def test_cordon_and_uncordon(up: Standalone) -> None:
+    """Nothing new goes onto a cordoned node or device; the reason is told, and it can be undone."""
+    for node in ("big-1", "mig-1", "small-1"):
+        up.json("cordon", node, "--reason", "moving house")
+    report = submit(up, pod("homeless"), code=1)
+    assert "node is cordoned" in report["refused"]["default/homeless"]
+    assert "moving house" in up.run("get", "nodes").stdout
+    said = up.run("why", "homeless").stdout
+    assert re.search(r"apportion uncordon (big|mig|small)-1", said)
+    up.json("uncordon", "small-1")
+    wait_until(lambda: _phase(up, "homeless") == "allocated", "the pod to be placed after all")
+    [device] = [d for d in up.json("get", "devices", "--node", "small-1")["items"] if d["holders"]]
+    told = up.json("cordon", device["device"][:12], "--reason", "fan", "--by", "ann")
+    assert (told["event"], told["target"], told["by"]) == (
+        "DeviceCordoned", device["device"], "ann",
+    )  # fmt: skip
+    up.json("uncordon", device["device"])
+    for node in ("big-1", "mig-1"):
+        up.json("uncordon", node)
+    up.json("delete", "homeless")
+
+
+def test_device_that_fails_and_recovers(up: Standalone) -> None:
+    """The order goes to the agent, and the fact comes back over the ledger."""
+    [device] = [d["device"] for d in up.json("get", "devices", "--node", "npu-1")["items"]]
+    up.json("simulate", "fail", device, "--reason", "XID 79")
+    wait_until(
+        lambda: not up.json("get", "devices", "--node", "npu-1")["items"][0]["healthy"],
+        "the device to be unhealthy",
+    )
+    assert "XID 79" in up.run("top", "--once").stdout
+    up.json("simulate", "recover", device)
+    wait_until(
+        lambda: up.json("get", "devices", "--node", "npu-1")["items"][0]["healthy"],
+        "the device to be healthy",
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("why", "nobody"),
+        ("delete", "nobody"),
+        ("cordon", "nothing", "--reason", "x"),
+        ("simulate", "fail", "GPU-nothing"),
+        ("get", "devices", "--node", "nowhere"),
+    ],
+)
+def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> None:
+    """And says what was looked for."""
+    done = up.run(*words)
+    assert done.returncode == 1, done.stderr
+    assert re.search("nobody|nothing|nowhere", done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit",),
+        ("submit", "-f", "x", "--trace", "y"),
+        ("delete",),
+        ("cordon", "big-1"),
+        ("cordon", "big-1", "--reason", " "),
+        ("policy", "set"),
+        ("get", "pods", "--phase", "running"),
+        ("get", "pods", "--gateway", "localhost"),
+        ("tail", "--subject", "a b"),
+        ("nonsense",),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(up: Standalone, words: tuple[str, ...]) -> None:
+    """And nothing is done."""
+    done = up.run(*words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("get", "pods", "--gateway", "http://127.0.0.1:1"),
+        ("top", "--once", "--gateway", "http://127.0.0.1:1"),
+        ("tail", "--nats", "nats://auditor:wrong@127.0.0.1:1"),
+        ("ledger", "check", "--nats", "nats://operator:wrong@127.0.0.1:PORT"),
+        ("get", "pods", "--data", "/nonexistent"),
+        ("tail", "--data", "/nonexistent"),
+    ],
+)
+def test_unreachable_is_exit_code_3(up: Standalone, words: tuple[str, ...]) -> None:
+    """And says where it was looked for, never with a password."""
+    assert up.data is not None
+    port = str(json.loads((up.data / "credentials.json").read_text())["port"])
+    done = up.run(*(word.replace("PORT", port) for word in words))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "wrong@" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_tail(up: Standalone) -> None:
+    """Events in words and as JSON, from a revision, by subject, as many as were asked for."""
+    submit(up, pod("told"))
+    words = up.run("tail", "--from", "1", "--no-follow").stdout
+    assert "default/told submitted: 1 x nvidia 1,000 MiB (hami)" in words
+    assert re.search(r"PodPlaced +default/told placed on ", words)
+    lines = up.run("tail", "--from", "1", "--limit", "3", "--json").stdout.splitlines()
+    assert [json.loads(line)["revision"] for line in lines] == [1, 2, 3]
+    placed = up.run("tail", "--from", "1", "--subject", "placement.>", "--no-follow", "--json")
+    subjects = {json.loads(line)["subject"] for line in placed.stdout.splitlines()}
+    assert subjects
+    assert all(subject.startswith("apportion.v1.placement.") for subject in subjects)
+    up.json("delete", "told")
+
+
+def test_policy(up: Standalone) -> None:
+    """A change keeps what was not named, and is in force at once."""
+    up.json("policy", "set", "--nodes", "spread", "--reason", "test")
+    changed = up.json("policy", "set", "--devices", "spread")
+    assert changed["policy"]["node_policy"] == "spread"
+    wait_until(lambda: up.json("policy", "get")["device_policy"] == "spread", "the policy")
+    up.json("policy", "set", "--nodes", "binpack", "--devices", "binpack")
+
+
+def test_top_shows_who_is_where(up: Standalone) -> None:
+    """Every device, its bars, and the pod on it; in a pipe one picture."""
+    submit(up, pod("seen", 40_000))
+    said = up.run("top").stdout
+    assert said.count("NVIDIA H100") == 4
+    assert re.search(r"█+░+ 39/80 GiB", said)
+    assert "default/seen" in said
+    up.json("delete", "seen")
+
+
+def test_ledger_check(up: Standalone) -> None:
+    """The stream is as it must be; making it again finds it so."""
+    assert up.json("ledger", "check")["ok"]
+    assert up.json("ledger", "create")["ok"]
+    assert up.run("ledger", "create", "--replicas", "3").returncode == 1
+
+
+def test_trace(up: Standalone, tmp_path: Path) -> None:
+    """Rows of a trace go through the whole pipeline, and each is decided."""
+    rows = "".join(f"t-{n:03},1000,1024,1,{100 + n % 5 * 100},\n" for n in range(60))
+    file = tmp_path / "pods.csv"
+    file.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + rows)
+    done = up.run("submit", "--trace", str(file), "--limit", "50", "--wait", "--json")
+    report = json.loads(done.stdout)
+    assert len(report["submitted"]) == 50
+    assert len(report["placed"]) + len(report["refused"]) == 50
+    assert report["placed"]
+    names = [pod["name"] for pod in up.json("get", "pods", "-n", "trace")["items"]]
+    up.json("delete", "-n", "trace", *names)
+
+
+def test_ledger_folds_without_a_contradiction(up: Standalone) -> None:
+    """After all of the above a fresh fold breaks no invariant.
+
+    The only events that it may refuse are placements that crossed the deletion of their pod.
+    """
+    state = up.folded().state
+    assert violations(state) == []
+    assert [event for event in state.refused_events if "is not live" not in event.reason] == []
+    assert not state.pods
