@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from apportion.runtime.clock import Clock
 from apportion.runtime.kube import KubeApi, KubeRefused, KubeUnavailable
 
 PAGE = 500
@@ -85,11 +86,14 @@ class _Expired(Exception):
 class Watch:
     """One kind, for one audience. `problem` is why it is not in step at the moment, or empty."""
 
-    def __init__(self, api: KubeApi, path: str, audience: Audience, *, optional: bool) -> None:
+    def __init__(
+        self, api: KubeApi, path: str, audience: Audience, *, optional: bool, clock: Clock
+    ) -> None:
         self._api = api
         self._path = path
         self._audience = audience
         self._optional = optional
+        self._clock = clock
         self._version = ""
         self._pause_s = PAUSE_FIRST_S
         self._synced = asyncio.Event()
@@ -140,7 +144,7 @@ class Watch:
             if line:
                 self._take(_decode_event(line))
         # The server ends a watch after its time; at once only where something is wrong.
-        await asyncio.sleep(PAUSE_FIRST_S)
+        await self._clock.pause(PAUSE_FIRST_S)
 
     def _take(self, event: _Event) -> None:
         raw = bytes(event.object)
@@ -164,14 +168,14 @@ class Watch:
     async def _refused(self, error: KubeRefused) -> None:
         if error.status == _GONE:
             self._version = ""
-            await asyncio.sleep(PAUSE_FIRST_S)
+            await self._clock.pause(PAUSE_FIRST_S)
             return
         if error.status == _NOT_FOUND and self._optional:
             self._version = ""
             self._audience.listing()
             self._audience.listed(0)
             self._in_step()
-            await asyncio.sleep(ABSENT_S)
+            await self._clock.pause(ABSENT_S)
             return
         await self._rest(f"watch of {self._path}: {error}")
 
@@ -179,7 +183,7 @@ class Watch:
         if not self.problem:
             _log.warning("%s; trying again", problem)
         self.problem = problem
-        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+        await self._clock.pause(self._pause_s)
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
 
 

@@ -112,7 +112,8 @@ _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 @dataclass(slots=True, eq=False)
 class PodView:
     """A pod of the cluster. `ended` says how, once it has; `draft` or `problem` is set while it
-    wants a place from us; `amounts` is what it takes of its node."""
+    wants a place from us; `amounts` is what it takes of its node.
+    """
 
     uid: str
     namespace: str

@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -56,6 +56,7 @@ class _Kind(Generic[V]):
         self._changed = changed
         self._expected = expected
         self._missing: set[str] = set()
+        self.version = 0
 
     def listing(self) -> None:
         """See `Audience`."""
@@ -73,13 +74,14 @@ class _Kind(Generic[V]):
     def gone(self, raw: bytes) -> None:
         """See `Audience`."""
         key, _ = self._read(raw)
-        self._remove(key, 0)
+        self._remove(key, number(_metadata(raw).resource_version))
 
     def listed(self, version: int) -> None:
         """See `Audience`."""
         for key in sorted(self._missing):
             self._remove(key, version)
         self._missing.clear()
+        self.version = version
 
     def _remove(self, key: str, version: int) -> None:
         self._changed(key, self._entries.pop(key, None), None, version)
@@ -105,14 +107,12 @@ class ClusterView:
         self.problems: dict[str, str] = {}
         self.marked = Marked()
         self.stirred = asyncio.Event()
-        self.audiences = {
+        self.audiences: dict[str, _Kind[Any]] = {
             "pods": _Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
             "nodes": _Kind(
                 self.nodes, self._read_node, self._node_changed, expected=self._observed
             ),
-            "podgroups": _Kind(
-                self.groups, self._read_group, self._group_changed, expected=tuple
-            ),
+            "podgroups": _Kind(self.groups, self._read_group, self._group_changed, expected=tuple),
             "queues": _Kind(self.queues, self._read_queue, self._queue_changed, expected=tuple),
         }
 
@@ -143,6 +143,11 @@ class ClusterView:
         self.gone[uid] = reason
         self.mark_pods((uid,))
 
+    def version_of(self, node: NodeView) -> int:
+        """The server's revision as of which this view knows the node and the pods on it."""
+        listed = min(self.audiences["pods"].version, self.audiences["nodes"].version)
+        return max(node.version, self.touched.get(node.name, 0), listed)
+
     def unseen(self) -> list[str]:
         """Pods of the ledger that the cluster is not known to have."""
         return [uid for uid in self._live() if uid not in self.pods and uid not in self.gone]
@@ -165,7 +170,7 @@ class ClusterView:
         self, uid: str, before: PodView | None, now: PodView | None, version: int
     ) -> None:
         known = uid in self._state.pods or uid in self._state.rejected
-        if now is None and (known or before is not None):
+        if now is None and known:
             self.gone[uid] = DELETED
         elif now is not None:
             self.gone.pop(uid, None)
@@ -201,8 +206,8 @@ class ClusterView:
     # -------------------------------------------------------------- gangs and queues
 
     def _read_group(self, raw: bytes) -> tuple[str, PodGroupObserved | None]:
-        namespace, name = _full_name(raw)
-        key = f"{namespace}/{name}"
+        meta = _metadata(raw)
+        key = f"{meta.namespace}/{meta.name}"
         try:
             found = self._reader.group(raw)
         except ManifestError as error:
@@ -233,20 +238,18 @@ class ClusterView:
         self.problems[title] = problem
 
 
-class _Named(msgspec.Struct):
+class _Named(msgspec.Struct, rename="camel"):
     name: str
     namespace: str = ""
+    resource_version: str = ""
 
 
 class _Object(msgspec.Struct):
     metadata: _Named
 
 
-def _full_name(raw: bytes) -> tuple[str, str]:
-    named = msgspec.json.decode(raw, type=_Object).metadata
-    return named.namespace, named.name
+_decode_object = msgspec.json.Decoder(_Object).decode
 
 
-def newest_version(raw: bytes) -> int:
-    """The resourceVersion of an object, as a number."""
-    return number(str(msgspec.json.decode(raw)["metadata"].get("resourceVersion", "")))
+def _metadata(raw: bytes) -> _Named:
+    return _decode_object(raw).metadata

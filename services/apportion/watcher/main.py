@@ -1,21 +1,26 @@
-"""`apportion watcher`: the process around `watching`."""
+"""`apportion watcher`: the process around `watching` and `kubernetes_watching`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from apportion.runtime.clock import SystemClock
-from apportion.runtime.config import ServiceConfig
+from apportion.runtime.config import ConfigError, ServiceConfig
+from apportion.runtime.kube_options import KubeChoice, kube_choice, kubernetes_options
 from apportion.runtime.lifecycle import Service, run_service
-from apportion.runtime.options import service_options
+from apportion.runtime.options import service_options, stop_with
 from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.session import open_session
 from apportion.watcher.manifest_folder import ManifestFolder
 from apportion.watcher.watching import Watching
+
+SCHEDULERS = ("apportion", "volcano", "hami-scheduler")
+SCHEDULERS_MAX = 32
 
 
 @click.command(
@@ -24,7 +29,6 @@ from apportion.watcher.watching import Watching
 @click.option(
     "--manifests",
     "folder",
-    required=True,
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
     help="Folder whose manifests are wanted.",
 )
@@ -39,17 +43,52 @@ from apportion.watcher.watching import Watching
     show_default=True,
     help="Seconds between two looks at the folder.",
 )
+@kubernetes_options
+@click.option(
+    "--scheduler-name",
+    "schedulers",
+    multiple=True,
+    default=SCHEDULERS,
+    show_default=True,
+    metavar="NAME",
+    help="Pods with this schedulerName are ours; may be given several times.",
+)
+@click.option(
+    "--compare-every",
+    "compare_every_s",
+    type=click.FloatRange(1, 86_400),
+    default=300.0,
+    show_default=True,
+    help="Seconds between two comparisons of the whole cluster with the ledger.",
+)
 @service_options
-def command(*, folder: Path, name: str | None, interval_s: float, config: ServiceConfig) -> None:
-    """Submit the pods of a folder of manifests, and let go of those whose manifest is removed.
+def command(*, folder: Path | None, config: ServiceConfig, **given: Any) -> None:
+    """Submit pods, and let go of those that have left.
 
-    Several watchers may share a folder; where they see it under different paths, give them one
-    --name.
+    Pods come from a Kubernetes cluster, or from a folder of manifests where there is none. Several
+    watchers may share either; where they see a folder under different paths, give them one --name.
     """
-    source = ManifestFolder(
-        folder, name=name or str(folder), interval_s=interval_s, clock=SystemClock()
+    kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
+    if kube.wanted == (folder is not None):
+        found = "both" if kube.wanted else None
+        stop_with(
+            str(ConfigError("--kubernetes or --manifests", found, "name the one that there is"))
+        )
+    if folder is not None:
+        name, interval_s = given["name"] or str(folder), given["interval_s"]
+        clock = SystemClock()
+        source = ManifestFolder(folder, name=name, interval_s=interval_s, clock=clock)
+        sys.exit(run_service("watcher", lambda service: body(service, source), config))
+    schedulers = frozenset(given["schedulers"])
+    if len(schedulers) > SCHEDULERS_MAX:
+        fix = f"name at most {SCHEDULERS_MAX}"
+        stop_with(str(ConfigError("--scheduler-name", len(schedulers), fix)))
+    every_s = given["compare_every_s"]
+    sys.exit(
+        run_service(
+            "watcher", lambda service: kube_body(service, kube, schedulers, every_s), config
+        )
     )
-    sys.exit(run_service("watcher", lambda service: body(service, source), config))
 
 
 async def body(service: Service, source: ManifestFolder) -> None:
@@ -67,4 +106,35 @@ async def body(service: Service, source: ManifestFolder) -> None:
             "apportion_watcher_problems", "Manifests that cannot be used at present."
         ).set_function(lambda: source.problems)
         service.loop("watch", lambda: watching.run(reader, session.ledger))
+        await reader.run()
+
+
+async def kube_body(
+    service: Service, kube: KubeChoice, schedulers: frozenset[str], compare_every_s: float
+) -> None:
+    """One life of the watcher of a cluster, until cancelled."""
+    from apportion.runtime.kube import open_kube  # noqa: PLC0415 - see kube_options
+    from apportion.watcher.kubernetes_watching import kubernetes_watching  # noqa: PLC0415
+
+    async with open_session(service) as session, open_kube(kube.kubeconfig, kube.context) as api:
+        cluster = StateFold()
+        publisher = Publisher("watcher", service.clock, session.append)
+        watching = kubernetes_watching(
+            api,
+            cluster.state,
+            publisher,
+            session.append,
+            schedulers=schedulers,
+            clock=service.clock,
+        )
+        reader = Reader(
+            session.ledger, cluster, metrics=service.metrics, on_change=watching.observe
+        )
+        service.ready_when(reader.not_ready)
+        service.ready_when(watching.not_ready)
+        watching.measure(service.metrics)
+        service.loop(
+            "watch",
+            lambda: watching.run(reader, session.ledger, compare_every_s=compare_every_s),
+        )
         await reader.run()

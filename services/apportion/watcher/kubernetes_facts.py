@@ -1,0 +1,194 @@
+"""What the ledger must be told so that it agrees with the cluster: pure, one thing at a time.
+
+Every fact is fenced by the newest revision on its subject, so of two watchers one writes it, and a
+watcher that lags writes nothing. Invariant: nothing differs, nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from apportion.core.dialects.errors import shown
+from apportion.core.ledger.state import PodState, State
+from apportion.core.manifests import submitted
+from apportion.watcher.kubernetes_objects import NodeView, PodView
+from apportion.watcher.kubernetes_view import ClusterView
+from apportion_schemas import (
+    NodeGone,
+    NodeObserved,
+    PodGone,
+    PodRejected,
+    subject_of,
+)
+from apportion_schemas.quantities import TEXT_MAX, Payload
+
+
+class Fact(NamedTuple):
+    """An event to append: its id, and the newest revision that its subject may have."""
+
+    data: Payload
+    event_id: str
+    expect: int
+
+
+class Revisions:
+    """The newest revision of each subject that this watcher fences, but for live pods'."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}
+
+    def note(self, subject: str, revision: int) -> None:
+        """Something stands on the subject at that revision."""
+        self._newest[subject] = max(revision, self._newest.get(subject, 0))
+
+    def forget(self, subject: str) -> None:
+        """Nothing will be written there any more."""
+        self._newest.pop(subject, None)
+
+    def of(self, data: Payload) -> int:
+        """What the next event with this payload must expect."""
+        return self._newest.get(subject_of(data), 0)
+
+
+class Facts:
+    """Compares a view of the cluster with the state of the ledger."""
+
+    def __init__(self, view: ClusterView, state: State, revisions: Revisions) -> None:
+        self._view = view
+        self._state = state
+        self._revisions = revisions
+
+    # -------------------------------------------------------------- pods that leave
+
+    def ends(self, uids: Iterable[str]) -> Iterator[Fact]:
+        """Pods that the ledger has and that hold, and want, nothing any more."""
+        for uid in uids:
+            known = self._state.pods.get(uid)
+            rejected = self._state.rejected.get(uid)
+            if known is None and rejected is None:
+                self._view.gone.pop(uid, None)
+                continue
+            reason = self._why_gone(uid, known)
+            if reason:
+                data = PodGone(uid=uid, reason=reason[:TEXT_MAX])
+                expect = known.submitted_revision if known else self._revisions.of(data)
+                yield Fact(data, f"{uid}/gone", expect)
+
+    def _why_gone(self, uid: str, known: PodState | None) -> str:
+        pod = self._view.pods.get(uid)
+        if pod is None:
+            return self._view.gone.get(uid, "")
+        if pod.ended:
+            return pod.ended
+        if pod.deleting and not pod.node:
+            return "deleted before it was bound"
+        if pod.node and not placed_on(known, pod.node):
+            return f"bound to {pod.node} outside of the ledger"
+        return ""
+
+    # -------------------------------------------------------------- pods that come
+
+    def arrivals(self, uids: Iterable[str]) -> Iterator[Fact]:
+        """Pods that want a place, and pods that cannot be read."""
+        for uid in uids:
+            pod = self._view.pods.get(uid)
+            if pod is None or uid in self._state.pods or pod.ended or pod.node or pod.deleting:
+                continue
+            if pod.draft is not None:
+                expect = self._revisions.of(PodGone(uid=uid))
+                yield Fact(submitted(pod.draft, uid), f"{uid}/submitted", expect)
+            elif pod.problem is not None:
+                yield from self._rejection(pod)
+
+    def _rejection(self, pod: PodView) -> Iterator[Fact]:
+        problem = pod.problem
+        if problem is None:
+            return
+        data = PodRejected(
+            uid=pod.uid,
+            namespace=pod.namespace,
+            name=pod.name,
+            field=problem.field[-TEXT_MAX:],
+            value=shown(problem.value),
+            problem=problem.problem[:TEXT_MAX],
+            fix=problem.fix[:TEXT_MAX],
+        )
+        if self._state.rejected.get(pod.uid) != data:
+            expect = self._revisions.of(data)
+            yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
+
+    # -------------------------------------------------------------- nodes, gangs, queues
+
+    def nodes(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Nodes that came, changed or left."""
+        for name in names:
+            view = self._view.nodes.get(name)
+            state = self._state.nodes.get(name)
+            known = state.observed if state else None
+            if view is not None:
+                data = self._observed(view)
+                same = known is not None and data == msgspec.structs.replace(
+                    known, version=data.version
+                )
+                if not same and (known is None or known.version <= data.version):
+                    yield self._fact(data)
+            elif known is not None:
+                yield self._fact(NodeGone(node=name))
+
+    def groups_of(self, uids: Iterable[str]) -> dict[str, None]:
+        """The gangs of those of the pods that want a place."""
+        drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
+        return dict.fromkeys(draft.group for draft in drafts if draft and draft.group)
+
+    def groups(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Gangs that the ledger does not know or knows otherwise."""
+        for name in names:
+            wanted = self._view.groups.get(name)
+            known = self._state.groups.get(name)
+            if wanted is not None and (known is None or known.observed != wanted):
+                yield self._fact(wanted)
+
+    def queues(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Queues that the ledger does not know or knows otherwise."""
+        for name in names:
+            wanted = self._view.queues.get(name)
+            if wanted is not None and self._state.queues.get(name) != wanted:
+                yield self._fact(wanted)
+
+    def _fact(self, data: Payload) -> Fact:
+        expect = self._revisions.of(data)
+        return Fact(data, f"{subject_of(data)}/{type(data).__name__}/{expect}", expect)
+
+    def _observed(self, node: NodeView) -> NodeObserved:
+        """The node, less what pods take of it that the ledger has not placed there."""
+        cpu_milli, memory_mib, pods = node.cpu_milli, node.memory_mib, node.pods
+        extended = dict(node.extended)
+        for uid, pod in self._view.pods_on.get(node.name, {}).items():
+            if pod.ended or placed_on(self._state.pods.get(uid), node.name):
+                continue
+            cpu_milli -= pod.amounts.cpu_milli
+            memory_mib -= pod.amounts.memory_mib
+            pods -= 1
+            for name, amount in pod.amounts.extended.items():
+                if name in extended:
+                    extended[name] = max(extended[name] - amount, 0)
+        return NodeObserved(
+            node=node.name,
+            ready=node.ready,
+            cpu_milli=max(cpu_milli, 0),
+            memory_mib=max(memory_mib, 0),
+            pods=max(pods, 0),
+            extended=extended,
+            labels=node.labels,
+            taints=node.taints,
+            unschedulable=node.unschedulable,
+            version=self._view.version_of(node),
+        )
+
+
+def placed_on(pod: PodState | None, node: str) -> bool:
+    """Whether the ledger has the pod on that node."""
+    return pod is not None and pod.placement is not None and pod.placement.node == node

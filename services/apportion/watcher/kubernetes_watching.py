@@ -1,0 +1,254 @@
+"""The watcher's loop over a cluster: take what is marked, compare, append, fold, again.
+
+Invariants: a comparison is made only upon a fold that has passed all that the ledger held when the
+change was taken, so a binding is never seen before its placement; and pods leave before gangs are
+declared, and gangs before their pods come, each upon the state that the one before made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+
+import msgspec
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.core.manifests import ManifestConfig
+from apportion.core.manifests.placed import shares_text
+from apportion.runtime.clock import Clock
+from apportion.runtime.kube import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube_watch import Watch, any_problem
+from apportion.runtime.ledger import FenceRefused, Ledger
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.publisher import Append, Publisher
+from apportion.runtime.reader import Reader
+from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions, placed_on
+from apportion.watcher.kubernetes_objects import ObjectReader
+from apportion.watcher.kubernetes_view import DELETED, ClusterView, Marked
+from apportion_schemas import InvalidEvent, PodGone, PodRejected, PodSubmitted, subject_of
+from apportion_schemas.catalogue import SUBJECTS
+from apportion_schemas.quantities import Payload
+
+PATHS = {
+    "pods": "/api/v1/pods",
+    "nodes": "/api/v1/nodes",
+    "podgroups": "/apis/scheduling.volcano.sh/v1beta1/podgroups",
+    "queues": "/apis/scheduling.volcano.sh/v1beta1/queues",
+}
+OPTIONAL = ("podgroups", "queues")
+ASKED_MAX = 500
+"""Pods that one comparison of the whole asks the API server for by name."""
+_NOT_FOUND = 404
+
+_log = logging.getLogger(__name__)
+
+
+class KubernetesWatching:
+    """One watcher of one cluster. `repairs` counts what only a comparison of the whole found."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        view: ClusterView,
+        state: State,
+        publisher: Publisher,
+        append: Append,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._api = api
+        self._view = view
+        self._state = state
+        self._publisher = publisher
+        self._append_one = append
+        self._revisions = Revisions()
+        self._facts = Facts(view, state, self._revisions)
+        self._watches = {
+            kind: Watch(api, path, view.audiences[kind], optional=kind in OPTIONAL, clock=clock)
+            for kind, path in PATHS.items()
+        }
+        self._settled = False
+        self._final: set[str] = set()
+        self.written: Counter[str] = Counter()
+        self.repairs: Counter[str] = Counter()
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed; give this to the reader."""
+        data = change.data
+        if isinstance(data, PodGone | PodSubmitted):
+            self._revisions.forget(subject_of(data))
+        elif isinstance(data, PodRejected) or _is_about_cluster(data):
+            self._revisions.note(subject_of(data), self._state.revision)
+        if isinstance(data, PodRejected):
+            self._final.discard(data.uid)
+
+    def not_ready(self) -> list[str]:
+        """Why the watcher is not ready; empty while it is in step with the cluster."""
+        late = [] if self._settled else ["the cluster is not in the ledger yet"]
+        return late + any_problem(self._watches)
+
+    def measure(self, metrics: Metrics) -> None:
+        """Show what this watcher knows."""
+        metrics.gauge(
+            "apportion_watcher_problems", "Objects of the cluster that cannot be used at present."
+        ).set_function(lambda: len(self._view.problems) + len(self._state.rejected))
+        repairs = metrics.gauge(
+            "apportion_watcher_repairs",
+            "Differences that only a comparison of the whole found: of the ledger, a pod, an "
+            "annotation.",
+            ("kind",),
+        )
+        for kind in ("ledger", "pod", "annotation"):
+            repairs.labels(kind).set_function(partial(self.repairs.__getitem__, kind))
+
+    async def run(self, reader: Reader[Change], ledger: Ledger, *, compare_every_s: float) -> None:
+        """Keep the ledger as the cluster is, until cancelled."""
+        await reader.caught_up()
+        await reader.reached(await ledger.last_revision())
+        async with asyncio.TaskGroup() as tasks:
+            for kind, watch in self._watches.items():
+                tasks.create_task(watch.run(), name=f"watch {kind}")
+            for watch in self._watches.values():
+                await watch.synced()
+            await self._settle(reader, ledger, self._view.take())
+            self._settled = True
+            while True:
+                await self._follow(reader, ledger, for_s=compare_every_s)
+                await self._compare(reader, ledger)
+
+    async def _follow(self, reader: Reader[Change], ledger: Ledger, *, for_s: float) -> None:
+        """Write what changes, for so long."""
+        try:
+            async with asyncio.timeout(for_s) as turn:
+                while True:
+                    await self._view.stirred.wait()
+                    when = turn.when()
+                    turn.reschedule(None)
+                    await self._settle(reader, ledger, self._view.take())
+                    turn.reschedule(when)
+        except TimeoutError:
+            return
+
+    # -------------------------------------------------------------- one comparison
+
+    async def _settle(self, reader: Reader[Change], ledger: Ledger, marked: Marked) -> int:
+        """Write what differs among the marked; returns how many facts that took."""
+        await reader.reached(await ledger.last_revision())
+        self._final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
+        pods = [uid for uid in marked.pods if uid not in self._final]
+        facts = self._facts
+        left = [*facts.ends(marked.pods), *facts.nodes(marked.nodes), *facts.queues(marked.queues)]
+        await self._append(reader, left)
+        groups = facts.groups_of(pods) | {
+            name: None for name in marked.groups if name in self._state.groups
+        }
+        declared = [*facts.groups(groups)]
+        await self._append(reader, declared)
+        came = [*facts.arrivals(pods)]
+        await self._append(reader, came)
+        return len(left) + len(declared) + len(came)
+
+    async def _append(self, reader: Reader[Change], facts: list[Fact]) -> None:
+        if not facts:
+            return
+        basis = self._state.revision
+        revisions = await asyncio.gather(*(self._write(fact, basis) for fact in facts))
+        await reader.reached(max(revisions))
+
+    async def _write(self, fact: Fact, basis: int) -> int:
+        """Append one fact; the revision up to which the fold must go, 0 where nothing is known."""
+        try:
+            draft = self._publisher.draft(fact.data, event_id=fact.event_id, basis=basis)
+        except InvalidEvent as error:
+            _log.error("cannot be told to the ledger: %s", error)
+            self._final.add(getattr(fact.data, "uid", ""))
+            return 0
+        try:
+            done = await self._append_one(msgspec.structs.replace(draft, expect=fact.expect))
+        except FenceRefused as refused:
+            self._overtaken(fact.data, refused)
+            return 0
+        self.written[type(fact.data).__name__] += 1
+        return done.revision or 0
+
+    def _overtaken(self, data: Payload, refused: FenceRefused) -> None:
+        """Another watcher was there first, or the subject has an event that no fold takes."""
+        if refused.found is not None and not isinstance(data, PodSubmitted | PodGone):
+            self._revisions.note(subject_of(data), refused.found)
+        if isinstance(data, PodSubmitted):
+            self._final.add(data.uid)  # it had its time in the ledger, or has it now
+
+    # -------------------------------------------------------------- the whole
+
+    async def _compare(self, reader: Reader[Change], ledger: Ledger) -> None:
+        """Compare the whole: what is found now should have been seen before."""
+        await self._ask_for(self._view.unseen()[:ASKED_MAX])
+        await self._settle(reader, ledger, self._view.take())
+        await self._repair(reader, ledger)
+
+    async def _repair(self, reader: Reader[Change], ledger: Ledger) -> None:
+        found = await self._settle(reader, ledger, self._view.everything())
+        if found:
+            self.repairs["ledger"] += found
+            _log.warning("%d differences between cluster and ledger repaired", found)
+        for uid, pod in self._view.pods.items():
+            known = self._state.pods.get(uid)
+            if not pod.node or pod.ended or not placed_on(known, pod.node):
+                continue
+            if known is not None and known.placement and pod.shares:
+                differs = pod.shares != shares_text(known.placement)
+                self.repairs["annotation"] += differs
+                if differs:
+                    _log.warning("pod %s: its annotation differs from the ledger", known.full_name)
+
+    async def _ask_for(self, uids: Iterable[str]) -> None:
+        """Ask the API server for pods that the ledger has and no watch has told of."""
+        for uid in uids:
+            known = self._state.pods.get(uid)
+            about = known.submitted if known else self._state.rejected.get(uid)
+            if about is None:
+                continue
+            path = f"/api/v1/namespaces/{about.namespace}/pods/{about.name}"
+            try:
+                found = _uid(await self._api.get(path))
+            except KubeRefused as error:
+                found = "" if error.status == _NOT_FOUND else uid
+            except KubeUnavailable:
+                return
+            if found != uid and uid not in self._view.pods:
+                self.repairs["pod"] += 1
+                self._view.note_gone(uid, DELETED)
+
+
+def kubernetes_watching(
+    api: KubeApi,
+    state: State,
+    publisher: Publisher,
+    append: Append,
+    *,
+    schedulers: frozenset[str],
+    clock: Clock,
+) -> KubernetesWatching:
+    """A watcher of the pods of these schedulers."""
+    view = ClusterView(ObjectReader(schedulers, ManifestConfig()), state)
+    return KubernetesWatching(api, view, state, publisher, append, clock=clock)
+
+
+def _is_about_cluster(data: object) -> bool:
+    return isinstance(data, Payload) and subject_of(data).startswith(f"{SUBJECTS}.cluster.")
+
+
+class _Meta(msgspec.Struct):
+    uid: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+
+
+def _uid(raw: bytes) -> str:
+    return msgspec.json.decode(raw, type=_Object).metadata.uid
