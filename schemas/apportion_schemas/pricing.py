@@ -19,13 +19,16 @@ class PricedShape(Payload, frozen=True):
     """One sort of pod: what it takes, how often it came, and what it is worth to the cluster.
 
     `ask` is None for a pod without devices; its container's name says nothing. `use_types` are the
-    models that it insists on. `value` is in millionths of a whole device of its family.
+    models that it insists on. `size` is what it takes of the devices that there are, `value` what
+    it is worth by the prices; both in millionths of a device. A pod without devices has a size too,
+    for its CPU.
     """
 
     ask: Ask | None
     cpu_milli: CpuMilli
     memory_mib: HostMemoryMib
     pods: Annotated[int, Meta(ge=1, le=1 << 40)]
+    size: Annotated[int, Meta(ge=0, le=VALUE_MAX)]
     value: Annotated[int, Meta(ge=0, le=VALUE_MAX)]
     use_types: Names = ()
 

@@ -6,7 +6,7 @@ that many different devices, while two containers of a pod may share one.
 Invariant: `assign` leaves every device as it found it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from apportion.core.devices.demand import Demand
@@ -15,15 +15,13 @@ from apportion.core.ledger.state import DeviceState
 from apportion.core.placement import packed
 from apportion.core.placement.classes import AskColumns, PlacementClass
 from apportion.core.placement.columns import Columns
+from apportion.core.placement.scores.devices import Order
 from apportion_schemas import Ask, MigInstance, Share
 
-Order = Callable[[DeviceState], tuple[Any, ...]]
 
-
-def assign(
-    class_: PlacementClass, columns: Columns, row: int, order: Order
-) -> tuple[Share, ...] | None:
+def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
     """The shares of a pod of this class on the node, in the order of its asks; None if it fails."""
+    order = class_.device_order(columns, row)
     for chosen in _candidates(class_, columns, row):
         shares = _assign(class_, columns, row, chosen, order)
         if shares is not None:

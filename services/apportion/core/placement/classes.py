@@ -21,8 +21,18 @@ from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS, Columns, 
 from apportion.core.placement.filters import FITS, RANK, refused_kind, standing_refusal
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import nodes as node_filters
-from apportion.core.placement.scores import NODE_SCORES
-from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
+from apportion.core.placement.pricing.market import Market
+from apportion.core.placement.scores import DEVICE_ORDERS, WEIGH_SHAPES, node_score
+from apportion.core.placement.scores.devices import Order, first
+from apportion.core.placement.scores.look import NO_DEVICE, Look
+from apportion_schemas import (
+    Ask,
+    Device,
+    DeviceConstraints,
+    PolicyChanged,
+    RefusalCode,
+    Shape,
+)
 
 REFUSED: Final = -1
 SLICE_STATES: Final = 256  # every mask of a card's eight memory slices
@@ -64,19 +74,23 @@ class AskColumns:
                     there = there and device_rules.index(self.ask, wants, device)
                     self.elsewhere[row, at] = not there
 
-    def fits(
+    def enough(
         self,
         columns: Columns,
         rows: Rows | None,
         free: NDArray[np.int64],
         kind: NDArray[np.intp],
     ) -> NDArray[np.bool_]:
-        """Which of these rows have enough devices; `free` and `kind` are the rows' own."""
-        enough = ((free - self._need.take(kind)) & _GUARDS) == _GUARDS
+        """Which devices of these rows have enough; `free` and `kind` are the rows' own."""
+        enough: NDArray[np.bool_] = ((free - self._need.take(kind)) & _GUARDS) == _GUARDS
         if self.cuts_instances:
             enough &= self.instance_fits[kind, rows_of(columns.slices, rows)]
         if self.elsewhere is not None:
             enough &= ~rows_of(self.elsewhere, rows)
+        return enough
+
+    def fits(self, enough: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which rows have enough such devices."""
         fit: NDArray[np.bool_]
         if self.ask.count == 1:
             fit = np.bitwise_or.reduce(enough, 1)
@@ -112,9 +126,11 @@ class PlacementClass:
     `may_collide`: a node that no filter refuses may still not take the pod.
     """
 
-    def __init__(self, shape: Shape, node_policy: str) -> None:
+    def __init__(self, shape: Shape, policy: PolicyChanged, market: Market | None) -> None:
         self.shape = shape
-        self.node_policy = shape.node_policy or node_policy
+        self.market = market
+        self._device_policy = shape.device_policy or policy.device_policy
+        self.node_score = node_score(shape.node_policy or policy.node_policy, shape, market)
         self.asks = [AskColumns(ask, shape.devices) for ask in shape.asks]
         self.score: NDArray[np.int32] = np.zeros(0, np.int32)
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -174,6 +190,14 @@ class PlacementClass:
             score[row] = points
         return found
 
+    def device_order(self, columns: Columns, row: int) -> Order:
+        """In which order the devices of the node are tried: by policy, after the score's choice."""
+        order = DEVICE_ORDERS[self._device_policy]
+        device = self.node_score.device(row)
+        if device == NO_DEVICE or self._device_policy not in WEIGH_SHAPES:
+            return order
+        return first(columns.nodes[row].devices[device], order)
+
     def _resize(self, rows: int) -> None:
         self.score = np.full(rows, REFUSED, np.int32)
         self.standing = np.full(rows, FITS, np.uint8)
@@ -200,13 +224,14 @@ class PlacementClass:
     def _evaluate(self, columns: Columns, rows: Rows | None) -> None:
         free, kind = rows_of(columns.free, rows), rows_of(columns.kind, rows)
         fit = ((free[:, HOST] - self._host_need) & _GUARDS) == _GUARDS
-        for ask in self.asks:
-            fit &= ask.fits(columns, rows, free, kind)
+        enough = [ask.enough(columns, rows, free, kind) for ask in self.asks]
+        for ask, devices in zip(self.asks, enough, strict=True):
+            fit &= ask.fits(devices)
         if self._some_refused:
             fit &= rows_of(self.standing, rows) == FITS
         if self.shape.node.extended:
             fit &= _extended_fits(self.shape, columns, rows)
-        points = NODE_SCORES[self.node_policy](columns, rows, uses_devices=bool(self.asks))
+        points = self.node_score.points(Look(columns, rows, free, kind, fit, enough))
         if self._preferred is not None:
             points = (points + rows_of(self._preferred, rows)) // 2
         self.score[... if rows is None else rows] = np.where(fit, points, _REFUSED)

@@ -17,7 +17,7 @@ from apportion.core.ledger.state import DeviceState, NodeState, State
 from apportion.core.placement import packed
 from apportion_schemas import Device, NodeObserved, NodeReported
 
-POINTS: Final = 100_000  # a score's full range: 0 to 100 in thousandths
+POINTS: Final = 1_000_000_000  # a score's full range; twice as much is still an int32
 LOG_ROWS_MAX: Final = 1 << 16
 HOST: Final = 0  # the column of `free` and `kind` that is the node's host; its devices follow
 NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host

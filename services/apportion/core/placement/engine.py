@@ -17,10 +17,11 @@ from msgspec import structs
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion.core.placement.assign import Order, assign
+from apportion.core.placement.assign import assign
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.columns import POINTS, Columns
+from apportion.core.placement.columns import Columns
 from apportion.core.placement.gangs import Lack, held, lack_of
+from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.queue import (
     UNDECLARED,
     Line,
@@ -29,7 +30,6 @@ from apportion.core.placement.queue import (
     is_pending,
 )
 from apportion.core.placement.refusals import explain
-from apportion.core.placement.scores import DEVICE_ORDERS
 from apportion_schemas import (
     DeviceHealthChanged,
     DeviceUncordoned,
@@ -44,6 +44,7 @@ from apportion_schemas import (
     PodRefused,
     PodSubmitted,
     PolicyChanged,
+    PricesLearnt,
     RefusalCode,
     Score,
 )
@@ -82,6 +83,7 @@ class Engine:
         self._state = state
         self._columns = Columns(state)
         self._classes: dict[bytes, PlacementClass] = {}
+        self._market: Market | None = None
         self._queue = PendingQueue(state)
         self._reliefs = 0
         self._reliefs_seen = 0
@@ -110,7 +112,7 @@ class Engine:
                 self._queue.wake_gang(again.submitted.group)  # it lacks one pod less
         elif isinstance(data, PodGroupObserved):
             self._queue.wake_gang(data.group)
-        elif isinstance(data, PolicyChanged):
+        elif isinstance(data, PolicyChanged | PricesLearnt):
             self._classes.clear()
             self._reliefs += 1  # another order of devices may let containers in that collided
 
@@ -211,24 +213,18 @@ class Engine:
         """The best place for one pod, or None."""
         self._assume_newest()
         class_ = self._class_of(pod)
-        order = DEVICE_ORDERS[pod.submitted.shape.device_policy or self._state.policy.device_policy]
         while True:
             best = class_.best(1 + RUNNERS_UP)
             if not best:
                 return None
-            shares = assign(class_, self._columns, best[0][0], order)
+            shares = assign(class_, self._columns, best[0][0])
             if shares is None:
                 class_.exclude(best[0][0])
-            elif not class_.may_collide or self._all_fit(class_, best[1:], order):
+            elif not class_.may_collide or self._all_fit(class_, best[1:]):
                 break
-        scores = [
-            Score(
-                node=self._columns.names[at],
-                total=points * 100 / POINTS,
-                parts={class_.node_policy: points * 100 / POINTS},
-            )
-            for at, points in best
-        ]
+        rule = class_.node_score
+        totals = [(self._columns.names[at], rule.total(points)) for at, points in best]
+        scores = [Score(node=n, total=total, parts={rule.policy: total}) for n, total in totals]
         return PodPlaced(
             pod=pod.uid,
             namespace=pod.submitted.namespace,
@@ -242,9 +238,9 @@ class Engine:
             nodes=len(self._columns.names),
         )
 
-    def _all_fit(self, class_: PlacementClass, rows: list[tuple[int, int]], order: Order) -> bool:
+    def _all_fit(self, class_: PlacementClass, rows: list[tuple[int, int]]) -> bool:
         """Whether the containers collide on none of these rows; where they do is excluded."""
-        collided = [row for row, _ in rows if assign(class_, self._columns, row, order) is None]
+        collided = [row for row, _ in rows if assign(class_, self._columns, row) is None]
         for row in collided:
             class_.exclude(row)
         return not collided
@@ -253,13 +249,23 @@ class Engine:
         """The class of the pod's shape, up to date; the most recently asked for comes last."""
         self._columns.sync()
         found = self._classes.pop(pod.shape_key, None)
-        if found is None:
-            found = PlacementClass(pod.submitted.shape, self._state.policy.node_policy)
+        market = self._market_now()
+        if found is None or found.market is not market:
+            found = PlacementClass(pod.submitted.shape, self._state.policy, market)
             if len(self._classes) >= CLASSES_MAX:
                 del self._classes[next(iter(self._classes))]
         self._classes[pod.shape_key] = found
         found.refresh(self._columns)
         return found
+
+    def _market_now(self) -> Market | None:
+        """The tables of the newest prices for the kinds of device that there are."""
+        prices, kinds = self._state.prices, self._columns.kinds
+        if prices is None:
+            return None
+        if self._market is None or not self._market.covers(prices, kinds):
+            self._market = Market(prices, kinds)
+        return self._market
 
     def _assume_newest(self) -> None:
         """Charge the newest placement; put off until another pod is looked at, often never."""

@@ -1,14 +1,33 @@
 """The scores: how nodes and devices that fit are preferred.
 
-A node score maps rows to points, 0 to `columns.POINTS`, more is better; a device order sorts the
-devices of the chosen node, first is best. Both are looked up by the policy's name.
+A node score gives points to the nodes that fit a shape, a device order sorts the devices of the
+chosen node, first is best. Both are looked up by the policy's name. The policies that weigh shapes
+choose node and device together; until prices have been learnt they are `binpack`.
 """
 
-from apportion.core.placement.scores import devices, nodes
+from collections.abc import Callable
+from typing import Final
 
-NODE_SCORES = dict.fromkeys(("binpack", "fgd", "price"), nodes.binpack) | {
-    "spread": nodes.spread
+from apportion.core.placement.pricing.market import Market
+from apportion.core.placement.scores import devices
+from apportion.core.placement.scores.fgd import Fgd
+from apportion.core.placement.scores.look import NodeScore
+from apportion.core.placement.scores.nodes import Binpack, Spread
+from apportion.core.placement.scores.price import Price
+from apportion_schemas import Shape
+
+WEIGH_SHAPES: Final[dict[str, Callable[[Shape, Market], NodeScore]]] = {"fgd": Fgd, "price": Price}
+LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {"binpack": Binpack, "spread": Spread}
+DEVICE_ORDERS: Final = {
+    "fgd": devices.binpack,
+    "price": devices.binpack,
+    "binpack": devices.binpack,
+    "spread": devices.spread,
 }
-DEVICE_ORDERS = dict.fromkeys(("binpack", "fgd", "price"), devices.binpack) | {
-    "spread": devices.spread
-}
+
+
+def node_score(policy: str, shape: Shape, market: Market | None) -> NodeScore:
+    """The score of that name for one shape; there is no market before prices are learnt."""
+    if policy in WEIGH_SHAPES:
+        return WEIGH_SHAPES[policy](shape, market) if market is not None else Binpack(shape)
+    return LOADS[policy](shape)

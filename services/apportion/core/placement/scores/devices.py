@@ -3,8 +3,13 @@
 Every key ends in the device's index, so that no two devices tie.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from apportion.core.ledger.state import DeviceState
 from apportion.core.placement.columns import mean_load
+
+Order = Callable[[DeviceState], tuple[Any, ...]]
 
 
 def load(state: DeviceState) -> int:
@@ -21,3 +26,8 @@ def binpack(state: DeviceState) -> tuple[int, int]:
 def spread(state: DeviceState) -> tuple[int, int, int]:
     """The device with the fewest holders, then the emptiest."""
     return state.device.slots - state.slots_free, load(state), state.device.index
+
+
+def first(chosen: DeviceState, order: Order) -> Order:
+    """The chosen device before all others, which keep their order."""
+    return lambda state: (state is not chosen, *order(state))

@@ -1,0 +1,139 @@
+"""The tables of one set of prices for the kinds of device that there are, and nodes read by them.
+
+A derived structure: made anew when prices are learnt or a new kind of device comes. A node is
+weighed by what it has left: for each device in use the percent that is free, and how many devices
+are idle.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement import packed
+from apportion.core.placement.columns import FIRST_KIND, HOST
+from apportion.core.placement.pricing import tables
+from apportion.core.placement.pricing.fragments import Fragments
+from apportion.core.placement.pricing.variety import Frequent, frequent
+from apportion_schemas import Device, PricesLearnt
+from apportion_schemas.quantities import WHOLE
+
+IDLE: Final = WHOLE + 1  # what a device has left that nothing holds
+LEFTS: Final = IDLE + 1
+_MEMORY: Final = np.int64((1 << packed.MEMORY_BITS) - 1)
+_COMPUTE: Final = np.int64((1 << packed.COMPUTE_BITS) - 1)
+_SLOTS: Final = np.int64((1 << packed.SLOTS_BITS) - 1)
+_COMPUTE_AT: Final = np.int64(packed.COMPUTE_AT)
+_SLOTS_AT: Final = np.int64(packed.SLOTS_AT)
+_ENDLESS: Final = 1 << 40
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Nodes(NamedTuple):
+    """What some nodes have left; `left` and `is_idle` are by node and column, the others by node.
+
+    `left` is a position in the tables by kind and percent, `idle` one in those by kind and count.
+    """
+
+    cpu_milli: Ints
+    memory_mib: Ints
+    left: Ints
+    is_idle: NDArray[np.bool_]
+    idle: Ints
+
+
+class Market:
+    """Tables by kind and what is left of it.
+
+    `share_value` and `device_value` have a row for each CPU price; `share_room` and `device_room` a
+    column for each of the frequent shapes.
+    """
+
+    def __init__(self, prices: PricesLearnt, kinds: list[Device]) -> None:
+        self.prices = prices
+        self.devices: list[Device | None] = [*[None] * FIRST_KIND, *kinds]
+        self.cpu_prices = tables.cpu_prices(prices.shapes)
+        self._memory_mib = self._of_kinds("memory_mib")
+        self._cores = self._of_kinds("cores")
+        self._slots = self._of_kinds("slots")
+        self._make_values()
+        self._make_room(frequent(prices.shapes))
+        self.fragments = Fragments(prices, self.devices)
+
+    def covers(self, prices: PricesLearnt | None, kinds: list[Device]) -> bool:
+        """Whether the tables are of these prices and know all of these kinds."""
+        return self.prices is prices and len(self.devices) == FIRST_KIND + len(kinds)
+
+    def nodes(self, free: Ints, kind: NDArray[np.intp]) -> Nodes:
+        """What these rows of the columns `free` and `kind` come to."""
+        memory = free & _MEMORY
+        compute = free >> _COMPUTE_AT & _COMPUTE
+        slots = free >> _SLOTS_AT & _SLOTS
+        left = np.minimum(
+            memory * WHOLE // self._memory_mib.take(kind), compute * WHOLE // self._cores.take(kind)
+        )
+        left *= slots > 0
+        is_idle = slots == self._slots.take(kind)
+        left[is_idle] = IDLE
+        home = kind[:, -1 if kind.shape[1] == 1 else HOST + 1]
+        return Nodes(
+            cpu_milli=compute[:, HOST],
+            memory_mib=memory[:, HOST],
+            left=left + kind * LEFTS,
+            is_idle=is_idle,
+            idle=is_idle.sum(1) + home * tables.DEVICE_COUNTS,
+        )
+
+    def values(self, nodes: Nodes) -> Ints:
+        """What the nodes could still earn, one row for each CPU price."""
+        earned: Ints = self.share_value.take(nodes.left, 1).sum(2)
+        earned += self.device_value.take(nodes.idle, 1)
+        earned += self.cpu_prices[:, np.newaxis] * nodes.cpu_milli
+        return earned
+
+    def room(self, nodes: Nodes) -> Floats:
+        """How many pods of each of the frequent shapes the devices could take."""
+        room: Floats = self.share_room.take(nodes.left, 0).sum(1)
+        room += self.device_room.take(nodes.idle, 0)
+        return room
+
+    def variety(self, cpu_milli: Ints, memory_mib: Ints, room: Floats) -> Ints:
+        """The room for the frequent shapes, weighed: of whole numbers, so the sum is exact."""
+        by_cpu = cpu_milli[:, np.newaxis] / self._shape_cpu
+        by_memory = memory_mib[:, np.newaxis] / self._shape_memory
+        pods = np.minimum(np.floor(np.minimum(by_cpu, by_memory)), room)
+        weighed: Ints = (pods @ self._weights).astype(np.int64)
+        return weighed
+
+    def _of_kinds(self, amount: str) -> Ints:
+        have = [max(getattr(device, amount), 1) if device else _ENDLESS for device in self.devices]
+        return np.array(have, np.int64)
+
+    def _make_values(self) -> None:
+        shapes, steps = self.prices.shapes, len(self.cpu_prices)
+        share = np.zeros((steps, len(self.devices), LEFTS), np.int64)
+        device = np.zeros((steps, len(self.devices), tables.DEVICE_COUNTS), np.int64)
+        for kind, each in enumerate(self.devices):
+            if each is not None:
+                net_share, net_whole = tables.net_values(shapes, each, self.cpu_prices)
+                share[:, kind, :IDLE] = tables.share_values(net_share)
+                device[:, kind] = tables.device_values(net_whole, share[:, kind, WHOLE])
+        self.share_value = share.reshape(steps, -1)
+        self.device_value = device.reshape(steps, -1)
+
+    def _make_room(self, shapes: list[Frequent]) -> None:
+        share = np.zeros((len(self.devices), LEFTS, len(shapes)), np.float64)
+        device = np.zeros((len(self.devices), tables.DEVICE_COUNTS, len(shapes)), np.float64)
+        for kind, each in enumerate(self.devices):
+            for at, shape in enumerate(shapes):
+                device[kind, :, at] = tables.device_room(shape.ask, each)
+                if each is not None:
+                    share[kind, :IDLE, at] = tables.share_room(shape.ask, each)
+        share[:, IDLE] = share[:, WHOLE]
+        self.share_room = share.reshape(-1, len(shapes))
+        self.device_room = device.reshape(-1, len(shapes))
+        self._shape_cpu = np.array([max(shape.cpu_milli, 1) for shape in shapes], np.float64)
+        self._shape_memory = np.array([max(shape.memory_mib, 1) for shape in shapes], np.float64)
+        self._weights = np.array([shape.weight for shape in shapes], np.float64)

@@ -1,0 +1,140 @@
+"""FGD: a pod goes where it raises the expected fragmentation least.
+
+After "Beware of Fragmentation" (Weng et al., USENIX ATC 2023), with its score in whole percent of a
+sigmoid: differences too small to see leave the choice to the order of names.
+"""
+
+from math import ceil, log
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement.columns import HOST, POINTS
+from apportion.core.placement.pricing.market import IDLE, LEFTS, Ints, Market
+from apportion.core.placement.pricing.sizes import hardest
+from apportion.core.placement.pricing.tables import DEVICE_COUNTS
+from apportion.core.placement.scores.look import Look, Points
+from apportion.core.placement.scores.noted import NotedDevices
+from apportion_schemas import Shape
+from apportion_schemas.quantities import WHOLE
+
+MILLION: Final = 1_000_000
+STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range(1, 100))
+"""Gains, in millionths of a device, from which the score is 1, 2, … 99: sigmoid's inverse."""
+
+
+class Fgd:
+    """The fragmentation score of one shape; of several asks, the one that takes most decides."""
+
+    policy = "fgd"
+
+    def __init__(self, shape: Shape, market: Market) -> None:
+        self._market = market
+        self._fragments = market.fragments
+        self._devices = NotedDevices()
+        self._cpu_milli = shape.node.cpu_milli
+        self._ask_at, self._count = -1, 0
+        self._sizes = np.zeros(len(market.devices), np.int64)
+        if shape.asks:
+            self._ask_at, self._sizes = hardest(shape.asks, market.devices)
+            self._count = shape.asks[self._ask_at].count
+        total = self._fragments.total
+        self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
+
+    def points(self, look: Look) -> Points:
+        """How far the expected fragmentation falls: from 0 (a rise of devices) to `POINTS`."""
+        points = np.zeros(len(look.fit), np.int32)
+        chosen = np.flatnonzero(look.fit)
+        if not len(chosen):
+            return points
+        kind = look.kind.take(chosen, 0)
+        nodes = self._market.nodes(look.free.take(chosen, 0), kind)
+        left = nodes.left - kind * LEFTS
+        left[left == IDLE] = WHOLE
+        sizes = self._fragments.sizes.take(nodes.idle // DEVICE_COUNTS, 0)
+        before = Usable.of(left, sizes)
+        cpu_milli = nodes.cpu_milli - self._cpu_milli
+        after = self._expected(cpu_milli, before)
+        if self._ask_at >= 0:
+            enough = look.enough[self._ask_at].take(chosen, 0)
+            taken = np.minimum(self._sizes.take(kind), left)
+            column, after = self._best(cpu_milli, left, taken * enough, before.sizes)
+            self._devices.note(look, chosen, column - 1)
+        gain = self._expected(nodes.cpu_milli, before) - after
+        points[chosen] = np.searchsorted(self._steps, gain, "right") * (POINTS // 100)
+        return points
+
+    def device(self, row: int) -> int:
+        """The device on which the share leaves the least fragmentation."""
+        return self._devices.of(row)
+
+    def total(self, points: int) -> float:
+        """The published score."""
+        return points * 100 / POINTS
+
+    def _best(
+        self, cpu_milli: Ints, left: Ints, taken: Ints, sizes: Ints
+    ) -> tuple[NDArray[np.intp], Ints]:
+        """The column of the best device, the first of equals, and the fragmentation after it.
+
+        `taken` is what the share would take of each device that has enough. Of several devices the
+        first are taken.
+        """
+        if self._count > 1:
+            taken *= (taken > 0).cumsum(1) <= self._count
+            after = self._expected(cpu_milli, Usable.of(left - taken, sizes))
+            return taken.argmax(1), after
+        before = Usable.of(left, sizes)
+        least = np.full(len(left), np.iinfo(np.int64).max)
+        best = np.zeros(len(left), np.intp)
+        for column in np.flatnonzero(taken.any(0)).tolist():
+            changed = before.changed(left[:, column], left[:, column] - taken[:, column])
+            after = self._expected(cpu_milli, changed)
+            better = (after < least) & (taken[:, column] > 0)
+            least[better] = after[better]
+            best[better] = column
+        return best, least
+
+    def _expected(self, cpu_milli: Ints, usable: "Usable") -> Ints:
+        """Expected fragments by node, in percent of a device times the pods counted."""
+        fragments = self._fragments
+        fits = usable.devices >= fragments.counts
+        fits &= cpu_milli[:, np.newaxis] >= fragments.cpu_milli
+        expected: Ints = usable.all_left * fragments.total
+        expected -= (usable.left * fits) @ fragments.pods
+        return expected
+
+
+class Usable(NamedTuple):
+    """By node and shape: what is left on devices with room for one share, and how many those are.
+
+    `all_left` is by node; `sizes` are of the shapes on the node's kind of device.
+    """
+
+    sizes: Ints
+    left: Ints
+    devices: Ints
+    all_left: Ints
+
+    @classmethod
+    def of(cls, left: Ints, sizes: Ints) -> "Usable":
+        """Of nodes whose devices have this much left, in percent, by column."""
+        usable = cls(sizes, np.zeros_like(sizes), np.zeros_like(sizes), left.sum(1))
+        for column in range(HOST + 1, left.shape[1]):
+            here = left[:, column, np.newaxis]
+            fits = here >= sizes
+            np.add(usable.left, here * fits, out=usable.left)
+            np.add(usable.devices, fits, out=usable.devices)
+        return usable
+
+    def changed(self, before: Ints, after: Ints) -> "Usable":
+        """The same with what one device of each node has left changed."""
+        was, now = before[:, np.newaxis], after[:, np.newaxis]
+        fitted, fits = was >= self.sizes, now >= self.sizes
+        return Usable(
+            self.sizes,
+            self.left + (now * fits - was * fitted),
+            self.devices + fits - fitted,
+            self.all_left + after - before,
+        )

@@ -1,0 +1,39 @@
+"""What a score is shown of the nodes that it is asked about, and what it has to answer."""
+
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement.columns import Columns, Rows
+
+Points = NDArray[np.int32]
+NO_DEVICE: Final = -1
+
+
+class Look(NamedTuple):
+    """Rows of the columns. `fit`: the nodes that no filter refuses; `enough`: for each ask, by row
+    and column, the devices that have enough for one share.
+    """
+
+    columns: Columns
+    rows: Rows | None
+    free: NDArray[np.int64]
+    kind: NDArray[np.intp]
+    fit: NDArray[np.bool_]
+    enough: list[NDArray[np.bool_]]
+
+
+class NodeScore(Protocol):
+    """How one shape of pod prefers nodes. `policy` is the name under which points are told."""
+
+    policy: str
+
+    def points(self, look: Look) -> Points:
+        """Points of each row, 0 to `columns.POINTS`, more is better; of unfit rows, anything."""
+
+    def device(self, row: int) -> int:
+        """The device that gave the row its points, by position, or `NO_DEVICE`."""
+
+    def total(self, points: int) -> float:
+        """The points as people are shown them, 0 to 100."""

@@ -1,0 +1,25 @@
+"""For each row the device that gave it its points, kept until the row is looked at again."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement.scores.look import NO_DEVICE, Look
+
+
+class NotedDevices:
+    """Positions of devices by row."""
+
+    def __init__(self) -> None:
+        self._devices = np.zeros(0, np.int8)
+
+    def note(self, look: Look, chosen: NDArray[np.intp], devices: NDArray[np.intp]) -> None:
+        """The chosen ones of the rows looked at have these devices."""
+        if look.rows is None:
+            self._devices = np.full(len(look.fit), NO_DEVICE, np.int8)
+            self._devices[chosen] = devices
+        else:
+            self._devices[look.rows.take(chosen)] = devices
+
+    def of(self, row: int) -> int:
+        """The device noted for the row, or `NO_DEVICE`."""
+        return int(self._devices[row]) if row < len(self._devices) else NO_DEVICE

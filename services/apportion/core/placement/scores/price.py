@@ -1,0 +1,109 @@
+"""Price: a pod goes where the pods that usually come lose least.
+
+A node is worth what it could still earn (the least over several prices of CPU, so that neither CPU
+nor devices are left over alone), and a little for the variety of shapes that it still has room
+for. The score is what of that the pod would leave. Of the node's devices the pod takes the one
+that leaves the most value, of equals the fullest.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement.columns import POINTS
+from apportion.core.placement.pricing.market import LEFTS, Floats, Ints, Market, Nodes
+from apportion.core.placement.pricing.sizes import hardest
+from apportion.core.placement.pricing.tables import DEVICE_COUNTS
+from apportion.core.placement.scores.look import Look, Points
+from apportion.core.placement.scores.noted import NotedDevices
+from apportion_schemas import Shape
+from apportion_schemas.quantities import WHOLE
+
+MILLION: Final = 1_000_000
+NEVER_CHOSEN: Final = -(1 << 60)
+
+
+class Price:
+    """The price score of one shape; of several asks, the one that takes most decides."""
+
+    policy = "price"
+
+    def __init__(self, shape: Shape, market: Market) -> None:
+        self._market = market
+        self._devices = NotedDevices()
+        self._cpu_milli = shape.node.cpu_milli
+        self._memory_mib = shape.node.memory_mib
+        self._cpu_cost = (market.cpu_prices * self._cpu_milli)[:, np.newaxis]
+        self._ask_at = -1
+        if shape.asks:
+            self._ask_at, sizes = hardest(shape.asks, market.devices)
+            self._count = shape.asks[self._ask_at].count
+            self._tabulate(sizes)
+
+    def points(self, look: Look) -> Points:
+        """`POINTS` less the loss in millionths of a device."""
+        points = np.zeros(len(look.fit), np.int32)
+        chosen = np.flatnonzero(look.fit)
+        if not len(chosen):
+            return points
+        market = self._market
+        nodes = market.nodes(look.free.take(chosen, 0), look.kind.take(chosen, 0))
+        values, room = market.values(nodes), market.room(nodes)
+        worth = values.min(0) + market.variety(nodes.cpu_milli, nodes.memory_mib, room)
+        values -= self._cpu_cost
+        if self._ask_at < 0:
+            left = values.min(0)
+        else:
+            enough = look.enough[self._ask_at].take(chosen, 0)
+            left, column = self._place(nodes, values, room, enough)
+            self._devices.note(look, chosen, column - 1)
+        left += market.variety(
+            nodes.cpu_milli - self._cpu_milli, nodes.memory_mib - self._memory_mib, room
+        )
+        points[chosen] = POINTS - np.clip(worth - left, 0, POINTS)
+        return points
+
+    def device(self, row: int) -> int:
+        """The device that leaves the most value."""
+        return self._devices.of(row)
+
+    def total(self, points: int) -> float:
+        """100 where nothing is lost, 50 where a whole device is, and so on."""
+        return 100 * MILLION / (MILLION + POINTS - points)
+
+    def _tabulate(self, sizes: Ints) -> None:
+        """What taking a share changes, by kind of device and what of it is left.
+
+        Values are multiplied by `LEFTS`, less what is left: of equal values the least left wins.
+        """
+        market, kinds = self._market, np.arange(len(sizes))[:, np.newaxis]
+        left = np.arange(LEFTS)
+        after = np.maximum(np.minimum(left, WHOLE) - sizes[:, np.newaxis], 0) + kinds * LEFTS
+        before = left + kinds * LEFTS
+        change = market.share_value[:, after.ravel()] - market.share_value[:, before.ravel()]
+        self._value_change = change * (self._count * LEFTS) - np.tile(left, len(sizes))
+        change_of_room = market.share_room[after.ravel()] - market.share_room[before.ravel()]
+        self._room_change = change_of_room * self._count
+
+    def _place(
+        self, nodes: Nodes, values: Ints, room: Floats, enough: NDArray[np.bool_]
+    ) -> tuple[Ints, NDArray[np.intp]]:
+        """The value left with the best device, and its column; `room` is brought up to it."""
+        market = self._market
+        floor = nodes.idle // DEVICE_COUNTS * DEVICE_COUNTS
+        fewer_idle = np.maximum(nodes.idle - self._count, floor)
+        broken = market.device_value.take(fewer_idle, 1)
+        broken -= market.device_value.take(nodes.idle, 1)
+        after = self._value_change.take(nodes.left, 1)
+        after += (broken * LEFTS)[:, :, np.newaxis] * nodes.is_idle
+        after += (values * LEFTS)[:, :, np.newaxis]
+        least = after.min(0)
+        least[~enough] = NEVER_CHOSEN
+        column = least.argmax(1)
+        every = np.arange(len(column))
+        room += self._room_change.take(nodes.left[every, column], 0)
+        now_idle = np.where(nodes.is_idle[every, column], fewer_idle, nodes.idle)
+        room += market.device_room.take(now_idle, 0)
+        room -= market.device_room.take(nodes.idle, 0)
+        return -(-least[every, column] // LEFTS), column
