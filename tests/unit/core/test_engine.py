@@ -1,0 +1,320 @@
+"""The engine: where pods go, what a decision leaves behind, and what becomes of lost ones."""
+
+import pytest
+
+from apportion.core.placement import engine as engine_module
+from apportion.core.placement.engine import Decision, DecisionEvent, Engine
+from apportion_schemas import (
+    AllocationFailed,
+    BindFailed,
+    DeviceConstraints,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeExpression,
+    NodeUncordoned,
+    PlacementVoided,
+    PodPlaced,
+    PodRefused,
+    PolicyChanged,
+    PreferredTerm,
+    RefusalCode,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import gpu, node, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod, shape, share, wants
+from tests.support.pods import placed as placement
+
+C = RefusalCode
+
+
+def policy(nodes: str, devices: str = "binpack") -> PolicyChanged:
+    """The policy for nodes and devices."""
+    return PolicyChanged(by="ann", node_policy=nodes, device_policy=devices)  # type: ignore[arg-type]
+
+
+def half_full(*policies: PolicyChanged) -> Ledger:
+    """Two nodes of two cards; the second has half a card in use."""
+    return Ledger(
+        *policies,
+        rack("a", 2),
+        rack("b", 2),
+        pod("x"),
+        placement("x", "b", [share("b-g1", 40_960, 50)]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "devices", "where"),
+    [
+        ("binpack", "binpack", "b-g1"),
+        ("binpack", "spread", "b-g0"),
+        ("spread", "binpack", "a-g0"),
+        ("spread", "spread", "a-g0"),
+    ],
+)
+def test_policies(nodes: str, devices: str, where: str) -> None:
+    """Nodes and their devices are chosen by two policies that do not depend on one another."""
+    ledger = half_full(policy(nodes, devices)).submit(pod("p", ask(1000)))
+    ledger.decide()
+    assert ledger.devices("p") == [where]
+
+
+def test_a_pod_may_name_its_own_policies() -> None:
+    """Whatever the cluster's are."""
+    own = shape(ask(1000), node_policy="spread", device_policy="spread")
+    ledger = half_full(policy("binpack")).submit(pod("p", shape=own), pod("q", ask(1000)))
+    ledger.decide()
+    assert (ledger.where("p"), ledger.where("q")) == ("a", "b")
+
+
+def test_a_policy_changes_live() -> None:
+    """From its revision on."""
+    ledger = half_full(policy("binpack"))
+    ledger.submit(pod("p", ask(1000))).settle()
+    ledger.play(policy("spread")).submit(pod("q", ask(1000))).settle()
+    assert (ledger.where("p"), ledger.where("q")) == ("b", "a")
+
+
+def test_equal_nodes_go_by_name() -> None:
+    """Whatever the order in which they were learnt."""
+    ledger = Ledger(rack("c", 1), rack("a", 1), rack("b", 1), pod("p", ask(1))).settle()
+    assert ledger.where("p") == "a"
+
+
+def test_pods_without_devices_go_by_the_host() -> None:
+    """The fuller host under binpack."""
+    ledger = Ledger(
+        policy("binpack"),
+        rack("a", 1),
+        observed("b"),
+        pod("x", shape=wants(cpu_milli=128_000)),
+        placement("x", "b"),
+        pod("p", shape=wants(cpu_milli=1000)),
+    ).settle()
+    assert (ledger.where("p"), ledger.shares("p")) == ("b", ())
+
+
+def test_preferred_affinity_weighs_as_much_as_the_policy() -> None:
+    """A node that gains all the weights outdoes a fuller one."""
+    term = PreferredTerm(weight=10, term=(NodeExpression(key="zone", operator="Exists"),))
+    ledger = half_full(policy("binpack")).play(observed("a", labels={"zone": "z"}))
+    ledger.submit(pod("p", shape=wants(ask(1000), preferred=(term,)))).settle()
+    assert ledger.where("p") == "a"
+    assert ledger.placement("p").score.total == 50.0
+
+
+def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
+    """The best of the others, in order; each score in parts."""
+    ledger = half_full(policy("binpack")).report(rack("c", 1), node("bare"))
+    ledger.submit(pod("p", ask(1000))).settle()
+    found = ledger.placement("p")
+    assert (found.score.node, found.score.total, found.score.parts) == ("b", 25.0, {"binpack": 25})
+    assert [(s.node, s.total) for s in found.runners_up] == [("a", 0.0), ("c", 0.0)]
+    assert (found.fitting, found.nodes) == (3, 4)
+
+
+def test_runners_up_could_have_taken_the_pod() -> None:
+    """A node on which the containers collide is none, though no filter refuses it."""
+    both = [ask(50_000, container=name) for name in "ab"]
+    ledger = Ledger(
+        policy("spread"), rack("a", 1), rack("b", 2), rack("c", 1), rack("d", 2), pod("p", *both)
+    ).settle()
+    assert ledger.where("p") == "b"
+    assert [score.node for score in ledger.placement("p").runners_up] == ["d"]
+    assert ledger.placement("p").fitting == 4
+
+
+def test_what_one_pod_takes_is_not_there_for_the_next() -> None:
+    """In the same decision; the last is refused with what the others left."""
+    ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(30_000)) for n in range(3)))
+    events = ledger.decide()
+    assert [type(event) for event in events] == [PodPlaced, PodPlaced, PodRefused]
+    (miss,) = ledger.refusal("p2").nearest
+    assert (miss.code, miss.available) == (C.MEMORY_INSUFFICIENT, 81_920 - 60_000)
+
+
+EVERYTHING = (
+    rack("a", 2),
+    observed("b", extended={"example.com/nic": 2}),
+    rack("b", 1),
+    pod("p1", ask(1000)),
+    pod("p2", shape=wants(cpu_milli=10, memory_mib=5, extended={"example.com/nic": 1})),
+    pod("p3", ask(99_999)),
+    gang(min_available=2),
+    member("m1", cards()),
+    member("m2", cards()),
+    member("m3", cards(3)),
+)
+
+
+def test_decide_leaves_the_state_as_it_was() -> None:
+    """Byte for byte, with placements, refusals, gangs and voids in the decision."""
+    ledger = Ledger(*EVERYTHING, pod("p4", ask(7)), placement("p4", "a", [share("a-g0", 7, 0)]))
+    ledger.play(AllocationFailed(pod="p4", node="a", attempt=1, message="x"))
+    before = ledger.digest()
+    decision = ledger.engine.decide()
+    assert ledger.digest() == before
+    assert {type(event) for event in decision.events} == {PodPlaced, PodRefused, PlacementVoided}
+    for event in decision.events:
+        assert not ledger.take(event).refused
+
+
+def by_pod(decision: Decision) -> list[DecisionEvent]:
+    """The events of a decision, by the pods that they are about."""
+    return sorted(decision.events, key=lambda event: event.pod)
+
+
+def test_a_decision_that_never_arrived_is_decided_again() -> None:
+    """`retry` puts its pods back: the same placements and refusals, once each."""
+    ledger = Ledger(*EVERYTHING)
+    first = lost = ledger.engine.decide()
+    for _ in range(3):
+        ledger.engine.retry(lost)
+        lost = ledger.engine.decide()
+        assert by_pod(lost) == by_pod(first)
+    assert len(first.events) == 6
+
+
+def test_without_retry_nothing_is_decided_twice() -> None:
+    """What is under way is not in any line."""
+    ledger = Ledger(*EVERYTHING)
+    ledger.engine.decide()
+    assert ledger.engine.decide().events == []
+
+
+def test_pods_of_a_lost_decision_that_ended_are_dropped() -> None:
+    """Or were placed by somebody else in the meantime."""
+    ledger = Ledger(rack("n1", 4), *(pod(uid, ask(1)) for uid in "abc"))
+    lost = ledger.engine.decide()
+    ledger.gone("a").play(placement("b", shares=[share("n1-g0")]))
+    ledger.engine.retry(lost)
+    assert [event.pod for event in ledger.engine.decide().events] == ["c"]
+
+
+def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> None:
+    """A doubled pod would make a batch that the server refuses for ever."""
+    ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
+    ledger.submit(pod("p", cards()))
+    for _ in range(3):
+        ledger.engine.retry(ledger.engine.decide())
+    ledger.gone("first")
+    assert [(type(e), e.pod) for e in ledger.engine.decide().events] == [(PodPlaced, "p")]
+
+
+def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
+    """Though his line was parked before with the very reasons that the next in it gets."""
+    ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
+    ledger.submit(pod("old", cards())).settle()
+    ledger.gone("first").submit(pod("urgent", cards(), priority=9))
+    assert [(type(e), e.pod) for e in ledger.engine.decide().events] == [(PodPlaced, "urgent")]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        BindFailed(pod="p", node="n1", attempt=1, message="conflict", final=True),
+        AllocationFailed(pod="p", node="n1", attempt=1, message="conflict"),
+    ],
+)
+def test_what_failed_for_good_is_voided_and_placed_again(failure: Payload) -> None:
+    """With the cause; nothing is voided twice, and the next attempt is the second."""
+    ledger = Ledger(rack("n1", 1), pod("p", ask(1))).settle()
+    ledger.play(failure)
+    assert ledger.decide() == [PlacementVoided(pod="p", attempt=1, node="n1", reason="conflict")]
+    (again,) = ledger.decide()
+    assert isinstance(again, PodPlaced)
+    assert again.attempt == 2
+    assert ledger.decide() == []
+
+
+def test_a_failure_that_may_pass_voids_nothing() -> None:
+    """The binder tries again."""
+    ledger = Ledger(rack("n1", 1), pod("p", ask(1))).settle()
+    ledger.play(BindFailed(pod="p", node="n1", attempt=1, message="timeout", final=False))
+    assert ledger.decide() == []
+
+
+def test_a_placement_that_no_fold_took_is_made_anew() -> None:
+    """A rogue one uses up the attempt of a pod that waits; its next is the second."""
+    ledger = Ledger(rack("n1", 1), pod("p", ask(1)))
+    ledger.contradict(placement("p", shares=[share("n1-g0", 99_999)]))
+    (found,) = ledger.decide()
+    assert isinstance(found, PodPlaced)
+    assert found.attempt == 2
+
+
+CLOSED: list[tuple[str, Payload, Payload, RefusalCode]] = [
+    (
+        "unhealthy",
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID"),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=True),
+        C.DEVICE_UNHEALTHY,
+    ),
+    (
+        "cordoned",
+        DeviceCordoned(device="n1-g0", by="ann", reason="fan"),
+        DeviceUncordoned(device="n1-g0", by="ann"),
+        C.DEVICE_CORDONED,
+    ),
+    (
+        "node cordoned",
+        NodeCordoned(node="n1", by="ann", reason="kernel"),
+        NodeUncordoned(node="n1", by="ann"),
+        C.NODE_CORDONED,
+    ),
+    ("not ready", observed("n1", ready=False), observed("n1"), C.NODE_NOT_READY),
+    ("not reported", node("n1"), rack("n1", 1), C.DEVICE_UNHEALTHY),
+]
+
+
+@pytest.mark.parametrize(
+    ("closing", "opening", "code"),
+    [case[1:] for case in CLOSED],
+    ids=[case[0] for case in CLOSED],
+)
+def test_nothing_goes_onto_what_is_closed(
+    closing: Payload, opening: Payload, code: RefusalCode
+) -> None:
+    """Whoever is there stays; once it is open again, who waited is placed."""
+    ledger = Ledger(rack("n1", 1), pod("there", ask(1))).settle()
+    ledger.play(closing).submit(pod("p", ask(2))).settle()
+    assert ledger.reasons("p") == {code: 1}
+    assert ledger.where("there") == "n1"
+    ledger.play(opening).settle()
+    assert ledger.where("p") == "n1"
+
+
+def test_a_batch_holds_so_many_events() -> None:
+    """The rest come with the next."""
+    ledger = Ledger(rack("n1", 8), *(pod(f"p{n}", ask(1)) for n in range(5)), pod("q", ask(99_999)))
+    assert [len(ledger.decide(events_max=2)) for _ in range(4)] == [2, 2, 2, 0]
+
+
+def test_shapes_beyond_the_limit_are_indexed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was not asked for longest is dropped, and answers the same when it is back."""
+    monkeypatch.setattr(engine_module, "CLASSES_MAX", 2)
+    ledger = Ledger(rack("n1", 8))
+    for number in range(12):
+        ledger.submit(pod(f"p{number}", ask(1000 + number % 4))).settle()
+    assert len(ledger.engine._classes) == 2
+    assert sum(d.device.memory_mib - d.memory_free_mib for d in ledger.node().devices) == 12_018
+
+
+def test_an_engine_that_is_new_to_a_state_decides_as_the_old_one() -> None:
+    """Restart, or another replica."""
+    ledger = half_full(policy("binpack")).submit(*(pod(f"p{n}", ask(1000 * n)) for n in range(9)))
+    fresh: Decision = Engine(ledger.state).decide()
+    assert fresh.events == ledger.engine.decide().events
+
+
+def test_ids_that_left_and_came_are_looked_at_again() -> None:
+    """A pod that wants one card by its uuid follows it to another node."""
+    only = shape(ask(1), devices=DeviceConstraints(use_ids=("g7",)))
+    ledger = Ledger(node("a", gpu("g6"), gpu("g7")), node("b", gpu("g5")))
+    ledger.submit(pod("p", shape=only)).settle()
+    ledger.gone("p").report(node("a", gpu("g6")), node("b", gpu("g5"), gpu("g7")))
+    ledger.submit(pod("q", shape=only)).settle()
+    assert (ledger.where("q"), ledger.devices("q")) == ("b", ["g7"])

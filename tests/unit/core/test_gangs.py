@@ -1,0 +1,222 @@
+"""Gangs: placed whole or not at all, and the rest of them one by one."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.state import GroupState
+from apportion.core.placement.gangs import Lack, lack_of
+from apportion_schemas import (
+    BindFailed,
+    PodGroupObserved,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+    RefusalCode,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import T4, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod
+from tests.support.pods import placed as placement
+
+C = RefusalCode
+BIG = ask(99_999)
+
+
+def workers(count: int, *asks: Any, task: str = "worker", first: int = 0) -> list[PodSubmitted]:
+    """Members `worker-0` and so on, one whole card each unless asked otherwise."""
+    numbers = range(first, first + count)
+    return [member(f"{task}-{n}", *(asks or (cards(),)), task=task) for n in numbers]
+
+
+def placed(events: list[Payload]) -> list[str]:
+    """The pods that were placed, in order."""
+    return [event.pod for event in events if isinstance(event, PodPlaced)]
+
+
+def test_all_of_a_gang_in_one_decision() -> None:
+    """Four workers of two cards on two nodes of four: one batch."""
+    ledger = Ledger(rack("n1", 4), rack("n2", 4), gang(min_available=4), *workers(4, cards(2)))
+    assert placed(ledger.decide()) == [f"worker-{n}" for n in range(4)]
+    held = [device for n in range(4) for device in ledger.devices(f"worker-{n}")]
+    assert len(set(held)) == 8
+
+
+def test_none_of_a_gang_that_does_not_fit_whole() -> None:
+    """Three of four would fit: nothing is held, and everyone is told how far it got."""
+    ledger = Ledger(rack("n1", 7), gang(min_available=4), *workers(4, cards(2)))
+    events = ledger.decide()
+    assert placed(events) == []
+    assert len(events) == 4
+    assert all(device.idle for device in ledger.node().devices)
+    refused = ledger.refusal("worker-0")
+    assert refused.reasons == {C.DEVICE_IN_USE: 1}
+    assert refused.gang is not None
+    assert (refused.gang.needed, refused.gang.present, refused.gang.fitting) == (4, 4, 3)
+    ledger.report(rack("n2", 2))
+    assert len(placed(ledger.decide())) == 4
+
+
+def test_incomplete_gang_waits_for_its_members() -> None:
+    """It is told once; the member that completes it brings all of them their places."""
+    ledger = Ledger(rack("n1", 8), gang(min_available=3), *workers(2))
+    assert [type(event) for event in ledger.decide()] == [PodRefused, PodRefused]
+    assert ledger.decide() == []
+    ledger.submit(*workers(1, first=2))
+    assert placed(ledger.decide()) == ["worker-0", "worker-1", "worker-2"]
+
+
+def test_nothing_of_a_gang_before_it_is_declared() -> None:
+    """Its pods may be learnt first: they wait in silence, for nobody knows what they need."""
+    ledger = Ledger(rack("n1", 8), *workers(3))
+    assert ledger.decide() == []
+    ledger.gone("worker-2").submit(*workers(1, first=2))
+    assert ledger.decide() == []
+    ledger.play(gang(min_available=3))
+    assert len(placed(ledger.decide())) == 3
+
+
+def test_elastic_members_come_one_by_one() -> None:
+    """Once enough hold places the others take what is there, and no more are needed at once."""
+    ledger = Ledger(rack("n1", 4), gang(min_available=2), *workers(6))
+    events = ledger.decide()
+    assert placed(events) == [f"worker-{n}" for n in range(4)]
+    assert ledger.reasons("worker-5") == {C.DEVICE_IN_USE: 1}
+    assert ledger.refusal("worker-5").gang is None
+    ledger.gone("worker-0")
+    assert placed(ledger.decide()) == ["worker-4"]
+
+
+def test_a_member_that_joins_late_takes_a_place() -> None:
+    """The gang runs already."""
+    ledger = Ledger(rack("n1", 4), gang(min_available=2), *workers(2)).settle()
+    ledger.submit(*workers(1, first=2))
+    assert placed(ledger.decide()) == ["worker-2"]
+
+
+def test_members_that_fit_nowhere_hold_up_no_others() -> None:
+    """Two of three suffice, and two fit."""
+    odd = member("odd", BIG, task="worker")
+    ledger = Ledger(rack("n1", 3), gang(min_available=2), odd, *workers(2))
+    assert placed(ledger.decide()) == ["worker-0", "worker-1"]
+    assert ledger.reasons("odd") == {C.MEMORY_INSUFFICIENT: 1}
+
+
+def test_elastic_member_that_fits_nowhere_holds_up_no_others() -> None:
+    """It stands first in the line and always will; a card that comes free goes to the next."""
+    ledger = Ledger(rack("n1", 3), gang(min_available=1), *workers(1)).settle()
+    ledger.submit(member("odd", BIG, priority=9), *workers(3, first=1))
+    assert placed(ledger.decide()) == ["worker-1", "worker-2"]
+    ledger.gone("worker-0")
+    assert placed(ledger.decide()) == ["worker-3"]
+
+
+def test_each_task_has_its_minimum() -> None:
+    """One launcher and two workers, though three workers would fit as well."""
+    declared = gang(min_available=3, min_tasks={"launcher": 1, "worker": 2})
+    ledger = Ledger(rack("n1", 3), declared, *workers(3))
+    assert placed(ledger.decide()) == []
+    assert ledger.reasons("worker-0") == {C.GANG_INCOMPLETE: 0}
+    ledger.submit(*workers(1, task="launcher"))
+    assert sorted(placed(ledger.decide())) == ["launcher-0", "worker-0", "worker-1"]
+
+
+def test_a_task_that_is_met_counts_for_the_rest_of_the_decision() -> None:
+    """The launcher that was placed last is not lacking when its workers are looked at."""
+    declared = gang(min_available=1, min_tasks={"launcher": 1})
+    ledger = Ledger(rack("n1", 3), declared, *workers(1, task="launcher"), *workers(2))
+    assert placed(ledger.decide()) == ["launcher-0", "worker-0", "worker-1"]
+    assert ledger.decide() == []
+
+
+def test_a_gang_that_lost_a_member_asks_for_one() -> None:
+    """What still holds a place counts."""
+    ledger = Ledger(rack("n1", 4), gang(min_available=4), *workers(4)).settle()
+    ledger.gone("worker-1").submit(*workers(1, first=9))
+    assert placed(ledger.decide()) == ["worker-9"]
+
+
+def test_a_voided_member_is_placed_again_alone() -> None:
+    """The others are bound already."""
+    ledger = Ledger(rack("n1", 3), gang(min_available=2), *workers(2)).settle()
+    ledger.play(BindFailed(pod="worker-0", node="n1", attempt=1, message="x", final=True))
+    ledger.decide()
+    assert placed(ledger.decide()) == ["worker-0"]
+    assert ledger.placement("worker-0").attempt == 2
+
+
+def test_a_gang_larger_than_a_batch_has_one_of_its_own() -> None:
+    """Never half of it; what was decided before it goes first."""
+    ledger = Ledger(rack("n1", 8), pod("single", ask(1)), gang(min_available=6), *workers(6))
+    assert placed(ledger.decide(events_max=4)) == ["single"]
+    assert len(placed(ledger.decide(events_max=4))) == 6
+
+
+def test_placements_by_another_scheduler_count() -> None:
+    """Two of a gang were placed elsewhere: what is left may come one by one."""
+    ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3, cards(2))).settle()
+    assert ledger.reasons("worker-0") == {C.DEVICE_IN_USE: 1}
+    ledger.play(placement("worker-1", "n1"), placement("worker-2", "n1"))
+    assert placed(ledger.decide()) == ["worker-0"]
+
+
+def test_declaring_a_gang_anew_asks_again() -> None:
+    """A lower minimum lets it start."""
+    ledger = Ledger(rack("n1", 2), gang(min_available=3), *workers(3)).settle()
+    assert not ledger.where("worker-0")
+    ledger.play(gang(min_available=2))
+    assert placed(ledger.decide()) == ["worker-0", "worker-1"]
+
+
+def test_refused_gang_leaves_room_for_others() -> None:
+    """What it was assumed to hold is free again in the same decision."""
+    ledger = Ledger(
+        rack("n1", 2),
+        rack("n2", 1, model=T4),
+        gang(min_available=4),
+        *workers(4),
+        pod("p", cards(2)),
+    )
+    assert placed(ledger.decide()) == ["p"]
+    assert ledger.decide() == []
+
+
+def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupState:
+    """A gang with these pods, none of them placed."""
+    ledger = Ledger(*pods, *([declared] if declared else []))
+    return ledger.state.groups["team/job"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "tasks", "others", "pods"),
+    [
+        (gang(min_available=0), {}, 1, 1),
+        (gang(min_available=1), {}, 1, 1),
+        (gang(min_available=3), {}, 3, 3),
+        (gang(min_available=3, min_tasks={"a": 1}), {"a": 1}, 2, 3),
+        (gang(min_available=1, min_tasks={"a": 1, "b": 2}), {"a": 1, "b": 2}, 0, 3),
+        (gang(min_available=2, min_tasks={"a": 0}), {}, 2, 2),
+    ],
+)
+def test_lack(declared: PodGroupObserved, tasks: dict[str, int], others: int, pods: int) -> None:
+    """What the next batch must hold, of each task and beside."""
+    lack = lack_of(group_of(declared, member("m")))
+    assert lack is not None
+    assert (dict(lack.tasks), lack.others, lack.pods) == (tasks, others, pods)
+
+
+def test_lack_shrinks_by_who_is_placed() -> None:
+    """First for its task, then beside; one too many is none."""
+    group = group_of(gang(min_available=3, min_tasks={"a": 1}), member("m", task="a"))
+    (one,) = group.pods.values()
+    lacks: list[Lack | None] = [lack_of(group)]
+    for _ in range(4):
+        before = lacks[-1]
+        lacks.append(before.less(one) if before else None)
+    assert [lack.pods if lack else None for lack in lacks] == [3, 2, 1, 0, None]
+
+
+def test_an_undeclared_gang_lacks_nobody_knows_what() -> None:
+    """Its pods may have come first."""
+    assert lack_of(group_of(None, member("m"))) is None

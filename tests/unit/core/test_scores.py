@@ -1,0 +1,89 @@
+"""The scores: which node, and which of its devices, is preferred under each policy."""
+
+import pytest
+
+from apportion.core.ledger.state import State
+from apportion.core.placement.columns import POINTS, Columns, mean_load
+from apportion.core.placement.scores import DEVICE_ORDERS, NODE_SCORES
+from apportion_schemas import Share
+from tests.support.fleet import gpu, node, npu, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import placed as placement
+from tests.support.pods import pod, share, wants
+
+
+@pytest.mark.parametrize(
+    ("amounts", "points"),
+    [
+        ((100, 100, 100, 100), 0),
+        ((100, 0, 100, 0), POINTS),
+        ((100, 50, 100, 100), POINTS // 4),
+        ((100, 50, 100, 50), POINTS // 2),
+        ((3, 2, 100, 100), POINTS // 3 // 2),
+        ((0, 0, 100, 0), 0),
+        ((100, 0, 0, 0), 0),
+        ((100, -50, 100, -50), POINTS),
+        ((100, 200, 100, 200), 0),
+    ],
+)
+def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
+    """The mean of two used parts; 0 where either is not there; never outside of the range."""
+    assert mean_load(*amounts) == points
+
+
+def three_nodes() -> State:
+    """One empty, one with a quarter of its device memory in use, one with half of its host."""
+    return Ledger(
+        *(rack(name, 1, memory_mib=1000) for name in ("empty", "gpu-busy", "host-busy")),
+        pod("p1"),
+        pod("p2", shape=wants(cpu_milli=128_000, memory_mib=1_000_000)),
+        placement("p1", "gpu-busy", [share("gpu-busy-g0", 500, cores=0)]),
+        placement("p2", "host-busy"),
+    ).state
+
+
+@pytest.mark.parametrize(
+    ("policy", "uses_devices", "points"),
+    [
+        ("binpack", True, [0, 25_000, 0]),
+        ("spread", True, [100_000, 75_000, 100_000]),
+        ("binpack", False, [0, 0, 50_000]),
+        ("spread", False, [100_000, 100_000, 50_000]),
+    ],
+)
+def test_node_scores(policy: str, points: list[int], *, uses_devices: bool) -> None:
+    """By what its devices hold, or by its host where the pod wants no device."""
+    columns = Columns(three_nodes())
+    columns.sync()
+    assert columns.names == ["empty", "gpu-busy", "host-busy"]
+    score = NODE_SCORES[policy]
+    assert score(columns, None, uses_devices=uses_devices).tolist() == points
+
+
+HELD = {"g0": [], "g1": [share("g1", 40_000, 0)], "g2": [share("g2", 100, 0), share("g2", 100, 0)]}
+"""One idle, one half full by one holder, one nearly idle by two."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"), [("binpack", ["g1", "g2", "g0"]), ("spread", ["g0", "g1", "g2"])]
+)
+def test_device_orders(policy: str, order: list[str]) -> None:
+    """The fullest first; or the fewest holders first."""
+    shares: list[Share] = [held for all_held in HELD.values() for held in all_held]
+    ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), gpu("g2")), pod("p1"))
+    ledger.play(placement("p1", shares=shares))
+    devices = sorted(ledger.node().devices, key=DEVICE_ORDERS[policy])
+    assert [state.device.id for state in devices] == order
+
+
+@pytest.mark.parametrize("policy", sorted(DEVICE_ORDERS))
+def test_equal_devices_come_in_the_order_of_their_index(policy: str) -> None:
+    """No two devices tie."""
+    ledger = Ledger(node("n1", npu("u3"), npu("u1"), npu("u2")))
+    devices = sorted(ledger.node().devices, key=DEVICE_ORDERS[policy])
+    assert [state.device.index for state in devices] == [1, 2, 3]
+
+
+def test_every_policy_that_may_be_chosen_is_known_to_both() -> None:
+    """`PolicyChanged` and the pods' own wishes are looked up by name."""
+    assert set(NODE_SCORES) == set(DEVICE_ORDERS) >= {"binpack", "spread"}
