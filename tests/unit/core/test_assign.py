@@ -5,8 +5,16 @@ import pytest
 from apportion.core.placement.assign import assign
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns
-from apportion.core.placement.scores import DEVICE_ORDERS
-from apportion_schemas import Ask, Device, DeviceConstraints, NodeReported, Shape, Share
+from apportion_schemas import (
+    Ask,
+    Device,
+    DeviceConstraints,
+    NodeReported,
+    Policy,
+    PolicyChanged,
+    Shape,
+    Share,
+)
 from tests.support.fleet import A100_40, A100_80, V100, gpu, node, npu, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, instance, pod, shape, share
@@ -14,17 +22,17 @@ from tests.support.pods import placed as placement
 
 
 def chosen(
-    wanted: Shape, report: NodeReported, *held: Share, policy: str = "binpack"
+    wanted: Shape, report: NodeReported, *held: Share, policy: Policy = "binpack"
 ) -> tuple[Share, ...] | None:
     """The shares of a pod of this shape on the node, where these are held already."""
     ledger = Ledger(report, pod("x"))
     ledger.play(placement("x", report.node, held))
     columns = Columns(ledger.state)
     columns.sync()
-    class_ = PlacementClass(wanted, policy)
+    class_ = PlacementClass(wanted, PolicyChanged(by="ann", device_policy=policy), None)
     class_.refresh(columns)
     before = ledger.digest()
-    found = assign(class_, columns, 0, DEVICE_ORDERS[policy])
+    found = assign(class_, columns, 0)
     assert ledger.digest() == before, "assign must leave every device as it found it"
     return found
 
@@ -43,7 +51,7 @@ def test_count_is_different_devices() -> None:
 
 
 @pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
-def test_policy_chooses_the_device(policy: str, device: str) -> None:
+def test_policy_chooses_the_device(policy: Policy, device: str) -> None:
     """The one in use, or the idle one."""
     found = chosen(shape(ask(1000)), rack("n1", 2), share("n1-g1"), policy=policy)
     assert devices(found) == [device]
@@ -108,7 +116,7 @@ HARD: list[tuple[str, list[Ask], list[Device], list[Share], str, list[str]]] = [
     ids=[case[0] for case in HARD],
 )
 def test_hardest_first(
-    asks: list[Ask], offered: list[Device], held: list[Share], policy: str, where: list[str]
+    asks: list[Ask], offered: list[Device], held: list[Share], policy: Policy, where: list[str]
 ) -> None:
     """Else the easy one would sit where only the hard one could."""
     found = chosen(shape(*asks), node("n1", *offered), *held, policy=policy)

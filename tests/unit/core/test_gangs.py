@@ -195,7 +195,8 @@ def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupSta
         (gang(min_available=1), {}, 1, 1),
         (gang(min_available=3), {}, 3, 3),
         (gang(min_available=3, min_tasks={"a": 1}), {"a": 1}, 2, 3),
-        (gang(min_available=1, min_tasks={"a": 1, "b": 2}), {"a": 1, "b": 2}, 0, 3),
+        (gang(min_available=3, min_tasks={"a": 1, "b": 2}), {"a": 1, "b": 2}, 0, 3),
+        (gang(min_available=1, min_tasks={"a": 1, "b": 2}), {}, 1, 1),
         (gang(min_available=2, min_tasks={"a": 0}), {}, 2, 2),
     ],
 )

@@ -1,15 +1,18 @@
 """The scores: which node, and which of its devices, is preferred under each policy."""
 
+from typing import get_args
+
 import pytest
 
 from apportion.core.ledger.state import State
+from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import POINTS, Columns, mean_load
-from apportion.core.placement.scores import DEVICE_ORDERS, NODE_SCORES
-from apportion_schemas import Share
+from apportion.core.placement.scores import DEVICE_ORDERS, LOADS, WEIGH_SHAPES
+from apportion_schemas import Policy, PolicyChanged, Shape, Share
 from tests.support.fleet import gpu, node, npu, rack
 from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod, shape, share, wants
 from tests.support.pods import placed as placement
-from tests.support.pods import pod, share, wants
 
 
 @pytest.mark.parametrize(
@@ -43,21 +46,28 @@ def three_nodes() -> State:
 
 
 @pytest.mark.parametrize(
-    ("policy", "uses_devices", "points"),
+    ("policy", "asked", "percent"),
     [
-        ("binpack", True, [0, 25_000, 0]),
-        ("spread", True, [100_000, 75_000, 100_000]),
-        ("binpack", False, [0, 0, 50_000]),
-        ("spread", False, [100_000, 100_000, 50_000]),
+        ("binpack", shape(ask(1)), [0, 25, 0]),
+        ("spread", shape(ask(1)), [100, 75, 100]),
+        ("binpack", wants(cpu_milli=1), [0, 0, 50]),
+        ("spread", wants(cpu_milli=1), [100, 100, 50]),
+        ("price", shape(ask(1)), [0, 25, 0]),
+        ("fgd", wants(cpu_milli=1), [0, 0, 50]),
     ],
 )
-def test_node_scores(policy: str, points: list[int], *, uses_devices: bool) -> None:
-    """By what its devices hold, or by its host where the pod wants no device."""
+def test_node_scores(policy: Policy, asked: Shape, percent: list[int]) -> None:
+    """By what its devices hold, or by its host where the pod wants no device.
+
+    Without prices the policies that weigh shapes are binpack.
+    """
     columns = Columns(three_nodes())
     columns.sync()
     assert columns.names == ["empty", "gpu-busy", "host-busy"]
-    score = NODE_SCORES[policy]
-    assert score(columns, None, uses_devices=uses_devices).tolist() == points
+    class_ = PlacementClass(asked, PolicyChanged(by="ann", node_policy=policy), None)
+    class_.refresh(columns)
+    assert class_.score.tolist() == [part * POINTS // 100 for part in percent]
+    assert [class_.node_score.total(points) for points in class_.score.tolist()] == percent
 
 
 HELD = {"g0": [], "g1": [share("g1", 40_000, 0)], "g2": [share("g2", 100, 0), share("g2", 100, 0)]}
@@ -86,4 +96,4 @@ def test_equal_devices_come_in_the_order_of_their_index(policy: str) -> None:
 
 def test_every_policy_that_may_be_chosen_is_known_to_both() -> None:
     """`PolicyChanged` and the pods' own wishes are looked up by name."""
-    assert set(NODE_SCORES) == set(DEVICE_ORDERS) >= {"binpack", "spread"}
+    assert set(DEVICE_ORDERS) == set(get_args(Policy)) == {*LOADS, *WEIGH_SHAPES}
