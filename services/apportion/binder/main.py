@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
 from apportion.binder.binding import ACK_WAIT_S, IN_FLIGHT_MAX, Binding
 from apportion.binder.target import LocalTarget, Target
+from apportion.core.ledger.fold import Change
 from apportion.runtime.config import ServiceConfig
+from apportion.runtime.kube_options import KubeChoice, kube_choice, kubernetes_options
 from apportion.runtime.lifecycle import Service, run_service
 from apportion.runtime.options import service_options
 from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader, StateFold
-from apportion.runtime.session import open_session
+from apportion.runtime.session import Session, open_session
 
 DURABLE = "binder"
 PLACEMENTS = "apportion.v1.placement.>"
@@ -25,9 +28,15 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
     name="binder",
     epilog="Example:  apportion binder --nats nats://binder:secret@localhost:4222",
 )
+@kubernetes_options
 @service_options
-def command(config: ServiceConfig) -> None:
+def command(
+    *, kubernetes: bool, kubeconfig: Path | None, context: str | None, config: ServiceConfig
+) -> None:
     """Bind what was placed, and record it. Start as many as you like: they share the work."""
+    kube = kube_choice(kubernetes=kubernetes, kubeconfig=kubeconfig, context=context)
+    if kube.wanted:
+        sys.exit(run_service("binder", lambda service: kube_body(service, kube), config))
     sys.exit(run_service("binder", body, config))
 
 
@@ -36,18 +45,44 @@ async def body(service: Service, target: Target | None = None) -> None:
     async with open_session(service) as session:
         cluster = StateFold()
         reader = Reader(session.ledger, cluster, metrics=service.metrics)
-        publisher = Publisher("binder", service.clock, session.append)
-        binding = Binding(
-            cluster.state,
-            target or LocalTarget(),
-            publisher,
-            clock=service.clock,
-            metrics=service.metrics,
-        )
-        service.ready_when(reader.not_ready)
-        queue = await session.ledger.work_queue(
-            DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=QUEUE_IN_FLIGHT_MAX
-        )
-        service.loop("hold", binding.hold)
-        service.loop("bind", lambda: binding.run(queue, reader))
-        await reader.run()
+        await _bind(service, session, cluster, reader, target or LocalTarget())
+
+
+async def kube_body(service: Service, kube: KubeChoice) -> None:
+    """One life of the binder of a Kubernetes cluster, until cancelled."""
+    from apportion.binder.kubernetes_pace import Pace  # noqa: PLC0415 - see kube_options
+    from apportion.binder.kubernetes_target import KubernetesTarget  # noqa: PLC0415
+    from apportion.binder.kubernetes_telling import Telling  # noqa: PLC0415
+    from apportion.runtime.kube import open_kube  # noqa: PLC0415
+
+    async with open_session(service) as session, open_kube(kube.kubeconfig, kube.context) as api:
+        cluster = StateFold()
+        telling = Telling(api, cluster.state, service.clock, service.metrics)
+        reader = Reader(session.ledger, cluster, metrics=service.metrics, on_change=telling.observe)
+        pace = Pace(service.clock)
+        service.metrics.gauge(
+            "apportion_binder_pace", "Bindings that may be with the API server at once."
+        ).set_function(lambda: pace.limit)
+        service.loop("tell", lambda: telling.run(reader))
+        target = KubernetesTarget(api, cluster.state, pace, service.clock)
+        await _bind(service, session, cluster, reader, target)
+
+
+async def _bind(
+    service: Service,
+    session: Session,
+    cluster: StateFold,
+    reader: Reader[Change],
+    target: Target,
+) -> None:
+    publisher = Publisher("binder", service.clock, session.append)
+    binding = Binding(
+        cluster.state, target, publisher, clock=service.clock, metrics=service.metrics
+    )
+    service.ready_when(reader.not_ready)
+    queue = await session.ledger.work_queue(
+        DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=QUEUE_IN_FLIGHT_MAX
+    )
+    service.loop("hold", binding.hold)
+    service.loop("bind", lambda: binding.run(queue, reader))
+    await reader.run()

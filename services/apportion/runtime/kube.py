@@ -67,7 +67,7 @@ class Answer(msgspec.Struct, frozen=True):
         return _refusal(self.status, self.body)
 
 
-class _Status(msgspec.Struct):
+class _Status(msgspec.Struct, frozen=True):
     """A `v1` Status."""
 
     message: str = ""

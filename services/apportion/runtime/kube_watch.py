@@ -33,26 +33,26 @@ _NOT_FOUND = 404
 _log = logging.getLogger(__name__)
 
 
-class _ListMeta(Struct, rename="camel"):
+class _ListMeta(Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     next_page: str = msgspec.field(default="", name="continue")
 
 
-class _List(Struct):
+class _List(Struct, frozen=True):
     metadata: _ListMeta
     items: list[Raw] | None = None
 
 
-class _Event(Struct):
+class _Event(Struct, frozen=True):
     type: str
     object: Raw
 
 
-class _ObjectMeta(Struct, rename="camel"):
+class _ObjectMeta(Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
-class _Object(Struct):
+class _Object(Struct, frozen=True):
     metadata: _ObjectMeta = _ObjectMeta()
     code: int = 0
     message: str = ""

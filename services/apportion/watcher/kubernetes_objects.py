@@ -33,11 +33,11 @@ _PLAIN = ("cpu", "memory", "pods")
 _NO_RESOURCES = Raw(b"{}")
 
 
-class _Kube(Struct, rename="camel"):
+class _Kube(Struct, frozen=True, rename="camel"):
     """A part of an object; what is not named here is not decoded."""
 
 
-class _Meta(_Kube):
+class _Meta(_Kube, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -47,12 +47,12 @@ class _Meta(_Kube):
     annotations: dict[str, str] | None = None
 
 
-class _Container(_Kube):
+class _Container(_Kube, frozen=True):
     resources: Raw = _NO_RESOURCES
     restart_policy: str = ""
 
 
-class _PodSpec(_Kube):
+class _PodSpec(_Kube, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
     containers: list[_Container] = []
@@ -60,45 +60,45 @@ class _PodSpec(_Kube):
     overhead: Raw = _NO_RESOURCES
 
 
-class _PodStatus(_Kube):
+class _PodStatus(_Kube, frozen=True):
     phase: str = ""
     reason: str = ""
 
 
-class _Pod(_Kube):
+class _Pod(_Kube, frozen=True):
     metadata: _Meta
     spec: _PodSpec = _PodSpec()
     status: _PodStatus = _PodStatus()
 
 
-class _Taint(_Kube):
+class _Taint(_Kube, frozen=True):
     key: str
     effect: str
     value: str = ""
 
 
-class _NodeSpec(_Kube):
+class _NodeSpec(_Kube, frozen=True):
     unschedulable: bool = False
     taints: list[_Taint] | None = None
 
 
-class _Condition(_Kube):
+class _Condition(_Kube, frozen=True):
     type: str
     status: str
 
 
-class _NodeStatus(_Kube):
+class _NodeStatus(_Kube, frozen=True):
     allocatable: dict[str, Any] | None = None
     conditions: list[_Condition] | None = None
 
 
-class _Node(_Kube):
+class _Node(_Kube, frozen=True):
     metadata: _Meta
     spec: _NodeSpec = _NodeSpec()
     status: _NodeStatus = _NodeStatus()
 
 
-class _Resources(_Kube):
+class _Resources(_Kube, frozen=True):
     limits: dict[str, Any] | None = None
     requests: dict[str, Any] | None = None
 

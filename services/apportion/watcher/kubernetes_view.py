@@ -238,13 +238,13 @@ class ClusterView:
         self.problems[title] = problem
 
 
-class _Named(msgspec.Struct, rename="camel"):
+class _Named(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     namespace: str = ""
     resource_version: str = ""
 
 
-class _Object(msgspec.Struct):
+class _Object(msgspec.Struct, frozen=True):
     metadata: _Named
 
 

@@ -242,11 +242,11 @@ def _is_about_cluster(data: object) -> bool:
     return isinstance(data, Payload) and subject_of(data).startswith(f"{SUBJECTS}.cluster.")
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class _Object(msgspec.Struct):
+class _Object(msgspec.Struct, frozen=True):
     metadata: _Meta
 
 

@@ -1,0 +1,161 @@
+"""A binding in Kubernetes: one `pods/binding` call, whose annotations go onto the pod with it.
+
+So a pod and what the devices' plugins must know of it change in one write or not at all.
+Invariants: a call that may have been done is looked up before anything is said of it; a pod that is
+bound where it was placed, by this attempt, is bound, however often that is asked.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from apportion.binder.kubernetes_pace import Pace
+from apportion.binder.target import Bound, Failed, Outcome
+from apportion.core.ledger.state import State
+from apportion.core.manifests.placed import ATTEMPT, own_annotations
+from apportion.runtime.clock import Clock
+from apportion.runtime.kube import Answer, KubeApi, KubeRefused, KubeUnavailable
+from apportion_schemas import PodPlaced
+
+TRY_TIMEOUT_S = 6.0
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 2.0
+AGAIN_FIRST_S = 0.2
+AGAIN_MAX_S = 12.0
+"""A pod whose placements come to nothing over and over rests before each next binding."""
+_CREATED = 201
+_NOT_FOUND = 404
+_CONFLICT = 409
+_TOO_MANY = 429
+_SERVER_ERROR = 500
+_PASSING = (401, 403, 404)
+"""What may be mended without us: credentials, rights, a pod of which the watcher will tell."""
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str = ""
+    deletion_timestamp: str | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    spec: _Spec = _Spec()
+
+
+_decode_pod = msgspec.json.Decoder(_Pod).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class _Unclear(NamedTuple):
+    """The request may have been done, and is to be made again."""
+
+    pause_s: float
+
+
+class KubernetesTarget:
+    """A `Target` over one API server."""
+
+    def __init__(self, api: KubeApi, state: State, pace: Pace, clock: Clock) -> None:
+        self._api = api
+        self._state = state
+        self._pace = pace
+        self._clock = clock
+
+    async def bind(self, placed: PodPlaced) -> Outcome:
+        """See `Target`. Goes on until there is an outcome; the caller has the patience."""
+        node = self._state.nodes.get(placed.node)
+        if node is None or node.gone:
+            return Failed(f"node {placed.node} has left the cluster", final=True)
+        if placed.attempt > 1:
+            longest_s = AGAIN_FIRST_S * 2.0 ** min(placed.attempt - 2, 10)
+            await self._clock.pause(min(longest_s, AGAIN_MAX_S))
+        pause_s = PAUSE_FIRST_S
+        while True:
+            outcome = await self._try(placed)
+            if not isinstance(outcome, _Unclear):
+                return outcome
+            await self._clock.pause(max(pause_s, outcome.pause_s))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def _try(self, placed: PodPlaced) -> Outcome | _Unclear:
+        async with self._pace.turn():
+            began_s = self._clock.monotonic()
+            try:
+                answer = await self._api.request(
+                    "POST",
+                    f"{pod_path(placed.namespace, placed.name)}/binding",
+                    body=self._binding(placed),
+                    timeout_s=TRY_TIMEOUT_S,
+                )
+            except KubeUnavailable:
+                self._pace.refused()
+                return _Unclear(0.0)
+            if answer.status == _TOO_MANY or answer.status >= _SERVER_ERROR:
+                self._pace.refused()
+                return _Unclear(answer.retry_after_s)
+            self._pace.answered(self._clock.monotonic() - began_s)
+        if answer.status == _CREATED:
+            return Bound()
+        return await self._refused(placed, answer)
+
+    def _binding(self, placed: PodPlaced) -> bytes:
+        return _encode(
+            {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {
+                    "name": placed.name,
+                    "namespace": placed.namespace,
+                    "uid": placed.pod,
+                    "annotations": self._annotations(placed),
+                },
+                "target": {"apiVersion": "v1", "kind": "Node", "name": placed.node},
+            }
+        )
+
+    def _annotations(self, placed: PodPlaced) -> dict[str, str]:
+        return own_annotations(placed)
+
+    async def _refused(self, placed: PodPlaced, answer: Answer) -> Outcome | _Unclear:
+        refusal = answer.refusal()
+        if answer.status != _CONFLICT:
+            return Failed(str(refusal), final=answer.status not in _PASSING)
+        try:
+            body = await self._api.get(pod_path(placed.namespace, placed.name))
+        except KubeUnavailable:
+            return _Unclear(0.0)
+        except KubeRefused as error:
+            return Failed(str(error), final=False)
+        return _found(placed, _decode_pod(body), refusal)
+
+
+def _found(placed: PodPlaced, pod: _Pod, refusal: KubeRefused) -> Outcome | _Unclear:
+    """What a pod that could not be bound is."""
+    if pod.metadata.uid != placed.pod:
+        return Failed("another pod has its name by now", final=False)
+    if not pod.spec.node_name:
+        if pod.metadata.deletion_timestamp is not None:
+            return Failed("the pod is being deleted", final=False)
+        return _Unclear(0.0)  # it changed while it was being bound
+    if pod.spec.node_name != placed.node:
+        return Failed(f"bound to {pod.spec.node_name} already: {refusal.message}", final=True)
+    attempt = (pod.metadata.annotations or {}).get(ATTEMPT)
+    if attempt != str(placed.attempt):
+        return Failed(
+            f"bound to {placed.node} already, by {f'attempt {attempt}' if attempt else 'another'}",
+            final=True,
+        )
+    return Bound()
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """Where a pod is."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"

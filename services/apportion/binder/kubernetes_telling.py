@@ -1,0 +1,272 @@
+"""Tells people where they look: events of the pod, and its condition PodScheduled.
+
+The fold says what is so; a pod is told when that changed, and only the newest of it. Names and
+contents come from the ledger, so several binders, or one that begins anew, say the same thing once.
+Invariants: telling never holds up a binding; what cannot be told is counted and let go, never
+gathered without limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from hashlib import sha256
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from apportion.binder.kubernetes_target import pod_path
+from apportion.core.explain import lines, words
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion.runtime.clock import Clock
+from apportion.runtime.kube import MERGE_PATCH, KubeApi, KubeUnavailable
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.reader import Reader
+from apportion_schemas import (
+    AllocationFailed,
+    BindFailed,
+    PodBound,
+    PodRefused,
+    PodRejected,
+)
+
+UNTOLD_MAX = 10_000
+TELLERS = 2
+TRIES = 5
+PAUSE_S = 0.5
+MESSAGE_MAX = 1000
+"""Of 1,024 bytes that the API server takes."""
+NAME_MAX = 253 - 1 - 16
+COMPONENT = "apportion"
+_BUSY = 429
+_SERVER_ERROR = 500
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+
+class Tale(Struct, frozen=True, kw_only=True):
+    """One thing to tell of a pod; `unschedulable` also makes it the pod's condition.
+
+    `revision` tells one telling from the next; it is part of the event's name.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    revision: int = 0
+    unschedulable: bool = False
+
+
+class Telling:
+    """What is to be told, and the loop that does; bad news goes first."""
+
+    def __init__(self, api: KubeApi, state: State, clock: Clock, metrics: Metrics) -> None:
+        self._api = api
+        self._state = state
+        self._clock = clock
+        self._bad: dict[str, Tale] = {}
+        self._good: dict[str, Tale] = {}
+        self._news = asyncio.Event()
+        self._since = 0
+        self._live = False
+        self._told = metrics.counter(
+            "apportion_told_total", "Events of pods: told, known already, dropped.", ("outcome",)
+        )
+        metrics.gauge("apportion_untold", "What is to be told to people yet.").set_function(
+            lambda: len(self._bad) + len(self._good)
+        )
+
+    # -------------------------------------------------------------- what there is to tell
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed; give this to the reader."""
+        if not self._live or change.refused:
+            return
+        data = change.data
+        if isinstance(data, PodRejected):
+            self._note(_rejected(data))
+        elif change.pod is not None:
+            self._note(_of(change.pod, data, self._state.revision))
+
+    def _begin(self) -> None:
+        """From here on changes are told; of what was before, only what still troubles a pod."""
+        self._live = True
+        for rejected in self._state.rejected.values():
+            self._note(_rejected(rejected))
+        for pod in self._state.pods.values():
+            if pod.phase is Phase.PENDING and pod.refusal is not None:
+                self._note(_of(pod, pod.refusal, pod.refused_revision))
+
+    def _note(self, tale: Tale | None) -> None:
+        if tale is None:
+            return
+        waiting = self._bad if tale.kind == "Warning" else self._good
+        waiting.pop(tale.uid, None)
+        waiting[tale.uid] = tale
+        if len(waiting) > UNTOLD_MAX:
+            del waiting[next(iter(waiting))]
+            self._told.labels("dropped").inc()
+        self._news.set()
+
+    # -------------------------------------------------------------- telling
+
+    async def run(self, reader: Reader[Change]) -> None:
+        """Tell until cancelled."""
+        await reader.caught_up()
+        self._begin()
+        async with asyncio.TaskGroup() as tellers:
+            for number in range(TELLERS):
+                tellers.create_task(self._tell_all(), name=f"tell {number}")
+
+    async def _tell_all(self) -> None:
+        while True:
+            for waiting in (self._bad, self._good):
+                if waiting:
+                    await self._tell(waiting.pop(next(iter(waiting))))
+                    break
+            else:
+                self._news.clear()
+                await self._news.wait()
+
+    async def _tell(self, tale: Tale) -> None:
+        if tale.unschedulable and not self._still_waits(tale.uid):
+            return
+        requests = [("POST", f"/api/v1/namespaces/{tale.namespace}/events", self._event(tale))]
+        if tale.unschedulable:
+            path = f"{pod_path(tale.namespace, tale.name)}/status"
+            requests.append(("PATCH", path, self._condition(tale)))
+        for method, path, body in requests:
+            await self._send(method, path, body)
+
+    async def _send(self, method: str, path: str, body: bytes) -> None:
+        for _ in range(TRIES):
+            try:
+                answer = await self._api.request(
+                    method, path, body=body, content_type=_form(method)
+                )
+            except KubeUnavailable:
+                await self._clock.pause(PAUSE_S)
+                continue
+            if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
+                await self._clock.pause(max(PAUSE_S, answer.retry_after_s))
+                continue
+            # Refused: an event that is there, a pod or namespace that is gone. Nobody waits for it.
+            if not answer.ok:
+                _log.debug("not told: %s", answer.refusal())
+            self._told.labels("told" if answer.ok else "known already").inc()
+            return
+        self._told.labels("dropped").inc()
+
+    def _still_waits(self, uid: str) -> bool:
+        pod = self._state.pods.get(uid)
+        if pod is None:
+            return uid in self._state.rejected
+        return pod.phase is Phase.PENDING
+
+    def _event(self, tale: Tale) -> bytes:
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        same = sha256(f"{tale.uid}/{tale.reason}/{tale.revision}/{tale.message}".encode())
+        return _encode(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {
+                    "name": f"{tale.name[:NAME_MAX]}.{same.hexdigest()[:16]}",
+                    "namespace": tale.namespace,
+                },
+                "involvedObject": {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "namespace": tale.namespace,
+                    "name": tale.name,
+                    "uid": tale.uid,
+                },
+                "type": tale.kind,
+                "reason": tale.reason,
+                "message": tale.message,
+                "source": {"component": COMPONENT},
+                "reportingComponent": COMPONENT,
+                "firstTimestamp": now,
+                "lastTimestamp": now,
+                "count": 1,
+            }
+        )
+
+    def _condition(self, tale: Tale) -> bytes:
+        """A strategic patch, which leaves the pod's other conditions alone."""
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": tale.message,
+        }
+        pod = self._state.pods.get(tale.uid)
+        if pod is not None:
+            condition["lastTransitionTime"] = f"{pod.submitted_time[:19]}Z"
+        return _encode({"metadata": {"uid": tale.uid}, "status": {"conditions": [condition]}})
+
+
+def _form(method: str) -> str:
+    return MERGE_PATCH if method == "PATCH" else "application/json"
+
+
+def _rejected(data: PodRejected) -> Tale:
+    return Tale(
+        uid=data.uid,
+        namespace=data.namespace,
+        name=data.name,
+        kind="Warning",
+        reason="Rejected",
+        message=_cut(lines.rejection_words(data)),
+        unschedulable=True,
+    )
+
+
+def _of(pod: PodState, data: object, revision: int) -> Tale | None:
+    """What an event of the ledger says to the owner of a pod, if anything."""
+    match data:
+        case PodRefused():
+            tale = _tale(pod, "FailedScheduling", words.refusal(data), revision)
+            return msgspec.structs.replace(tale, unschedulable=True)
+        case BindFailed():
+            return _tale(pod, "FailedBinding", f"{data.node}: {data.message}", revision)
+        case AllocationFailed():
+            return _tale(pod, "FailedAllocation", f"{data.node}: {data.message}", revision)
+        case PodBound() if pod.placement is not None:
+            held = lines.listed([lines.share_words(share) for share in pod.placement.shares])
+            message = f"bound to {data.node}: {held or 'no device'}"
+            return _tale(pod, "Scheduled", message, revision, kind="Normal")
+    return None
+
+
+def _tale(
+    pod: PodState,
+    reason: str,
+    message: str,
+    revision: int,
+    *,
+    kind: Literal["Normal", "Warning"] = "Warning",
+) -> Tale:
+    about = pod.submitted
+    return Tale(
+        uid=about.uid,
+        namespace=about.namespace,
+        name=about.name,
+        kind=kind,
+        reason=reason,
+        message=_cut(message),
+        revision=revision,
+    )
+
+
+def _cut(message: str) -> str:
+    encoded = message.encode()
+    if len(encoded) <= MESSAGE_MAX:
+        return message
+    return encoded[: MESSAGE_MAX - 3].decode(errors="ignore") + "…"

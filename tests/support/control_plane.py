@@ -1,0 +1,233 @@
+"""A real Kubernetes API server for a test run: etcd and kube-apiserver on free ports of this host.
+
+There is no kubelet and no controller: a test makes nodes and says what becomes of pods. Everybody
+but the person who sets up is a service account with the project's own RBAC. Invariant: nothing is
+left running, whatever a test does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from ssl import create_default_context
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "tests" / "support" / "control_plane_build.sh"
+CRDS = ROOT / "tests" / "support" / "volcano_crds"
+RBAC = ROOT / "deploy" / "kubernetes" / "rbac"
+REQUIRED = "APPORTION_REQUIRE_KUBERNETES"
+NAMESPACE = "apportion"
+START_TIMEOUT_S = 60.0
+ADMIN_TOKEN = "test-admin"
+
+
+def find_binaries() -> Path:
+    """The folder with etcd and kube-apiserver; skips the test, or fails it where they are due."""
+    found = subprocess.run([BUILD, "--find"], capture_output=True, text=True, check=False)
+    if found.returncode == 0:
+        return Path(found.stdout.strip())
+    reason = found.stderr.strip().splitlines()[-1]
+    if os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"{REQUIRED}=1 and {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ControlPlane:
+    """etcd and kube-apiserver over one folder."""
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        self._binaries = binaries
+        self._folder = folder
+        self._etcd: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._ports = [free_port() for _ in range(3)]
+        self.url = f"https://127.0.0.1:{self._ports[2]}"
+        self.kubeconfig = folder / "admin.kubeconfig"
+
+    # -------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Start both, and install the CRDs and the project's RBAC."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        key = self._folder / "accounts.key"
+        openssl = ["openssl", "genpkey", "-algorithm", "RSA", "-out", str(key)]
+        subprocess.run(openssl, check=True, capture_output=True)
+        tokens = self._folder / "tokens.csv"
+        tokens.write_text(f'{ADMIN_TOKEN},admin,admin,"system:masters"\n')
+        self.start_etcd()
+        self.start_server()
+        self._write_kubeconfig(self.kubeconfig, ADMIN_TOKEN)
+        self.kubectl("apply", "-f", str(CRDS))
+        self.kubectl("apply", "-k", str(RBAC))
+
+    def start_etcd(self) -> None:
+        """Start etcd on its folder."""
+        client, peer = (f"http://127.0.0.1:{port}" for port in self._ports[:2])
+        self._etcd = self._spawn(
+            "etcd",
+            f"--data-dir={self._folder / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+        )
+
+    def start_server(self) -> None:
+        """Start the API server and wait until it serves."""
+        key = self._folder / "accounts.key"
+        self._server = self._spawn(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._ports[0]}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",
+            f"--secure-port={self._ports[2]}",
+            f"--cert-dir={self._folder / 'certificates'}",
+            f"--token-auth-file={self._folder / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            f"--service-account-issuer={self.url}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+        )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._serves():
+            if self._server.poll() is not None or time.monotonic() > deadline:
+                log = (self._folder / "kube-apiserver.log").read_text()[-3000:]
+                raise AssertionError(f"kube-apiserver does not serve:\n{log}")
+            time.sleep(0.1)
+
+    def kill_server(self) -> None:
+        """SIGKILL the API server."""
+        assert self._server is not None
+        self._server.kill()
+        self._server.wait()
+
+    def stop(self) -> None:
+        """End both."""
+        for process in (self._server, self._etcd):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [self._binaries / name, *arguments], stdout=log, stderr=log, cwd=self._folder
+            )
+
+    def _serves(self) -> bool:
+        certificate = self._folder / "certificates" / "apiserver.crt"
+        if not certificate.exists():
+            return False
+        request = urllib.request.Request(  # noqa: S310 - our own address
+            f"{self.url}/readyz", headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}
+        )
+        try:
+            context = create_default_context(cafile=str(certificate))
+            with urllib.request.urlopen(request, timeout=2, context=context) as answer:  # noqa: S310
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    # -------------------------------------------------------------- people and accounts
+
+    def kubeconfig_of(self, account: str) -> Path:
+        """A kubeconfig of one of the project's service accounts, with a token of its own."""
+        path = self._folder / f"{account}.kubeconfig"
+        if not path.exists():
+            request = {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"expirationSeconds": 7200},
+            }
+            answer = self.kubectl(
+                "create",
+                "--raw",
+                f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token",
+                "-f",
+                "-",
+                stdin=json.dumps(request),
+            )
+            self._write_kubeconfig(path, json.loads(answer)["status"]["token"])
+        return path
+
+    def _write_kubeconfig(self, path: Path, token: str) -> None:
+        certificate = self._folder / "certificates" / "apiserver.crt"
+        cluster = {"server": self.url, "certificate-authority": str(certificate)}
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "clusters": [{"name": "test", "cluster": cluster}],
+                    "users": [{"name": "test", "user": {"token": token}}],
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+                    "current-context": "test",
+                }
+            )
+        )
+
+    # -------------------------------------------------------------- kubectl
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, ok: bool = True) -> str:
+        """What kubectl prints, as admin; what it complains of where it is not to succeed."""
+        binary = self._binaries / "kubectl"
+        done = subprocess.run(
+            [
+                str(binary) if binary.exists() else "kubectl",
+                f"--kubeconfig={self.kubeconfig}",
+                *arguments,
+            ],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=os.environ | {"HOME": str(self._folder)},
+        )
+        assert (done.returncode == 0) is ok, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout if ok else done.stderr
+
+    async def user(self, *arguments: str, stdin: str | None = None, ok: bool = True) -> str:
+        """`kubectl` beside a running event loop."""
+        return await asyncio.to_thread(self.kubectl, *arguments, stdin=stdin, ok=ok)
+
+    async def apply(self, *documents: dict[str, Any], namespace: str = "default") -> None:
+        """`kubectl apply` of these documents."""
+        listed = {"apiVersion": "v1", "kind": "List", "items": documents}
+        await self.user("apply", "-n", namespace, "-f", "-", stdin=json.dumps(listed))
+
+    async def get(self, kind: str, name: str = "", *, namespace: str = "default") -> Any:
+        """`kubectl get -o json` of one object, or of all of a kind."""
+        named = [name] if name else []
+        return json.loads(await self.user("get", kind, *named, "-n", namespace, "-o", "json"))
+
+    async def remove_everything(self) -> None:
+        """Delete all that tests leave behind, and wait for it."""
+        for kinds in ("jobs.batch.volcano.sh,podgroups,pods", "queues,nodes"):
+            scope = ["-A"] if "pods" in kinds else []
+            await self.user(
+                "delete", kinds, "--all", *scope, "--grace-period=0", "--force", "--wait=true"
+            )

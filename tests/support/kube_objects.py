@@ -1,0 +1,49 @@
+"""Builders of Kubernetes objects, so that a test shows only what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def kube_node(name: str = "n1", **fields: Any) -> dict[str, Any]:
+    """A Node, ready and roomy; `allocatable`, `labels`, `taints`, `ready` may be told."""
+    allocatable = {"cpu": "64", "memory": "256Gi", "pods": "110"} | fields.get("allocatable", {})
+    ready = "True" if fields.get("ready", True) else "False"
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": fields.get("labels", {})},
+        "spec": {"taints": fields.get("taints", [])},
+        "status": {
+            "allocatable": allocatable,
+            "capacity": allocatable,
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": ready,
+                    "reason": "Test",
+                    "message": "as told",
+                    "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ],
+        },
+    }
+
+
+def kube_pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    """A Pod of one container; `annotations`, `labels` are its own, the rest is of its spec."""
+    metadata = {key: fields.pop(key) for key in ("annotations", "labels") if key in fields}
+    container = {"name": "main", "image": "app", "resources": {"limits": limits or {}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **metadata},
+        "spec": {"schedulerName": "apportion", "containers": [container], **fields},
+    }
+
+
+def share(memory_mib: int = 1000, cores: int = 0) -> dict[str, str]:
+    """Limits that ask for a share of one GPU in HAMi's words."""
+    cored = {"nvidia.com/gpucores": str(cores)} if cores else {}
+    return {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib), **cored}

@@ -1,0 +1,84 @@
+"""A whole system for a test: a real API server, a real ledger, and the services between them.
+
+Each service is the account that the project's manifests give it. Invariant: a test leaves neither
+processes nor objects behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.control_plane import ControlPlane
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+SETTLE_S = 30.0
+
+
+class KubeWorld:
+    """What a test has in hand. `plane` is the cluster, `facts` the ledger."""
+
+    def __init__(self, plane: ControlPlane, bus: Bus, facts: Facts, stack: AsyncExitStack) -> None:
+        self.plane = plane
+        self.bus = bus
+        self.facts = facts
+        self._stack = stack
+
+    def service(self, verb: str, *options: str) -> ServiceProcess:
+        """A service that is not started yet; watcher and binder know the cluster."""
+        kube = ()
+        if verb in {"watcher", "binder"}:
+            kube = ("--kubeconfig", str(self.plane.kubeconfig_of(verb)))
+        return ServiceProcess(verb, self.bus.server.url_for(verb), *kube, *options)
+
+    async def start(self, verb: str, *options: str) -> ServiceProcess:
+        """A service, ready, until the test ends."""
+        process = await self._stack.enter_async_context(self.service(verb, *options))
+        await process.ready()
+        return process
+
+    async def agents(self, *fleet: tuple[str, str]) -> None:
+        """Simulated devices on nodes, as in `("n1", "2xA100-80GB")`."""
+        for node, devices in fleet:
+            await self.start("agent", "--simulate", devices, "--node", node)
+
+    async def pod(self, name: str, *, namespace: str = "default") -> Any:
+        """A pod as the API server has it."""
+        return await self.plane.get("pod", name, namespace=namespace)
+
+    async def bound(self, name: str, *, namespace: str = "default") -> Any:
+        """Wait until the pod is bound, and return it."""
+
+        async def found() -> Any:
+            pod = await self.pod(name, namespace=namespace)
+            return pod if pod["spec"].get("nodeName") else None
+
+        return await until(found, f"pod {name} to be bound", timeout_s=SETTLE_S, interval_s=0.2)
+
+    async def described(self, name: str, *words: str, namespace: str = "default") -> str:
+        """Wait until `kubectl describe pod` shows all of these words, and return what it shows."""
+
+        async def shown() -> str:
+            text = await self.plane.user("describe", "pod", name, "-n", namespace)
+            return text if all(word in text for word in words) else ""
+
+        what = f"describe pod {name} to show {words}"
+        return await until(shown, what, timeout_s=SETTLE_S, interval_s=0.3)
+
+
+@asynccontextmanager
+async def running_world(plane: ControlPlane, folder: Path) -> AsyncIterator[KubeWorld]:
+    """A world with an empty ledger and an empty cluster."""
+    async with running_bus(folder / "nats") as bus, AsyncExitStack() as stack:
+        facts = Facts(bus)
+        await facts.open()
+        try:
+            yield KubeWorld(plane, bus, facts, stack)
+        finally:
+            await stack.aclose()
+            await plane.remove_everything()
