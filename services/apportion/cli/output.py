@@ -44,13 +44,15 @@ def print_json(body: object, *, line: bool = False) -> None:
     sys.stdout.flush()
 
 
-def table(*columns: str, title: str = "", right: Iterable[str] = ()) -> Table:
-    """An empty table in the one style of all verbs."""
-    made = Table(
-        box=None, pad_edge=False, title=title or None, title_justify="left", header_style="bold"
-    )
+def table(*columns: str, right: Iterable[str] = (), wraps: Iterable[str] = ()) -> Table:
+    """An empty table in the one style of all verbs; only the columns in `wraps` may give way."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(column, justify="right" if column in set(right) else "left")
+        made.add_column(
+            column,
+            justify="right" if column in set(right) else "left",
+            no_wrap=column not in set(wraps),
+        )
     return made
 
 

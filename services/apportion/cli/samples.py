@@ -20,7 +20,7 @@ from apportion.cli.tables import shown_phase
 from apportion.cli.writing import open_ledger
 from apportion.core.explain import words
 from apportion.core.explain.answers import PodAnswer, PodDetail, Why
-from apportion.core.explain.lines import listed, share_words
+from apportion.core.explain.lines import shares_words
 from apportion.runtime.manifest_files import Problem
 
 DECIDE_TIMEOUT_S = 30.0
@@ -91,11 +91,11 @@ def _outcomes(
 
 def show(out: Console, samples: Samples) -> None:
     """A row for each sample, and a line for each that could not be read."""
-    made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT")
+    made = table("POD", "PHASE", "NODE", "HOLDS, OR WHY NOT", wraps=("HOLDS, OR WHY NOT",))
     for pod in samples.pods:
         why = samples.whys.get(pod.uid)
         if pod.shares:
-            text = listed([share_words(share) for share in pod.shares])
+            text = shares_words(pod.shares)
         elif why is not None and why.refused is not None:
             text = "; ".join(
                 f"{cause.words} ({words.nodes(cause.nodes)})" for cause in why.refused.causes

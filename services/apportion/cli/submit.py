@@ -23,7 +23,7 @@ from apportion.cli.submitting import Submitted, Wish, append, look_up
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain import words
 from apportion.core.explain.answers import PodAnswer
-from apportion.core.explain.lines import listed, share_words
+from apportion.core.explain.lines import shares_words
 from apportion.runtime.manifest_files import Problem
 
 NAMED_MAX = 40
@@ -112,8 +112,7 @@ def _note_decisions(report: Report, awaited: Awaited) -> None:
     for uid, said in awaited.decided.items():
         name = awaited.pods[uid].full_name
         if said.placed is not None:
-            shares = listed([share_words(share) for share in said.placed.shares])
-            report.placed[name] = f"{said.placed.node}: {shares or 'no device'}"
+            report.placed[name] = f"{said.placed.node}: {shares_words(said.placed.shares)}"
         elif said.refused is not None:
             report.refused[name] = words.refusal(said.refused)
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
@@ -137,7 +136,7 @@ def _tell_problems(problems: list[Problem]) -> None:
 
 def _tell(report: Report, *, waited: bool) -> None:
     out = console()
-    made = table("POD", "OUTCOME")
+    made = table("POD", "OUTCOME", wraps=("OUTCOME",))
     if waited:
         for name, text in report.placed.items():
             made.add_row(plain(name), plain(text))

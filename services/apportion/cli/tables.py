@@ -16,7 +16,8 @@ from apportion.core.explain.answers import (
     PlacementAnswer,
     PodAnswer,
 )
-from apportion.core.explain.lines import ask_words, listed, share_words
+from apportion.core.explain.lines import ask_words, listed, shares_words
+from apportion.core.explain.words import device_words
 
 
 def shown_phase(pod: PodAnswer) -> str:
@@ -26,10 +27,11 @@ def shown_phase(pod: PodAnswer) -> str:
 
 def pods(items: Iterable[PodAnswer]) -> Table:
     """One row for each pod: where it is and what it holds, or what it waits for."""
-    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "HOLDS OR WANTS", "REVISION")
+    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "HOLDS OR WANTS",
+                 right=("REVISION",), wraps=("HOLDS OR WANTS",))  # fmt: skip
     for pod in items:
         if pod.shares:
-            held = listed([share_words(share) for share in pod.shares])
+            held = shares_words(pod.shares)
         elif pod.reasons:
             code, count = words.ranked(pod.reasons)[0]
             held = f"{words.phrase(code)} ({words.nodes(count)})"
@@ -41,7 +43,7 @@ def pods(items: Iterable[PodAnswer]) -> Table:
         )  # fmt: skip
         made.add_row(
             plain(pod.namespace), plain(pod.name), phase(shown_phase(pod)), plain(pod.node),
-            plain(held), str(newest),
+            str(newest), plain(held),
         )  # fmt: skip
     return made
 
@@ -49,12 +51,12 @@ def pods(items: Iterable[PodAnswer]) -> Table:
 def placements(items: Iterable[PlacementAnswer]) -> Table:
     """One row for each placement."""
     made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "SCORE", "SHARES",
-                 right=("REVISION", "SCORE"))  # fmt: skip
+                 right=("REVISION", "SCORE"), wraps=("SHARES",))  # fmt: skip
     for placed in items:
         made.add_row(
             str(placed.placed_revision), plain(placed.namespace), plain(placed.name),
             plain(placed.node), phase(placed.phase), f"{placed.score.total:.1f}",
-            plain(listed([share_words(share) for share in placed.shares]) or "no device"),
+            plain(shares_words(placed.shares)),
         )  # fmt: skip
     return made
 
@@ -62,7 +64,7 @@ def placements(items: Iterable[PlacementAnswer]) -> Table:
 def nodes(items: Iterable[NodeAnswer]) -> Table:
     """One row for each node."""
     made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY",
-                 right=("DEVICES", "PODS", "CPU", "MEMORY"))  # fmt: skip
+                 right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS"))  # fmt: skip
     for node in items:
         made.add_row(
             plain(node.node), node_state(node), f"{node.devices_open}/{node.devices}",
@@ -86,11 +88,20 @@ def devices(items: Iterable[DeviceAnswer]) -> Table:
     """One row for each device."""
     amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
     made = table(
-        "NODE", "#", "DEVICE", "MODEL", "MODE", *amounts, "STATE", "PODS", right=("#", *amounts)
+        "NODE",
+        "#",
+        "DEVICE",
+        "MODEL",
+        "MODE",
+        *amounts,
+        "STATE",
+        "PODS",
+        right=("#", *amounts),
+        wraps=("MODEL", "STATE", "PODS"),
     )
     for device in items:
         made.add_row(
-            plain(device.node), str(device.index), plain(device.device), plain(device.model),
+            plain(device.node), str(device.index), plain(device_words(device.device)), plain(device.model),
             device.mode, f"{device.memory_free_mib:,}/{device.memory_mib:,} MiB",
             f"{device.cores_free}/{device.cores}", f"{device.slots_free}/{device.slots}",
             device_state(device), plain(holders(device)),
@@ -117,7 +128,8 @@ def holders(device: DeviceAnswer) -> str:
 
 def gangs(items: Iterable[GangAnswer]) -> Table:
     """One row for each gang."""
-    made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"))
+    made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
+                 wraps=("PHASES",))  # fmt: skip
     for gang in items:
         phases = ", ".join(f"{count} {name}" for name, count in gang.phases.items())
         needs = str(gang.min_available) if gang.declared else "not declared"

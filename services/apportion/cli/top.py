@@ -14,10 +14,10 @@ from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import Unreachable
 from apportion.cli.get import Listed
 from apportion.cli.output import PHASE_STYLES, console, plain, print_json, table
-from apportion.cli.tables import device_state, holders
-from apportion.core.explain.answers import DeviceAnswer, RevisionAnswer, SummaryAnswer
+from apportion.cli.tables import device_state
+from apportion.core.explain.answers import DeviceAnswer, Holder, RevisionAnswer, SummaryAnswer
 
-BAR_CELLS = 10
+BAR_CELLS = 8
 FULL, NEARLY = 0.999, 0.75
 HEADER_LINES = 4
 
@@ -95,8 +95,8 @@ def _headline(summary: SummaryAnswer) -> Text:
 
 
 def _devices(devices: list[DeviceAnswer]) -> Table:
-    made = table("NODE", "#", "MODEL", "MODE", "MEMORY", "CORES", "SLOTS", "STATE", "PODS",
-                 right=("#", "SLOTS"))  # fmt: skip
+    made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS", "STATE", "PODS",
+                 right=("#", "SLOTS"), wraps=("PODS",))  # fmt: skip
     node = ""
     for device in devices:
         memory_used = device.memory_mib - device.memory_free_mib
@@ -104,18 +104,30 @@ def _devices(devices: list[DeviceAnswer]) -> Table:
         made.add_row(
             plain(device.node if device.node != node else ""),
             str(device.index),
-            plain(device.model),
+            plain(device.model.removeprefix("NVIDIA ")),
             device.mode,
             bar(memory_used, device.memory_mib).append(
-                f" {memory_used / 1024:.0f}/{device.memory_mib / 1024:.0f} GiB"
+                f" {memory_used / 1024:.0f}/{device.memory_mib / 1024:.0f}"
             ),
-            bar(cores_used, device.cores).append(f" {cores_used}/{device.cores}"),
+            bar(cores_used, device.cores).append(f" {cores_used}"),
             f"{device.slots - device.slots_free}/{device.slots}",
             device_state(device),
-            plain(holders(device)),
+            _cut(" ".join(dict.fromkeys(map(_short_name, device.holders)))),
         )
         node = device.node
     return made
+
+
+def _cut(text: str) -> Text:
+    """Text of one line, cut where the screen ends."""
+    cut = plain(text)
+    cut.no_wrap, cut.overflow = True, "ellipsis"
+    return cut
+
+
+def _short_name(holder: Holder) -> str:
+    """The pod, with its namespace unless that is `default`."""
+    return holder.pod if holder.namespace == "default" else f"{holder.namespace}/{holder.pod}"
 
 
 def bar(used: int, total: int) -> Text:

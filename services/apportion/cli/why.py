@@ -48,7 +48,7 @@ def command(
 
 
 def _placed(out: Console, placed: WhyPlaced) -> None:
-    held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",))
+    held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"))
     for share in placed.shares:
         held.add_row(
             plain(share.share.container), plain(share_words(share.share)),
@@ -67,14 +67,15 @@ def _placed(out: Console, placed: WhyPlaced) -> None:
 
 
 def _refused(out: Console, refused: WhyRefused) -> None:
-    causes = table("NODES", "CAUSE", "WHAT WOULD UNBLOCK IT", right=("NODES",))
+    causes = table("NODES", "CAUSE", "WHAT WOULD UNBLOCK IT", right=("NODES",),
+                   wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"))  # fmt: skip
     for cause in refused.causes:
         causes.add_row(str(cause.nodes), plain(cause.words), plain(cause.unblocked_by))
     out.print(causes)
     if not refused.nearest:
         return
     misses = table("NEAREST", "DEVICE", "CAUSE", "NEEDED", "AVAILABLE", "MISSING",
-                   right=("NEEDED", "AVAILABLE", "MISSING"))  # fmt: skip
+                   right=("NEEDED", "AVAILABLE", "MISSING"), wraps=("CAUSE",))  # fmt: skip
     for miss in refused.nearest:
         misses.add_row(
             plain(miss.node), plain(device_words(miss.device)), plain(miss.words),

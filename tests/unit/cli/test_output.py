@@ -36,7 +36,7 @@ def test_text_from_outside_is_shown_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("used", "total", "cells"),
-    [(0, 100, 0), (1, 100, 1), (50, 100, 5), (99, 100, 9), (100, 100, 10), (0, 0, 0), (7, 5, 10)],
+    [(0, 100, 0), (1, 100, 1), (50, 100, 4), (99, 100, 7), (100, 100, 8), (0, 0, 0), (7, 5, 8)],
 )
 def test_bar(used: int, total: int, cells: int) -> None:
     """A little is not nothing, nearly all is not all, and too much does not overflow."""

@@ -3,7 +3,14 @@
 import msgspec
 import pytest
 
-from apportion.core.explain.lines import NAMES_MAX, Teller, ask_words, listed, share_words
+from apportion.core.explain.lines import (
+    NAMES_MAX,
+    Teller,
+    ask_words,
+    listed,
+    share_words,
+    shares_words,
+)
 from apportion_schemas import CATALOGUE, PodBound, PodGone
 from apportion_schemas.catalogue import EventType
 from tests.support.pods import ask, cards, instance, placed, pod, share
@@ -75,6 +82,15 @@ def test_memory_of_names_is_bounded() -> None:
 def test_shares_in_words(held: object, said: str) -> None:
     """Amounts for a slice, the piece for a card that is cut in pieces."""
     assert share_words(held) == said  # type: ignore[arg-type]
+
+
+def test_equal_shares_are_said_once() -> None:
+    """Two whole cards are one thing twice; a pod without a device says so."""
+    whole = [share(f"g{number}", 81_920, 100) for number in range(2)]
+    assert shares_words(whole) == "g0+g1 81,920 MiB 100 %"
+    assert shares_words([*whole, share("g0", 5, 0)]) == "g0+g1 81,920 MiB 100 %, g0 5 MiB"
+    assert shares_words([share(f"g{n}", 1, 0) for n in range(6)]) == "g0+g1+g2+g3 and 2 more: 1 MiB"
+    assert shares_words([]) == "no device"
 
 
 def test_asks_in_words() -> None:

@@ -3,7 +3,7 @@
 Invariant: every event of the catalogue has a line (a test walks over all of them).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from apportion.core.explain import words
@@ -12,6 +12,7 @@ from apportion_schemas import (
     AllocationFailed,
     Ask,
     BindFailed,
+    ConfigurationChanged,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
@@ -70,12 +71,29 @@ class Teller:
 
 def share_words(share: Share) -> str:
     """What a container holds, as in `GPU-1a2b3c4d 3,000 MiB 50 %` or `GPU-1a2b3c4d 1g.5gb@0`."""
-    device = device_words(share.device)
+    return f"{device_words(share.device)} {_piece(share)}"
+
+
+def shares_words(shares: Iterable[Share]) -> str:
+    """What a pod holds; equal shares of several devices are said once: `GPU-1+GPU-2 16 MiB`."""
+    devices: dict[str, list[str]] = {}
+    for share in shares:
+        devices.setdefault(_piece(share), []).append(device_words(share.device))
+    held = [f"{_joined(names)} {piece}" for piece, names in devices.items()]
+    return listed(held) or "no device"
+
+
+def _piece(share: Share) -> str:
     if share.instance is not None:
-        return f"{device} {share.instance.profile}@{share.instance.start}"
+        return f"{share.instance.profile}@{share.instance.start}"
     if share.template:
-        return f"{device} {share.template}"
-    return f"{device} {share.memory_mib:,} MiB" + (f" {share.cores} %" if share.cores else "")
+        return share.template
+    return f"{share.memory_mib:,} MiB" + (f" {share.cores} %" if share.cores else "")
+
+
+def _joined(names: list[str]) -> str:
+    more = len(names) - LISTED
+    return "+".join(names[:LISTED]) + (f" and {more} more:" if more > 0 else "")
 
 
 def ask_words(ask: Ask) -> str:
@@ -110,8 +128,7 @@ def _submitted(data: PodSubmitted, name: str) -> str:
 
 
 def _placed(data: PodPlaced, name: str) -> str:
-    shares = listed([share_words(share) for share in data.shares]) or "no device"
-    return f"{name} placed on {data.node}: {shares}"
+    return f"{name} placed on {data.node}: {shares_words(data.shares)}"
 
 
 def _reported(data: NodeReported) -> str:
@@ -170,5 +187,6 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
         f"policy changed by {e.by}: nodes {e.node_policy}, devices {e.device_policy}"
         f"{_because(e.reason)}"
     ),
+    ConfigurationChanged: lambda e, _: f"configuration changed by {e.by}{_because(e.reason)}",
     PricesLearnt: lambda e, _: f"prices learnt from {e.pods} pods of {len(e.shapes)} sorts",
 }
