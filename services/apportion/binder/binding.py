@@ -126,11 +126,12 @@ class Binding:
             LedgerError: the delivery is not acknowledged and comes again.
         """
         placed = self._live(delivery)
-        if placed is None:
+        outcome = await self._bind(placed) if placed is not None else None
+        if placed is None or outcome is None or self._live(delivery) is None:
+            # Settled already, perhaps while we called: by another binder, or by the pod's end.
             self._outcomes.labels("passed over").inc()
             await delivery.ack()
             return
-        outcome = await self._bind(placed)
         if isinstance(outcome, Bound):
             await self._record_bound(placed, delivery)
         else:
