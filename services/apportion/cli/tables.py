@@ -102,7 +102,8 @@ def devices(items: Iterable[DeviceAnswer]) -> Table:
     for device in items:
         made.add_row(
             plain(device.node), str(device.index), plain(device_words(device.device)),
-            plain(device.model), device.mode, f"{device.memory_free_mib:,}/{device.memory_mib:,} MiB",
+            plain(device.model), device.mode,
+            f"{device.memory_free_mib:,}/{device.memory_mib:,} MiB",
             f"{device.cores_free}/{device.cores}", f"{device.slots_free}/{device.slots}",
             device_state(device), plain(holders(device)),
         )  # fmt: skip
