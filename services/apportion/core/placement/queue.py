@@ -155,9 +155,9 @@ class PendingQueue:
         if line is None:
             line = self._lines[key] = Line(key, gang)
         line.add(self._state, turn_of(pod))
-        if gang:
-            line.reasons = None  # one more member may complete the gang
-        if line.parked:
+        if line.parked and gang:
+            self.wake(line)  # one more member may complete the gang, whose turn is its head's
+        elif line.parked:
             self._untold[key] = None
         else:
             heappush(self._order, (turn_of(pod), key))
