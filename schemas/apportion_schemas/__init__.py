@@ -18,6 +18,7 @@ from apportion_schemas.cluster import (
     QueueObserved,
     Taint,
 )
+from apportion_schemas.configuration import Configuration, ConfigurationChanged
 from apportion_schemas.envelope import (
     Event,
     EventError,
@@ -66,6 +67,8 @@ __all__ = [
     "AllocationFailed",
     "Ask",
     "BindFailed",
+    "Configuration",
+    "ConfigurationChanged",
     "Device",
     "DeviceConstraints",
     "DeviceCordoned",

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 from apportion_schemas.allocation import AllocationFailed, SharesAllocated
 from apportion_schemas.binding import BindFailed, PodBound
 from apportion_schemas.cluster import NodeGone, NodeObserved, PodGroupObserved, QueueObserved
+from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
 from apportion_schemas.operations import (
     DeviceCordoned,
@@ -172,6 +173,14 @@ CATALOGUE: tuple[EventType, ...] = (
         "operator",
         "scheduler",
         "how nodes and devices are preferred from now on",
+    ),
+    EventType(
+        ConfigurationChanged,
+        "operator",
+        lambda _: "configuration",
+        "operator",
+        "all",
+        "resource names, defaults, how devices are offered and cut, from now on",
     ),
 )
 

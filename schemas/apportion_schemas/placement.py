@@ -55,11 +55,17 @@ class RefusalCode(StrEnum):
 
 
 class MigInstance(Payload, frozen=True):
-    """A MIG instance: the profile's name and the memory slices that it covers."""
+    """A MIG instance: the profile's name and the memory slices that it covers.
+
+    Where a person has said into which groups of instances cards of this model may be cut, `group`
+    is the one that the card follows as long as it is cut, and `position` the instance's in it.
+    """
 
     profile: Name
     start: Annotated[int, Meta(ge=0, lt=32)]
     size: Annotated[int, Meta(ge=1, le=32)]
+    group: Annotated[str, Meta(max_length=32)] = ""
+    position: Annotated[int, Meta(ge=0, lt=256)] = 0
 
 
 class Share(Payload, frozen=True):

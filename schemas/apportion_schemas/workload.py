@@ -29,6 +29,7 @@ from apportion_schemas.quantities import (
 
 Index = Annotated[int, Meta(ge=0, lt=COUNT_MAX)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=256)]
+Containers = Annotated[tuple[Name, ...], Meta(max_length=CONTAINERS_MAX)]
 
 
 class Ask(Payload, frozen=True):
@@ -37,7 +38,8 @@ class Ask(Payload, frozen=True):
     `memory_mib` is an amount and `memory_percent` a part of the device; exactly one is set (with
     both unset, the whole memory). `cores` is the percent of the device's compute; 100 is the device
     alone. `cap_memory`: an amount above the device's size means the whole device
-    (volcano.sh/vgpu-memory). `family` is the device catalogue's.
+    (volcano.sh/vgpu-memory). `profile` is a MIG profile by its name: an instance of exactly that
+    one. `family` is the device catalogue's.
     """
 
     container: Name
@@ -47,6 +49,7 @@ class Ask(Payload, frozen=True):
     memory_percent: Percent | None = None
     cores: Percent = 0
     cap_memory: bool = False
+    profile: Annotated[str, Meta(max_length=32)] = ""
     init: bool = False
 
     @property
@@ -125,7 +128,9 @@ class PodSubmitted(Payload, frozen=True):
     """A pod wants a place. `uid` is `metadata.uid`; `group` is `namespace/name` of its gang.
 
     `high_priority` names the containers whose tasks go first on a shared device (HAMi's
-    `nvidia.com/priority: 0`); it binds the node's agent and no decision.
+    `nvidia.com/priority: 0`); it binds the node's agent and no decision. `init_containers` and
+    `containers` name those of the spec, in its order, for device plugins that count them; a pod
+    that asks for no device leaves them out.
     """
 
     uid: Name
@@ -137,7 +142,9 @@ class PodSubmitted(Payload, frozen=True):
     group: Text = ""
     task: Text = ""
     owner: Text = ""
-    high_priority: Annotated[tuple[Name, ...], Meta(max_length=CONTAINERS_MAX)] = ()
+    high_priority: Containers = ()
+    init_containers: Containers = ()
+    containers: Containers = ()
 
 
 class PodGone(Payload, frozen=True):

@@ -26,6 +26,7 @@ SUBJECTS = {
         ("DeviceCordoned DeviceUncordoned", "operator.device.GPU-5d0f"),
         ("NodeCordoned NodeUncordoned", f"operator.node.{NODE}"),
         ("PolicyChanged", "operator.policy"),
+        ("ConfigurationChanged", "operator.configuration"),
         ("PricesLearnt", "policy.prices"),
     )
     for name in names.split()

@@ -56,7 +56,14 @@ def _integer(kind: inspect.IntType) -> st.SearchStrategy[int]:
     return st.integers(low, high) | st.sampled_from((low, high))
 
 
+def _float(kind: inspect.FloatType) -> st.SearchStrategy[float]:
+    return st.floats(kind.ge, kind.le, allow_nan=False, allow_infinity=False)
+
+
 def _text(kind: inspect.StrType) -> st.SearchStrategy[str]:
+    if kind.pattern is not None:
+        found = st.from_regex(kind.pattern.removesuffix("$") + r"\Z")
+        return found.filter(lambda text: len(text) <= (kind.max_length or len(text)))
     return texts(kind.min_length or 0, TEXT_MAX if kind.max_length is None else kind.max_length)
 
 
@@ -68,15 +75,15 @@ STRATEGIES: dict[type[inspect.Type], Callable[[Any], st.SearchStrategy[Any]]] = 
     inspect.StructType: _struct,
     inspect.StrType: _text,
     inspect.IntType: _integer,
-    inspect.FloatType: lambda _: st.floats(allow_nan=False, allow_infinity=False),
+    inspect.FloatType: _float,
     inspect.BoolType: lambda _: st.booleans(),
     inspect.NoneType: lambda _: st.none(),
     inspect.LiteralType: lambda kind: st.sampled_from(kind.values),
     inspect.EnumType: lambda kind: st.sampled_from(list(kind.cls)),
     inspect.UnionType: lambda kind: st.one_of(*map(values, kind.types)),
-    inspect.VarTupleType: lambda kind: st.lists(values(kind.item_type), max_size=LIST_MAX).map(
-        tuple
-    ),
+    inspect.VarTupleType: lambda kind: st.lists(
+        values(kind.item_type), min_size=kind.min_length or 0, max_size=LIST_MAX
+    ).map(tuple),
     inspect.DictType: _mapping,
 }
 

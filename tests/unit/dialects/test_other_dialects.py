@@ -106,7 +106,7 @@ def test_two_spellings_in_one_container() -> None:
         ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1}, "hami"),
         ({"volcano.sh/vgpu-number": 1}, "volcano-vgpu"),
         ({"volcano.sh/gpu-number": 1}, "volcano-share"),
-        ({"docker.com/vcuda-core": 100}, "vcuda"),
+        ({"docker.com/vcuda-core": 100}, "docker.com/vcuda"),
         ({"huawei.com/Ascend910A": 1}, "ascend"),
         ({"cpu": 1, "example.com/fpga": 1}, "none"),
     ],

@@ -58,8 +58,10 @@ EXPECTED: dict[str, tuple[Pods, ...]] = {
     ),
     "A6-volcano-vgpu-percentage": (Pods("volcano-vgpu", (gpu(memory_percent=25),)),),
     "A7-volcano-vgpu-any-mode": (Pods("volcano-vgpu", (gpu(memory_mib=4096, cap_memory=True),)),),
-    "B4-vcuda-exclusive": (Pods("vcuda", (gpu(count=2, cores=100),)),),
-    "B4-vcuda-shared": (Pods("vcuda", (gpu(memory_mib=2560, cores=20),), node=host(2, 2)),),
+    "B4-vcuda-exclusive": (Pods("tencent.com/vcuda", (gpu(count=2, cores=100),)),),
+    "B4-vcuda-shared": (
+        Pods("docker.com/vcuda", (gpu(memory_mib=2560, cores=20),), node=host(2, 2)),
+    ),
     "C1-volcano-gpu-sharing-job": (
         Pods(
             "volcano-share",

@@ -31,6 +31,8 @@ class Demand(NamedTuple):
 
 def demand(ask: Ask, device: Device) -> Demand | RefusalCode:
     """What the ask comes to on a device like this one, or why it can never be met there."""
+    if ask.profile:
+        return _named(ask, device)
     if ask.whole:
         return _whole(device)
     return _MODES[device.mode](ask, device)
@@ -73,6 +75,15 @@ def _mig(ask: Ask, device: Device) -> Demand | RefusalCode:
     return _instance(device, memory_needed_mib(ask, device), ask.cores, largest=whole)
 
 
+def _named(ask: Ask, device: Device) -> Demand | RefusalCode:
+    """An instance of exactly the profile that the ask names (`nvidia.com/mig-1g.5gb`)."""
+    if device.mode != "mig":
+        return RefusalCode.MODE_MISMATCH
+    profiles = mig_profiles(device.family, device.model)
+    found = next((profile for profile in profiles if profile.name == ask.profile), None)
+    return _cut(device, found, profiles) if found else RefusalCode.MIG_NO_PROFILE
+
+
 def _instance(
     device: Device, memory_mib: int, cores: int, *, largest: bool
 ) -> Demand | RefusalCode:
@@ -83,7 +94,11 @@ def _instance(
         fitting = list(profiles[-1:])
     if not fitting:
         return RefusalCode.MIG_NO_PROFILE
-    profile, slices = fitting[0], max(p.starts[0] + p.size for p in profiles)
+    return _cut(device, fitting[0], profiles)
+
+
+def _cut(device: Device, profile: MigProfile, profiles: tuple[MigProfile, ...]) -> Demand:
+    slices = max(p.starts[0] + p.size for p in profiles)
     # A card may report less than its profiles add up to; its slices must never oversell its memory.
     memory_charged_mib = min(profile.memory_mib, device.memory_mib * profile.size // slices)
     return Demand(memory_charged_mib, 0, 0, profile=profile, places=profile.places)

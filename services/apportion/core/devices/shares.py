@@ -50,6 +50,7 @@ def occupy(state: DeviceState, share: Share) -> None:
         ("template_cpu", cpu, state.template_cpu_free),
         ("slices", (mask & state.slices).bit_count(), 0),
         ("slices beyond the last", (mask >> MIG_SLICES).bit_count(), 0),
+        ("slices outside of its group", int(bool(mask) and _leaves(state, share)), 0),
     ):
         if needed > max(available, 0):  # a device that offers less than it holds has nothing free
             raise Oversold(
@@ -59,6 +60,8 @@ def occupy(state: DeviceState, share: Share) -> None:
     state.memory_free_mib -= share.memory_mib
     state.cores_free -= share.cores
     state.template_cpu_free -= cpu
+    if mask and share.instance:
+        state.group = share.instance.group
     state.slices |= mask
 
 
@@ -69,3 +72,10 @@ def release(state: DeviceState, share: Share) -> None:
     state.cores_free += share.cores
     state.template_cpu_free += template_cpu(share, state)
     state.slices &= ~slice_mask(share)
+    if not state.slices:
+        state.group = ""
+
+
+def _leaves(state: DeviceState, share: Share) -> bool:
+    """Whether the instance is of another group than those that the card is cut into already."""
+    return bool(state.slices) and share.instance is not None and share.instance.group != state.group

@@ -2,21 +2,26 @@
 
 Memory is cut by templates, which the device catalogue knows: a vNPU is the smallest template that
 holds the amount, else the whole device. Several devices at once are whole ones, and the dies of a
-910C are handed out in pairs (HAMi's Ascend device). The names are also taken in lower case.
+910C are handed out in pairs (HAMi's Ascend device). The names are also taken in lower case. Its
+device plugin takes a placement from the pod's annotations, family by family.
 """
 
+import msgspec
+
 from apportion.core.devices.catalogue import FAMILIES
-from apportion.core.dialects import measures
+from apportion.core.dialects import hami, measures
 from apportion.core.dialects.container import Amount, Amounts, Container
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.errors import ManifestError
 from apportion.core.dialects.names import DialectConfig, NpuNames
-from apportion_schemas import Ask
+from apportion.core.dialects.placed_pod import PlacedPod, record
+from apportion_schemas import Ask, Share
 from apportion_schemas.quantities import WHOLE
 
 NAME = "ascend"
 MINDCLUSTER = "huawei.com/npu-core"
 """The MindCluster way to ask; claimed so that it is refused by name."""
+_encode = msgspec.json.Encoder().encode
 
 
 def of(config: DialectConfig) -> tuple[Dialect, ...]:
@@ -99,3 +104,30 @@ def _either(amounts: Amounts, name: str) -> Amount | None:
 def _largest_template_mib(npu: NpuNames) -> int:
     family = FAMILIES.get(npu.family)
     return max((template.memory_mib for template in family.templates), default=0) if family else 0
+
+
+def render(it: PlacedPod) -> dict[str, str]:
+    """What HAMi's scheduler writes on a pod of this placement."""
+    notes = hami.bound(it) | {"predicate-time": it.seconds}
+    for npu in it.config.ascend:
+        shares = [s for s in it.placed.shares if it.devices[s.device].family == npu.family]
+        if not shares:
+            continue
+        segments = "".join(
+            "".join(
+                record(share.device, npu.word, share.memory_mib, 0)
+                for share in it.shares(name)
+                if share in shares
+            )
+            + ";"
+            for name in (*it.init_containers, *it.containers)
+        )
+        notes[f"hami.io/{npu.word}-devices-to-allocate"] = segments
+        notes[f"hami.io/{npu.word}-devices-allocated"] = segments
+        notes[f"huawei.com/{npu.word}"] = _encode([_cut(share) for share in shares]).decode()
+    return notes
+
+
+def _cut(share: Share) -> dict[str, str]:
+    """A device, and the template that it is cut by where it is not taken whole."""
+    return {"UUID": share.device, **({"temp": share.template} if share.template else {})}

@@ -10,15 +10,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from apportion_schemas.configuration import ResourceName
 from apportion_schemas.quantities import Count, MemoryMib, Name, Percent
-
-ResourceName = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$",
-        max_length=317,  # a DNS name of 253, a slash, a name of 63
-    ),
-]
 
 
 class _Names(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +107,8 @@ class DialectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     A default fills in what a GPU container leaves out: `default_gpu_count` where only memory or
     cores are asked, `default_memory_mib` (0: the whole card) and `default_cores` where they are
-    not. One unit of an amount of GPU memory is `memory_factor` MiB.
+    not. One unit of an amount of GPU memory is `memory_factor` MiB. `mig_by_profile`: a pod may ask
+    for MIG instances by their profile (`migStrategy: mixed`).
     """
 
     plain_count: ResourceName = "nvidia.com/gpu"
@@ -127,3 +121,4 @@ class DialectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     default_memory_mib: MemoryMib = 0
     default_cores: Percent = 0
     memory_factor: Annotated[int, Meta(ge=1, le=1024)] = 1
+    mig_by_profile: bool = False

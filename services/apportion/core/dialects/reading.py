@@ -9,7 +9,7 @@ Invariant: no dialect is guessed. Names that no single dialect has together are 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from apportion.core.dialects import (
     ascend,
@@ -69,7 +69,7 @@ def read_pod(
         ask = dialect.read(container, amounts)
         if ask is None:
             continue
-        asks.append(ask)
+        asks += _one_by_one(ask)
         priority = amounts.get(dialect.priority)
         if priority is not None and priority.value == 0:
             high_priority.append(container.name)
@@ -96,6 +96,11 @@ def dialects(config: DialectConfig) -> tuple[Dialect, ...]:
 def claimed(config: DialectConfig) -> frozenset[str]:
     """Every resource name that is about devices."""
     return frozenset().union(*(dialect.claims for dialect in dialects(config)))
+
+
+def _one_by_one(ask: Ask) -> list[Ask]:
+    """MIG instances may share a card, and the `count` of an ask is of different cards."""
+    return [structs.replace(ask, count=1)] * ask.count if ask.profile else [ask]
 
 
 def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect | None:

@@ -2,13 +2,15 @@
 
 1 to 99 hundredths are a share of one card and need an amount of memory; a positive multiple of 100
 is that many whole cards, whatever memory was written. The names exist under two prefixes, and a pod
-uses one of them.
+uses one of them; its dialect is named after it, as in `docker.com/vcuda`, because the device plugin
+wants its annotations under the same one.
 """
 
 from apportion.core.dialects import measures, vgpu
 from apportion.core.dialects.container import Amount, Amounts, Container
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.names import DialectConfig, VcudaNames
+from apportion.core.dialects.placed_pod import PlacedPod, commas
 from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
@@ -48,7 +50,8 @@ def _under(names: VcudaNames) -> Dialect:
             init=container.role == "init",
         )
 
-    return Dialect(NAME, frozenset({names.cores, names.memory}), read)
+    prefix = names.cores.partition("/")[0]
+    return Dialect(f"{prefix}/{NAME}", frozenset({names.cores, names.memory}), read)
 
 
 def _cards(cores: Amount) -> int:
@@ -59,3 +62,19 @@ def _cards(cores: Amount) -> int:
             f"write {cards * CARD} or {(cards + 1) * CARD}",
         )
     return measures.count(Amount(cards, cores.field, cores.written))
+
+
+def render(it: PlacedPod) -> dict[str, str]:
+    """What gpu-admission writes on a pod of this placement; it knows no init containers."""
+    prefix = it.pod.dialect.partition("/")[0]
+    cards = {
+        f"{prefix}/predicate-gpu-idx-{position}": commas(map(it.index_of, shares))
+        for position, name in enumerate(it.containers)
+        if (shares := it.shares(name))
+    }
+    return {
+        **cards,
+        f"{prefix}/predicate-node": it.placed.node,
+        f"{prefix}/predicate-time": it.nanoseconds,
+        f"{prefix}/gpu-assigned": "false",
+    }

@@ -1,9 +1,13 @@
-"""Volcano's older GPU sharing: `volcano.sh/gpu-memory` on one card, or `gpu-number` whole cards."""
+"""Volcano's older GPU sharing: `volcano.sh/gpu-memory` on one card, or `gpu-number` whole cards.
+
+Its device plugin is told the numbers of the pod's cards, and finds the pod by the time.
+"""
 
 from apportion.core.dialects import measures, vgpu
 from apportion.core.dialects.container import Amounts, Container
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.placed_pod import PlacedPod, commas
 from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
@@ -36,3 +40,12 @@ def of(config: DialectConfig) -> tuple[Dialect, ...]:
         return Ask(container=container.name, family=vgpu.FAMILY, memory_mib=memory_mib, init=init)
 
     return (Dialect(NAME, frozenset({names.memory, names.count}), read),)
+
+
+def render(it: PlacedPod) -> dict[str, str]:
+    """What Volcano's scheduler writes on a pod of this placement."""
+    indexes = dict.fromkeys(it.index_of(share) for share in it.placed.shares)
+    return {
+        "volcano.sh/gpu-index": commas(indexes),
+        "volcano.sh/predicate-time": it.nanoseconds,
+    }

@@ -34,6 +34,7 @@ def canonical(state: State) -> bytes:
             "device_cordons": state.device_cordons,
             "policy": [state.policy_revision, state.policy],
             "prices": [state.prices_revision, state.prices],
+            "configuration": [state.configuration_revision, state.configuration],
             "refused": [state.refused_count, state.released_count],
             "refused_events": [[e.revision, e.subject, e.reason] for e in state.refused_events],
         }
@@ -47,7 +48,7 @@ def _device(state: DeviceState) -> dict[str, Any]:
         "cores_free": state.cores_free,
         "slots_free": state.slots_free,
         "template_cpu_free": state.template_cpu_free,
-        "slices": state.slices,
+        "slices": [state.slices, state.group],
         "present": state.present,
         "healthy": [state.healthy, state.health_reason],
         "cordon": state.cordon,

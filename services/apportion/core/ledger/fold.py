@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from apportion.core.configuration import ConfigurationError, check
 from apportion.core.devices.shares import Oversold, occupy, release, template_cpu_of
 from apportion.core.ledger.state import (
     NO_HOST,
@@ -29,6 +30,7 @@ from apportion.core.ledger.state import (
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
+    ConfigurationChanged,
     Device,
     DeviceCordoned,
     DeviceHealthChanged,
@@ -55,6 +57,7 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from apportion_schemas.catalogue import SUBJECTS, untoken
+from apportion_schemas.configuration import PolicyConfiguration
 
 POLICIES = frozenset(("", *get_args(Policy)))
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
@@ -226,7 +229,7 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
         fresh.cores_free -= old.device.cores - old.cores_free
         fresh.slots_free -= old.device.slots - old.slots_free
         fresh.template_cpu_free -= template_cpu_of(old.device) - old.template_cpu_free
-        fresh.slices = old.slices
+        fresh.slices, fresh.group = old.slices, old.group
     return fresh
 
 
@@ -490,6 +493,26 @@ def _policy_changed(context: _Context, data: PolicyChanged) -> Change:
     return Change(data)
 
 
+def _configuration_changed(context: _Context, data: ConfigurationChanged) -> Change:
+    """Take the whole document; a policy in it is a change of policy like any other."""
+    state, policy = context.state, data.configuration.policy
+    try:
+        check(data.configuration)
+    except ConfigurationError as error:
+        raise _Refused(str(error)) from None
+    state.configuration, state.configuration_revision = data.configuration, context.revision
+    if policy != PolicyConfiguration():
+        state.policy_revision = context.revision
+        state.policy = msgspec.structs.replace(
+            state.policy,
+            by=data.by,
+            reason=data.reason,
+            node_policy=policy.nodes or state.policy.node_policy,
+            device_policy=policy.devices or state.policy.device_policy,
+        )
+    return Change(data)
+
+
 def _prices_learnt(context: _Context, data: PricesLearnt) -> Change:
     context.state.prices, context.state.prices_revision = data, context.revision
     return Change(data)
@@ -518,4 +541,5 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     NodeUncordoned: _node_cordon,
     PolicyChanged: _policy_changed,
     PricesLearnt: _prices_learnt,
+    ConfigurationChanged: _configuration_changed,
 }

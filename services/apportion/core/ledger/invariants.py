@@ -88,6 +88,8 @@ def _device(node: NodeState, state: DeviceState, held: list[_Held]) -> Iterator[
         if mask & occupied:
             yield f"{where}: MIG slices {mask:b} are held twice"
         occupied |= mask
+        if mask and share.instance and share.instance.group != state.group:
+            yield f"{where}: an instance of group {share.instance.group!r} in {state.group!r}"
     if occupied != state.slices:
         yield f"{where}: MIG slices occupied are {state.slices:b}, but shares hold {occupied:b}"
 

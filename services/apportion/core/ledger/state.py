@@ -18,6 +18,7 @@ from enum import StrEnum
 from weakref import WeakValueDictionary
 
 from apportion_schemas import (
+    Configuration,
     Device,
     Host,
     NodeObserved,
@@ -50,8 +51,9 @@ class Phase(StrEnum):
 class DeviceState:
     """One device and what of it is free.
 
-    `slices` is a bit mask of occupied MIG memory slices, `template_cpu_free` the AI CPUs of an
-    NPU. `present` is false once the node's agent no longer reports the device.
+    `slices` is a bit mask of occupied MIG memory slices, and `group` the group of instances that
+    the card follows as long as any is occupied. `template_cpu_free` are the AI CPUs of an NPU.
+    `present` is false once the node's agent no longer reports the device.
     """
 
     device: Device
@@ -60,6 +62,7 @@ class DeviceState:
     slots_free: int
     template_cpu_free: int
     slices: int = 0
+    group: str = ""
     present: bool = True
     healthy: bool = True
     health_reason: str = ""
@@ -191,6 +194,8 @@ class State:
     policy_revision: int = 0
     prices: PricesLearnt | None = None
     prices_revision: int = 0
+    configuration: Configuration = field(default_factory=Configuration)
+    configuration_revision: int = 0
     shapes: WeakValueDictionary[bytes, Shape] = field(default_factory=WeakValueDictionary)
     refused_events: list[RefusedEvent] = field(default_factory=list)
     refused_count: int = 0

@@ -46,6 +46,8 @@ class Template(Struct, frozen=True, kw_only=True):
     priority: int
     scheduler_name: str
     high_priority: tuple[str, ...] = ()
+    init_containers: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
     group: str = ""
     task: str = ""
 
@@ -90,6 +92,8 @@ def read_template(
         priority=_priority(parts.spec, spec_field, config, priority_class),
         scheduler_name=parts.spec.scheduler_name,
         high_priority=request.high_priority,
+        init_containers=_names(parts.spec.init_containers) if request.asks else (),
+        containers=_names(parts.spec.containers) if request.asks else (),
         group=naming.subdomain(group, within(notes_field, GROUP)) if group else "",
         task=annotations.get(TASK, ""),
     )
@@ -111,6 +115,10 @@ def _priority(spec: kube.PodSpec, field: str, config: ManifestConfig, inherited:
     if spec.priority is not None:
         return spec.priority
     return priority_of(spec.priority_class_name or inherited, f"{field}.priorityClassName", config)
+
+
+def _names(containers: list[kube.ContainerSpec]) -> tuple[str, ...]:
+    return tuple(container.name for container in containers)
 
 
 def _containers(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:

@@ -35,6 +35,8 @@ class PodDraft(Struct, frozen=True, kw_only=True):
     task: str = ""
     owner: str = ""
     high_priority: tuple[str, ...] = ()
+    init_containers: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
     scheduler_name: str = ""
 
 
@@ -61,6 +63,8 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
         task=draft.task,
         owner=draft.owner,
         high_priority=draft.high_priority,
+        init_containers=draft.init_containers,
+        containers=draft.containers,
     )
 
 
@@ -202,6 +206,8 @@ def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> It
             task=template.task,
             owner=owner,
             high_priority=template.high_priority,
+            init_containers=template.init_containers,
+            containers=template.containers,
             scheduler_name=template.scheduler_name,
         )
 

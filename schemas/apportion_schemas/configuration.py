@@ -1,0 +1,127 @@
+"""The one configuration of a cluster: what a person writes, and what every service obeys.
+
+The document is itself the event's payload, key by key as it stands in the file, so that whoever
+reads the ledger sees what was applied. The keys of `nvidia` and `nodeconfig` are those of the HAMi
+and Volcano device plugins. Invariant: a default here is what a service does where nothing is said.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from apportion_schemas.operations import Policy
+from apportion_schemas.quantities import (
+    COUNT_MAX,
+    Count,
+    MemoryMib,
+    Name,
+    Payload,
+    Percent,
+    Text,
+)
+from apportion_schemas.workload import Index, Names
+
+NODES_MAX = 4096
+SCHEDULERS_MAX = 16
+MODELS_MAX = 32
+GROUPS_MAX = 8
+SLOTS_MAX = 250
+
+ResourceName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$",
+        max_length=317,  # a DNS name of 253, a slash, a name of 63
+    ),
+]
+Scaling = Annotated[float, Meta(ge=0.01, le=100)]
+Slots = Annotated[int, Meta(ge=1, le=SLOTS_MAX)]
+MigStrategy = Literal["none", "mixed"]
+OperatingMode = Literal["hami-core", "mig", "mps"]
+
+
+class MigCount(Payload, frozen=True):
+    """So many instances of one MIG profile; `memory` is what each holds, in MiB."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=32)]
+    memory: Annotated[int, Meta(ge=1, le=1 << 24)]
+    count: Annotated[int, Meta(ge=1, le=32)]
+
+
+class MigGroup(Payload, frozen=True):
+    """Instances that a card may be cut into at once."""
+
+    group: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]+$", max_length=32)]
+    geometries: Annotated[tuple[MigCount, ...], Meta(min_length=1, max_length=8)]
+
+
+class MigGeometries(Payload, frozen=True, rename="camel"):
+    """The only ways in which cards of these models are cut."""
+
+    models: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MODELS_MAX)]
+    allowed_geometries: Annotated[tuple[MigGroup, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
+
+
+class NvidiaConfiguration(Payload, frozen=True, rename="camel"):
+    """`nvidia`: resource names, what is filled in, and how cards are offered."""
+
+    dialect: Literal["", "hami", "volcano-vgpu"] = ""
+    resource_count_name: ResourceName | None = None
+    resource_memory_name: ResourceName | None = None
+    resource_memory_percentage_name: ResourceName | None = None
+    resource_core_name: ResourceName | None = None
+    resource_priority_name: ResourceName | None = None
+    overwrite_env: bool = False
+    default_memory: MemoryMib = 0
+    default_cores: Percent = 0
+    default_gpu_num: Count = field(default=1, name="defaultGPUNum")
+    device_split_count: Slots = 10
+    device_memory_scaling: Scaling = 1.0
+    device_core_scaling: Scaling = 1.0
+    gpu_memory_factor: Annotated[int, Meta(ge=1, le=1024)] = 1
+    disable_core_limit: bool = False
+    mig_strategy: MigStrategy = "none"
+    known_mig_geometries: Annotated[tuple[MigGeometries, ...], Meta(max_length=64)] = ()
+
+
+class FilterDevices(Payload, frozen=True):
+    """Devices of a node that are not offered."""
+
+    uuid: Names = ()
+    index: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
+
+
+class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("_", "")):
+    """`nodeconfig[]`: what is different on one node; None is as everywhere."""
+
+    name: Name
+    operating_mode: OperatingMode | None = None
+    device_memory_scaling: Scaling | None = None
+    device_core_scaling: Scaling | None = None
+    device_split_count: Slots | None = None
+    mig_strategy: MigStrategy | None = None
+    filter_devices: FilterDevices = FilterDevices()
+
+
+class PolicyConfiguration(Payload, frozen=True):
+    """`policy`: how nodes and devices are preferred; None leaves it as it is."""
+
+    nodes: Policy | None = None
+    devices: Policy | None = None
+
+
+class Configuration(Payload, frozen=True, rename="camel"):
+    """The whole document."""
+
+    nvidia: NvidiaConfiguration = NvidiaConfiguration()
+    nodeconfig: Annotated[tuple[NodeConfiguration, ...], Meta(max_length=NODES_MAX)] = ()
+    policy: PolicyConfiguration = PolicyConfiguration()
+    scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
+
+
+class ConfigurationChanged(Payload, frozen=True):
+    """From this revision on, every service obeys this document, and nothing of an earlier one."""
+
+    by: Name
+    reason: Text = ""
+    configuration: Configuration = Configuration()

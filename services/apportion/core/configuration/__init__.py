@@ -1,0 +1,15 @@
+"""The one configuration document: read, checked, and turned into what each service needs of it.
+
+Pure: a parsed document comes in, a frozen `Configuration` or a `ConfigurationError` goes out. It
+reaches every service as the event `ConfigurationChanged`, so no two of them can disagree on a name.
+
+Invariant: a `Configuration` that `check` passes has no key without an effect, and none of two
+meanings.
+"""
+
+from apportion.core.configuration.checks import check
+from apportion.core.configuration.errors import ConfigurationError
+from apportion.core.configuration.reading import read_configuration
+from apportion.core.configuration.resources import manifest_config
+
+__all__ = ["ConfigurationError", "check", "manifest_config", "read_configuration"]

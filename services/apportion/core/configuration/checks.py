@@ -1,0 +1,145 @@
+"""What types cannot say: keys that must agree, and keys that would have no effect.
+
+The reader of a file calls this, and so does the fold, so that a configuration that a foreign writer
+put on the ledger is refused there by the same words.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from apportion.core.configuration.errors import ConfigurationError
+from apportion.core.configuration.keys import IDLE
+from apportion.core.configuration.resources import RESOURCE_KEYS, dialect_config, written_names
+from apportion.core.devices.catalogue import normal
+from apportion.core.devices.geometries import Unlaid, laid_out
+from apportion.core.dialects.reading import dialects
+from apportion_schemas import Configuration
+from apportion_schemas.configuration import (
+    MigGeometries,
+    NodeConfiguration,
+    NvidiaConfiguration,
+)
+
+SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
+"""Dialects that may have names in common: a pod's other names tell them apart."""
+
+
+def check(configuration: Configuration) -> None:
+    """Refuse a configuration that contradicts itself or says what nobody obeys.
+
+    Raises:
+        ConfigurationError: see above.
+    """
+    _check_idle(configuration.nvidia)
+    _check_names(configuration)
+    _check_geometries(configuration.nvidia.known_mig_geometries)
+    seen: set[str] = set()
+    for position, node in enumerate(configuration.nodeconfig):
+        _check_node(node, f"nodeconfig[{position}]", configuration.nvidia)
+        if node.name in seen:
+            raise ConfigurationError(
+                f"nodeconfig[{position}].name", node.name, "comes twice", "make one entry of both"
+            )
+        seen.add(node.name)
+    names = configuration.scheduler_names
+    if len(set(names)) < len(names):
+        raise ConfigurationError(
+            "schedulerNames", names, "names one twice", "name each scheduler once"
+        )
+
+
+def _check_idle(nvidia: NvidiaConfiguration) -> None:
+    for field in msgspec.structs.fields(nvidia):
+        path = f"nvidia.{field.encode_name}"
+        value = getattr(nvidia, field.name)
+        if path in IDLE and value != field.default:
+            raise ConfigurationError(
+                path, value, "would have no effect: no service of this build obeys it", "remove it"
+            )
+
+
+def _check_names(configuration: Configuration) -> None:
+    nvidia = configuration.nvidia
+    written = written_names(nvidia)
+    if nvidia.dialect and not written:
+        raise ConfigurationError(
+            "nvidia.dialect",
+            nvidia.dialect,
+            "would have no effect without a resource name",
+            f"name a resource, as in {RESOURCE_KEYS['count']}, or remove it",
+        )
+    try:
+        config = dialect_config(configuration)
+    except ValueError as error:
+        key = next(iter(written.values()))
+        raise ConfigurationError(
+            f"nvidia.{key}", None, f"is one of several: {error}", "name each resource differently"
+        ) from None
+    for name, key in written.items():
+        for dialect in dialects(config):
+            if dialect.name not in SHARED and name in dialect.claims:
+                raise ConfigurationError(
+                    f"nvidia.{key}",
+                    name,
+                    f"is a resource of {dialect.name} already",
+                    "choose another name",
+                )
+
+
+def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
+    owner: dict[str, str] = {}
+    for position, geometries in enumerate(known):
+        path = f"nvidia.knownMigGeometries[{position}]"
+        for model in dict.fromkeys(map(normal, geometries.models)):
+            if owner.setdefault(model, path) != path:
+                raise ConfigurationError(
+                    f"{path}.models", model, f"is in {owner[model]} as well", "keep one of the two"
+                )
+        names = [group.group for group in geometries.allowed_geometries]
+        if len(set(names)) < len(names):
+            raise ConfigurationError(
+                f"{path}.allowedGeometries", names, "names a group twice", "name each differently"
+            )
+        for at, group in enumerate(geometries.allowed_geometries):
+            for model in geometries.models:
+                try:
+                    laid_out(group, 1, model)
+                except Unlaid as error:
+                    raise ConfigurationError(
+                        f"{path}.allowedGeometries[{at}]",
+                        group.group,
+                        f"cannot be: {error}",
+                        "correct the names and counts, or remove the group",
+                    ) from None
+
+
+def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration) -> None:
+    said = {field.name: getattr(node, field.name) for field in msgspec.structs.fields(node)}
+    if all(not value for name, value in said.items() if name != "name"):
+        raise ConfigurationError(path, node.name, "says nothing of the node", "remove the entry")
+    if node.mig_strategy not in (None, nvidia.mig_strategy):
+        raise ConfigurationError(
+            f"{path}.migstrategy",
+            node.mig_strategy,
+            f"differs from nvidia.migStrategy, {nvidia.mig_strategy}",
+            "remove it, or set nvidia.migStrategy: names mean the same on every node",
+        )
+    for key, value in _idle_under_mig(node):
+        raise ConfigurationError(
+            f"{path}.{key}",
+            value,
+            "would have no effect on cards that are cut into MIG instances",
+            "remove it, or choose another operatingmode",
+        )
+
+
+def _idle_under_mig(node: NodeConfiguration) -> Iterator[tuple[str, object]]:
+    if node.operating_mode != "mig":
+        return
+    for key, value, idle in (
+        ("devicememoryscaling", node.device_memory_scaling, 1.0),
+        ("devicecorescaling", node.device_core_scaling, 1.0),
+    ):
+        if value not in (None, idle):
+            yield key, value

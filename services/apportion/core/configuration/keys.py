@@ -1,0 +1,146 @@
+"""Every key: what it means and which services obey it. The guide and `config keys` come from here.
+
+Invariant: the table has exactly the keys of `Configuration`, in its order (a test compares them);
+a key that no service obeys may only have its default.
+"""
+
+from typing import NamedTuple
+
+AGENT = "agent"
+READERS = "watcher, cli"
+SCHEDULER = "scheduler"
+BINDER = "binder"
+
+
+class Key(NamedTuple):
+    """One key; `[]` in its path is every entry of a list. `obeyed_by` nobody: only the default."""
+
+    path: str
+    meaning: str
+    obeyed_by: str = ""
+    also: str = ""
+
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "nvidia.dialect",
+        "whose names the resource names below are, `hami` or `volcano-vgpu`; without it, Volcano's "
+        "where one of them begins with `volcano.sh/`, else HAMi's",
+        READERS,
+    ),
+    Key("nvidia.resourceCountName", "the resource that counts GPUs", READERS),
+    Key("nvidia.resourceMemoryName", "the resource that asks for GPU memory", READERS),
+    Key(
+        "nvidia.resourceMemoryPercentageName",
+        "the resource that asks for a part of the GPU memory",
+        READERS,
+    ),
+    Key("nvidia.resourceCoreName", "the resource that asks for compute, in percent", READERS),
+    Key("nvidia.resourcePriorityName", "the resource that gives 0 (high) or 1 (low)", READERS),
+    Key(
+        "nvidia.overwriteEnv",
+        "hide the GPUs of the node from containers that ask for none",
+    ),
+    Key(
+        "nvidia.defaultMemory",
+        "MiB of a container that asks for a GPU without memory; 0 is the whole card",
+        READERS,
+    ),
+    Key(
+        "nvidia.defaultCores",
+        "percent of a container that asks for a GPU without cores",
+        READERS,
+    ),
+    Key(
+        "nvidia.defaultGPUNum",
+        "GPUs of a container that asks for memory or cores alone",
+        READERS,
+    ),
+    Key("nvidia.deviceSplitCount", "containers that may share one card", AGENT),
+    Key(
+        "nvidia.deviceMemoryScaling",
+        "memory that is offered, as a multiple of what the card has; above 1 oversubscribes",
+        AGENT,
+    ),
+    Key(
+        "nvidia.deviceCoreScaling",
+        "compute that is offered, as a multiple of 100 percent",
+        AGENT,
+    ),
+    Key(
+        "nvidia.gpuMemoryFactor",
+        "MiB in one unit of GPU memory, in manifests and in Volcano's annotations",
+        f"{READERS}, {BINDER}",
+        also="memoryFactor",
+    ),
+    Key(
+        "nvidia.disableCoreLimit",
+        "do not hold containers to their share of compute",
+        also="disablecorelimit",
+    ),
+    Key(
+        "nvidia.migStrategy",
+        "`mixed`: a pod may ask for MIG instances by profile, as in `nvidia.com/mig-1g.5gb`; "
+        "`none`: such names are refused",
+        READERS,
+    ),
+    Key(
+        "nvidia.knownMigGeometries",
+        "the only ways in which cards of a model are cut: groups of instances by profile, memory "
+        "and count; a model without an entry is cut freely",
+        f"{SCHEDULER}, {BINDER}",
+    ),
+    Key("nodeconfig[].name", "the node that this entry is about", AGENT),
+    Key(
+        "nodeconfig[].operatingmode",
+        "how the node's GPUs are shared: `hami-core`, `mig` or `mps`; without it, as the card is",
+        AGENT,
+    ),
+    Key("nodeconfig[].devicememoryscaling", "`deviceMemoryScaling` of this node", AGENT),
+    Key("nodeconfig[].devicecorescaling", "`deviceCoreScaling` of this node", AGENT),
+    Key("nodeconfig[].devicesplitcount", "`deviceSplitCount` of this node", AGENT),
+    Key(
+        "nodeconfig[].migstrategy",
+        "must be that of `nvidia.migStrategy`: names mean the same on every node",
+        AGENT,
+    ),
+    Key(
+        "nodeconfig[].filterdevices.uuid",
+        "devices of this node that are not offered, by their id",
+        AGENT,
+    ),
+    Key(
+        "nodeconfig[].filterdevices.index",
+        "devices of this node that are not offered, by their index",
+        AGENT,
+    ),
+    Key(
+        "policy.nodes",
+        "how nodes are preferred, from the time of this change on; the newest of this and "
+        "`apportion policy set` counts",
+        SCHEDULER,
+    ),
+    Key("policy.devices", "how the devices of a node are preferred; else as `nodes`", SCHEDULER),
+    Key(
+        "schedulerNames",
+        "the values of `spec.schedulerName` whose pods are taken from Kubernetes; without it, "
+        "those of the watcher's --scheduler-name",
+        "watcher",
+    ),
+)
+IDLE = frozenset(key.path for key in KEYS if not key.obeyed_by)
+"""Keys that nobody obeys yet."""
+
+NO_EFFECT = {
+    "nvidia.passDeviceSpecs": "the agent hands out devices by their id",
+    "nvidia.libCudaLogLevel": "set LIBCUDA_LOG_LEVEL in the container",
+    "nvidia.gpuCorePolicy": "set GPU_CORE_UTILIZATION_POLICY in the container",
+    "nvidia.runtimeClassName": "set runtimeClassName in the pod",
+    "nvidia.preConfiguredDeviceMemory": "the driver tells the memory of every card",
+    "nvidia.enableNumaTopology": "annotate the pod with nvidia.com/numa-bind",
+    "nvidia.migProfileAllowlist": "say it with knownMigGeometries",
+    "nodeconfig[].preconfigureddevicememory": "the driver tells the memory of every card",
+    "nodeconfig[].enablenumatopology": "annotate the pod with nvidia.com/numa-bind",
+    "nodeconfig[].enablegetpreferredallocation": "the scheduler chooses the devices",
+}
+"""Keys of HAMi and Volcano that mean nothing here, and what to do instead."""

@@ -1,0 +1,105 @@
+"""A parsed document to a `Configuration`: spellings, unknown keys, types, then what must agree.
+
+Invariant: whatever the document is, reading it ends in a configuration or a `ConfigurationError`.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from apportion.core.configuration.checks import check
+from apportion.core.configuration.errors import ConfigurationError
+from apportion.core.configuration.keys import KEYS, NO_EFFECT
+from apportion.core.dialects.errors import ManifestError, below
+from apportion.core.manifests.document import cleaned, refusal
+from apportion_schemas import Configuration
+
+ROOT = "document"
+_SPELLINGS = {key.also: key.path.rpartition(".")[2] for key in KEYS if key.also}
+
+
+def read_configuration(document: object) -> Configuration:
+    """The configuration that a document says.
+
+    Raises:
+        ConfigurationError: names the key, its value, what is wrong and the fix.
+    """
+    try:
+        clean = cleaned(document)
+    except ManifestError as error:
+        raise _of(error) from None
+    if not isinstance(clean, dict):
+        raise ConfigurationError(ROOT, document, "is not an object", "start with nvidia:")
+    spelled = _spelled(clean)
+    _check_keys(spelled, inspect.type_info(Configuration), "", "")
+    try:
+        configuration = msgspec.convert(spelled, Configuration)
+    except msgspec.ValidationError as error:
+        raise _of(refusal(spelled, str(error))) from None
+    check(configuration)
+    return configuration
+
+
+def _of(error: ManifestError) -> ConfigurationError:
+    return ConfigurationError(error.field, error.value, error.problem, error.fix)
+
+
+def _spelled(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with each key in one spelling, and every MIG group with its name."""
+    nvidia = document.get("nvidia")
+    if not isinstance(nvidia, dict):
+        return document
+    spelled: dict[str, Any] = {}
+    for key, value in nvidia.items():
+        name = _SPELLINGS.get(key) or key
+        if name != key and name in nvidia and nvidia[name] != value:
+            raise ConfigurationError(
+                f"nvidia.{key}", value, f"differs from {name}, which it spells", "keep one"
+            )
+        spelled[name] = value
+    geometries = spelled.get("knownMigGeometries")
+    if isinstance(geometries, list):
+        spelled["knownMigGeometries"] = [_named_groups(entry) for entry in geometries]
+    return document | {"nvidia": spelled}
+
+
+def _named_groups(entry: Any) -> Any:
+    """Older files list a group's instances without a name: they are group1, group2 and so on."""
+    groups = entry.get("allowedGeometries") if isinstance(entry, dict) else None
+    if not isinstance(groups, list):
+        return entry
+    named = [
+        {"group": f"group{number}", "geometries": group} if isinstance(group, list) else group
+        for number, group in enumerate(groups, 1)
+    ]
+    return entry | {"allowedGeometries": named}
+
+
+def _check_keys(value: object, kind: inspect.Type, path: str, pattern: str) -> None:
+    """Refuse keys that the struct does not have; types are looked at later."""
+    if isinstance(kind, inspect.Metadata):
+        _check_keys(value, kind.type, path, pattern)
+    elif isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
+        for position, entry in enumerate(value):
+            _check_keys(entry, kind.item_type, f"{path}[{position}]", f"{pattern}[]")
+    elif isinstance(kind, inspect.StructType) and isinstance(value, Mapping):
+        fields = {field.encode_name: field.type for field in kind.fields}
+        for key, entry in value.items():
+            at, general = below(path, key), f"{pattern}.{key}".lstrip(".")
+            if key not in fields:
+                raise _unknown(at, general, entry, list(fields))
+            _check_keys(entry, fields[key], at, general)
+
+
+def _unknown(path: str, pattern: str, value: object, known: list[str]) -> ConfigurationError:
+    if pattern in NO_EFFECT:
+        return ConfigurationError(
+            path, value, "would have no effect here", f"remove it; {NO_EFFECT[pattern]}"
+        )
+    lower = {name.lower(): name for name in known}
+    near = get_close_matches(pattern.rpartition(".")[2].lower(), lower, n=1, cutoff=0.5)
+    fix = f"write {lower[near[0]]}, or remove it" if near else f"write one of {', '.join(known)}"
+    return ConfigurationError(path, value, "is under a key that is not known", fix)

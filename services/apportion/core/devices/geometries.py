@@ -1,0 +1,138 @@
+"""The groups of instances that a person allows a card to be cut into (`knownMigGeometries`).
+
+A group is laid out once: every instance of it has its own slices, so a card that follows the group
+can hold any part of it and no order of arrivals leaves a hole. Invariant: the places of one group
+never overlap.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from msgspec import structs
+
+from apportion.core.devices.catalogue import MigProfile, mig_profiles, normal
+from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
+
+NVIDIA = "nvidia"
+
+
+class Place(NamedTuple):
+    """One instance of a group: its profile with the memory that was configured, and its slices.
+
+    `number` counts the model's groups from 1; `position` the instances of the group from 0, as
+    Volcano does: in the order in which they are written.
+    """
+
+    group: str
+    number: int
+    position: int
+    profile: MigProfile
+    start: int
+
+    @property
+    def mask(self) -> int:
+        """The memory slices that it covers."""
+        return ((1 << self.profile.size) - 1) << self.start
+
+
+class Unlaid(ValueError):
+    """A group that no card of the model can be cut into; the message says why."""
+
+
+Groups = tuple[tuple[Place, ...], ...]
+
+
+@lru_cache(maxsize=256)
+def groups_of(known: tuple[MigGeometries, ...], family: str, model: str) -> Groups:
+    """The groups that cards of this model may be cut into; empty where nobody said.
+
+    Raises:
+        Unlaid: a group cannot be laid out, or names a profile that the model has not.
+    """
+    words = f"-{normal(model)}-"
+    for geometries in known if family == NVIDIA else ():
+        if any(f"-{normal(name)}-" in words for name in geometries.models):
+            return tuple(
+                laid_out(group, number, model)
+                for number, group in enumerate(geometries.allowed_geometries, 1)
+            )
+    return ()
+
+
+def laid_out(group: MigGroup, number: int, model: str) -> tuple[Place, ...]:
+    """The places of a group, in the order of their positions.
+
+    Raises:
+        Unlaid: see `groups_of`.
+    """
+    wanted: list[MigProfile] = []
+    for entry in group.geometries:
+        profile = structs.replace(_profile(entry.name, model), memory_mib=entry.memory)
+        wanted += [profile] * entry.count
+    order = sorted(range(len(wanted)), key=lambda at: (-wanted[at].size, at))
+    starts = _starts([wanted[at] for at in order])
+    if starts is None:
+        names = ", ".join(f"{entry.count} x {entry.name}" for entry in group.geometries)
+        raise Unlaid(f"{names} do not fit on one {model} at once")
+    at_start = dict(zip(order, starts, strict=True))
+    return tuple(
+        Place(group.group, number, position, profile, at_start[position])
+        for position, profile in enumerate(wanted)
+    )
+
+
+def generated(model: str) -> tuple[MigGroup, ...]:
+    """Groups for a model of which nobody said any: as many of one profile as there is room for,
+    and the largest that fit beside them.
+    """
+    return tuple(_filled(model))
+
+
+def _filled(model: str) -> Iterator[MigGroup]:
+    profiles = mig_profiles(NVIDIA, model)
+    for number, main in enumerate(profiles, 1):
+        chosen: list[MigProfile] = []
+        for profile in (main, *(p for p in reversed(profiles) if p.size < main.size)):
+            while _starts([*chosen, profile]) is not None:
+                chosen.append(profile)
+        counts = {profile: chosen.count(profile) for profile in chosen}
+        yield MigGroup(
+            group=f"group{number}",
+            geometries=tuple(
+                MigCount(name=profile.name, memory=profile.memory_mib, count=count)
+                for profile, count in counts.items()
+            ),
+        )
+
+
+def _profile(name: str, model: str) -> MigProfile:
+    """The model's profile of that name, or of that number of compute slices: 7g.79gb is 7g.80gb."""
+    profiles = mig_profiles(NVIDIA, model)
+    exact = [profile for profile in profiles if profile.name == name]
+    compute = name.partition(".")[0]
+    alike = exact or [p for p in profiles if p.name.partition(".")[0] == compute]
+    if len(alike) != 1:
+        known = ", ".join(profile.name for profile in profiles) or "none"
+        raise Unlaid(f"{model} has no MIG profile {name}; it has {known}")
+    return structs.replace(alike[0], name=name)
+
+
+def _starts(profiles: list[MigProfile]) -> list[int] | None:
+    """Starts at which all of these, large ones first, stand beside one another; None if nowhere."""
+    found: list[int] = []
+
+    def stand(at: int, occupied: int) -> bool:
+        if at == len(profiles):
+            return True
+        size = profiles[at].size
+        for start in sorted(profiles[at].starts):
+            mask = ((1 << size) - 1) << start
+            if not mask & occupied:
+                found.append(start)
+                if stand(at + 1, occupied | mask):
+                    return True
+                found.pop()
+        return False
+
+    return found if stand(0, 0) else None

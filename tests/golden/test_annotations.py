@@ -1,0 +1,61 @@
+"""What unmodified device plugins find on a pod, byte for byte: vectors derived by hand.
+
+Each file has a placement and the annotations that the system's own scheduler would have written,
+worked out from that system's encoding and never from our output. The time is
+2026-03-01T09:30:00.123456789Z.
+"""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from apportion.core.manifests.annotations import annotations_for
+from apportion_schemas import Configuration, Device, PodPlaced, PodSubmitted
+
+VECTORS = Path(__file__).parent / "annotations"
+NAMES = sorted(path.stem for path in VECTORS.glob("*.json"))
+NOW_NS = 1_772_357_400_123_456_789
+OURS = "apportion.dev/"
+
+
+class Vector(msgspec.Struct, forbid_unknown_fields=True):
+    """One file."""
+
+    pod: PodSubmitted
+    placed: PodPlaced
+    devices: tuple[Device, ...]
+    annotations: dict[str, str]
+    configuration: Configuration = Configuration()
+
+
+def rendered(name: str) -> tuple[Vector, dict[str, str]]:
+    """The vector of that name, and what we write for it."""
+    vector = msgspec.json.decode((VECTORS / f"{name}.json").read_bytes(), type=Vector)
+    notes = annotations_for(
+        vector.pod,
+        vector.placed,
+        revision=42,
+        devices={device.id: device for device in vector.devices},
+        now_ns=NOW_NS,
+        configuration=vector.configuration,
+    )
+    return vector, notes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_plugin_finds_what_its_scheduler_would_have_written(name: str) -> None:
+    """The same keys with the same bytes, and nothing beside them but what is marked as ours."""
+    vector, notes = rendered(name)
+    theirs = {key: text for key, text in notes.items() if not key.startswith(OURS)}
+    assert theirs == vector.annotations
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ours_say_which_placement_it_is(name: str) -> None:
+    """Whoever reads the pod finds the placement in the ledger, and its shares whole."""
+    vector, notes = rendered(name)
+    assert notes["apportion.dev/placement-revision"] == "42"
+    assert notes["apportion.dev/dialect"] == vector.pod.dialect
+    shares = msgspec.json.decode(notes["apportion.dev/shares"], type=list[msgspec.Raw])
+    assert len(shares) == len(vector.placed.shares)
