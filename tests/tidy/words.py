@@ -18,7 +18,9 @@ REGISTRY_HOSTS = re.compile(
     r"(pypi|pythonhosted|npmjs|crates|rubygems|debian|docker|quay|ghcr)[.](org|com|io)(?=[/:\"'\s]|$)"
 )
 # An address that a reader may follow, or a name that is a label rather than a registry.
-HOSTS_ALLOWED = re.compile(r"docker[.]com/(vcuda|resource|predicate|gpu-assigned)|docker[.]io/library/")
+HOSTS_ALLOWED = re.compile(
+    r"docker[.]com/(vcuda|resource|predicate|gpu-assigned)|docker[.]io/library/"
+)
 MACHINE_PATHS = re.compile(r"(?<![\w.~}/-])/(work|root|home/\w+|Users/\w+)(/|(?=[\"'\s]|$))")
 
 

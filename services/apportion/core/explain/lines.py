@@ -12,6 +12,7 @@ from apportion_schemas import (
     AllocationFailed,
     Ask,
     BindFailed,
+    ConfigurationChanged,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
@@ -186,5 +187,6 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
         f"policy changed by {e.by}: nodes {e.node_policy}, devices {e.device_policy}"
         f"{_because(e.reason)}"
     ),
+    ConfigurationChanged: lambda e, _: f"configuration changed by {e.by}{_because(e.reason)}",
     PricesLearnt: lambda e, _: f"prices learnt from {e.pods} pods of {len(e.shapes)} sorts",
 }
