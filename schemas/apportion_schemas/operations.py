@@ -4,13 +4,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from apportion_schemas.quantities import Name, Payload, Text
+from apportion_schemas.quantities import Name, Payload, Text, Weight
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
-Policy = Literal["price", "fgd", "binpack", "spread"]
+Policy = Literal["price", "fgd", "bestfit", "binpack", "spread"]
 """How nodes, or the devices of a node, are preferred: `price` by what the pods that usually come
-could no longer have, `fgd` by the least fragmentation, `binpack` the fullest, `spread` the
-emptiest. Until prices have been learnt the first two are `binpack`."""
+could no longer have, `fgd` by the least fragmentation, `bestfit` the least left, `binpack` the
+fullest in percent, `spread` the emptiest. Until prices have been learnt the first two are
+`bestfit`."""
 
 
 class DeviceCordoned(Payload, frozen=True):
@@ -45,10 +46,27 @@ class NodeUncordoned(Payload, frozen=True):
     reason: Text = ""
 
 
+class NodeWeights(Payload, frozen=True):
+    """How much each resource counts in a node's load (Volcano's `binpack.cpu` and its sisters).
+
+    `devices` is Volcano's `deviceshare.ScheduleWeight`, or the weight of `nvidia.com/gpu`. Only
+    resources that the pod asks for count.
+    """
+
+    cpu: Weight = 1
+    memory: Weight = 1
+    devices: Weight = 1
+
+
 class PolicyChanged(Payload, frozen=True):
-    """From this revision on, decisions follow this policy."""
+    """From this revision on, decisions follow this policy.
+
+    `node_weights` are for `binpack` and `spread`; without them the devices alone decide, or CPU and
+    memory alike for a pod without.
+    """
 
     by: Name
     reason: Text = ""
     node_policy: Policy = "price"
     device_policy: Policy = "price"
+    node_weights: NodeWeights | None = None

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import CpuMilli, HostMemoryMib, Natural, Payload
 from apportion_schemas.workload import Ask, Names
 
@@ -18,10 +19,10 @@ VALUE_MAX = 1 << 40
 class PricedShape(Payload, frozen=True):
     """One sort of pod: what it takes, how often it came, and what it is worth to the cluster.
 
-    `ask` is None for a pod without devices; its container's name says nothing. `use_types` are the
-    models that it insists on. `size` is what it takes of the devices that there are, `value` what
-    it is worth by the prices; both in millionths of a device. A pod without devices has a size too,
-    for its CPU.
+    `ask` is None for a pod without devices; its container's name says nothing. `modes` and
+    `use_types` are as in `DeviceConstraints`. `size` is what it takes of the devices that there
+    are, `value` what it is worth by the prices; both in millionths of a device. A pod without
+    devices has a size too, for its CPU.
     """
 
     ask: Ask | None
@@ -30,6 +31,7 @@ class PricedShape(Payload, frozen=True):
     pods: Annotated[int, Meta(ge=1, le=1 << 40)]
     size: Annotated[int, Meta(ge=0, le=VALUE_MAX)]
     value: Annotated[int, Meta(ge=0, le=VALUE_MAX)]
+    modes: tuple[Mode, ...] = ()
     use_types: Names = ()
 
 

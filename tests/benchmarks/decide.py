@@ -16,10 +16,14 @@ import resource
 import sys
 import time
 from dataclasses import dataclass
+from typing import get_args
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import Engine
+from apportion.core.placement.pricing.census import Census
+from apportion.core.placement.pricing.fleet import node_types
+from apportion.scheduler.learning import learn
 from apportion_schemas import (
     Ask,
     Device,
@@ -31,6 +35,7 @@ from apportion_schemas import (
     PodGone,
     PodPlaced,
     PodSubmitted,
+    Policy,
     PolicyChanged,
     Shape,
 )
@@ -83,15 +88,13 @@ class Bench:
     """One fleet, and the ledger of it that is played into a state."""
 
     nodes: int
-    policy: str
+    policy: Policy
 
     def __post_init__(self) -> None:
         self.random = random.Random(7)
         self.state, self.revision, self.pods = State(), 0, 0
         weights = [kind[-1] for kind in KINDS]
-        changes = [PolicyChanged(by="bench", node_policy=self.policy, device_policy="binpack")]
-        for change in changes:
-            self.apply(change)
+        self.apply(PolicyChanged(by="bench", node_policy=self.policy, device_policy=self.policy))
         for number in range(self.nodes):
             family, model, memory_mib, mode, _ = self.random.choices(KINDS, weights)[0]
             devices = tuple(
@@ -109,7 +112,7 @@ class Bench:
             )
             host = Host(cpu_milli=256_000, memory_mib=2_000_000, pods=250)
             self.apply(NodeReported(node=f"node-{number:05}", devices=devices, host=host))
-        self.engine = Engine(self.state)
+        self.engine, self.census = Engine(self.state), Census(self.state)
         self.shapes = shapes()
         self.live: list[str] = []
 
@@ -122,6 +125,7 @@ class Bench:
             raise RuntimeError(change.refused)
         if engine is not None:
             engine.observe(change)
+            self.census.observe(change)
 
     def arrive(self) -> bool:
         """One pod is submitted and decided; whether it was placed."""
@@ -160,6 +164,11 @@ class Bench:
             if not sum(self.arrive() for _ in range(step)):
                 raise RuntimeError("the fleet cannot be filled that far")
 
+    def learn(self) -> None:
+        """Prices, as the scheduler learns them beside its decisions; until now there were none."""
+        types = node_types(self.state)
+        self.apply(learn(self.census.shapes(), types, pods=self.census.pods), self.engine)
+
     def measure(self, decisions: int) -> tuple[float, list[float]]:
         """Decisions per second, and the latency of each in microseconds."""
         latencies = []
@@ -172,10 +181,11 @@ class Bench:
         return decisions / (time.perf_counter() - begun), sorted(latencies)
 
 
-def run(nodes: int, policy: str, decisions: int) -> tuple[float, list[float]]:
+def run(nodes: int, policy: Policy, decisions: int) -> tuple[float, list[float]]:
     """One fleet, filled and measured."""
     bench = Bench(nodes, policy)
     bench.fill(0.7)
+    bench.learn()
     for _ in range(decisions // 4):
         bench.depart()
         bench.arrive()
@@ -188,7 +198,7 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
-    parser.add_argument("--policy", default="binpack")
+    parser.add_argument("--policy", choices=get_args(Policy), default="binpack")
     parser.add_argument("--decisions", type=int, default=40_000)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from apportion.core.ledger.fold import Change
 from apportion.runtime.config import ServiceConfig
 from apportion.runtime.lifecycle import Service, run_service
 from apportion.runtime.options import service_options
@@ -14,6 +15,7 @@ from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.session import open_session
 from apportion.scheduler.cycle import Cycle, DecisionMetrics
+from apportion.scheduler.learning import Learning
 
 
 @click.command(
@@ -33,8 +35,15 @@ async def body(service: Service, name: str) -> None:
         cluster = StateFold()
         publisher = Publisher(f"scheduler/{name}", service.clock, session.append)
         cycle = Cycle(cluster.state, session.ledger, clock=service.clock, publisher=publisher)
-        reader = Reader(session.ledger, cluster, metrics=service.metrics, on_change=cycle.observe)
+        learning = Learning(cluster.state, session.ledger, publisher)
+
+        def observe(change: Change) -> None:
+            cycle.observe(change)
+            learning.observe(change)
+
+        reader = Reader(session.ledger, cluster, metrics=service.metrics, on_change=observe)
         service.ready_when(reader.not_ready)
         metrics = DecisionMetrics(service.metrics, cycle.engine)
         service.loop("decide", lambda: cycle.run(reader, metrics))
+        service.loop("learn prices", lambda: learning.run(reader))
         await reader.run()

@@ -4,12 +4,15 @@ Invariant: the counts depend on the events alone, so every scheduler that has fo
 counts the same.
 """
 
+from collections import Counter
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
+from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
-from apportion_schemas import Ask, Shape
+from apportion.core.placement.pricing.sizes import Sort
+from apportion_schemas import Ask, Mode, PodSubmitted, PricesLearnt, Shape
 from apportion_schemas.pricing import SHAPES_MAX
 
 FIRST_PODS: Final = 20  # too few to tell what usually comes
@@ -26,6 +29,7 @@ class SeenShape(NamedTuple):
     cpu_milli: int
     memory_mib: int
     pods: int
+    modes: tuple[Mode, ...] = ()
     use_types: tuple[str, ...] = ()
 
 
@@ -40,6 +44,13 @@ class Census:
         self.fresh = 0
         for pod in state.pods.values():
             self.note(pod)
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed."""
+        if isinstance(change.data, PodSubmitted) and change.pod is not None:
+            self.note(change.pod)
+        elif isinstance(change.data, PricesLearnt):
+            self.priced()
 
     def note(self, pod: PodState) -> None:
         """One more pod was submitted."""
@@ -66,21 +77,28 @@ class Census:
 
     def shapes(self) -> list[SeenShape]:
         """The sorts of pods, the most frequent first, at most `SHAPES_MAX`."""
-        pods: dict[tuple[Ask | None, int, tuple[str, ...]], int] = {}
-        memory_mib: dict[tuple[Ask | None, int, tuple[str, ...]], int] = {}
+        pods: Counter[tuple[Sort, tuple[str, ...]]] = Counter()
+        memory_mib: Counter[tuple[Sort, tuple[str, ...]]] = Counter()
         for key, count in self._counts.items():
             shape = self._shapes[key]
-            asks = [structs.replace(a, container=ANY_CONTAINER, init=False) for a in shape.asks]
-            parts = max(len(asks), 1)
-            wanted: list[Ask | None] = [*asks] or [None]
-            for ask in wanted:
-                sort = (ask, shape.node.cpu_milli // parts, shape.devices.use_types)
-                pods[sort] = pods.get(sort, 0) + count
-                memory = count * (shape.node.memory_mib // parts)
-                memory_mib[sort] = memory_mib.get(sort, 0) + memory
+            wanted: list[Ask | None] = [
+                structs.replace(ask, container=ANY_CONTAINER, init=False) for ask in shape.asks
+            ]
+            parts = max(len(wanted), 1)
+            for ask in wanted or [None]:
+                sort = Sort(ask, shape.devices.modes, shape.node.cpu_milli // parts)
+                pods[sort, shape.devices.use_types] += count
+                memory_mib[sort, shape.devices.use_types] += count * shape.node.memory_mib // parts
         found = [
-            SeenShape(sort[0], sort[1], memory_mib[sort] // count, count, sort[2])
-            for sort, count in pods.items()
+            SeenShape(
+                ask=sort.ask,
+                cpu_milli=sort.cpu_milli,
+                memory_mib=memory_mib[sort, use_types] // count,
+                pods=count,
+                modes=sort.modes,
+                use_types=use_types,
+            )
+            for (sort, use_types), count in pods.items()
         ]
         found.sort(key=lambda seen: (-seen.pods, repr(seen)))
         return found[:SHAPES_MAX]

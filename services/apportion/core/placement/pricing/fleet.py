@@ -23,7 +23,7 @@ class NodeType(NamedTuple):
 
 
 def node_types(state: State) -> list[NodeType]:
-    """The types of the nodes that are there, in a fixed order."""
+    """The types of the nodes that are there, those with most devices first."""
     groups: dict[tuple[str, ...], list[NodeState]] = {}
     for name in sorted(state.nodes):
         node = state.nodes[name]
@@ -31,8 +31,7 @@ def node_types(state: State) -> list[NodeType]:
             groups.setdefault(_key(node), []).append(node)
     found = [_type(nodes) for _, nodes in sorted(groups.items())]
     largest = sorted(found, key=lambda t: -t.nodes * (t.devices * 1_000_000 + t.cpu_milli))
-    kept = set(largest[:TYPES_MAX])
-    return [each for each in found if each in kept]
+    return largest[:TYPES_MAX]
 
 
 def _key(node: NodeState) -> tuple[str, ...]:

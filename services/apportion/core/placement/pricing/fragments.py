@@ -7,7 +7,7 @@ to a pod that does not fit there, and else what is idle on devices too full for 
 import numpy as np
 
 from apportion.core.placement.filters.devices import type_name
-from apportion.core.placement.pricing.sizes import NEVER, size_percent
+from apportion.core.placement.pricing.sizes import NEVER, sort_of
 from apportion_schemas import Device, DeviceConstraints, PricesLearnt
 from apportion_schemas.pricing import PricedShape
 from apportion_schemas.quantities import WHOLE
@@ -35,5 +35,5 @@ def _size(shape: PricedShape, device: Device | None) -> int:
     if shape.ask is None or device is None:
         return TOO_BIG
     wants = DeviceConstraints(use_types=shape.use_types)
-    size = size_percent(shape.ask, device)
+    size = sort_of(shape).size_on(device)
     return size if size != NEVER and type_name(shape.ask, wants, device) else TOO_BIG

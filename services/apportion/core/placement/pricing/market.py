@@ -128,9 +128,9 @@ class Market:
         device = np.zeros((len(self.devices), tables.DEVICE_COUNTS, len(shapes)), np.float64)
         for kind, each in enumerate(self.devices):
             for at, shape in enumerate(shapes):
-                device[kind, :, at] = tables.device_room(shape.ask, each)
+                device[kind, :, at] = tables.device_room(shape.sort, each)
                 if each is not None:
-                    share[kind, :IDLE, at] = tables.share_room(shape.ask, each)
+                    share[kind, :IDLE, at] = tables.share_room(shape.sort, each)
         share[:, IDLE] = share[:, WHOLE]
         self.share_room = share.reshape(-1, len(shapes))
         self.device_room = device.reshape(-1, len(shapes))

@@ -3,16 +3,59 @@
 A share counts by whatever it takes most of, memory or cores; so does what a device has left.
 """
 
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Demand, demand
-from apportion_schemas import Ask, Device
+from apportion_schemas import Ask, Device, Mode
 from apportion_schemas.quantities import WHOLE
 
 NEVER: Final = 0  # the size of an ask on a device that cannot take it
+
+
+class Sort(NamedTuple):
+    """What prices know pods by: one ask, the modes of sharing that it accepts, and the CPU.
+
+    An empty `modes` is no constraint. Models that pods insist on are left out: prices that knew
+    them packed worse.
+    """
+
+    ask: Ask | None
+    modes: tuple[Mode, ...]
+    cpu_milli: int
+
+    def size_on(self, device: Device | None) -> int:
+        """The part of such a device that one share takes, in percent, or `NEVER`."""
+        if self.ask is None or device is None or (self.modes and device.mode not in self.modes):
+            return NEVER
+        return size_percent(self.ask, device)
+
+    def pieces(self, size: int) -> int:
+        """How many independent parts the pod's devices are of: whole ones go together."""
+        return 1 if self.ask is None or size == WHOLE else self.ask.count
+
+
+def sort_of(shape: "Shaped") -> Sort:
+    """The sort that a seen or a priced shape is of."""
+    return Sort(shape.ask, shape.modes, shape.cpu_milli)
+
+
+class Shaped(Protocol):
+    """A shape that was seen or priced."""
+
+    @property
+    def ask(self) -> Ask | None:
+        """One of the pod's asks."""
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The modes of sharing that the pod accepts; none is all."""
+
+    @property
+    def cpu_milli(self) -> int:
+        """The CPU that goes with the ask."""
 
 
 def size_percent(ask: Ask, device: Device) -> int:
@@ -32,11 +75,6 @@ def size_percent(ask: Ask, device: Device) -> int:
         parts.append(-(-wanted.cores_needed * WHOLE // device.cores))
     size = max(1, *parts)
     return size if size <= WHOLE else NEVER
-
-
-def units(ask: Ask, size: int) -> tuple[int, int]:
-    """Independent pieces of the pod's devices, and devices in each: whole devices go together."""
-    return (1, ask.count) if size == WHOLE else (ask.count, 1)
 
 
 def hardest(asks: tuple[Ask, ...], devices: list[Device | None]) -> tuple[int, NDArray[np.int64]]:

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.pricing.sizes import NEVER, size_percent, units
-from apportion_schemas import Ask, Device
+from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
+from apportion_schemas import Device
 from apportion_schemas.pricing import PricedShape
 from apportion_schemas.quantities import COUNT_MAX, WHOLE
 
@@ -42,10 +42,12 @@ def net_values(
     share = np.full((len(prices), WHOLE), _NOTHING, np.int64)
     whole = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
     for shape in shapes:
-        size = size_percent(shape.ask, device) if shape.ask is not None else NEVER
-        if shape.ask is None or size == NEVER:
+        sort = sort_of(shape)
+        size = sort.size_on(device)
+        if sort.ask is None or size == NEVER:
             continue
-        pieces, devices = units(shape.ask, size)
+        pieces = sort.pieces(size)
+        devices = sort.ask.count // pieces
         value = min(shape.value // pieces, VALUE_MAX * devices)
         net = value - prices * (shape.cpu_milli // pieces)
         target = whole[:, devices] if size == WHOLE else share[:, size]
@@ -76,19 +78,19 @@ def device_values(net: Values, one_shared: Values) -> Values:
     return best
 
 
-def share_room(ask: Ask | None, device: Device) -> NDArray[np.int64]:
-    """How many shares of the ask fit what is left of one device, for 0 to 100 percent."""
-    size = size_percent(ask, device) if ask is not None else NEVER
+def share_room(sort: Sort, device: Device) -> NDArray[np.int64]:
+    """How many such shares fit what is left of one device, for 0 to 100 percent."""
+    size = sort.size_on(device)
     if size in (NEVER, WHOLE):
         return np.zeros(SHARE_LEFTS, np.int64)
     return np.arange(SHARE_LEFTS) // size
 
 
-def device_room(ask: Ask | None, device: Device | None) -> NDArray[np.int64]:
+def device_room(sort: Sort, device: Device | None) -> NDArray[np.int64]:
     """How many pods that take whole devices fit this many idle ones; no limit without an ask."""
     counts = np.arange(DEVICE_COUNTS)
-    if ask is None:
+    if sort.ask is None:
         return np.full(DEVICE_COUNTS, 1 << 20)
-    if device is None or size_percent(ask, device) != WHOLE:
+    if sort.size_on(device) != WHOLE:
         return counts * 0
-    return counts // ask.count
+    return counts // sort.ask.count

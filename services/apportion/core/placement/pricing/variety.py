@@ -3,8 +3,9 @@
 from math import isqrt
 from typing import Final, NamedTuple
 
-from apportion_schemas import Ask
+from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
 from apportion_schemas.pricing import PricedShape
+from apportion_schemas.quantities import WHOLE
 
 SHAPES_WEIGHED: Final = 16  # more cost time and gain nothing
 
@@ -15,7 +16,7 @@ class Frequent(NamedTuple):
     In millionths of a device: half the part of all pods times the root of the size in thousandths.
     """
 
-    ask: Ask | None
+    sort: Sort
     cpu_milli: int
     memory_mib: int
     weight: int
@@ -23,9 +24,9 @@ class Frequent(NamedTuple):
 
 def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
     """The shapes of most weight, whatever models they insist on."""
-    merged: dict[tuple[Ask | None, int], list[PricedShape]] = {}
+    merged: dict[Sort, list[PricedShape]] = {}
     for shape in shapes:
-        merged.setdefault((shape.ask, shape.cpu_milli), []).append(shape)
+        merged.setdefault(sort_of(shape), []).append(shape)
     total = sum(shape.pods for shape in shapes)
     found = [_frequent(alike, total) for alike in merged.values()]
     found.sort(key=lambda each: (-each.weight, repr(each)))
@@ -33,10 +34,10 @@ def frequent(shapes: tuple[PricedShape, ...]) -> list[Frequent]:
 
 
 def _frequent(alike: list[PricedShape], total: int) -> Frequent:
-    ask, cpu_milli, size = alike[0].ask, alike[0].cpu_milli, alike[0].size
+    sort, size = sort_of(alike[0]), alike[0].size
     pods = sum(shape.pods for shape in alike)
     memory_mib = sum(shape.pods * shape.memory_mib for shape in alike) // pods
-    pieces = 1 if ask is None or ask.whole else ask.count
+    pieces = sort.pieces(WHOLE if sort.ask is not None and sort.ask.whole else NEVER)
     root = isqrt(size // pieces * 1000)  # of thousandths, in thousandths
     weight = pods * pieces * root // (2 * total)
-    return Frequent(ask, cpu_milli // pieces, memory_mib // pieces, weight)
+    return Frequent(sort, sort.cpu_milli // pieces, memory_mib // pieces, weight)

@@ -2,7 +2,7 @@
 
 A node score gives points to the nodes that fit a shape, a device order sorts the devices of the
 chosen node, first is best. Both are looked up by the policy's name. The policies that weigh shapes
-choose node and device together; until prices have been learnt they are `binpack`.
+choose node and device together; until prices have been learnt they are `bestfit`.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,20 @@ from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.scores import devices
 from apportion.core.placement.scores.fgd import Fgd
 from apportion.core.placement.scores.look import NodeScore
-from apportion.core.placement.scores.nodes import Binpack, Spread
+from apportion.core.placement.scores.nodes import Bestfit, Binpack, Spread
 from apportion.core.placement.scores.price import Price
 from apportion_schemas import Shape
 
 WEIGH_SHAPES: Final[dict[str, Callable[[Shape, Market], NodeScore]]] = {"fgd": Fgd, "price": Price}
-LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {"binpack": Binpack, "spread": Spread}
+LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {
+    "bestfit": Bestfit,
+    "binpack": Binpack,
+    "spread": Spread,
+}
 DEVICE_ORDERS: Final = {
     "fgd": devices.binpack,
     "price": devices.binpack,
+    "bestfit": devices.binpack,
     "binpack": devices.binpack,
     "spread": devices.spread,
 }
@@ -29,5 +34,5 @@ DEVICE_ORDERS: Final = {
 def node_score(policy: str, shape: Shape, market: Market | None) -> NodeScore:
     """The score of that name for one shape; there is no market before prices are learnt."""
     if policy in WEIGH_SHAPES:
-        return WEIGH_SHAPES[policy](shape, market) if market is not None else Binpack(shape)
+        return WEIGH_SHAPES[policy](shape, market) if market is not None else Bestfit(shape)
     return LOADS[policy](shape)

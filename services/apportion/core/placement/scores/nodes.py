@@ -1,8 +1,17 @@
-"""Scores by load alone: what nodes have in use before the pod is placed."""
+"""Scores by load alone: what nodes have in use, or have left, before the pod is placed."""
 
-from apportion.core.placement.columns import POINTS, rows_of
+from typing import Final
+
+import numpy as np
+
+from apportion.core.placement import packed
+from apportion.core.placement.columns import HOST, POINTS, rows_of
 from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
 from apportion_schemas import Shape
+
+CPU_MILLI_PER_PERCENT: Final = 160  # 16 CPUs count as much as one device
+LEFT_MAX: Final = 20_000  # percent of a device: more than any node has
+COMPUTE: Final = np.int64((1 << packed.COMPUTE_BITS) - 1)
 
 
 class Binpack:
@@ -26,6 +35,22 @@ class Binpack:
     def total(self, points: int) -> float:
         """In percent."""
         return points * 100 / POINTS
+
+
+class Bestfit(Binpack):
+    """The node with the least left of CPU and devices together, however large it is."""
+
+    policy = "bestfit"
+
+    def points(self, look: Look) -> Points:
+        """`POINTS` less what is left, in parts of `LEFT_MAX`."""
+        compute = (look.free >> packed.COMPUTE_AT) & COMPUTE
+        left = compute[:, HOST + 1 :].sum(1)
+        left += compute[:, HOST] // CPU_MILLI_PER_PERCENT
+        points: Points = (POINTS - np.minimum(left, LEFT_MAX) * (POINTS // LEFT_MAX)).astype(
+            np.int32
+        )
+        return points
 
 
 class Spread(Binpack):

@@ -14,11 +14,10 @@ class NotedDevices:
 
     def note(self, look: Look, chosen: NDArray[np.intp], devices: NDArray[np.intp]) -> None:
         """The chosen ones of the rows looked at have these devices."""
-        if look.rows is None:
-            self._devices = np.full(len(look.fit), NO_DEVICE, np.int8)
-            self._devices[chosen] = devices
-        else:
-            self._devices[look.rows.take(chosen)] = devices
+        count = len(look.columns.names)
+        if len(self._devices) != count:
+            self._devices = np.full(count, NO_DEVICE, np.int8)
+        self._devices[chosen if look.rows is None else look.rows.take(chosen)] = devices
 
     def of(self, row: int) -> int:
         """The device noted for the row, or `NO_DEVICE`."""

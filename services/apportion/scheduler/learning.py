@@ -1,0 +1,90 @@
+"""Learning prices: when enough pods have come, solve for what they are worth, and append that.
+
+    census due ──► types of nodes ──► solve (in a thread) ──► append, fenced ──► fold: all use it
+
+It runs beside the cycle and never holds it up. Invariant: of several schedulers that learn at once
+one is heard; prices count from the revision at which the ledger took them, for everyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from msgspec import structs
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.core.placement.pricing.appraisal import appraise
+from apportion.core.placement.pricing.census import Census, SeenShape
+from apportion.core.placement.pricing.fleet import NodeType, node_types
+from apportion.core.placement.pricing.program import build
+from apportion.runtime.ledger import (
+    DuplicateRefused,
+    FenceRefused,
+    Ledger,
+    LedgerFull,
+    LedgerUnavailable,
+    OutcomeUnknown,
+)
+from apportion.runtime.publisher import Publisher
+from apportion.runtime.reader import Reader
+from apportion.scheduler.solver import NoPrices, solve
+from apportion_schemas import PodSubmitted, PricesLearnt
+
+_log = logging.getLogger(__name__)
+
+
+def learn(shapes: list[SeenShape], types: list[NodeType], *, pods: int) -> PricesLearnt:
+    """What pods of these shapes are worth on these nodes; `pods` is how many have been seen.
+
+    Raises:
+        NoPrices: the solver gave up.
+    """
+    program = build(shapes, types)
+    return appraise(shapes, types, program, solve(program), pods=pods)
+
+
+class Learning:
+    """One scheduler's learning from the ledger that it folds."""
+
+    def __init__(self, state: State, ledger: Ledger, publisher: Publisher) -> None:
+        self._state = state
+        self._ledger = ledger
+        self._publisher = publisher
+        self._census = Census(state)
+        self._due = asyncio.Event()
+
+    def observe(self, change: Change) -> None:
+        """Count what the fold took in; give this to the reader."""
+        self._census.observe(change)
+        if isinstance(change.data, PodSubmitted) and self._census.due:
+            self._due.set()
+
+    async def run(self, reader: Reader[Change]) -> None:
+        """Learn whenever enough pods have come, until cancelled."""
+        await reader.caught_up()
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            types = node_types(self._state)
+            if self._census.due and any(each.devices for each in types):
+                await self._learn(types)
+
+    async def _learn(self, types: list[NodeType]) -> None:
+        """Solve and append; what goes wrong is tried again when the next pod comes."""
+        state, census = self._state, self._census
+        basis, fence = state.revision, state.prices_revision
+        try:
+            prices = await asyncio.to_thread(learn, census.shapes(), types, pods=census.pods)
+        except NoPrices as error:
+            _log.warning("no prices learnt from %d pods: %s", census.pods, error)
+            census.priced()
+            return
+        draft = self._publisher.draft(prices, event_id=f"prices/{fence}/{basis}", basis=basis)
+        try:
+            await self._ledger.append([structs.replace(draft, expect=fence)])
+        except (FenceRefused, DuplicateRefused):
+            _log.info("another scheduler has learnt prices")
+        except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
+            _log.warning("learnt prices may not be on the ledger: %s", trouble)

@@ -1,0 +1,53 @@
+"""The HiGHS solver, for the linear program behind the prices.
+
+It runs outside Python's lock, so that decisions go on meanwhile; one thread and the simplex method
+give the same prices for the same program.
+"""
+
+from typing import Final
+
+import highspy
+import numpy as np
+
+from apportion.core.placement.pricing.program import Program, Solution
+
+TIME_LIMIT_S: Final = 60.0
+
+
+class NoPrices(Exception):
+    """The program has no solution that can be used; the message says why."""
+
+
+def solve(program: Program) -> Solution:
+    """The best plan, and the shadow prices of its limits.
+
+    Raises:
+        NoPrices: the solver gave up.
+    """
+    rows, columns = len(program.limits), len(program.cost)
+    model = highspy.HighsLp()
+    model.num_row_, model.num_col_ = rows, columns
+    model.sense_ = highspy.ObjSense.kMaximize
+    model.col_cost_ = program.cost
+    model.col_lower_, model.col_upper_ = np.zeros(columns), np.full(columns, highspy.kHighsInf)
+    model.row_lower_, model.row_upper_ = np.full(rows, -highspy.kHighsInf), program.limits
+    matrix = model.a_matrix_
+    matrix.format_ = highspy.MatrixFormat.kColwise
+    starts = np.searchsorted(program.column, np.arange(columns + 1))
+    matrix.start_ = starts.astype(np.int32)
+    matrix.index_, matrix.value_ = program.row, program.value
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("solver", "simplex"),
+        ("time_limit", TIME_LIMIT_S),
+    ):
+        solver.setOptionValue(option, value)
+    solver.passModel(model)
+    solver.run()
+    status = solver.getModelStatus()
+    if status != highspy.HighsModelStatus.kOptimal:
+        raise NoPrices(f"the solver ended with {solver.modelStatusToString(status)}")
+    solution = solver.getSolution()
+    return Solution(np.abs(np.array(solution.row_dual)), np.array(solution.row_value))
