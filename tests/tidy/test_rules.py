@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from tests.tidy import purity, sizes, words
+from tests.tidy import dependencies, purity, sizes, words
 
 CORE = "services/apportion/core/planted.py"
 TEST = "tests/unit/test_planted.py"
@@ -164,3 +164,20 @@ def test_giving_way_is_no_sleep() -> None:
             await asyncio.sleep(0)
     """)
     assert not list(purity.sleeps(TEST, source))
+
+
+@pytest.mark.parametrize(
+    ("declared", "offenders"),
+    [
+        (["PyYAML>=6", "numpy", "a_binary"], []),
+        (["PyYAML>=6"], [CORE]),
+        (["PyYAML>=6", "numpy", "rich>=1"], ["pyproject.toml"]),
+    ],
+)
+def test_dependency_mismatches(declared: list[str], offenders: list[str]) -> None:
+    """All in order; an import undeclared; a declaration unused."""
+    source = "import os\nimport yaml.nodes\nfrom numpy import array\nfrom . import x\n"
+    offences = dependencies.mismatches(
+        {CORE: source}, declared, providers={"yaml": ["PyYAML"]}, not_imported=["a-binary"]
+    )
+    assert [offence.path for offence in offences] == offenders

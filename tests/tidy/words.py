@@ -15,7 +15,8 @@ VAGUE_NAMES = {"util", "utils", "common", "manager", "helper", "helpers", "base"
 OPEN_TASK = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\s*\(#\d+\))")
 # Written so that no pattern matches itself.
 REGISTRY_HOSTS = re.compile(
-    r"(pypi|pythonhosted|npmjs|crates|rubygems|debian|docker|quay|ghcr)[.](org|com|io)(?=[/:\"'\s]|$)"
+    r"(?:(?:pypi|pythonhosted|npmjs|rubygems|debian)[.](?:org|com)|hub[.]docker[.]com"
+    r"|(?:crates|docker|quay|ghcr)[.]io)(?=[/:\"'\s]|$)"
 )
 # An address that a reader may follow, or a name that is a label rather than a registry.
 HOSTS_ALLOWED = re.compile(
