@@ -18,10 +18,8 @@ REGISTRY_HOSTS = re.compile(
     r"(?:(?:pypi|pythonhosted|npmjs|rubygems|debian)[.](?:org|com)|hub[.]docker[.]com"
     r"|(?:crates|docker|quay|ghcr)[.]io)(?=[/:\"'\s]|$)"
 )
-# An address that a reader may follow, or a name that is a label rather than a registry.
-HOSTS_ALLOWED = re.compile(
-    r"docker[.]com/(vcuda|resource|predicate|gpu-assigned)|docker[.]io/library/"
-)
+# The full name of an official image, by which podman files it.
+HOSTS_ALLOWED = re.compile(r"docker[.]io/library/")
 MACHINE_PATHS = re.compile(r"(?<![\w.~}/-])/(work|root|home/\w+|Users/\w+)(/|(?=[\"'\s]|$))")
 
 
