@@ -5,8 +5,10 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from apportion_schemas.quantities import (
+    COUNT_MAX,
     CpuMilli,
     HostMemoryMib,
+    Index,
     Key,
     Labels,
     Name,
@@ -28,6 +30,7 @@ class Taint(Payload, frozen=True):
 class NodeObserved(Payload, frozen=True):
     """A node of the cluster; amounts are `status.allocatable` less what other schedulers placed.
 
+    `unhealthy_indexes` are the devices of the annotation `volcano.sh/gpu-unhealthy-ids`.
     `version` is the API server's revision as of which this is so; of two writers, the one with the
     lower version has nothing to say. 0 where there is no API server.
     """
@@ -41,6 +44,7 @@ class NodeObserved(Payload, frozen=True):
     labels: Labels = {}
     taints: Annotated[tuple[Taint, ...], Meta(max_length=256)] = ()
     unschedulable: bool = False
+    unhealthy_indexes: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
     version: Natural = 0
 
 

@@ -49,9 +49,11 @@ class RefusalCode(StrEnum):
     TEMPLATE_CPU_INSUFFICIENT = "TemplateCpuInsufficient"
     TEMPLATE_NONE_FITS = "TemplateNoneFits"
     NUMA_MISMATCH = "NumaMismatch"
+    NVLINK_MISMATCH = "NvlinkMismatch"
     DEVICES_TOO_FEW = "DevicesTooFew"
     CONTAINERS_COLLIDE = "ContainersCollide"
     GANG_INCOMPLETE = "GangIncomplete"
+    GANG_TOO_LARGE = "GangTooLarge"
 
 
 class MigInstance(Payload, frozen=True):

@@ -27,6 +27,8 @@ CpuMilli = Annotated[int, Meta(ge=0, le=CPU_MILLI_MAX)]
 Cores = Annotated[int, Meta(ge=0, le=10_000)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+Index = Annotated[int, Meta(ge=0, lt=COUNT_MAX)]  # of a device in its node
+Weight = Annotated[int, Meta(ge=0, le=1000)]
 Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
 Priority = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
 Labels = dict[Key, Text]

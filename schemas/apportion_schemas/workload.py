@@ -16,6 +16,7 @@ from apportion_schemas.quantities import (
     Count,
     CpuMilli,
     HostMemoryMib,
+    Index,
     Key,
     Labels,
     MemoryMib,
@@ -25,9 +26,9 @@ from apportion_schemas.quantities import (
     Percent,
     Priority,
     Text,
+    Weight,
 )
 
-Index = Annotated[int, Meta(ge=0, lt=COUNT_MAX)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=256)]
 Containers = Annotated[tuple[Name, ...], Meta(max_length=CONTAINERS_MAX)]
 
@@ -114,14 +115,85 @@ class NodeConstraints(Payload, frozen=True):
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=256)] = ()
 
 
+class LabelExpression(Payload, frozen=True):
+    """One match expression over the labels of a pod."""
+
+    key: Key
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: Annotated[tuple[Text, ...], Meta(max_length=256)] = ()
+
+
+class PodSelector(Payload, frozen=True):
+    """Pods whose labels meet every expression; no expression is every pod, no namespace any."""
+
+    expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
+    namespaces: Names = ()
+
+
+class PodTerm(Payload, frozen=True):
+    """The nodes that have the same value of the label `topology_key` as one with such a pod."""
+
+    pods: PodSelector
+    topology_key: Key
+
+
+class PreferredPodTerm(Payload, frozen=True):
+    """Such nodes gain the weight for every such pod there; a negative one is anti-affinity."""
+
+    weight: Annotated[int, Meta(ge=-100, le=100)]
+    term: PodTerm
+
+
+class SpreadConstraint(Payload, frozen=True):
+    """`spec.topologySpreadConstraints[]`: where such pods are few.
+
+    `required` is `DoNotSchedule`: with the pod, no value of the label `topology_key` may have more
+    than `max_skew` such pods above the value that has fewest. Where there are fewer than
+    `min_domains` values, the fewest count as none.
+    """
+
+    pods: PodSelector
+    topology_key: Key
+    max_skew: Annotated[int, Meta(ge=1, le=1 << 31)] = 1
+    required: bool = True
+    min_domains: Annotated[int, Meta(ge=1, le=1 << 31)] = 1
+
+
+PodTerms = Annotated[tuple[PodTerm, ...], Meta(max_length=64)]
+
+
+class PodConstraints(Payload, frozen=True):
+    """Where the pod may be in relation to other pods."""
+
+    affinity: PodTerms = ()
+    anti_affinity: PodTerms = ()
+    preferred: Annotated[tuple[PreferredPodTerm, ...], Meta(max_length=128)] = ()
+    spread: Annotated[tuple[SpreadConstraint, ...], Meta(max_length=64)] = ()
+
+
+class DeviceWeights(Payload, frozen=True):
+    """`hami.io/device-scoring-weights`: how much each part of a device's load counts."""
+
+    slots: Weight
+    cores: Weight
+    memory: Weight
+
+
 class Shape(Payload, frozen=True, weakref=True):
-    """All that decides where a pod may go. Pods of one shape are one class to the scheduler."""
+    """All that decides where a pod may go. Pods of one shape are one class to the scheduler.
+
+    `node_policy` and `device_policy` are the pod's own, empty where the cluster's holds. The latter
+    may be a chain with commas: `binpack`, `spread` and `numa` in the order in which devices are
+    compared, `mutex` (only idle devices) and `topology-aware` (only the best linked ones).
+    """
 
     asks: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
     devices: DeviceConstraints = DeviceConstraints()
     node: NodeConstraints = NodeConstraints()
+    pods: PodConstraints = PodConstraints()
     node_policy: Annotated[str, Meta(max_length=64)] = ""
     device_policy: Annotated[str, Meta(max_length=64)] = ""
+    device_weights: DeviceWeights | None = None
 
 
 class PodSubmitted(Payload, frozen=True):
@@ -138,6 +210,7 @@ class PodSubmitted(Payload, frozen=True):
     name: Name
     shape: Shape
     dialect: Name
+    labels: Labels = {}
     priority: Priority = 0
     group: Text = ""
     task: Text = ""

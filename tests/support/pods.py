@@ -30,14 +30,14 @@ def cards(count: int = 1, **fields: Any) -> Ask:
 
 
 def shape(
-    *asks: Ask, devices: DeviceConstraints | None = None, node: Any = None, **policies: str
+    *asks: Ask, devices: DeviceConstraints | None = None, node: Any = None, **fields: Any
 ) -> Shape:
     """The asks and constraints of a pod."""
     return Shape(
         asks=asks,
         devices=devices or DeviceConstraints(),
         node=node or NodeConstraints(),
-        **policies,
+        **fields,
     )
 
 

@@ -329,5 +329,5 @@ def test_every_code_of_a_filter_has_one_rank() -> None:
     filters = [code for table in (NODE_FILTERS, DEVICE_RULES, AMOUNTS) for code, _ in table]
     assert len(set(filters)) == len(filters)
     assert [RANK[code] for code in filters] == sorted(RANK[code] for code in filters)
-    assert set(ORDER) == set(RefusalCode) - {C.GANG_INCOMPLETE}
+    assert set(ORDER) == set(RefusalCode) - {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE}
     assert max(RANK.values()) < FITS == len(ORDER)

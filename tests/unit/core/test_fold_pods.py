@@ -155,8 +155,8 @@ CONTRADICTIONS: list[tuple[str, Callable[[], Ledger], Payload, str]] = [
     (
         "a device policy that nobody knows",
         pending,
-        pod("p2", shape=shape(device_policy="mutex")),
-        "pod p2 names the policy 'mutex', which nobody knows",
+        pod("p2", shape=shape(device_policy="mutex,price")),
+        "pod p2 names the policy 'mutex,price', which nobody knows",
     ),
     ("gone twice", _after(GONE), GONE, "pod p1 is not live"),
     ("gone, never there", Ledger, GONE, "pod p1 is not live"),

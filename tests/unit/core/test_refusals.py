@@ -2,6 +2,8 @@
 
 import pytest
 
+from apportion.core.explain import words
+from apportion.core.placement.gangs import GANG_PODS_MAX
 from apportion_schemas import (
     Ask,
     DeviceConstraints,
@@ -34,6 +36,13 @@ C = RefusalCode
 X = DeviceConstraints
 MIG = node("n1", gpu("m0", model=A100_40, mode="mig"))
 B2 = node("n1", npu("u0", family="ascend910b2", model="Ascend910B2", memory_mib=65536, cores=24))
+LINKED = node(
+    "n1",
+    gpu("g0", nvlink_lanes={"g1": 12}),
+    gpu("g1", nvlink_lanes={"g0": 12}),
+    gpu("g2"),
+    gpu("g3"),
+)
 NEAR = node("n1", gpu("g0", numa=0), gpu("g1", numa=1))
 
 
@@ -102,6 +111,13 @@ REACHED: dict[RefusalCode, Reached] = {
     C.MIG_SLICES_OCCUPIED: (held(small(6), small(3)), shape(ask(20_000)), 1, 0, "m0"),
     C.TEMPLATE_CPU_INSUFFICIENT: (held(*TEMPLATES, report=B2), shape(NPU), 1, 0, "u0"),
     C.NUMA_MISMATCH: ((NEAR,), BOTH, 2, 1, ""),
+    C.NVLINK_MISMATCH: (
+        (LINKED, pod("x", cards()), placement("x", "n1", [share("g0", 81920, 100)])),
+        shape(cards(2), device_policy="topology-aware"),
+        2,
+        1,
+        "",
+    ),
     C.CONTAINERS_COLLIDE: (ONE, shape(ask(50_000), ask(50_000, container="b")), 1, 0, ""),
 }
 
@@ -120,8 +136,8 @@ def test_every_code_is_reached(code: RefusalCode) -> None:
 
 
 def test_no_code_is_left_out() -> None:
-    """A gang that is not complete is no filter; it has a test of its own."""
-    assert set(REACHED) | {C.GANG_INCOMPLETE} == set(C)
+    """What a gang lacks is no filter; each has a test of its own."""
+    assert set(REACHED) | {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE} == set(C)
 
 
 def test_incomplete_gang() -> None:
@@ -132,6 +148,17 @@ def test_incomplete_gang() -> None:
     assert refused.reasons == {C.GANG_INCOMPLETE: 0}
     assert refused.gang is not None
     assert (refused.gang.needed, refused.gang.present, refused.gang.fitting) == (3, 2, 0)
+
+
+def test_gang_that_is_too_large() -> None:
+    """It is told so, and the pods behind it are decided."""
+    pods = [member(f"m{n}", ask(1)) for n in range(GANG_PODS_MAX + 1)]
+    ledger = Ledger(*ONE, gang(min_available=GANG_PODS_MAX + 1), *pods, pod("p", ask(1)))
+    ledger.decide(events_max=2000)
+    assert ledger.where("p") == "n1"
+    refused = ledger.refusal("m0")
+    assert refused.reasons == {C.GANG_TOO_LARGE: 0}
+    assert words.refusal(refused).endswith("than one decision holds: 901 pods")
 
 
 def test_nodes_are_counted_by_the_filter_that_stopped_them() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apportion_schemas import DeviceConstraints
+from apportion_schemas import DeviceConstraints, DeviceWeights
 from tests.support.manifests import draft, pod, refused
 
 GPU = {"nvidia.com/gpu": 1}
@@ -52,7 +52,27 @@ def test_policies() -> None:
     shape = draft(pod(GPU, notes)).shape
     assert (shape.node_policy, shape.device_policy) == ("spread", "binpack")
     bare = draft(pod(GPU)).shape
-    assert (bare.node_policy, bare.device_policy) == ("", "")
+    assert (bare.node_policy, bare.device_policy, bare.device_weights) == ("", "", None)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("binpack,numa", "binpack,numa"),
+        (" numa , binpack,numa", "numa,binpack"),
+        ("mutex", "mutex"),
+        ("topology-aware,spread", "topology-aware,spread"),
+    ],
+)
+def test_policy_chains(value: str, wanted: str) -> None:
+    """Spaces do not count, and neither does a name that comes again."""
+    assert draft(pod(GPU, {"hami.io/gpu-scheduler-policy": value})).shape.device_policy == wanted
+
+
+def test_scoring_weights() -> None:
+    """All three, in any order."""
+    notes = {"hami.io/device-scoring-weights": "memory=3, slot=0 ,core=1"}
+    assert draft(pod(GPU, notes)).shape.device_weights == DeviceWeights(slots=0, cores=1, memory=3)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +89,16 @@ def test_policies() -> None:
         (GPU, "volcano.sh/gpu-index", "²", "is no list of card numbers"),
         (GPU, "nvidia.com/numa-bind", "yes", "is neither true nor false"),
         (GPU, "hami.io/node-scheduler-policy", "random", "write one of binpack, spread"),
-        (GPU, "hami.io/gpu-scheduler-policy", "topology-aware", "is not implemented"),
-        (GPU, "hami.io/gpu-scheduler-policy", "binpack,numa", "is not implemented"),
-        (GPU, "hami.io/device-scoring-weights", "slot=1", "is not implemented yet"),
+        (GPU, "hami.io/node-scheduler-policy", "binpack,spread", "write one of binpack, spread"),
+        (GPU, "hami.io/gpu-scheduler-policy", "binpack,best", "is no policy for devices"),
+        (GPU, "hami.io/gpu-scheduler-policy", "", "is no policy for devices"),
+        (GPU, "hami.io/gpu-scheduler-policy", "price", "is no policy for devices"),
+        (GPU, "hami.io/device-scoring-weights", "slot=1", "slot, core and memory once each"),
+        (GPU, "hami.io/device-scoring-weights", "slot=1,slot=2,core=1,memory=3", "once each"),
+        (GPU, "hami.io/device-scoring-weights", "slot=1,core=-1,memory=3", "no whole number"),
+        (GPU, "hami.io/device-scoring-weights", "slot=1,core=1,memory=1001", "from 0 to 1000"),
+        (GPU, "hami.io/device-scoring-weights", f"slot={'9' * 5000},core=1,memory=1", "0 to 1000"),
+        (GPU, "hami.io/device-scoring-weights", "slot=0,core=0,memory=0", "weighs nothing"),
         (GPU, "volcano.sh/vgpu-podgroup-policy", "spread", "is not implemented yet"),
         (GPU, "tencent.com/vcuda-core-limit", "10", "is not implemented yet"),
         (GPU, "hami.io/use-Ascend310P-uuid", "a", "selects NPUs in a pod that asks for GPUs"),

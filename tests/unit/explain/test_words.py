@@ -71,6 +71,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.INDEX_MISMATCH,
         RefusalCode.DEVICE_UNHEALTHY,
         RefusalCode.DEVICE_CORDONED,
+        RefusalCode.NVLINK_MISMATCH,
     }
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeVar, get_args
 from apportion.core.dialects import ascend
 from apportion.core.dialects.errors import ManifestError, within
 from apportion.core.dialects.names import DialectConfig
-from apportion_schemas import DeviceConstraints, Mode
+from apportion.core.placement.chains import CHAINABLE
+from apportion_schemas import DeviceConstraints, DeviceWeights, Mode
 from apportion_schemas.quantities import COUNT_MAX, NAME_MAX
 
 LIST_MAX = 256
@@ -19,6 +20,11 @@ MODES: tuple[Mode, ...] = tuple(
     mode for mode in get_args(Mode) if mode in {"hami-core", "mig", "mps"}
 )
 POLICIES = ("binpack", "spread")
+SCORING_WEIGHTS = "hami.io/device-scoring-weights"
+WEIGHT_MAX = 1000
+WEIGHT_DIGITS_MAX = 9
+WEIGHTS = {"slot": "slots", "core": "cores", "memory": "memory"}
+"""What HAMi calls each weight, and we."""
 NODE_POLICY = "hami.io/node-scheduler-policy"
 DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 MODE = ("volcano.sh/vgpu-mode", "nvidia.com/vgpu-mode")
@@ -32,7 +38,6 @@ NVIDIA_ONLY = (
     *MODE, *USE_TYPES, *NOUSE_TYPES, *USE_IDS, *NOUSE_IDS, *INDEXES, *NUMA_BIND,
 )  # fmt: skip
 NOT_IMPLEMENTED = {
-    "hami.io/device-scoring-weights": "remove it; the cluster's policy weighs devices",
     "huawei.com/vnpu-mode": "remove it; NPUs are cut by templates",
     "volcano.sh/vgpu-podgroup-policy": "remove it; pods of one group may share a card",
     "docker.com/vcuda-core-limit": "remove it; cores are a fixed share",
@@ -48,6 +53,7 @@ class Selection(NamedTuple):
     devices: DeviceConstraints
     node_policy: str
     device_policy: str
+    device_weights: DeviceWeights | None
 
 
 class _Notes(NamedTuple):
@@ -76,7 +82,8 @@ def selection(
     return Selection(
         devices=of(notes, config),
         node_policy=_one(notes, (NODE_POLICY,), _policy) or "",
-        device_policy=_one(notes, (DEVICE_POLICY,), _policy) or "",
+        device_policy=_one(notes, (DEVICE_POLICY,), _chain) or "",
+        device_weights=_one(notes, (SCORING_WEIGHTS,), _weights),
     )
 
 
@@ -180,3 +187,35 @@ def _policy(notes: _Notes, key: str) -> str:
             key, "is not implemented", f"write one of {', '.join(POLICIES)}, or remove it"
         )
     return value
+
+
+def _chain(notes: _Notes, key: str) -> str:
+    """A chain of device policies; a name that comes twice counts once."""
+    names = tuple(dict.fromkeys(name.strip() for name in notes.values[key].split(",")))
+    if not set(names) <= set(CHAINABLE):
+        raise notes.refusal(
+            key,
+            "is no policy for devices",
+            f"write one of {', '.join(CHAINABLE)}, or several with commas, or remove it",
+        )
+    return ",".join(names)
+
+
+def _weights(notes: _Notes, key: str) -> DeviceWeights:
+    """Three weights, as in `slot=1,core=1,memory=3`, in any order."""
+    pairs = [part.partition("=") for part in notes.values[key].split(",")]
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(pairs) != len(WEIGHTS) or set(found) != set(WEIGHTS):
+        raise notes.refusal(
+            key, "does not name slot, core and memory once each", 'write "slot=1,core=1,memory=3"'
+        )
+    if not all(value.isascii() and value.isdecimal() for value in found.values()) or any(
+        len(value) > WEIGHT_DIGITS_MAX or int(value) > WEIGHT_MAX for value in found.values()
+    ):
+        raise notes.refusal(
+            key, "has a weight that is no whole number", f"write numbers from 0 to {WEIGHT_MAX}"
+        )
+    weights = {ours: int(found[theirs]) for theirs, ours in WEIGHTS.items()}
+    if not any(weights.values()):
+        raise notes.refusal(key, "weighs nothing", "let at least one be more than 0")
+    return DeviceWeights(**weights)

@@ -24,7 +24,7 @@ from apportion.core.dialects.container import Container, amounts_of
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.errors import ManifestError
 from apportion.core.dialects.names import DialectConfig
-from apportion_schemas import Ask, DeviceConstraints
+from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
 DIALECTS = (plain, hami, volcano_vgpu, volcano_share, vcuda, ascend)
 """In the order in which names that several of them have are given away."""
@@ -43,6 +43,7 @@ class DeviceRequest(Struct, frozen=True, kw_only=True):
     devices: DeviceConstraints = DeviceConstraints()
     node_policy: str = ""
     device_policy: str = ""
+    device_weights: DeviceWeights | None = None
     high_priority: tuple[str, ...] = ()
 
 
@@ -82,6 +83,7 @@ def read_pod(
         devices=chosen.devices,
         node_policy=chosen.node_policy,
         device_policy=chosen.device_policy,
+        device_weights=chosen.device_weights,
         high_priority=tuple(high_priority),
     )
 

@@ -137,6 +137,11 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.DEVICES,
         "devices on one NUMA node are freed, or no NUMA binding",
     ),
+    _C.NVLINK_MISMATCH: Words(
+        "the free devices are linked worse than others of the node, and the best are asked for",
+        Unit.NOTHING,
+        "the better linked devices are freed, or no topology-aware policy",
+    ),
     _C.DEVICES_TOO_FEW: Words(
         "node has fewer fitting devices than asked for",
         Unit.DEVICES,
@@ -149,6 +154,11 @@ WORDS: dict[RefusalCode, Words] = {
     ),
     _C.GANG_INCOMPLETE: Words(
         "the gang waits for more of its pods", Unit.PODS, "the rest of the gang is submitted"
+    ),
+    _C.GANG_TOO_LARGE: Words(
+        "the gang must start more pods at once than one decision holds",
+        Unit.PODS,
+        "a smaller minAvailable (minMember)",
     ),
 }
 
@@ -203,6 +213,8 @@ def refusal(refused: PodRefused) -> str:
     """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss."""
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return gang(refused.gang)
+    if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
+        return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
     if not refused.nodes:
         return "there is no node yet"
     causes = [f"{phrase(code)} ({nodes(count)})" for code, count in ranked(refused.reasons)]

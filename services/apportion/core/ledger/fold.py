@@ -27,6 +27,7 @@ from apportion.core.ledger.state import (
     RefusedEvent,
     State,
 )
+from apportion.core.placement import chains
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
@@ -276,8 +277,11 @@ def _pod_submitted(context: _Context, data: PodSubmitted) -> Change:
     state = context.state
     if data.uid in state.pods:
         raise _Refused(f"pod {data.uid} was submitted already")
-    for policy in (data.shape.node_policy, data.shape.device_policy):
-        if policy not in POLICIES:
+    for policy, known in (
+        (data.shape.node_policy, data.shape.node_policy in POLICIES),
+        (data.shape.device_policy, chains.known(data.shape.device_policy)),
+    ):
+        if not known:
             raise _Refused(f"pod {data.uid} names the policy {policy!r}, which nobody knows")
     key = _shape_key(data.shape)
     shape = state.shapes.get(key)

@@ -85,6 +85,7 @@ def read_template(
                 node=_node(containers, parts.spec, spec_field, config.dialects),
                 node_policy=request.node_policy,
                 device_policy=request.device_policy,
+                device_weights=request.device_weights,
             ),
             spec_field,
         ),

@@ -18,6 +18,7 @@ from apportion.core.dialects.quantity import whole
 from apportion.core.manifests import kube, naming, unsupported
 from apportion.core.manifests.document import typed
 from apportion.core.manifests.template import ManifestConfig, Template, priority_of, read_template
+from apportion.core.placement.gangs import GANG_PODS_MAX
 from apportion_schemas import PodGroupObserved, PodSubmitted, Shape
 
 VOLCANO_DEFAULT_TASK = "default"  # and its number, as Volcano's admission names tasks
@@ -133,7 +134,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
     field = "spec.minTaskMember"
     observed = PodGroupObserved(
         group=_group_name(group.metadata),
-        min_available=spec.min_member,
+        min_available=_startable(spec.min_member, "spec.minMember"),
         min_tasks={
             naming.label(task, within(field, task)): whole(
                 count, within(field, task), limit=AMOUNT_MAX
@@ -220,6 +221,18 @@ def _task_name(task: kube.VolcanoTask, index: int) -> str:
     return naming.label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
 
 
+def _startable(pods: int, field: str) -> int:
+    """How many pods of a gang must start together, if that can ever be."""
+    if pods > GANG_PODS_MAX:
+        raise ManifestError(
+            field,
+            pods,
+            f"is more pods than can start together, which is {GANG_PODS_MAX}",
+            "lower it, or split the gang",
+        )
+    return pods
+
+
 def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObserved:
     """The gang of a Volcano Job, with the defaults and checks of Volcano's admission."""
     replicas: dict[str, int] = {}
@@ -252,9 +265,10 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
             f"is more than the {total} pods of the job",
             "lower it, or raise replicas",
         )
+    min_available = job.spec.min_available or sum({**replicas, **min_tasks}.values())
     return PodGroupObserved(
         group=_group_name(job.metadata),
-        min_available=job.spec.min_available or sum({**replicas, **min_tasks}.values()),
+        min_available=_startable(min_available, "spec.minAvailable"),
         min_tasks=min_tasks,
         queue=naming.subdomain(job.spec.queue or "default", "spec.queue"),
         priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),

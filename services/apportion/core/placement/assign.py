@@ -1,12 +1,12 @@
 """On the chosen node: which devices each container gets, exactly.
 
 Asks are met hardest first (devices wanted alone, then the most memory); a container's `count` is
-that many different devices, while two containers of a pod may share one.
+that many different devices, those linked best, while two containers of a pod may share one.
 
 Invariant: `assign` leaves every device as it found it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from apportion.core.devices.demand import Demand
@@ -15,8 +15,9 @@ from apportion.core.ledger.state import DeviceState
 from apportion.core.placement import packed
 from apportion.core.placement.classes import AskColumns, PlacementClass
 from apportion.core.placement.columns import Columns
+from apportion.core.placement.linked import best_linked
 from apportion.core.placement.scores.devices import Order
-from apportion_schemas import Ask, MigInstance, Share
+from apportion_schemas import Ask, Device, MigInstance, Share
 
 
 def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
@@ -96,7 +97,26 @@ def _choose(
         _, _, state, wanted = min(fitting)
         return [(state, _share(ask.ask, state, wanted))]
     fitting.sort()
-    return [(state, _share(ask.ask, state, wanted)) for _, _, state, wanted in fitting[:count]]
+    would_do: list[Device] = []
+    if ask.chain.best_linked:
+        wanted_kinds = [isinstance(known, Demand) for known in demands]
+        there = (at for at in chosen if wanted_kinds[kinds[at]])
+        would_do = [devices[at].device for at in there if elsewhere is None or not elsewhere[at]]
+    picked = _linked([state.device for _, _, state, _ in fitting], count, would_do)
+    return [(fitting[at][2], _share(ask.ask, *fitting[at][2:])) for at in picked] or None
+
+
+def _linked(fitting: list[Device], count: int, would_do: list[Device]) -> Sequence[int]:
+    """The positions of those to take: the best linked, else the first.
+
+    None are taken where `would_do`, the devices that would do were they free, are linked better.
+    """
+    if not would_do and not any(device.nvlink_lanes for device in fitting):
+        return range(count)
+    found = best_linked(fitting, count)
+    if would_do and best_linked(would_do, count).lanes > found.lanes:
+        return ()
+    return found.positions
 
 
 def _start(wanted: Demand, state: DeviceState) -> int:

@@ -17,14 +17,17 @@ from numpy.typing import NDArray
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement import packed
+from apportion.core.placement.chains import Chain, chain
 from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS, Columns, Rows, rows_of
 from apportion.core.placement.filters import FITS, RANK, refused_kind, standing_refusal
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import nodes as node_filters
 from apportion.core.placement.pricing.market import Market
-from apportion.core.placement.scores import DEVICE_ORDERS, WEIGH_SHAPES, node_score
+from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, first
-from apportion.core.placement.scores.look import NO_DEVICE, Look
+from apportion.core.placement.scores.look import NO_DEVICE, Look, NodeScore
+from apportion.core.placement.scores.orders import order_of
+from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
 from apportion_schemas import (
     Ask,
     Device,
@@ -48,9 +51,10 @@ class AskColumns:
     indexes leave out, None where it names none.
     """
 
-    def __init__(self, ask: Ask, constraints: DeviceConstraints) -> None:
+    def __init__(self, ask: Ask, constraints: DeviceConstraints, chain: Chain) -> None:
         self.ask = ask
         self.constraints = constraints
+        self.chain = chain
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
         self.needs: list[int] = [packed.NEVER] * FIRST_KIND
         self._need = np.array(self.needs, np.int64)
@@ -101,6 +105,8 @@ class AskColumns:
     def _learn(self, device: Device) -> None:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
         known = refused_kind(self.ask, anywhere, device) or demand(self.ask, device)
+        if self.chain.idle_only and isinstance(known, Demand):
+            known = known._replace(alone=True)
         need, fits = packed.NEVER, np.ones((1, SLICE_STATES), np.bool_)
         if isinstance(known, Demand):
             need = packed.amounts(
@@ -129,12 +135,15 @@ class PlacementClass:
     def __init__(self, shape: Shape, policy: PolicyChanged, market: Market | None) -> None:
         self.shape = shape
         self.market = market
-        self._device_policy = shape.device_policy or policy.device_policy
-        self.node_score = node_score(shape.node_policy or policy.node_policy, shape, market)
-        self.asks = [AskColumns(ask, shape.devices) for ask in shape.asks]
+        device_policy = shape.device_policy or policy.device_policy
+        self.chain = chain(device_policy)
+        self._order = order_of(self.chain, shape.device_weights)
+        self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
+        self.node_score = _node_score(shape, policy, market)
+        self.asks = [AskColumns(ask, shape.devices, self.chain) for ask in shape.asks]
         self.score: NDArray[np.int32] = np.zeros(0, np.int32)
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind
+        self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked
         self.collided: set[int] = set()
         needs = shape.node
         self._host_need = np.int64(packed.amounts(needs.memory_mib, needs.cpu_milli, 1))
@@ -192,11 +201,10 @@ class PlacementClass:
 
     def device_order(self, columns: Columns, row: int) -> Order:
         """In which order the devices of the node are tried: by policy, after the score's choice."""
-        order = DEVICE_ORDERS[self._device_policy]
         device = self.node_score.device(row)
-        if device == NO_DEVICE or self._device_policy not in WEIGH_SHAPES:
-            return order
-        return first(columns.nodes[row].devices[device], order)
+        if device == NO_DEVICE or not self._follows_score:
+            return self._order
+        return first(columns.nodes[row].devices[device], self._order)
 
     def _resize(self, rows: int) -> None:
         self.score = np.full(rows, REFUSED, np.int32)
@@ -237,6 +245,14 @@ class PlacementClass:
         self.score[... if rows is None else rows] = np.where(fit, points, _REFUSED)
         if self.collided:
             self.collided.difference_update(columns.positions(rows).tolist())
+
+
+def _node_score(shape: Shape, policy: PolicyChanged, market: Market | None) -> NodeScore:
+    """The score by which the pods of a shape prefer nodes."""
+    name = shape.node_policy or policy.node_policy
+    if policy.node_weights is not None and name in WEIGHABLE:
+        return Weighed(name, shape, policy.node_weights)
+    return node_score(name, shape, market)
 
 
 def _preference(shape: Shape, node: NodeState) -> int:

@@ -32,6 +32,7 @@ _COLUMNS: Final = (
     "closed",
     "load",
     "host_load",
+    "host_total",
     "welcoming",
 )
 
@@ -86,8 +87,9 @@ class Columns:
 
     `free`, `kind`, `index`, `slices` and `closed` have a row for each node; their column 0 is the
     host, the others its devices in order. `free` is packed, with its guards set. The other columns
-    have one value for each node: `load` of the devices and `host_load` in `POINTS`; a `welcoming`
-    node keeps out no pod that has no wishes of its own: present, ready, not cordoned, no taints.
+    have one value for each node: `load` of the devices and `host_load` in `POINTS`, `host_total`
+    the memory in MiB and the CPU in milli-cores of its host; a `welcoming` node keeps out no pod
+    that has no wishes of its own: present, ready, not cordoned, no taints.
     """
 
     def __init__(self, state: State) -> None:
@@ -133,6 +135,7 @@ class Columns:
         self.closed = np.zeros((rows, width), np.uint8)
         self.load = np.zeros(rows, np.int32)
         self.host_load = np.zeros(rows, np.int32)
+        self.host_total = np.zeros((rows, 2), np.int64)
         self.welcoming = np.zeros(rows, np.bool_)
 
     def _join(self, joined: dict[str, NodeState], width: int) -> None:
@@ -196,6 +199,7 @@ class Columns:
     def _refresh_standing(self, row: int, node: NodeState) -> None:
         self._standing[row] = (node.reported, node.observed, node.gone, node.cordon)
         count = 1 + len(node.devices)
+        self.host_total[row] = (node.host.memory_mib, node.host.cpu_milli)
         self.free[row] = packed.GUARDS
         self.kind[row] = NO_KIND
         self.index[row] = -1

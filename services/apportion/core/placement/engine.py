@@ -20,7 +20,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.placement.assign import assign
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns
-from apportion.core.placement.gangs import Lack, held, lack_of
+from apportion.core.placement.gangs import GANG_PODS_MAX, Lack, held, lack_of
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.queue import (
     UNDECLARED,
@@ -162,6 +162,9 @@ class Engine:
         shortage = GangShortage(needed=here + lack.pods, present=here + len(waiting), fitting=here)
         if not lack.met_by(waiting):
             self._park(line, Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage))
+            return True
+        if lack.pods > GANG_PODS_MAX:
+            self._park(line, Reasons({RefusalCode.GANG_TOO_LARGE: 0}, (), 0, shortage))
             return True
         if decision.events and len(decision.events) + lack.pods > events_max:
             return False

@@ -73,10 +73,17 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
         ranks = np.where(ranks == FITS, _ask_ranks(ask, columns), ranks)
     for row in class_.collided:
         if ranks[row] == FITS:
-            numa = class_.shape.devices.numa_bind
-            code = RefusalCode.NUMA_MISMATCH if numa else RefusalCode.CONTAINERS_COLLIDE
-            ranks[row] = RANK[code]
+            ranks[row] = RANK[_collision(class_)]
     return ranks
+
+
+def _collision(class_: PlacementClass) -> RefusalCode:
+    """Why a node that no filter refuses may not take the pod."""
+    if class_.shape.devices.numa_bind:
+        return RefusalCode.NUMA_MISMATCH
+    if class_.chain.best_linked:
+        return RefusalCode.NVLINK_MISMATCH
+    return RefusalCode.CONTAINERS_COLLIDE
 
 
 def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
@@ -164,6 +171,8 @@ def _verdict(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tupl
             if refused_kind(ask, class_.shape.devices, state.device) is not None:
                 continue
             wanted = demand(ask, state.device)
+            if class_.chain.idle_only and isinstance(wanted, Demand):
+                wanted = wanted._replace(alone=True)
             verdict = refused_amount(wanted, state) if isinstance(wanted, Demand) else None
             if verdict is None or verdict.code is not code:
                 continue

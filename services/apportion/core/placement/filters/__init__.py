@@ -67,6 +67,7 @@ ORDER: Final[tuple[RefusalCode, ...]] = (
     RefusalCode.TEMPLATE_NONE_FITS,
     *(code for code, _ in AMOUNTS),
     RefusalCode.NUMA_MISMATCH,
+    RefusalCode.NVLINK_MISMATCH,
     RefusalCode.CONTAINERS_COLLIDE,
 )
 RANK: Final = {code: rank for rank, code in enumerate(ORDER)}

@@ -1,0 +1,99 @@
+"""What HAMi's policy annotations and Volcano's weights do to a decision."""
+
+import pytest
+
+from apportion_schemas import DeviceWeights, NodeWeights, Policy, PolicyChanged, RefusalCode
+from tests.support.fleet import gpu, node, observed
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, pod, shape, share, wants
+from tests.support.pods import placed as placement
+
+NUMA = node("n1", gpu("g0", numa=1), gpu("g1", numa=0), gpu("g2", numa=1), gpu("g3", numa=0))
+
+
+def chosen(policy: str, count: int = 1, weights: DeviceWeights | None = None) -> list[str]:
+    """The devices of a pod with this policy, where g2 and g3 hold something already."""
+    held = [share("g2", 1000, 10), share("g3", 9000, 50)]
+    ledger = Ledger(NUMA, pod("x", ask(1)), placement("x", "n1", held))
+    wanted = shape(ask(2000, count=count), device_policy=policy, device_weights=weights)
+    return ledger.submit(pod("p", shape=wanted)).settle().devices("p")
+
+
+@pytest.mark.parametrize(
+    ("policy", "devices"),
+    [
+        ("binpack", ["g3", "g2"]),
+        ("spread", ["g0", "g1"]),
+        ("numa", ["g1", "g3"]),
+        ("numa,binpack", ["g3", "g1"]),
+        ("binpack,numa", ["g3", "g2"]),
+        ("spread,numa", ["g1", "g0"]),
+        ("mutex", ["g0", "g1"]),
+        ("mutex,numa", ["g1", "g0"]),
+        ("topology-aware", ["g0", "g1"]),
+    ],
+)
+def test_keys_in_their_order(policy: str, devices: list[str]) -> None:
+    """The first key decides, the next among equals, and the lowest index at last."""
+    assert chosen(policy, 2) == devices
+
+
+def test_mutex_wants_idle_devices() -> None:
+    """Where none is, the pod waits, and is told that they are in use."""
+    wanted = shape(ask(1000, count=3), device_policy="mutex")
+    ledger = Ledger(NUMA, pod("x", ask(1)), placement("x", "n1", [share("g2"), share("g3")]))
+    ledger.submit(pod("p", shape=wanted)).settle()
+    assert ledger.reasons("p") == {RefusalCode.DEVICE_IN_USE: 1}
+    assert ledger.refusal("p").nearest[0].device == "g2"
+    ledger.gone("x").settle()
+    assert len(ledger.devices("p")) == 3
+    ledger.submit(pod("other", ask(1000))).settle()
+    assert ledger.where("other") == "n1", "others may join later"
+
+
+def test_scoring_weights_decide_what_full_is() -> None:
+    """Two small holders against one that has much memory."""
+    report = node("n1", gpu("g0"), gpu("g1"))
+    held = [share("g0", 100, 0), share("g0", 100, 0), share("g1", 60_000, 0)]
+    for weights, device in (((9, 0, 0), "g0"), ((0, 0, 9), "g1"), ((1, 1, 3), "g1")):
+        slots, cores, memory = weights
+        own = DeviceWeights(slots=slots, cores=cores, memory=memory)
+        wanted = shape(ask(1000), device_policy="binpack", device_weights=own)
+        ledger = Ledger(report, pod("x", ask(1)), placement("x", "n1", held))
+        assert ledger.submit(pod("p", shape=wanted)).settle().devices("p") == [device]
+
+
+def weighed(policy: Policy, weights: NodeWeights | None) -> Ledger:
+    """Node a has its CPU in use, node b a GPU; no prices, so that loads decide."""
+    change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)
+    ledger = Ledger(change, node("a", gpu("a0"), gpu("a1")), node("b", gpu("b0"), gpu("b1")))
+    ledger.play(observed("a", cpu_milli=16_000), observed("b", cpu_milli=16_000))
+    ledger.play(pod("x", shape=wants(cpu_milli=12_000)), placement("x", "a"))
+    return ledger.play(pod("y", cards()), placement("y", "b", [share("b0", 81920, 100)]))
+
+
+@pytest.mark.parametrize(
+    ("policy", "weights", "where"),
+    [
+        ("binpack", NodeWeights(devices=10), "b"),
+        ("binpack", NodeWeights(cpu=10), "a"),
+        ("binpack", NodeWeights(cpu=10, devices=0), "a"),
+        ("spread", NodeWeights(cpu=10), "b"),
+        ("spread", NodeWeights(devices=10), "a"),
+        ("binpack", None, "b"),
+    ],
+)
+def test_node_weights(policy: Policy, weights: NodeWeights | None, where: str) -> None:
+    """C5: what weighs more decides which node is the fuller one."""
+    ledger = weighed(policy, weights)
+    wanted = wants(ask(1000), cpu_milli=1000)
+    score = ledger.submit(pod("p", shape=wanted)).settle().placement("p").score
+    assert (score.node, set(score.parts)) == (where, {policy})
+    assert 0 <= score.total <= 100
+
+
+def test_a_resource_that_is_not_asked_for_does_not_count() -> None:
+    """A pod without devices goes by CPU and memory, whatever devices weigh."""
+    ledger = weighed("binpack", NodeWeights(devices=1000))
+    ledger.submit(pod("p", shape=wants(cpu_milli=1000))).settle()
+    assert ledger.where("p") == "a"
