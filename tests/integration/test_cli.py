@@ -11,6 +11,7 @@ import pytest
 from apportion.core.ledger.invariants import violations
 from tests.support.polling import wait_until
 from tests.support.standalone import Standalone
+from tests.support.terminal import Terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 FLEET = "node,devices\nbig-1,4xH100-80GB\nmig-1,2xA100-40GB:mig\nnpu-1,1xAscend310P\nsmall-1,2xT4\n"
@@ -318,6 +319,16 @@ def test_top_shows_who_is_where(up: Standalone) -> None:
     assert re.search(r"█+░+ 39/80 ", said)
     assert " seen" in said
     up.json("delete", "seen")
+
+
+def test_top_is_live(up: Standalone) -> None:
+    """On a terminal it fills the screen, shows a new pod by itself, and Ctrl-C ends it with 0."""
+    with Terminal("top", data=up.data) as screen:
+        screen.shows("A100-SXM4-40GB")
+        submit(up, pod("arrives"))
+        screen.shows("arrives")
+        assert screen.interrupted() == 0
+    up.json("delete", "arrives")
 
 
 def test_ledger_check(up: Standalone) -> None:

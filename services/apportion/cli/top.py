@@ -15,11 +15,18 @@ from apportion.cli.exits import Unreachable
 from apportion.cli.get import Listed
 from apportion.cli.output import PHASE_STYLES, console, plain, print_json, table
 from apportion.cli.tables import device_state
-from apportion.core.explain.answers import DeviceAnswer, Holder, RevisionAnswer, SummaryAnswer
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    DevicePage,
+    Holder,
+    RevisionAnswer,
+    SummaryAnswer,
+)
 
 BAR_CELLS = 8
 FULL, NEARLY = 0.999, 0.75
 HEADER_LINES = 4
+ROWS_MAX = 1_000
 
 
 @click.command(epilog="Example:  apportion top --once")
@@ -73,12 +80,19 @@ def _live(out: Console, gateway: Gateway, query: dict[str, str], interval_s: flo
 
 
 def _picture(gateway: Gateway, query: dict[str, str], *, rows: int | None = None) -> Group:
+    """All devices, or as many as fit into `rows`; no more than these are asked for."""
     summary = gateway.ask("summary", answer=SummaryAnswer)
-    _, devices = gateway.items("devices", DeviceAnswer, query)
-    shown = devices if rows is None else devices[: max(rows, 1)]
+    if rows is None:
+        _, shown = gateway.items("devices", DeviceAnswer, query)
+        more = False
+    else:
+        rows = min(max(rows, 1), ROWS_MAX)
+        page = gateway.ask("devices", answer=DevicePage, query={**query, "limit": rows})
+        shown = list(page.items[:rows])
+        more = bool(page.next) or len(page.items) > rows
     parts: list[Text | Table] = [_headline(summary), _devices(shown)]
-    if len(shown) < len(devices):
-        parts.append(Text(f"and {len(devices) - len(shown):,} more: --node NODE", "dim"))
+    if more:
+        parts.append(Text("and more: --node NODE", "dim"))
     return Group(*parts)
 
 

@@ -1,0 +1,60 @@
+"""A verb on a terminal of its own, for what only shows there: colours, screens that refresh."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Self
+
+from tests.support.polling import wait_until
+from tests.support.standalone import APPORTION
+
+
+class Terminal:
+    """One verb; use as `with`, which ends it for sure."""
+
+    def __init__(self, *words: str, data: Path | None) -> None:
+        self._words = words
+        self._data = data
+        self._text = b""
+
+    def __enter__(self) -> Self:
+        self._screen, keyboard = pty.openpty()
+        self._process = subprocess.Popen(
+            [*APPORTION, *self._words],
+            stdin=keyboard, stdout=keyboard, stderr=keyboard, start_new_session=True,
+            env={
+                **os.environ, "APPORTION_DATA": str(self._data), "TERM": "xterm-256color",
+                "COLUMNS": "160", "LINES": "50",
+            },
+        )  # fmt: skip
+        os.close(keyboard)
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reading.join(10)
+        os.close(self._screen)
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._screen, 1 << 16):
+                self._text += data
+        except OSError:
+            return  # the other side of the terminal is closed
+
+    def shows(self, part: str) -> None:
+        """Wait until this text was on the screen."""
+        wait_until(lambda: part.encode() in self._text, f"the screen to show {part!r}")
+
+    def interrupted(self) -> int:
+        """Press Ctrl-C, and return the exit code."""
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(10)
