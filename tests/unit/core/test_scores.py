@@ -52,21 +52,24 @@ def three_nodes() -> State:
         ("spread", shape(ask(1)), [100, 75, 100]),
         ("binpack", wants(cpu_milli=1), [0, 0, 50]),
         ("spread", wants(cpu_milli=1), [100, 100, 50]),
-        ("price", shape(ask(1)), [0, 25, 0]),
-        ("fgd", wants(cpu_milli=1), [0, 0, 50]),
+        ("bestfit", shape(ask(1)), [91.5, 91.625, 95.5]),
+        ("bestfit", wants(cpu_milli=1), [91.5, 91.625, 95.5]),
+        ("price", shape(ask(1)), [91.5, 91.625, 95.5]),
+        ("fgd", wants(cpu_milli=1), [91.5, 91.625, 95.5]),
     ],
 )
-def test_node_scores(policy: Policy, asked: Shape, percent: list[int]) -> None:
+def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None:
     """By what its devices hold, or by its host where the pod wants no device.
 
-    Without prices the policies that weigh shapes are binpack.
+    Best fit counts what is left: 100 % of a device, and 1,600 % for 256 CPUs, of 20,000 %. Without
+    prices the policies that weigh shapes are best fit.
     """
     columns = Columns(three_nodes())
     columns.sync()
     assert columns.names == ["empty", "gpu-busy", "host-busy"]
     class_ = PlacementClass(asked, PolicyChanged(by="ann", node_policy=policy), None)
     class_.refresh(columns)
-    assert class_.score.tolist() == [part * POINTS // 100 for part in percent]
+    assert class_.score.tolist() == [round(part * POINTS / 100) for part in percent]
     assert [class_.node_score.total(points) for points in class_.score.tolist()] == percent
 
 

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from apportion.core.placement import packed
-from apportion.core.placement.columns import HOST, POINTS, rows_of
+from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS, rows_of
 from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
 from apportion_schemas import Shape
 
@@ -44,9 +44,9 @@ class Bestfit(Binpack):
 
     def points(self, look: Look) -> Points:
         """`POINTS` less what is left, in parts of `LEFT_MAX`."""
-        compute = (look.free >> packed.COMPUTE_AT) & COMPUTE
-        left = compute[:, HOST + 1 :].sum(1)
-        left += compute[:, HOST] // CPU_MILLI_PER_PERCENT
+        devices = (look.kind >= FIRST_KIND).sum(1)
+        left = (POINTS - rows_of(look.columns.load, look.rows)) // (POINTS // 100) * devices
+        left += (look.free[:, HOST] >> packed.COMPUTE_AT & COMPUTE) // CPU_MILLI_PER_PERCENT
         points: Points = (POINTS - np.minimum(left, LEFT_MAX) * (POINTS // LEFT_MAX)).astype(
             np.int32
         )
