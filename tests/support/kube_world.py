@@ -31,7 +31,7 @@ class KubeWorld:
 
     def service(self, verb: str, *options: str) -> ServiceProcess:
         """A service that is not started yet; watcher and binder know the cluster."""
-        kube = ()
+        kube: tuple[str, ...] = ()
         if verb in {"watcher", "binder"}:
             kube = ("--kubeconfig", str(self.plane.kubeconfig_of(verb)))
         return ServiceProcess(verb, self.bus.server.url_for(verb), *kube, *options)

@@ -2,7 +2,7 @@
 
 The fold says what is so; a pod is told when that changed, and only the newest of it. Names and
 contents come from the ledger, so several binders, or one that begins anew, say the same thing once.
-Invariants: telling never holds up a binding; what cannot be told is counted and let go, never
+Invariants: telling gives way to binding; what cannot be told is counted and let go, never
 gathered without limit.
 """
 
@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.kubernetes_target import pod_path
 from apportion.core.explain import lines, words
 from apportion.core.ledger.fold import Change
@@ -36,6 +37,8 @@ UNTOLD_MAX = 10_000
 TELLERS = 2
 TRIES = 5
 PAUSE_S = 0.5
+GIVE_WAY_S = 0.1
+GIVE_WAY_TIMES = 20
 MESSAGE_MAX = 1000
 """Of 1,024 bytes that the API server takes."""
 NAME_MAX = 253 - 1 - 16
@@ -66,8 +69,11 @@ class Tale(Struct, frozen=True, kw_only=True):
 class Telling:
     """What is to be told, and the loop that does; bad news goes first."""
 
-    def __init__(self, api: KubeApi, state: State, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, api: KubeApi, state: State, clock: Clock, metrics: Metrics, *, pace: Pace
+    ) -> None:
         self._api = api
+        self._pace = pace
         self._state = state
         self._clock = clock
         self._bad: dict[str, Tale] = {}
@@ -126,6 +132,8 @@ class Telling:
 
     async def _tell_all(self) -> None:
         while True:
+            if not self._bad and self._good:
+                await self._give_way()
             for waiting in (self._bad, self._good):
                 if waiting:
                     await self._tell(waiting.pop(next(iter(waiting))))
@@ -133,6 +141,13 @@ class Telling:
             else:
                 self._news.clear()
                 await self._news.wait()
+
+    async def _give_way(self) -> None:
+        """Good news can wait a while for bindings, which somebody waits for."""
+        for _ in range(GIVE_WAY_TIMES):
+            if self._bad or not self._pace.in_flight:
+                return
+            await self._clock.pause(GIVE_WAY_S)
 
     async def _tell(self, tale: Tale) -> None:
         if tale.unschedulable and not self._still_waits(tale.uid):

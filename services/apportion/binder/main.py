@@ -57,9 +57,9 @@ async def kube_body(service: Service, kube: KubeChoice) -> None:
 
     async with open_session(service) as session, open_kube(kube.kubeconfig, kube.context) as api:
         cluster = StateFold()
-        telling = Telling(api, cluster.state, service.clock, service.metrics)
-        reader = Reader(session.ledger, cluster, metrics=service.metrics, on_change=telling.observe)
         pace = Pace(service.clock)
+        telling = Telling(api, cluster.state, service.clock, service.metrics, pace=pace)
+        reader = Reader(session.ledger, cluster, metrics=service.metrics, on_change=telling.observe)
         service.metrics.gauge(
             "apportion_binder_pace", "Bindings that may be with the API server at once."
         ).set_function(lambda: pace.limit)

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -81,10 +83,14 @@ class KubeApi:
     def __init__(self, configuration: Any) -> None:
         self._configuration = configuration
         self._client = client.ApiClient(configuration)
-        self._session: aiohttp.ClientSession = self._client.rest_client.pool_manager
+        # The library's own session looks up the environment's proxies in a thread, at each request.
+        self._session = aiohttp.ClientSession(
+            connector=self._client.rest_client.pool_manager.connector, connector_owner=False
+        )
         self._more: dict[str, Any] = {}
-        if configuration.proxy:
-            self._more["proxy"] = configuration.proxy
+        proxy = configuration.proxy or _environment_proxy(configuration.host)
+        if proxy:
+            self._more["proxy"] = proxy
         if configuration.tls_server_name:
             self._more["server_hostname"] = configuration.tls_server_name
         self.mutations = 0
@@ -164,6 +170,7 @@ class KubeApi:
 
     async def close(self) -> None:
         """Close every connection."""
+        await self._session.close()
         await self._client.close()
 
     async def _credentials(self) -> dict[str, str]:
@@ -212,6 +219,13 @@ def _in_cluster() -> bool:
     except config.ConfigException:
         return False
     return True
+
+
+def _environment_proxy(host: str) -> str:
+    url = urlsplit(host)
+    if proxy_bypass(url.hostname or ""):
+        return ""
+    return getproxies().get(url.scheme, "")
 
 
 async def _limited(response: aiohttp.ClientResponse) -> bytes:

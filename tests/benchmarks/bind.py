@@ -1,0 +1,222 @@
+"""How fast pods are bound in Kubernetes, against the API server's own limit in the same run.
+
+    python -m tests.benchmarks.bind --json
+
+A real etcd and kube-apiserver, a real ledger and all services on this machine; nodes with eight
+simulated GPUs each. `--pods` pods are there when the watcher starts; `bound_per_s` is from the
+first PodSubmitted in the ledger to the last PodBound. `raw_binds_per_s`: as many bindings with the
+same annotations by a bare client while nothing else runs. `writes_per_pod` is counted by the API
+server: mutating requests while pods were bound, Events apart. `p99_ms` is from the creation of a
+pod to its PodBound, at `--steady` pods per second.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from apportion.core.manifests.placed import own_annotations
+from apportion.runtime.kube import KubeApi, open_kube
+from apportion.runtime.ledger import Record
+from apportion_schemas import PodBound, PodPlaced, PodSubmitted, decode
+from apportion_schemas.quantities import Payload
+from tests.support.control_plane import ControlPlane, find_binaries
+from tests.support.facts import Facts
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+
+P = TypeVar("P", bound=Payload)
+CONCURRENCY = 64
+WAIT_S = 300
+_COUNT = re.compile(r"^apiserver_request_total\{(.*)\} ([0-9.e+]+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+MUTATING = {"POST", "PUT", "PATCH", "DELETE"}
+
+
+async def many(works: list[Callable[[], Awaitable[Any]]]) -> None:
+    """All of them, so many at a time."""
+    waiting = iter(works)
+
+    async def worker() -> None:
+        for work in waiting:
+            await work()
+
+    await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
+
+
+async def post(api: KubeApi, path: str, document: dict[str, Any]) -> None:
+    """One POST that must succeed."""
+    answer = await api.request("POST", path, body=msgspec.json.encode(document))
+    assert answer.ok, answer.refusal()
+
+
+async def create_pods(api: KubeApi, prefix: str, count: int) -> None:
+    """Pods of eight shapes that all fit."""
+    pods = [kube_pod(f"{prefix}-{n}", share(1000 + 500 * (n % 8), 2 + n % 8)) for n in range(count)]
+    await many([partial(post, api, "/api/v1/namespaces/default/pods", pod) for pod in pods])
+
+
+async def raw_rate(api: KubeApi, nodes: int, count: int, annotations: dict[str, str]) -> float:
+    """Bindings per second of a client that does nothing else."""
+    await create_pods(api, "raw", count)
+
+    def binding(number: int) -> Callable[[], Awaitable[None]]:
+        name = f"raw-{number}"
+        document = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name, "annotations": annotations},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": f"node-{number % nodes}"},
+        }
+        return lambda: post(api, f"/api/v1/namespaces/default/pods/{name}/binding", document)
+
+    began = time.perf_counter()
+    await many([binding(number) for number in range(count)])
+    return count / (time.perf_counter() - began)
+
+
+async def mutations(api: KubeApi) -> int:
+    """Mutating requests that the API server has answered, Events and leases apart."""
+    text = (await api.get("/metrics")).decode()
+    total = 0.0
+    for labels, count in _COUNT.findall(text):
+        about = dict(_LABEL.findall(labels))
+        if about["verb"] in MUTATING and about["resource"] not in {"events", "leases", ""}:
+            total += float(count)
+    return int(total)
+
+
+class Log:
+    """What stands in the ledger, undecoded, so that looking on costs next to nothing."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._records: list[Record] = []
+        self.bound = 0
+
+    async def open(self) -> None:
+        """Begin to follow."""
+        await (await self._bus.connect("auditor")).follow(self._take)
+
+    def _take(self, record: Record) -> None:
+        self._records.append(record)
+        self.bound += record.subject.startswith("apportion.v1.binding.")
+
+    def of(self, kind: type[P]) -> list[tuple[float, P]]:
+        """The payloads of one type, in order, each with its time in seconds."""
+        events = (decode(record.payload, subject=record.subject) for record in self._records)
+        return [(seconds(e.time), e.data) for e in events if isinstance(e.data, kind)]
+
+    async def until_bound(self, count: int) -> None:
+        """Wait for so many bindings."""
+
+        async def there() -> bool:
+            return self.bound >= count
+
+        await until(there, f"{count} bindings", timeout_s=WAIT_S, interval_s=0.2)
+
+
+async def steady_p99_ms(log: Log, api: KubeApi, count: int, per_s: float) -> float:
+    """From a pod's creation to PodBound, at a steady rate."""
+    created_s: dict[str, float] = {}
+    before = log.bound
+    began_s = time.time()
+    for number in range(count):
+        await asyncio.sleep(max(0.0, began_s + number / per_s - time.time()))
+        name = f"steady-{number}"
+        created_s[name] = time.time()
+        await post(api, "/api/v1/namespaces/default/pods", kube_pod(name, share(1000, 2)))
+    await log.until_bound(before + count)
+    names = {pod.uid: pod.name for _, pod in log.of(PodSubmitted)}
+    took_s = sorted(
+        moment_s - created_s[names[bound.pod]]
+        for moment_s, bound in log.of(PodBound)
+        if names[bound.pod] in created_s
+    )
+    return 1000 * took_s[int(0.99 * (len(took_s) - 1))]
+
+
+def seconds(moment: str) -> float:
+    """An event's time, in seconds since the epoch."""
+    return datetime.fromisoformat(moment).timestamp()
+
+
+async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One run."""
+    plane = ControlPlane(find_binaries(), folder / "plane")
+    plane.start()
+    try:
+        async with open_kube(plane.kubeconfig, None) as api, running_bus(folder / "nats") as bus:
+            return await _measure(options, plane, api, bus)
+    finally:
+        plane.stop()
+
+
+async def _measure(
+    options: argparse.Namespace, plane: ControlPlane, api: KubeApi, bus: Bus
+) -> dict[str, Any]:
+    log = Log(bus)
+    await log.open()
+    resources = {"allocatable": {"cpu": "256", "memory": "2000Gi", "pods": "250"}}
+    nodes = [kube_node(f"node-{number}", **resources) for number in range(options.nodes)]
+    await many([partial(post, api, "/api/v1/nodes", node) for node in nodes])
+    await create_pods(api, "pod", options.pods)
+    fleet = ("--simulate", "8xA100-80GB", "--nodes", str(options.nodes), "--node", "node-{}")
+    async with AsyncExitStack() as stack:
+        world = KubeWorld(plane, bus, Facts(bus), stack)
+        for verb, *more in (("agent", *fleet), ("scheduler", "--name", "bench"), ("binder",)):
+            await world.start(verb, *more)
+        watcher = world.service("watcher")
+        before = await mutations(api)
+        await stack.enter_async_context(watcher)
+        await log.until_bound(options.pods)
+        after = await mutations(api)
+        p99_ms = await steady_p99_ms(log, api, options.steady_pods, options.steady)
+    first_s = log.of(PodSubmitted)[0][0]
+    last_s = log.of(PodBound)[options.pods - 1][0]
+    annotations = own_annotations(log.of(PodPlaced)[0][1])
+    raw = await raw_rate(api, options.nodes, options.pods, annotations)
+    rate = options.pods / (last_s - first_s)
+    return {
+        "nodes": options.nodes,
+        "pods": options.pods,
+        "bound_per_s": round(rate),
+        "raw_binds_per_s": round(raw),
+        "ratio": round(rate / raw, 3),
+        "p99_ms": round(p99_ms, 1),
+        "writes_per_pod": round((after - before) / options.pods, 4),
+    }
+
+
+def main() -> None:
+    """Print one line of JSON, or the same for people."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--pods", type=int, default=3000)
+    parser.add_argument("--steady", type=float, default=50.0)
+    parser.add_argument("--steady-pods", type=int, default=500)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = asyncio.run(measure(options, Path(folder)))
+    if options.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:16} {value}")
+
+
+if __name__ == "__main__":
+    main()
