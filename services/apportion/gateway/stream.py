@@ -154,4 +154,6 @@ async def history(ledger: Ledger, after: int, limit: int = HISTORY_EVENTS) -> li
         pass
     except LedgerError as error:
         raise ConnectionError(str(error)) from error
-    return records
+    found = records.copy()
+    records.clear()  # the ledger keeps its followers, and with them what they deliver to
+    return found
