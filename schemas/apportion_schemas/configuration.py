@@ -13,13 +13,14 @@ from apportion_schemas.operations import Policy
 from apportion_schemas.quantities import (
     COUNT_MAX,
     Count,
+    Index,
     MemoryMib,
     Name,
     Payload,
     Percent,
     Text,
 )
-from apportion_schemas.workload import Index, Names
+from apportion_schemas.workload import Names
 
 NODES_MAX = 4096
 SCHEDULERS_MAX = 16
