@@ -1,8 +1,7 @@
 """The tables of one set of prices for the kinds of device that there are, and nodes read by them.
 
 A derived structure: made anew when prices are learnt or a new kind of device comes. A node is
-weighed by what it has left: for each device in use the percent that is free, and how many devices
-are idle.
+weighed by what it has left: the state of each device in use (`states`), and how many are idle.
 """
 
 from typing import Final, NamedTuple
@@ -14,41 +13,49 @@ from apportion.core.placement import packed
 from apportion.core.placement.columns import FIRST_KIND, HOST
 from apportion.core.placement.pricing import tables
 from apportion.core.placement.pricing.fragments import Fragments
+from apportion.core.placement.pricing.states import (
+    IDLE,
+    STATES,
+    idle_state,
+    is_cut,
+    percent_left,
+)
 from apportion.core.placement.pricing.variety import Frequent, frequent
 from apportion_schemas import Device, PricesLearnt
 from apportion_schemas.quantities import WHOLE
 
-IDLE: Final = WHOLE + 1  # what a device has left that nothing holds
-LEFTS: Final = IDLE + 1
 _MEMORY: Final = np.int64((1 << packed.MEMORY_BITS) - 1)
 _COMPUTE: Final = np.int64((1 << packed.COMPUTE_BITS) - 1)
 _SLOTS: Final = np.int64((1 << packed.SLOTS_BITS) - 1)
 _COMPUTE_AT: Final = np.int64(packed.COMPUTE_AT)
 _SLOTS_AT: Final = np.int64(packed.SLOTS_AT)
 _ENDLESS: Final = 1 << 40
+ALL_SLICES: Final = STATES - 1  # of a card that is closed
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 class Nodes(NamedTuple):
-    """What some nodes have left; `left` and `is_idle` are by node and column, the others by node.
+    """What some nodes have left; `state` and `is_idle` are by node and column, the others by node.
 
-    `left` is a position in the tables by kind and percent, `idle` one in those by kind and count.
+    `state` is a position in the tables by kind and state, `idle` in those by kind and number idle;
+    `none_idle` is where the node's own begin.
     """
 
     cpu_milli: Ints
     memory_mib: Ints
-    left: Ints
+    state: Ints
     is_idle: NDArray[np.bool_]
     idle: Ints
+    none_idle: Ints
 
 
 class Market:
-    """Tables by kind and what is left of it.
+    """Tables by kind of device and state, or by kind and number of idle devices.
 
-    `share_value` and `device_value` have a row for each CPU price; `share_room` and `device_room` a
-    column for each of the frequent shapes.
+    `share_value` and `device_value` have a row for each CPU price; `share_room` and `device_room`
+    a column for each of the frequent shapes.
     """
 
     def __init__(self, prices: PricesLearnt, kinds: list[Device]) -> None:
@@ -58,6 +65,8 @@ class Market:
         self._memory_mib = self._of_kinds("memory_mib")
         self._cores = self._of_kinds("cores")
         self._slots = self._of_kinds("slots")
+        self._cut = np.array([is_cut(device) for device in self.devices])
+        self.percent_left = np.concatenate([percent_left(device) for device in self.devices])
         self._make_values()
         self._make_room(frequent(prices.shapes))
         self.fragments = Fragments(prices, self.devices)
@@ -66,36 +75,40 @@ class Market:
         """Whether the tables are of these prices and know all of these kinds."""
         return self.prices is prices and len(self.devices) == FIRST_KIND + len(kinds)
 
-    def nodes(self, free: Ints, kind: NDArray[np.intp]) -> Nodes:
-        """What these rows of the columns `free` and `kind` come to."""
+    def nodes(self, free: Ints, kind: NDArray[np.intp], slices: NDArray[np.uint8]) -> Nodes:
+        """What these rows of the columns of these names come to."""
         memory = free & _MEMORY
         compute = free >> _COMPUTE_AT & _COMPUTE
-        slots = free >> _SLOTS_AT & _SLOTS
-        left = np.minimum(
+        shares = free >> _SLOTS_AT & _SLOTS
+        state = np.minimum(
             memory * WHOLE // self._memory_mib.take(kind), compute * WHOLE // self._cores.take(kind)
         )
-        left *= slots > 0
-        is_idle = slots == self._slots.take(kind)
-        left[is_idle] = IDLE
-        home = kind[:, -1 if kind.shape[1] == 1 else HOST + 1]
+        state *= shares > 0
+        is_idle = shares == self._slots.take(kind)
+        state[is_idle] = IDLE
+        if self._cut.any():
+            cut = self._cut.take(kind)
+            state[cut] = np.where(shares[cut] > 0, slices[cut], ALL_SLICES)
+        none_idle = kind[:, -1 if kind.shape[1] == 1 else HOST + 1] * tables.DEVICE_COUNTS
         return Nodes(
             cpu_milli=compute[:, HOST],
             memory_mib=memory[:, HOST],
-            left=left + kind * LEFTS,
+            state=state + kind * STATES,
             is_idle=is_idle,
-            idle=is_idle.sum(1) + home * tables.DEVICE_COUNTS,
+            idle=none_idle + is_idle.sum(1),
+            none_idle=none_idle,
         )
 
     def values(self, nodes: Nodes) -> Ints:
         """What the nodes could still earn, one row for each CPU price."""
-        earned: Ints = self.share_value.take(nodes.left, 1).sum(2)
+        earned: Ints = self.share_value.take(nodes.state, 1).sum(2)
         earned += self.device_value.take(nodes.idle, 1)
         earned += self.cpu_prices[:, np.newaxis] * nodes.cpu_milli
         return earned
 
     def room(self, nodes: Nodes) -> Floats:
         """How many pods of each of the frequent shapes the devices could take."""
-        room: Floats = self.share_room.take(nodes.left, 0).sum(1)
+        room: Floats = self.share_room.take(nodes.state, 0).sum(1)
         room += self.device_room.take(nodes.idle, 0)
         return room
 
@@ -113,25 +126,26 @@ class Market:
 
     def _make_values(self) -> None:
         shapes, steps = self.prices.shapes, len(self.cpu_prices)
-        share = np.zeros((steps, len(self.devices), LEFTS), np.int64)
+        share = np.zeros((steps, len(self.devices), STATES), np.int64)
         device = np.zeros((steps, len(self.devices), tables.DEVICE_COUNTS), np.int64)
         for kind, each in enumerate(self.devices):
             if each is not None:
-                net_share, net_whole = tables.net_values(shapes, each, self.cpu_prices)
-                share[:, kind, :IDLE] = tables.share_values(net_share)
-                device[:, kind] = tables.device_values(net_whole, share[:, kind, WHOLE])
+                values = tables.share_values(shapes, each, self.cpu_prices)
+                idle = values[:, idle_state(each)].copy()
+                device[:, kind] = tables.device_values(shapes, each, self.cpu_prices, idle)
+                values[:, idle_state(each)] = 0  # idle devices are valued together
+                share[:, kind] = values
         self.share_value = share.reshape(steps, -1)
         self.device_value = device.reshape(steps, -1)
 
     def _make_room(self, shapes: list[Frequent]) -> None:
-        share = np.zeros((len(self.devices), LEFTS, len(shapes)), np.float64)
+        share = np.zeros((len(self.devices), STATES, len(shapes)), np.float64)
         device = np.zeros((len(self.devices), tables.DEVICE_COUNTS, len(shapes)), np.float64)
         for kind, each in enumerate(self.devices):
             for at, shape in enumerate(shapes):
                 device[kind, :, at] = tables.device_room(shape.sort, each)
                 if each is not None:
-                    share[kind, :IDLE, at] = tables.share_room(shape.sort, each)
-        share[:, IDLE] = share[:, WHOLE]
+                    share[kind, :, at] = tables.share_room(shape.sort, each)
         self.share_room = share.reshape(-1, len(shapes))
         self.device_room = device.reshape(-1, len(shapes))
         self._shape_cpu = np.array([max(shape.cpu_milli, 1) for shape in shapes], np.float64)

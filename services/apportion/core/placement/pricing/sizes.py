@@ -5,9 +5,6 @@ A share counts by whatever it takes most of, memory or cores; so does what a dev
 
 from typing import Final, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from apportion.core.devices.demand import Demand, demand
 from apportion_schemas import Ask, Device, Mode
 from apportion_schemas.quantities import WHOLE
@@ -77,11 +74,7 @@ def size_percent(ask: Ask, device: Device) -> int:
     return size if size <= WHOLE else NEVER
 
 
-def hardest(asks: tuple[Ask, ...], devices: list[Device | None]) -> tuple[int, NDArray[np.int64]]:
-    """Which of the asks takes most of these devices, and its size on each of them."""
-    sizes = [
-        np.array([size_percent(ask, d) if d else NEVER for d in devices], np.int64) for ask in asks
-    ]
-    takes = [int(each.max()) * ask.count for each, ask in zip(sizes, asks, strict=True)]
-    at = max(range(len(takes)), key=takes.__getitem__)
-    return at, sizes[at]
+def hardest(asks: tuple[Ask, ...], devices: list[Device | None]) -> int:
+    """Which of the asks takes most of one of these devices."""
+    takes = [ask.count * max(size_percent(ask, d) for d in devices if d) for ask in asks]
+    return max(range(len(takes)), key=takes.__getitem__)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
+from apportion.core.placement.pricing.states import NOWHERE, States, after_share, percent_left
 from apportion_schemas import Device
 from apportion_schemas.pricing import PricedShape
 from apportion_schemas.quantities import COUNT_MAX, WHOLE
@@ -17,10 +18,10 @@ from apportion_schemas.quantities import COUNT_MAX, WHOLE
 Values = NDArray[np.int64]
 
 CPU_PRICES: Final = (0, 2, 8, 32, 128, 512)  # above what CPU earns by itself
-VALUE_MAX: Final = 4_000_000  # of one share or one device
 CPU_PRICE_MAX: Final = 1_000
-SHARE_LEFTS: Final = WHOLE + 1  # 0 to 100 percent of a device that is in use
+VALUE_MAX: Final = 4_000_000  # of one share or one device
 DEVICE_COUNTS: Final = COUNT_MAX + 1
+UNLIMITED: Final = 1 << 20
 _NOTHING: Final = -(1 << 40)
 
 
@@ -31,46 +32,46 @@ def cpu_prices(shapes: tuple[PricedShape, ...]) -> Values:
     return np.array([floor + step for step in CPU_PRICES], np.int64)
 
 
-def net_values(
-    shapes: tuple[PricedShape, ...], device: Device, prices: Values
-) -> tuple[Values, Values]:
-    """The most that a share of each size, and each number of whole devices, brings on this device.
+def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values) -> Values:
+    """The most that shares can still earn on one device, by CPU price and state.
 
-    Net of CPU, at each CPU price: arrays of `len(prices)` x 100 and x 65; `_NOTHING` where no pod
-    takes so much.
+    A knapsack over all sequences of shares, net of their CPU.
     """
-    share = np.full((len(prices), WHOLE), _NOTHING, np.int64)
-    whole = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
+    best_of: dict[bytes, tuple[States, Values]] = {}
     for shape in shapes:
         sort = sort_of(shape)
         size = sort.size_on(device)
-        if sort.ask is None or size == NEVER:
+        if size in (NEVER, WHOLE):
             continue
-        pieces = sort.pieces(size)
-        devices = sort.ask.count // pieces
-        value = min(shape.value // pieces, VALUE_MAX * devices)
-        net = value - prices * (shape.cpu_milli // pieces)
-        target = whole[:, devices] if size == WHOLE else share[:, size]
-        np.maximum(target, net, out=target)
-    return share, whole
-
-
-def share_values(net: Values) -> Values:
-    """The most that what is left of one device can still earn, for 0 to 100 percent.
-
-    A knapsack that takes any number of each size; `net` has a row for each CPU price and a column
-    for each size below 100.
-    """
-    best = np.zeros((len(net), SHARE_LEFTS), np.int64)
-    for left in range(1, SHARE_LEFTS):
-        taken = net[:, 1 : left + 1]
-        earned = best[:, left - taken.shape[1] : left][:, ::-1] + taken
-        best[:, left] = np.maximum(best[:, left - 1], earned.max(1, initial=0))
+        after, net = after_share(sort.ask, device), _net(shape, sort.pieces(size), prices)
+        _, known = best_of.get(after.tobytes(), (after, net))
+        best_of[after.tobytes()] = after, np.maximum(known, net)
+    best = np.zeros((len(prices), len(percent_left(device))), np.int64)
+    if not best_of:
+        return best
+    after = np.array([states for states, _ in best_of.values()])
+    net = np.array([values for _, values in best_of.values()]).T
+    for state in np.argsort(percent_left(device), kind="stable").tolist():
+        can = after[:, state] != NOWHERE
+        if can.any():
+            earned = best[:, after[can, state]] + net[:, can]
+            best[:, state] = earned.max(1, initial=0)
     return best
 
 
-def device_values(net: Values, one_shared: Values) -> Values:
-    """The most that this many idle devices can earn, each taken whole by some pod or shared."""
+def device_values(
+    shapes: tuple[PricedShape, ...], device: Device, prices: Values, one_shared: Values
+) -> Values:
+    """The most that so many idle devices can earn, by CPU price and number: taken whole or shared.
+
+    `one_shared` is what one earns when it is shared.
+    """
+    net = np.full((len(prices), DEVICE_COUNTS), _NOTHING, np.int64)
+    for shape in shapes:
+        sort = sort_of(shape)
+        if sort.ask is not None and sort.size_on(device) == WHOLE:
+            target = net[:, sort.ask.count]
+            np.maximum(target, _net(shape, 1, prices), out=target)
     best = np.zeros_like(net)
     for count in range(1, DEVICE_COUNTS):
         earned = best[:, :count][:, ::-1] + net[:, 1 : count + 1]
@@ -78,19 +79,32 @@ def device_values(net: Values, one_shared: Values) -> Values:
     return best
 
 
-def share_room(sort: Sort, device: Device) -> NDArray[np.int64]:
-    """How many such shares fit what is left of one device, for 0 to 100 percent."""
-    size = sort.size_on(device)
-    if size in (NEVER, WHOLE):
-        return np.zeros(SHARE_LEFTS, np.int64)
-    return np.arange(SHARE_LEFTS) // size
+def share_room(sort: Sort, device: Device) -> Values:
+    """How many such shares fit, by state."""
+    room = np.zeros(len(percent_left(device)), np.int64)
+    if sort.size_on(device) in (NEVER, WHOLE):
+        return room
+    after = after_share(sort.ask, device)
+    for state in np.argsort(percent_left(device), kind="stable").tolist():
+        if after[state] != NOWHERE:
+            room[state] = 1 + room[after[state]]
+    return room
 
 
-def device_room(sort: Sort, device: Device | None) -> NDArray[np.int64]:
-    """How many pods that take whole devices fit this many idle ones; no limit without an ask."""
+def device_room(sort: Sort, device: Device | None) -> Values:
+    """How many pods that take whole devices fit so many idle ones; no limit without an ask."""
     counts = np.arange(DEVICE_COUNTS)
     if sort.ask is None:
-        return np.full(DEVICE_COUNTS, 1 << 20)
+        return np.full(DEVICE_COUNTS, UNLIMITED)
     if sort.size_on(device) != WHOLE:
         return counts * 0
     return counts // sort.ask.count
+
+
+def _net(shape: PricedShape, pieces: int, prices: Values) -> Values:
+    """What one independent piece of the pod brings beside its CPU, at each CPU price."""
+    devices = shape.ask.count // pieces if shape.ask is not None else 1
+    net: Values = min(shape.value // pieces, VALUE_MAX * devices) - prices * (
+        shape.cpu_milli // pieces
+    )
+    return net

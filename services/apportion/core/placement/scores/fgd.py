@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.columns import HOST, POINTS
-from apportion.core.placement.pricing.market import IDLE, LEFTS, Ints, Market
-from apportion.core.placement.pricing.sizes import hardest
+from apportion.core.placement.pricing.market import Ints, Market
+from apportion.core.placement.pricing.sizes import hardest, size_percent
+from apportion.core.placement.pricing.states import STATES
 from apportion.core.placement.pricing.tables import DEVICE_COUNTS
 from apportion.core.placement.scores.look import Look, Points
 from apportion.core.placement.scores.noted import NotedDevices
@@ -35,10 +36,12 @@ class Fgd:
         self._devices = NotedDevices()
         self._cpu_milli = shape.node.cpu_milli
         self._ask_at, self._count = -1, 0
-        self._sizes = np.zeros(len(market.devices), np.int64)
         if shape.asks:
-            self._ask_at, self._sizes = hardest(shape.asks, market.devices)
-            self._count = shape.asks[self._ask_at].count
+            self._ask_at = hardest(shape.asks, market.devices)
+            ask = shape.asks[self._ask_at]
+            self._count = ask.count
+            sizes = [size_percent(ask, device) if device else 0 for device in market.devices]
+            self._taken = np.repeat(np.array(sizes, np.int64), STATES)
         total = self._fragments.total
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
@@ -48,18 +51,16 @@ class Fgd:
         chosen = np.flatnonzero(look.fit)
         if not len(chosen):
             return points
-        kind = look.kind.take(chosen, 0)
-        nodes = self._market.nodes(look.free.take(chosen, 0), kind)
-        left = nodes.left - kind * LEFTS
-        left[left == IDLE] = WHOLE
-        sizes = self._fragments.sizes.take(nodes.idle // DEVICE_COUNTS, 0)
+        nodes = self._market.nodes(*look.of(chosen))
+        left = self._market.percent_left.take(nodes.state)
+        sizes = self._fragments.sizes.take(nodes.none_idle // DEVICE_COUNTS, 0)
         before = Usable.of(left, sizes)
         cpu_milli = nodes.cpu_milli - self._cpu_milli
         after = self._expected(cpu_milli, before)
         if self._ask_at >= 0:
-            enough = look.enough[self._ask_at].take(chosen, 0)
-            taken = np.minimum(self._sizes.take(kind), left)
-            column, after = self._best(cpu_milli, left, taken * enough, before.sizes)
+            taken = np.minimum(self._taken.take(nodes.state), left)
+            taken *= look.enough[self._ask_at].take(chosen, 0)
+            column, after = self._best(cpu_milli, left, taken, sizes)
             self._devices.note(look, chosen, column - 1)
         gain = self._expected(nodes.cpu_milli, before) - after
         points[chosen] = np.searchsorted(self._steps, gain, "right") * (POINTS // 100)

@@ -23,6 +23,14 @@ class Look(NamedTuple):
     fit: NDArray[np.bool_]
     enough: list[NDArray[np.bool_]]
 
+    def of(
+        self, chosen: NDArray[np.intp]
+    ) -> tuple[NDArray[np.int64], NDArray[np.intp], NDArray[np.uint8]]:
+        """The columns `free`, `kind` and `slices` of the chosen ones among the rows."""
+        rows = chosen if self.rows is None else self.rows.take(chosen)
+        free, kind = self.free.take(chosen, 0), self.kind.take(chosen, 0)
+        return free, kind, self.columns.slices.take(rows, 0)
+
 
 class NodeScore(Protocol):
     """How one shape of pod prefers nodes. `policy` is the name under which points are told."""

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.columns import POINTS
-from apportion.core.placement.pricing.market import LEFTS, Floats, Ints, Market, Nodes
+from apportion.core.placement.pricing.market import Floats, Ints, Market, Nodes
 from apportion.core.placement.pricing.sizes import hardest
-from apportion.core.placement.pricing.tables import DEVICE_COUNTS
+from apportion.core.placement.pricing.states import NOWHERE, STATES, after_share
 from apportion.core.placement.scores.look import Look, Points
 from apportion.core.placement.scores.noted import NotedDevices
-from apportion_schemas import Shape
-from apportion_schemas.quantities import WHOLE
+from apportion_schemas import Ask, Shape
 
 MILLION: Final = 1_000_000
+SCALE: Final = 128  # more than any percent
 NEVER_CHOSEN: Final = -(1 << 60)
 
 
@@ -37,9 +37,9 @@ class Price:
         self._cpu_cost = (market.cpu_prices * self._cpu_milli)[:, np.newaxis]
         self._ask_at = -1
         if shape.asks:
-            self._ask_at, sizes = hardest(shape.asks, market.devices)
+            self._ask_at = hardest(shape.asks, market.devices)
             self._count = shape.asks[self._ask_at].count
-            self._tabulate(sizes)
+            self._tabulate(shape.asks[self._ask_at])
 
     def points(self, look: Look) -> Points:
         """`POINTS` less the loss in millionths of a device."""
@@ -48,7 +48,7 @@ class Price:
         if not len(chosen):
             return points
         market = self._market
-        nodes = market.nodes(look.free.take(chosen, 0), look.kind.take(chosen, 0))
+        nodes = market.nodes(*look.of(chosen))
         values, room = market.values(nodes), market.room(nodes)
         worth = values.min(0) + market.variety(nodes.cpu_milli, nodes.memory_mib, room)
         values -= self._cpu_cost
@@ -72,38 +72,40 @@ class Price:
         """100 where nothing is lost, 50 where a whole device is, and so on."""
         return 100 * MILLION / (MILLION + POINTS - points)
 
-    def _tabulate(self, sizes: Ints) -> None:
-        """What taking a share changes, by kind of device and what of it is left.
+    def _tabulate(self, ask: Ask) -> None:
+        """What taking a share changes, by kind of device and its state.
 
-        Values are multiplied by `LEFTS`, less what is left: of equal values the least left wins.
+        Values are multiplied by `SCALE`, less what is left: of equal values the least left wins.
         """
-        market, kinds = self._market, np.arange(len(sizes))[:, np.newaxis]
-        left = np.arange(LEFTS)
-        after = np.maximum(np.minimum(left, WHOLE) - sizes[:, np.newaxis], 0) + kinds * LEFTS
-        before = left + kinds * LEFTS
-        change = market.share_value[:, after.ravel()] - market.share_value[:, before.ravel()]
-        self._value_change = change * (self._count * LEFTS) - np.tile(left, len(sizes))
-        change_of_room = market.share_room[after.ravel()] - market.share_room[before.ravel()]
-        self._room_change = change_of_room * self._count
+        market = self._market
+        before = np.arange(len(market.devices) * STATES)
+        after = before.copy()
+        for kind, device in enumerate(market.devices):
+            states = after_share(ask, device)
+            after[kind * STATES :][:STATES][states != NOWHERE] = (
+                states[states != NOWHERE] + kind * STATES
+            )
+        change = market.share_value[:, after] - market.share_value
+        self._value_change = change * (self._count * SCALE) - market.percent_left
+        self._room_change = (market.share_room[after] - market.share_room) * self._count
 
     def _place(
         self, nodes: Nodes, values: Ints, room: Floats, enough: NDArray[np.bool_]
     ) -> tuple[Ints, NDArray[np.intp]]:
         """The value left with the best device, and its column; `room` is brought up to it."""
         market = self._market
-        floor = nodes.idle // DEVICE_COUNTS * DEVICE_COUNTS
-        fewer_idle = np.maximum(nodes.idle - self._count, floor)
+        fewer_idle = np.maximum(nodes.idle - self._count, nodes.none_idle)
         broken = market.device_value.take(fewer_idle, 1)
         broken -= market.device_value.take(nodes.idle, 1)
-        after = self._value_change.take(nodes.left, 1)
-        after += (broken * LEFTS)[:, :, np.newaxis] * nodes.is_idle
-        after += (values * LEFTS)[:, :, np.newaxis]
+        after = self._value_change.take(nodes.state, 1)
+        after += (broken * SCALE)[:, :, np.newaxis] * nodes.is_idle
+        after += (values * SCALE)[:, :, np.newaxis]
         least = after.min(0)
         least[~enough] = NEVER_CHOSEN
         column = least.argmax(1)
         every = np.arange(len(column))
-        room += self._room_change.take(nodes.left[every, column], 0)
+        room += self._room_change.take(nodes.state[every, column], 0)
         now_idle = np.where(nodes.is_idle[every, column], fewer_idle, nodes.idle)
         room += market.device_room.take(now_idle, 0)
         room -= market.device_room.take(nodes.idle, 0)
-        return -(-least[every, column] // LEFTS), column
+        return -(-least[every, column] // SCALE), column

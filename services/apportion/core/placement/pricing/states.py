@@ -1,0 +1,67 @@
+"""What is left of one device as a number below 256, and what taking a share makes of it.
+
+Of a device that is cut into MIG instances it is the mask of occupied slices, because where the
+holes are decides what fits; of any other it is the percent that is left, of memory or of compute,
+whichever is less.
+
+Invariant: a share leads to a state with less left, so every chain of shares ends.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.devices.demand import Demand, demand
+from apportion.core.placement.pricing.sizes import NEVER, size_percent
+from apportion_schemas import Ask, Device
+from apportion_schemas.quantities import WHOLE
+
+STATES: Final = 256
+IDLE: Final = WHOLE + 1  # of a device that is not cut and that nothing holds
+NO_SLICES: Final = 0  # the same of one that is cut: no slice is occupied
+FULL: Final = 0  # of a device that is not cut: nothing is left
+NOWHERE: Final = -1
+
+States = NDArray[np.int16]
+
+
+def is_cut(device: Device | None) -> bool:
+    """Whether slices are what counts."""
+    return device is not None and device.mode == "mig"
+
+
+def idle_state(device: Device | None) -> int:
+    """The state of such a device that nothing holds."""
+    return NO_SLICES if is_cut(device) else IDLE
+
+
+def percent_left(device: Device | None) -> NDArray[np.int64]:
+    """What is left in each state, in percent."""
+    left = np.zeros(STATES, np.int64)
+    if is_cut(device):
+        occupied = [mask.bit_count() for mask in range(STATES)]
+        left[:] = [WHOLE * (8 - slices) // 8 for slices in occupied]
+    else:
+        left[: WHOLE + 1] = np.arange(WHOLE + 1)
+        left[IDLE] = WHOLE
+    return left
+
+
+def after_share(ask: Ask | None, device: Device | None) -> States:
+    """The state that each becomes when one share of the ask is taken, or `NOWHERE`."""
+    after = np.full(STATES, NOWHERE, np.int16)
+    if ask is None or device is None:
+        return after
+    if is_cut(device):
+        wanted = demand(ask, device)
+        if isinstance(wanted, Demand) and ask.family == device.family:
+            for mask in range(STATES):
+                free = [place for _, place in wanted.places if not mask & place]
+                after[mask] = mask | free[0] if free else NOWHERE
+        return after
+    size = size_percent(ask, device)
+    if size != NEVER:
+        after[size : WHOLE + 1] = np.arange(WHOLE + 1 - size)
+        after[IDLE] = WHOLE - size
+    return after
