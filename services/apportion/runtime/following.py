@@ -81,6 +81,11 @@ class Follower:
         """See ledger.Subscription."""
         return self._lag
 
+    @property
+    def running(self) -> bool:
+        """Whether it may still deliver."""
+        return self._task is not None and not self._task.done()
+
     async def caught_up(self) -> None:
         """See ledger.Subscription. Raises what ended the following, if it ended before."""
         waiting = asyncio.ensure_future(self._caught_up.wait())

@@ -98,6 +98,7 @@ class JetStreamLedger:
     ) -> Subscription:
         """See ledger.Ledger. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
         follower = await following.follow(self._wire, deliver, start=start, subjects=subjects)
+        self._followers = [old for old in self._followers if old.running]
         self._followers.append(follower)
         return follower
 
