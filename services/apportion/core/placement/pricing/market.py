@@ -147,7 +147,7 @@ class Market:
                 if each is not None:
                     share[kind, :, at] = tables.share_room(shape.sort, each)
         kinds = len(self.devices)  # told, for there may be no shape
-        self.share_room = share.reshape(kinds * LEFTS, len(shapes))
+        self.share_room = share.reshape(kinds * STATES, len(shapes))
         self.device_room = device.reshape(kinds * tables.DEVICE_COUNTS, len(shapes))
         self._shape_cpu = np.array([max(shape.cpu_milli, 1) for shape in shapes], np.float64)
         self._shape_memory = np.array([max(shape.memory_mib, 1) for shape in shapes], np.float64)
