@@ -185,6 +185,7 @@ class Facts:
             labels=node.labels,
             taints=node.taints,
             unschedulable=node.unschedulable,
+            unhealthy_indexes=node.unhealthy_indexes,
             version=self._view.version_of(node),
         )
 

@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 
 from apportion.core.dialects import Container, ManifestError
 from apportion.core.dialects.container import Role
+from apportion.core.dialects.node_annotations import unhealthy_indexes
 from apportion.core.dialects.quantity import quantity
 from apportion.core.dialects.reading import claimed
 from apportion.core.manifests import ManifestConfig, PodDraft, read_document
@@ -143,6 +144,7 @@ class NodeView:
     extended: dict[str, int] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    unhealthy_indexes: tuple[int, ...] = ()
 
 
 class ObjectReader:
@@ -219,6 +221,7 @@ class ObjectReader:
             extended={name: amount for name, amount in sorted(extended.items()) if amount},
             labels=node.metadata.labels or {},
             taints=tuple(_taint(taint) for taint in node.spec.taints or ()),
+            unhealthy_indexes=unhealthy_indexes(node.metadata.annotations or {}),
         )
 
     def group(self, raw: bytes) -> PodGroupObserved:

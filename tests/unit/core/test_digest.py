@@ -43,6 +43,7 @@ CHANGES: list[tuple[str, Callable[[State], object]]] = [
         (field, lambda s, field=field: setattr(s.nodes["n1"].devices[0], field, 1))
         for field in ("memory_free_mib", "cores_free", "slots_free", "template_cpu_free", "slices")
     ),
+    ("agent", lambda s: setattr(s.nodes["n1"].devices[0], "agent_health", (False, ""))),
     ("health", lambda s: setattr(s.nodes["n1"].devices[0], "healthy", False)),
     ("presence", lambda s: setattr(s.nodes["n1"].devices[0], "present", False)),
     ("a device's cordon", lambda s: setattr(s.nodes["n1"].devices[0], "cordon", "x")),

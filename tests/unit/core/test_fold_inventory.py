@@ -118,6 +118,19 @@ def test_health_changes_one_device() -> None:
     assert ledger.report(node("n1", gpu("g0"))).device("g0").open
 
 
+def test_kubernetes_may_mark_devices_unhealthy() -> None:
+    """C8: the annotation and the agent's word both count, in whatever order they come."""
+    ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), observed("n1", unhealthy_indexes=(1,)))
+    ledger.play(DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID 79"))
+    assert not ledger.device("g0").healthy
+    assert ledger.device("g1").health_reason.endswith("volcano.sh/gpu-unhealthy-ids names it")
+    ledger.play(node("n1", gpu("g0"), gpu("g1")))
+    assert (ledger.device("g0").healthy, ledger.device("g1").healthy) == (True, False)
+    ledger.play(DeviceHealthChanged(node="n1", device="g1", healthy=False, reason="XID 79"))
+    ledger.play(observed("n1"))
+    assert ledger.device("g1").health_reason == "XID 79"
+
+
 @pytest.mark.parametrize(("where", "device"), [("n1", "g9"), ("n9", "g0")])
 def test_health_of_an_unknown_device(where: str, device: str) -> None:
     """A device or node that nobody reported."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from apportion.core.dialects.node_annotations import unhealthy_indexes
 from apportion_schemas import DeviceConstraints, DeviceWeights
 from tests.support.manifests import draft, pod, refused
 
@@ -143,6 +144,16 @@ def test_contradictions(notes: dict[str, str], key: str, says: str) -> None:
     error = refused(pod(GPU, notes))
     assert error.field == f'metadata.annotations["{key}"]'
     assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "indexes"),
+    [("1,3", (1, 3)), (" 3 ,1,3", (1, 3)), ("0", (0,)), ("", ()), ("one,-1,64,9999,²,2", (2,))],
+)
+def test_unhealthy_indexes(value: str, indexes: tuple[int, ...]) -> None:
+    """What cannot be read takes no device off offer."""
+    assert unhealthy_indexes({"volcano.sh/gpu-unhealthy-ids": value}) == indexes
+    assert unhealthy_indexes({}) == ()
 
 
 def test_a_pod_without_devices_may_say_anything() -> None:

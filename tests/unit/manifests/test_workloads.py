@@ -168,6 +168,7 @@ def test_submitted() -> None:
         (volcano_job(task(replicas=9000), task(replicas=9000)), "spec.tasks", "makes 18000 pods"),
         (volcano_job(task(name="A")), "spec.tasks[0].name", "is no DNS label"),
         (volcano_job(task(), queue="Big"), "spec.queue", "is no DNS name"),
+        (volcano_job(task(replicas=901)), "spec.minAvailable", "can start together, which is 900"),
         (
             volcano_job(task({"nvidia.com/gpu": "x"})),
             'spec.tasks[0].template.spec.containers[0].resources.limits["nvidia.com/gpu"]',

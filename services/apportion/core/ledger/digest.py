@@ -50,7 +50,7 @@ def _device(state: DeviceState) -> dict[str, Any]:
         "template_cpu_free": state.template_cpu_free,
         "slices": [state.slices, state.group],
         "present": state.present,
-        "healthy": [state.healthy, state.health_reason],
+        "healthy": [state.healthy, state.health_reason, *state.agent_health],
         "cordon": state.cordon,
     }
 

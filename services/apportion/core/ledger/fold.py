@@ -61,6 +61,7 @@ from apportion_schemas.catalogue import SUBJECTS, untoken
 from apportion_schemas.configuration import PolicyConfiguration
 
 POLICIES = frozenset(("", *get_args(Policy)))
+MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
 _shape_key = msgspec.json.Encoder(order="sorted").encode
 
@@ -185,6 +186,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
                 del state.node_of_device[old.device.id]
     node.devices = sorted(devices, key=lambda d: (d.device.index, d.device.id))
     node.by_id = {d.device.id: d for d in node.devices}
+    _judge(node)
     for device_id in sorted(ids):
         owner = state.node_of_device.get(device_id, data.node)
         if owner != data.node:
@@ -221,8 +223,7 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
         cores_free=device.cores,
         slots_free=device.slots,
         template_cpu_free=cpu,
-        healthy=device.healthy,
-        health_reason=device.health_reason,
+        agent_health=(device.healthy, device.health_reason),
         cordon=state.device_cordons.get(device.id, ""),
     )
     if old is not None:
@@ -234,12 +235,22 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
     return fresh
 
 
+def _judge(node: NodeState) -> None:
+    """A device is healthy if its agent says so and the node's annotation does not say otherwise."""
+    marked = node.observed.unhealthy_indexes if node.observed else ()
+    for state in node.devices:
+        state.healthy, state.health_reason = state.agent_health
+        if state.device.index in marked:
+            state.healthy, state.health_reason = False, MARKED_UNHEALTHY
+
+
 def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
     node = context.state.nodes.get(data.node)
     device = node.by_id.get(data.device) if node else None
     if node is None or device is None:
         raise _Refused(f"device {data.device} is not one of node {data.node}")
-    device.healthy, device.health_reason = data.healthy, data.reason
+    device.agent_health = (data.healthy, data.reason)
+    _judge(node)
     return Change(data, node=node)
 
 
@@ -250,6 +261,7 @@ def _node_observed(context: _Context, data: NodeObserved) -> Change:
     node = _node(context.state, data.node)
     node.observed, node.gone = data, False
     node.host = _host(node)
+    _judge(node)
     return Change(data, node=node)
 
 
@@ -257,6 +269,7 @@ def _node_gone(context: _Context, data: NodeGone) -> Change:
     node = _node(context.state, data.node)
     node.observed, node.gone = None, True
     node.host = _host(node)
+    _judge(node)
     return Change(data, node=node)
 
 

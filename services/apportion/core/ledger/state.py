@@ -53,7 +53,8 @@ class DeviceState:
 
     `slices` is a bit mask of occupied MIG memory slices, and `group` the group of instances that
     the card follows as long as any is occupied. `template_cpu_free` are the AI CPUs of an NPU.
-    `present` is false once the node's agent no longer reports the device.
+    `present` is false once the node's agent no longer reports the device. `agent_health` is what
+    the agent says, with its reason; `healthy` minds the marks of Kubernetes as well.
     """
 
     device: Device
@@ -64,6 +65,7 @@ class DeviceState:
     slices: int = 0
     group: str = ""
     present: bool = True
+    agent_health: tuple[bool, str] = (True, "")
     healthy: bool = True
     health_reason: str = ""
     cordon: str = ""

@@ -134,7 +134,7 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
     field = "spec.minTaskMember"
     observed = PodGroupObserved(
         group=_group_name(group.metadata),
-        min_available=_startable(spec.min_member, "spec.minMember"),
+        min_available=spec.min_member,
         min_tasks={
             naming.label(task, within(field, task)): whole(
                 count, within(field, task), limit=AMOUNT_MAX
@@ -221,11 +221,11 @@ def _task_name(task: kube.VolcanoTask, index: int) -> str:
     return naming.label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
 
 
-def _startable(pods: int, field: str) -> int:
-    """How many pods of a gang must start together, if that can ever be."""
+def _startable(pods: int) -> int:
+    """How many pods of a job must start together, if that can ever be."""
     if pods > GANG_PODS_MAX:
         raise ManifestError(
-            field,
+            "spec.minAvailable",
             pods,
             f"is more pods than can start together, which is {GANG_PODS_MAX}",
             "lower it, or split the gang",
@@ -268,7 +268,7 @@ def _volcano_group(job: kube.VolcanoJob, config: ManifestConfig) -> PodGroupObse
     min_available = job.spec.min_available or sum({**replicas, **min_tasks}.values())
     return PodGroupObserved(
         group=_group_name(job.metadata),
-        min_available=_startable(min_available, "spec.minAvailable"),
+        min_available=_startable(min_available),
         min_tasks=min_tasks,
         queue=naming.subdomain(job.spec.queue or "default", "spec.queue"),
         priority=priority_of(job.spec.priority_class_name, "spec.priorityClassName", config),
