@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.compose import Compose, sweep
-from tests.support.containers import REQUIRED, missing, prepare
+from tests.support.containers import REQUIRED, alone, missing, prepare
 from tests.support.polling import wait_until
 
 REASON = missing()
@@ -45,16 +45,17 @@ spec:
 def system() -> Iterator[Compose]:
     """The whole system, healthy; whatever happens, nothing of it is left behind."""
     assert REASON is None, f"{REQUIRED} is set, but {REASON}"
-    podman = prepare()
-    sweep(podman, PROJECT)
-    compose = Compose(podman, PROJECT)
-    try:
-        compose.build()
-        compose.up()
-        compose.wait_healthy()
-        yield compose
-    finally:
+    with alone():
+        podman = prepare()
         sweep(podman, PROJECT)
+        compose = Compose(podman, PROJECT)
+        try:
+            compose.build()
+            compose.up()
+            compose.wait_healthy()
+            yield compose
+        finally:
+            sweep(podman, PROJECT)
 
 
 def pods(system: Compose) -> dict[str, dict[str, Any]]:
@@ -126,7 +127,11 @@ def test_a_killed_scheduler_is_replaced_by_the_other(system: Compose) -> None:
     assert {times[pod["uid"]] for pod in found.values()} == {1}
 
 
-def test_down_leaves_nothing(system: Compose) -> None:
-    """Every container ends by itself when told, and none is left."""
+def test_everything_ends_when_told_and_down_leaves_nothing(system: Compose) -> None:
+    """SIGTERM ends each service well, the ledger's server last; then nothing is left."""
+    running = [name for name in system.containers() if system.facts(name)["State"]["Running"]]
+    assert len(running) >= 9, running
+    for name in sorted(running, key=lambda name: "_nats_" in name):
+        assert system.stop(name) == 0, f"{name}: {system.logs(name)}"
     system.down()
     assert system.containers() == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.containers import REQUIRED, fresh_machine, missing, prepare_wheels, tell
+from tests.support.containers import REQUIRED, alone, fresh_machine, missing, prepare_wheels, tell
 from tests.tidy.tree import ROOT, files
 
 REASON = missing()
@@ -29,13 +29,15 @@ WARM_S = 10
 def test_make_up_reaches_its_first_placement_and_ends_cleanly(tmp_path: Path) -> None:
     """Cold within 90 seconds, warm within 10, and Ctrl-C leaves no process."""
     assert REASON is None, f"{REQUIRED} is set, but {REASON}"
-    podman, image = fresh_machine()
+    with alone():
+        podman, image = fresh_machine()
+        wheels = prepare_wheels()
     clone = tmp_path / "apportion"
     for path in files():
         (clone / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, clone / path)
     said = podman.run(
-        "run", "--rm", "--network=none", f"--volume={prepare_wheels()}:/wheels:ro",
+        "run", "--rm", "--network=none", f"--volume={wheels}:/wheels:ro",
         "--env=PIP_NO_INDEX=1", "--env=PIP_FIND_LINKS=/wheels", f"--volume={clone}:/given:ro",
         image, "bash", "-c",
         "cp -r /given ~/apportion && cd ~/apportion && bash tests/support/fresh_machine.sh",

@@ -7,7 +7,9 @@ very files a user runs are built and started. Nothing outside the cache folder i
     python -m tests.support.containers        prepare the base images, with progress
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -17,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -108,6 +110,19 @@ class Podman:
             return None
         labels: dict[str, str] = facts.get("Labels") or {}
         return labels.get("apportion.key")
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Hold the cache, so that two runs on one machine do not sweep away each other's containers."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell("waiting for another run of these tests")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def checked(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> str:
@@ -227,5 +242,6 @@ def _pip() -> list[str]:
 if __name__ == "__main__":
     if reason := missing():
         sys.exit(f"containers: {reason}")
-    prepare()
+    with alone():
+        prepare()
     tell("ready")
