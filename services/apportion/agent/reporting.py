@@ -19,6 +19,7 @@ from apportion.agent.commands import command_subject, obey
 from apportion.agent.inventory import event_id, news
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.view import CHANNELS, Claim, FleetView
+from apportion.core.configuration.offering import MISCONFIGURED, offered
 from apportion.runtime.ledger import Ledger
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Publisher
@@ -44,13 +45,15 @@ class Node:
     devices: dict[str, Device] = field(default_factory=dict)
     report: NodeReported | None = None
     written: deque[str] = field(default_factory=lambda: deque(maxlen=OWN_IDS_KEPT))
+    reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def subjects(nodes: Sequence[str]) -> list[str]:
     """What an agent of these nodes follows."""
+    every = [f"{SUBJECTS}.operator.configuration"]
     if len(nodes) * len(CHANNELS) > SUBJECTS_MAX:
-        return [f"{SUBJECTS}.{channel}.*" for channel in CHANNELS]
-    return [f"{SUBJECTS}.{channel}.{token(node)}" for channel in CHANNELS for node in nodes]
+        return every + [f"{SUBJECTS}.{channel}.*" for channel in CHANNELS]
+    return every + [f"{SUBJECTS}.{channel}.{token(node)}" for channel in CHANNELS for node in nodes]
 
 
 class Agent:
@@ -92,7 +95,7 @@ class Agent:
         await self._reader.run()
 
     async def watch(self) -> None:
-        """Report every node now and on each change of its devices, until cancelled.
+        """Report every node now and whenever its devices or the configuration change.
 
         Raises:
             DevicesUnavailable: the devices of a node cannot be listed.
@@ -101,6 +104,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             for node in self._nodes.values():
                 group.create_task(self._watch(node), name=f"report {node.name}")
+            group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
         """Answer claims as they become due, until cancelled."""
@@ -120,7 +124,8 @@ class Agent:
     async def _watch(self, node: Node) -> None:
         said = self._view.nodes[node.name].said
         if said is not None and isinstance(node.backend, SimulatedBackend):
-            node.backend.restore(said.devices)
+            ill = (d for d in said.devices if not d.health_reason.startswith(MISCONFIGURED))
+            node.backend.restore(ill)
         await self._report(node)
         self._unreported -= 1
         if self._unreported == 0:
@@ -129,8 +134,24 @@ class Agent:
             await node.backend.changed()
             await self._report(node)
 
+    async def _watch_configuration(self) -> None:
+        await self._reported.wait()
+        while True:
+            await self._view.configured.wait()
+            self._view.configured.clear()
+            await asyncio.gather(*(self._report(node) for node in self._nodes.values()))
+
     async def _report(self, node: Node) -> None:
-        devices = await node.backend.inventory()
+        async with node.reporting:
+            await self._report_alone(node)
+
+    async def _report_alone(self, node: Node) -> None:
+        devices = offered(
+            await node.backend.inventory(),
+            node.name,
+            self._view.configuration,
+            switchable=node.backend.simulated,
+        )
         node.devices = {device.id: device for device in devices}
         node.report = NodeReported(
             node=node.name,

@@ -15,9 +15,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from apportion.core.configuration import ConfigurationError, check
 from apportion.runtime.ledger import Record
 from apportion_schemas import (
     AllocationFailed,
+    Configuration,
+    ConfigurationChanged,
     Device,
     DeviceHealthChanged,
     Event,
@@ -68,11 +71,16 @@ class FleetView:
         self.nodes = {name: NodeView() for name in nodes}
         self.due: dict[_Key, Claim] = {}
         self.became_due = asyncio.Event()
+        self.configuration = Configuration()
+        self.configured = asyncio.Event()
         self.refused_count = 0
 
     def apply(self, record: Record, event: Event) -> str:
         """Fold one event; the name of the node whose inventory it changed, else nothing."""
         data, revision = event.data, record.revision
+        if isinstance(data, ConfigurationChanged):
+            self._configure(data)
+            return ""
         node = self.nodes.get(getattr(data, "node", ""))
         if node is None:
             return ""
@@ -105,6 +113,16 @@ class FleetView:
         self.due.clear()
         self.became_due.clear()
         return due
+
+    def _configure(self, data: ConfigurationChanged) -> None:
+        """Take the document, unless every fold refuses it."""
+        try:
+            check(data.configuration)
+        except ConfigurationError:
+            self.refused_count += 1
+            return
+        self.configuration = data.configuration
+        self.configured.set()
 
     def _bound(self, node: NodeView, data: PodBound, revision: int, cause: int) -> None:
         key = (data.pod, data.attempt)

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from apportion.cli.asking import Gateway
+from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
@@ -49,7 +50,7 @@ def command(
     report = Report()
     names = [split_name(pod, namespace) for pod in pods]
     if files:
-        wish, problems = read_manifests(files)
+        wish, problems = read_manifests(files, manifest_config_now(where))
         report.problems += map(str, problems)
         names += [(pod.namespace, pod.name) for pod in wish.pods]
     found = _find(Gateway(where.gateway_url()), list(dict.fromkeys(names)), report)

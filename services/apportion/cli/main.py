@@ -38,6 +38,7 @@ DO = {
     "cordon": Verb("apportion.cli.cordon:cordon", "Take a device or node off offer."),
     "uncordon": Verb("apportion.cli.cordon:uncordon", "Put it back on offer."),
     "policy": Verb("apportion.cli.policy:command", "How nodes and devices are preferred."),
+    "config": Verb("apportion.cli.config:command", "What every service obeys: check, apply, show."),
     "simulate": Verb("apportion.cli.simulate:command", "Let a simulated device fail or recover."),
     "ledger": Verb("apportion.cli.ledger:command", "Create or check the ledger's stream."),
     "version": Verb("apportion.cli.version:command", "What is installed."),

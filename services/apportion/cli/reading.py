@@ -12,21 +12,24 @@ from pathlib import Path
 
 from apportion.cli.submitting import Wish
 from apportion.core.dialects import ManifestError
-from apportion.core.manifests import Manifest, read_documents
+from apportion.core.manifests import Manifest, ManifestConfig, read_documents
+from apportion.core.manifests.template import DEFAULT_CONFIG
 from apportion.core.manifests.trace import read_trace_pods
 from apportion.runtime.manifest_files import Document, Problem, read_manifest_files
 
 TRACE_BYTES_MAX = 256 << 20
 
 
-def read_manifests(names: Sequence[str]) -> tuple[Wish, list[Problem]]:
+def read_manifests(
+    names: Sequence[str], config: ManifestConfig = DEFAULT_CONFIG
+) -> tuple[Wish, list[Problem]]:
     """The pods and gangs of files, folders and `-`."""
     wish, problems, seen = Wish(), list[Problem](), set[str]()
     for found in read_manifest_files(names, sys.stdin.buffer):
         if isinstance(found, Problem):
             problems.append(found)
         else:
-            for outcome in read_documents([found.content]):
+            for outcome in read_documents([found.content], config):
                 if outcome.error is not None:
                     problems.append(found.problem(outcome.error))
                 elif outcome.manifest is not None:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
+from apportion.cli.configured import configuration_now
 from apportion.cli.connection import Where
 from apportion.cli.exits import NotFound
 from apportion.cli.output import phase, plain, table
@@ -18,6 +19,7 @@ from apportion.cli.submit import only_new
 from apportion.cli.submitting import append, look_up
 from apportion.cli.tables import shown_phase
 from apportion.cli.writing import open_ledger
+from apportion.core.configuration import manifest_config
 from apportion.core.explain import words
 from apportion.core.explain.answers import PodAnswer, PodDetail, Why
 from apportion.core.explain.lines import shares_words
@@ -57,7 +59,8 @@ async def submit_samples(where: Where, out: Console) -> Samples:
     folder = find_samples()
     if folder is None:
         return Samples([], {}, [Problem("samples", "no sample pods are installed")], 0.0)
-    wish, problems = read_manifests([str(folder)])
+    config = manifest_config((await configuration_now(where)).configuration)
+    wish, problems = read_manifests([str(folder)], config)
     gateway = Gateway(where.gateway_url())
     async with open_ledger(where.nats_url()) as ledger:
         newest = await ledger.last_revision()

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
+from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED
 from apportion.cli.output import console, plain, print_json, table
@@ -67,7 +68,10 @@ def command(
         raise click.UsageError("give either -f (files, folders or -) or --trace CSV")
     if limit and not trace:
         raise click.UsageError("--limit is for --trace")
-    wish, problems = read_trace(trace, limit) if trace else read_manifests(files)
+    if trace:
+        wish, problems = read_trace(trace, limit)
+    else:
+        wish, problems = read_manifests(files, manifest_config_now(where))
     report = Report(problems=[str(problem) for problem in problems])
     _tell_problems(problems)
     if wish.pods or wish.groups:

@@ -17,13 +17,20 @@ import msgspec
 from aiohttp import web
 
 from apportion.core.explain.answers import (
+    ConfigurationAnswer,
     ErrorAnswer,
     NodeDetail,
     PodDetail,
     RevisionAnswer,
     SummaryAnswer,
 )
-from apportion.core.explain.views import device_answers, node_answer, pod_answer, summary_answer
+from apportion.core.explain.views import (
+    configuration_answer,
+    device_answers,
+    node_answer,
+    pod_answer,
+    summary_answer,
+)
 from apportion.core.explain.why import why
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway import pages
@@ -71,6 +78,7 @@ class Api:
         for path, name, answer in (
             (f"{PREFIX}/revision", "revision", _revision),
             (f"{PREFIX}/summary", "summary", _summary),
+            (f"{PREFIX}/configuration", "configuration", _configuration),
             (f"{PREFIX}/nodes/{{node}}", "node", _node),
             (pod, "pod", self._pod),
             (f"{pod}/why", "why", self._why),
@@ -168,6 +176,11 @@ def _summary(state: State, request: web.Request) -> SummaryAnswer:
     return summary_answer(state)
 
 
+def _configuration(state: State, request: web.Request) -> ConfigurationAnswer:
+    only(request.query, COMMON)
+    return configuration_answer(state)
+
+
 def _node(state: State, request: web.Request) -> NodeDetail:
     only(request.query, COMMON)
     name = request.match_info["node"]
@@ -189,6 +202,7 @@ async def unknown_path(request: web.Request) -> NoReturn:
     raise RequestRefused(
         404,
         f"no such path: {request.method} {request.path[:200]}",
-        fix=f"GET {PREFIX}/ and one of revision, summary, pods, pods/NAMESPACE/NAME, "
-        "pods/NAMESPACE/NAME/why, placements, nodes, nodes/NODE, devices, gangs, events",
+        fix=f"GET {PREFIX}/ and one of revision, summary, configuration, pods, "
+        "pods/NAMESPACE/NAME, pods/NAMESPACE/NAME/why, placements, nodes, nodes/NODE, devices, "
+        "gangs, events",
     )

@@ -3,7 +3,8 @@
 Changes are found by looking at names, sizes and times of modification, so any file system will do.
 Invariants: a file is read only once it has been left alone for a while, so a half-written one is
 never taken for a shorter one; what a bad file or document held before stays wanted until the file
-is mended or removed; one bad file hides no other.
+is mended or removed; one bad file hides no other. Under another configuration a manifest may mean
+another pod, so all are read anew when it changes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from apportion.core.configuration import manifest_config
 from apportion.core.manifests import Manifest, PodDraft, read_documents
 from apportion.runtime.clock import Clock
 from apportion.runtime.manifest_files import (
@@ -25,14 +27,15 @@ from apportion.runtime.manifest_files import (
     Problem,
     read_manifest_files,
 )
-from apportion.watcher.source import Observation
-from apportion_schemas import PodGroupObserved
+from apportion.watcher.source import DEFAULT, Observation
+from apportion_schemas import Configuration, PodGroupObserved
 
 UID_PREFIX = "manifest"
 
 _log = logging.getLogger(__name__)
 _Signature = tuple[int, int, int]
 """Inode, size, time of modification in nanoseconds."""
+UNREAD: _Signature = (0, 0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +67,7 @@ class ManifestFolder:
         self._listed = False
         self._folder_problem = ""
         self._conflicts: frozenset[str] = frozenset()
+        self._configuration = DEFAULT
         self._observation = Observation(whole=False)
 
     @property
@@ -84,9 +88,9 @@ class ManifestFolder:
             return 0
         return int(number) if self.uid(key, int(number)) == uid else 0
 
-    async def observe(self) -> Observation:
+    async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
         """See `Source`; the same object as before where nothing was read anew."""
-        if await asyncio.to_thread(self._look):
+        if await asyncio.to_thread(self._look, configuration):
             self._observation = self._gathered()
         return self._observation
 
@@ -94,8 +98,12 @@ class ManifestFolder:
         """See `Source`: one interval later."""
         await asyncio.sleep(self._interval_s)
 
-    def _look(self) -> bool:
+    def _look(self, configuration: Configuration) -> bool:
         """Read what is new or changed, and forget what is gone; whether anything was."""
+        if configuration != self._configuration:
+            self._configuration = configuration
+            for file in self._files.values():
+                file.signature = UNREAD
         now = self._glimpse()
         if now is None:
             return False
@@ -112,7 +120,7 @@ class ManifestFolder:
                 continue
             moved = True
             if max(now_s - since_s, wall_s - signature[2] / 1e9) >= self._interval_s:
-                self._files[path] = _read(path, signature, known)
+                self._files[path] = _read(path, signature, known, configuration)
         return moved
 
     def _glimpse(self) -> dict[str, tuple[_Signature, float]] | None:
@@ -160,10 +168,12 @@ class ManifestFolder:
         return Observation(pods=pods, groups=groups, seen=self._seen, whole=whole)
 
 
-def _read(path: str, signature: _Signature, before: _File | None) -> _File:
+def _read(
+    path: str, signature: _Signature, before: _File | None, configuration: Configuration
+) -> _File:
     """The file as it is now; what a bad part held before is kept."""
     file = _File(signature)
-    for found in _manifests(path):
+    for found in _manifests(path, configuration):
         if isinstance(found, Problem):
             file.problems += 1
             _log.error("%s", found)
@@ -183,12 +193,12 @@ def _read(path: str, signature: _Signature, before: _File | None) -> _File:
     return file
 
 
-def _manifests(path: str) -> Iterator[Manifest | Problem]:
+def _manifests(path: str, configuration: Configuration) -> Iterator[Manifest | Problem]:
     for document in read_manifest_files([path], io.BytesIO()):
         if not isinstance(document, Document):
             yield document
             continue
-        for outcome in read_documents([document.content]):
+        for outcome in read_documents([document.content], manifest_config(configuration)):
             if outcome.manifest is not None:
                 yield outcome.manifest
             if outcome.error is not None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from apportion.core.manifests import PodDraft
-from apportion_schemas import PodGroupObserved
+from apportion_schemas import Configuration, PodGroupObserved
+
+DEFAULT = Configuration()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +43,8 @@ class Source(Protocol):
     def incarnation(self, key: str, uid: str) -> int:
         """The inverse of `uid`; 0 where the pod is none of this source's."""
 
-    async def observe(self) -> Observation:
-        """What is wanted now."""
+    async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
+        """What is wanted now, as manifests read under this configuration."""
 
     async def changed(self) -> None:
         """Return when another look may find something else."""

@@ -15,6 +15,7 @@ from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader
 from apportion.watcher.reconcile import Fact, Known, next_facts
 from apportion.watcher.source import Observation, Source
+from apportion_schemas import ConfigurationChanged
 
 
 class Watching:
@@ -31,7 +32,8 @@ class Watching:
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed; give this to the reader."""
-        if self._known.observe(self._state, change):
+        configured = isinstance(change.data, ConfigurationChanged) and not change.refused
+        if self._known.observe(self._state, change) or configured:
             self._stirred.set()
 
     def not_ready(self) -> list[str]:
@@ -50,7 +52,7 @@ class Watching:
         """Append until nothing differs, or what differs will not change by appending."""
         before: list[Fact] = []
         while True:
-            wanted = await self._source.observe()
+            wanted = await self._source.observe(self._state.configuration)
             if wanted is self._compared and not self._stirred.is_set():
                 return
             await reader.reached(await ledger.last_revision())

@@ -10,7 +10,12 @@ import msgspec
 
 from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.configuration.keys import IDLE
-from apportion.core.configuration.resources import RESOURCE_KEYS, dialect_config, written_names
+from apportion.core.configuration.resources import (
+    RESOURCE_KEYS,
+    dialect_config,
+    names_in_force,
+    written_names,
+)
 from apportion.core.devices.catalogue import normal
 from apportion.core.devices.geometries import Unlaid, laid_out
 from apportion.core.dialects.reading import dialects
@@ -69,15 +74,17 @@ def _check_names(configuration: Configuration) -> None:
             "would have no effect without a resource name",
             f"name a resource, as in {RESOURCE_KEYS['count']}, or remove it",
         )
-    try:
-        config = dialect_config(configuration)
-    except ValueError as error:
-        key = next(iter(written.values()))
-        raise ConfigurationError(
-            f"nvidia.{key}", None, f"is one of several: {error}", "name each resource differently"
-        ) from None
+    first: dict[str, str] = {}
+    for key, name in names_in_force(nvidia):
+        if first.setdefault(name, key) != key:
+            raise ConfigurationError(
+                f"nvidia.{key}",
+                name,
+                f"is given to {first[name]} as well",
+                "name each resource differently",
+            )
     for name, key in written.items():
-        for dialect in dialects(config):
+        for dialect in dialects(dialect_config(configuration)):
             if dialect.name not in SHARED and name in dialect.claims:
                 raise ConfigurationError(
                     f"nvidia.{key}",
@@ -115,8 +122,7 @@ def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
 
 
 def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration) -> None:
-    said = {field.name: getattr(node, field.name) for field in msgspec.structs.fields(node)}
-    if all(not value for name, value in said.items() if name != "name"):
+    if node == NodeConfiguration(name=node.name):
         raise ConfigurationError(path, node.name, "says nothing of the node", "remove the entry")
     if node.mig_strategy not in (None, nvidia.mig_strategy):
         raise ConfigurationError(

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from msgspec import structs
 
-from apportion.core.dialects.names import HAMI, VOLCANO_VGPU, DialectConfig
+from apportion.core.dialects.names import HAMI, VOLCANO_VGPU, DialectConfig, VgpuNames
 from apportion.core.manifests.template import ManifestConfig
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
@@ -28,6 +28,14 @@ def written_names(nvidia: NvidiaConfiguration) -> dict[str, str]:
     return {name: RESOURCE_KEYS[part] for part, name in _names(nvidia).items()}
 
 
+def names_in_force(nvidia: NvidiaConfiguration) -> list[tuple[str, str]]:
+    """Key and name of every resource of the section's dialect, those that are written last."""
+    written = _names(nvidia)
+    named = structs.asdict(_base(nvidia)) | written
+    parts = sorted((part for part in RESOURCE_KEYS if named[part]), key=written.__contains__)
+    return [(RESOURCE_KEYS[part], named[part]) for part in parts]
+
+
 @lru_cache(maxsize=8)
 def dialect_config(configuration: Configuration) -> DialectConfig:
     """The dialects under this configuration.
@@ -46,16 +54,24 @@ def dialect_config(configuration: Configuration) -> DialectConfig:
     )
     if not names:
         return defaults
-    volcano = any(name.startswith(VOLCANO_DOMAIN) for name in names.values())
-    if (nvidia.dialect or ("volcano-vgpu" if volcano else "hami")) == "volcano-vgpu":
-        return structs.replace(defaults, volcano_vgpu=structs.replace(VOLCANO_VGPU, **names))
-    return structs.replace(defaults, hami=structs.replace(HAMI, **names))
+    base = _base(nvidia)
+    renamed = structs.replace(base, **names)
+    if base is VOLCANO_VGPU:
+        return structs.replace(defaults, volcano_vgpu=renamed)
+    return structs.replace(defaults, hami=renamed)
 
 
 @lru_cache(maxsize=8)
 def manifest_config(configuration: Configuration) -> ManifestConfig:
     """How manifests are read under this configuration."""
     return ManifestConfig(dialects=dialect_config(configuration))
+
+
+def _base(nvidia: NvidiaConfiguration) -> VgpuNames:
+    """The names that the section renames."""
+    volcano = any(name.startswith(VOLCANO_DOMAIN) for name in _names(nvidia).values())
+    chosen = nvidia.dialect or ("volcano-vgpu" if volcano else "hami")
+    return VOLCANO_VGPU if chosen == "volcano-vgpu" else HAMI
 
 
 def _names(nvidia: NvidiaConfiguration) -> dict[str, str]:

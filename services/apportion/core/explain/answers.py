@@ -12,7 +12,15 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from apportion_schemas import Ask, MigInstance, PolicyChanged, RefusalCode, Score, Share
+from apportion_schemas import (
+    Ask,
+    Configuration,
+    MigInstance,
+    PolicyChanged,
+    RefusalCode,
+    Score,
+    Share,
+)
 
 T = TypeVar("T")
 
@@ -51,6 +59,14 @@ class SummaryAnswer(Answer, frozen=True):
     memory_mib: int = 0
     memory_free_mib: int = 0
     refused_events: int = 0
+
+
+class ConfigurationAnswer(Answer, frozen=True):
+    """The document that every service obeys, and since which revision; 0 if none was applied."""
+
+    revision: int
+    configuration_revision: int
+    configuration: Configuration
 
 
 class PodAnswer(Answer, frozen=True):

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from apportion.core.explain.answers import (
+    ConfigurationAnswer,
     DeviceAnswer,
     GangAnswer,
     Holder,
@@ -46,6 +47,15 @@ def summary_answer(state: State) -> SummaryAnswer:
         memory_mib=sum(device.device.memory_mib for device in devices),
         memory_free_mib=sum(device.memory_free_mib for device in devices),
         refused_events=state.refused_count,
+    )
+
+
+def configuration_answer(state: State) -> ConfigurationAnswer:
+    """The configuration in force."""
+    return ConfigurationAnswer(
+        revision=state.revision,
+        configuration_revision=state.configuration_revision,
+        configuration=state.configuration,
     )
 
 

@@ -1,0 +1,125 @@
+"""`apportion config`: the one document that every service obeys."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+
+from apportion.cli.configured import configuration_at, configuration_now
+from apportion.cli.connection import JSON, Where, asks_both
+from apportion.cli.exits import NotFound
+from apportion.cli.output import console, plain, print_json, table
+from apportion.cli.writing import by_whom, person, run, write
+from apportion.core.configuration import ConfigurationError, read_configuration
+from apportion.core.configuration.keys import KEYS
+from apportion.runtime.manifest_files import Problem, read_manifest_files
+from apportion_schemas import Configuration, ConfigurationChanged
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What `apply --json` prints; `changed` is false where it was in force already."""
+
+    revision: int
+    changed: bool
+    configuration: Configuration
+
+
+_FILE = click.argument("file", metavar="FILE|-")
+
+
+@click.group(epilog="Example:  apportion config check cluster.yaml")
+def command() -> None:
+    """Resource names, defaults, how devices are offered and cut: for every service at once.
+
+    Exit codes: 0 done; 1 the document is wrong; 3 unreachable.
+    """
+
+
+@command.command(epilog="Example:  apportion config check cluster.yaml")
+@_FILE
+@JSON
+def check(*, file: str, as_json: bool) -> None:
+    """Say what is wrong with a document, by line, key, value and fix; nothing is asked of anyone.
+
+    Exit codes: 0 nothing is wrong; 1 something is.
+    """
+    configuration = _read(file)
+    if as_json:
+        print_json(configuration)
+    else:
+        console().print(plain(f"{file}: nothing is wrong"))
+
+
+@command.command(epilog="Example:  apportion config apply cluster.yaml --reason 'A100s by MIG'")
+@_FILE
+@click.option("--reason", default="", help="Why, for whoever asks later.")
+@by_whom
+@asks_both
+def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> None:
+    """Let every service obey this document from now on, and nothing of an earlier one.
+
+    Exit codes: 0 in force, or it was already; 1 the document is wrong; 3 unreachable.
+    """
+    wanted = _read(file)
+    now = run(configuration_now(where))
+    changed = now.configuration != wanted
+    revision = now.configuration_revision
+    if changed:
+        event = ConfigurationChanged(by=person(by), reason=reason, configuration=wanted)
+        revision = run(write(where.nats_url(), event, basis=now.revision)).revision or 0
+        if configuration_at(where, revision).configuration_revision < revision:
+            raise NotFound(f"revision {revision} was refused; the gateway's log says why")
+    if as_json:
+        print_json(Applied(revision, changed, wanted))
+    else:
+        done = "in force since" if changed else "unchanged: in force since"
+        console().print(plain(f"{file}: {done} revision {revision}"))
+
+
+@command.command(epilog="Example:  apportion config show > cluster.json")
+@asks_both
+def show(*, where: Where, as_json: bool) -> None:
+    """Print the document in force, without what is at its default; it can be applied again.
+
+    Exit codes: 0 shown; 3 unreachable.
+    """
+    now = run(configuration_now(where))
+    if as_json:
+        print_json(now)
+        return
+    since = now.configuration_revision
+    words = f"in force since revision {since}" if since else "no document was applied yet"
+    console(stderr=True).print(plain(words), style="dim")
+    print_json(now.configuration)
+
+
+@command.command(epilog="Example:  apportion config keys")
+@JSON
+def keys(*, as_json: bool) -> None:
+    """Every key, what it means, and which services obey it. Exit codes: 0."""
+    if as_json:
+        print_json([key._asdict() for key in KEYS])
+        return
+    made = table("KEY", "OBEYED BY", "MEANING", wraps=("MEANING",))
+    for key in KEYS:
+        made.add_row(plain(key.path), plain(key.obeyed_by or "nobody yet"), plain(key.meaning))
+    console().print(made)
+
+
+def _read(file: str) -> Configuration:
+    """The configuration of a file, or the end of the verb with all that is wrong."""
+    found = list(read_manifest_files([file], sys.stdin.buffer))
+    problems = [str(each) for each in found if isinstance(each, Problem)]
+    documents = [each for each in found if not isinstance(each, Problem)]
+    if problems:
+        raise NotFound("\n".join(problems))
+    if len(documents) != 1:
+        raise NotFound(f"{file}: holds {len(documents)} documents: write one")
+    (document,) = documents
+    try:
+        return read_configuration(document.content)
+    except ConfigurationError as error:
+        line = document.parsed.line_of(error.key)
+        raise NotFound(str(Problem(file, str(error), line=line))) from None

@@ -1,0 +1,81 @@
+"""What of a node's devices is offered: the configuration's part in an agent's report.
+
+Invariant: without a configuration every device is offered as its backend found it, and what an
+entry of `nodeconfig` says wins over what is said for all.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from msgspec import structs
+
+from apportion.core.devices.catalogue import mig_profiles
+from apportion_schemas import Configuration, Device
+from apportion_schemas.configuration import NodeConfiguration, NvidiaConfiguration
+from apportion_schemas.inventory import Mode
+from apportion_schemas.quantities import MEMORY_MIB_MAX
+
+FAMILY = "nvidia"
+SHARED: tuple[Mode, ...] = ("hami-core", "mps")
+"""Modes in which slots, memory and cores are offered as configured."""
+MISCONFIGURED = "configuration: "
+"""How the reason begins for which a device cannot be offered as configured."""
+_CORES = 100
+
+
+def offered(
+    devices: Iterable[Device], node: str, configuration: Configuration, *, switchable: bool
+) -> tuple[Device, ...]:
+    """The node's devices as they are to be reported.
+
+    `switchable`: the devices take any mode that their model has. Others are in MIG mode or not, and
+    one that is in the wrong one is reported unhealthy, with the fix.
+    """
+    said = _by_name(configuration.nodeconfig).get(node) or NodeConfiguration(name=node)
+    hidden = said.filter_devices
+    return tuple(
+        _offered(device, said, configuration.nvidia, switchable=switchable)
+        if device.family == FAMILY
+        else device
+        for device in devices
+        if device.id not in hidden.uuid and device.index not in hidden.index
+    )
+
+
+def _offered(
+    device: Device, said: NodeConfiguration, nvidia: NvidiaConfiguration, *, switchable: bool
+) -> Device:
+    wanted = said.operating_mode
+    if wanted is not None and wanted != device.mode:
+        if trouble := _cannot_be(wanted, device, switchable=switchable):
+            return structs.replace(
+                device, healthy=False, health_reason=device.health_reason or trouble
+            )
+        profiles = mig_profiles(device.family, device.model)
+        slots = max((len(profile.starts) for profile in profiles), default=1)
+        device = structs.replace(device, mode=wanted, slots=slots)
+    if device.mode not in SHARED:
+        return device
+    memory = said.device_memory_scaling or nvidia.device_memory_scaling
+    cores = said.device_core_scaling or nvidia.device_core_scaling
+    return structs.replace(
+        device,
+        slots=said.device_split_count or nvidia.device_split_count,
+        memory_mib=min(int(device.physical_memory_mib * memory), MEMORY_MIB_MAX),
+        cores=int(_CORES * cores),
+    )
+
+
+def _cannot_be(wanted: Mode, device: Device, *, switchable: bool) -> str:
+    """Why the device cannot be shared in this mode, or nothing."""
+    if wanted == "mig" and not mig_profiles(device.family, device.model):
+        return f"{MISCONFIGURED}operatingmode mig, and {device.model} has no MIG profile"
+    if switchable or (wanted == "mig") == (device.mode == "mig"):
+        return ""
+    order = f"nvidia-smi -i {device.index} -mig {int(wanted == 'mig')}"
+    return f"{MISCONFIGURED}operatingmode {wanted}, and the card is in another: run {order}"
+
+
+@lru_cache(maxsize=8)
+def _by_name(nodes: tuple[NodeConfiguration, ...]) -> Mapping[str, NodeConfiguration]:
+    return {node.name: node for node in nodes}

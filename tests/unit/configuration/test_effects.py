@@ -1,0 +1,174 @@
+"""What a configuration does: to manifests, to what a node offers, to the state of the ledger."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.configuration import manifest_config, read_configuration
+from apportion.core.configuration.offering import offered
+from apportion.core.manifests import PodDraft, read_document
+from apportion_schemas import Ask, Configuration, ConfigurationChanged, Device, PolicyChanged
+from apportion_schemas.configuration import NvidiaConfiguration
+from tests.support.fleet import A100_40, T4, gpu, npu
+from tests.support.ledger_of import Ledger
+from tests.support.manifests import pod
+from tests.support.pods import ask
+
+MIB = 40960
+
+
+def draft(limits: dict[str, object], **nvidia: Any) -> PodDraft:
+    """A pod with these limits, read under a configuration of `nvidia`."""
+    config = manifest_config(read_configuration({"nvidia": nvidia}))
+    (only,) = read_document(pod(limits), config).pods
+    return only
+
+
+def asked(limits: dict[str, object], **nvidia: Any) -> Ask:
+    """The only ask of that pod."""
+    (only,) = draft(limits, **nvidia).shape.asks
+    return only
+
+
+def test_E4_a_compatible_count_gives_whole_cards_alone_and_shares_with_memory() -> None:
+    """Volcano's plugin under `nvidia.com/gpu`: the count alone is whole cards."""
+    names = {
+        "resourceCountName": "nvidia.com/gpu",
+        "resourceMemoryName": "volcano.sh/vgpu-memory",
+    }
+    assert asked({"nvidia.com/gpu": 2}, **names) == ask(count=2, cores=100)
+    shared = draft({"nvidia.com/gpu": 1, "volcano.sh/vgpu-memory": 3000}, **names)
+    assert shared.dialect == "volcano-vgpu"
+    assert shared.shape.asks == (ask(3000, cap_memory=True),)
+
+
+def test_D1_every_name_can_be_changed() -> None:
+    """HAMi's resources under names of one's own."""
+    names = {
+        "resourceCountName": "cards.example/gpu",
+        "resourceMemoryName": "cards.example/mem",
+        "resourceCoreName": "cards.example/cores",
+    }
+    limits = {"cards.example/gpu": 1, "cards.example/mem": 4000, "cards.example/cores": 30}
+    assert asked(dict(limits), **names) == ask(4000, cores=30)
+    assert draft(dict(limits), **names).dialect == "hami"
+
+
+def test_the_dialect_of_names_of_one_s_own() -> None:
+    """Volcano caps memory at the card and HAMi does not: which of the two must be said."""
+    names = {"resourceCountName": "a.b/gpu", "resourceMemoryName": "a.b/mem"}
+    volcano = draft({"a.b/gpu": 1, "a.b/mem": 1}, dialect="volcano-vgpu", **names)
+    assert (volcano.dialect, volcano.shape.asks[0].cap_memory) == ("volcano-vgpu", True)
+    hami = draft({"a.b/gpu": 1, "a.b/mem": 1}, **names)
+    assert (hami.dialect, hami.shape.asks[0].cap_memory) == ("hami", False)
+
+
+def test_D3_defaults() -> None:
+    """What is filled in, and the unit of memory."""
+    assert asked({"nvidia.com/gpucores": 10}, defaultMemory=5000, defaultGPUNum=2) == ask(
+        5000, count=2, cores=10
+    )
+    assert asked({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3}, defaultCores=7) == ask(3, cores=7)
+    assert asked({"nvidia.com/gpumem": 3}, gpuMemoryFactor=10) == ask(30)
+
+
+def test_D4_mig_strategy() -> None:
+    """Mixed: instances by profile, one ask each, so that they may share a card."""
+    limits: dict[str, object] = {"nvidia.com/mig-1g.5gb": 3}
+    mixed = draft(limits, migStrategy="mixed")
+    assert mixed.shape.asks == (ask(profile="1g.5gb"),) * 3
+    assert mixed.shape.node.extended == {}
+    none = draft(limits)
+    assert none.shape.asks == ()
+    assert none.shape.node.extended == {"nvidia.com/mig-1g.5gb": 3}
+
+
+def offers(document: dict[str, Any], *devices: Device, switchable: bool = True) -> list[Device]:
+    """What node n1 offers of these devices."""
+    return list(offered(devices, "n1", read_configuration(document), switchable=switchable))
+
+
+def test_D4_split_count_and_scaling() -> None:
+    """Slots, memory above the card's and cores above 100; NPUs and MIG cards as they are."""
+    document = {
+        "nvidia": {"deviceSplitCount": 4, "deviceMemoryScaling": 1.5, "deviceCoreScaling": 2}
+    }
+    card, other, cut = gpu("g0", model=A100_40), npu(), gpu("g2", model=A100_40, mode="mig")
+    scaled, *rest = offers(document, card, other, cut)
+    assert (scaled.slots, scaled.memory_mib, scaled.cores) == (4, MIB * 3 // 2, 200)
+    assert scaled.physical_memory_mib == MIB
+    assert rest == [other, cut]
+
+
+def test_E2_what_is_said_of_a_node_wins() -> None:
+    """Each key of its own; what the entry does not say is as everywhere."""
+    document = {
+        "nvidia": {"deviceSplitCount": 4, "deviceMemoryScaling": 1.5},
+        "nodeconfig": [{"name": "n1", "devicememoryscaling": 1.0, "devicecorescaling": 1.5}],
+    }
+    (here,) = offers(document, gpu("g0", model=A100_40))
+    assert (here.slots, here.memory_mib, here.cores) == (4, MIB, 150)
+    configuration = read_configuration(document)
+    (there,) = offered([gpu("g0", model=A100_40)], "n2", configuration, switchable=True)
+    assert (there.memory_mib, there.cores) == (MIB * 3 // 2, 100)
+
+
+def test_devices_that_are_not_offered() -> None:
+    """By id and by index; the others keep their index."""
+    entry = {"name": "n1", "filterdevices": {"uuid": ["g0"], "index": [2]}}
+    left = offers({"nodeconfig": [entry]}, gpu("g0"), gpu("g1"), gpu("g2"), gpu("g3"))
+    assert [(device.id, device.index) for device in left] == [("g1", 1), ("g3", 3)]
+
+
+@pytest.mark.parametrize(
+    ("device", "mode", "switchable", "says"),
+    [
+        (gpu(model=A100_40), "mig", True, ""),
+        (gpu(model=A100_40, mode="mig"), "hami-core", True, ""),
+        (gpu(model=A100_40), "mps", False, ""),
+        (gpu(model=T4), "mig", True, "operatingmode mig, and Tesla T4 has no MIG profile"),
+        (gpu("g3", model=A100_40), "mig", False, "run nvidia-smi -i 3 -mig 1"),
+        (gpu("g3", model=A100_40, mode="mig"), "hami-core", False, "run nvidia-smi -i 3 -mig 0"),
+    ],
+)
+def test_A3_the_mode_of_a_node(device: Device, mode: str, switchable: bool, says: str) -> None:
+    """The card takes it, or is not offered and says what would help."""
+    document = {"nodeconfig": [{"name": "n1", "operatingmode": mode}]}
+    (found,) = offers(document, device, switchable=switchable)
+    assert found.healthy is not bool(says)
+    assert says in found.health_reason
+    assert found.mode == (device.mode if says else mode)
+    assert found.slots == (device.slots if says else {"mig": 7}.get(mode, 10))
+
+
+def changed(**fields: Any) -> ConfigurationChanged:
+    """The event of a configuration."""
+    return ConfigurationChanged(by="ada", reason="test", configuration=Configuration(**fields))
+
+
+def test_the_fold_takes_the_whole_document() -> None:
+    """The next document says all there is to say: what it leaves out is at its default again."""
+    first = changed(nvidia=NvidiaConfiguration(default_memory=5000))
+    ledger = Ledger(first, PolicyChanged(by="ann", node_policy="spread"), changed())
+    assert ledger.state.configuration == Configuration()
+    assert ledger.state.configuration_revision == 3
+    assert ledger.state.policy.by == "ann"
+
+
+def test_a_policy_in_the_document_is_a_change_of_policy() -> None:
+    """The newest of the two counts, and what is not said stays."""
+    document = read_configuration({"policy": {"nodes": "binpack"}})
+    ledger = Ledger(
+        PolicyChanged(by="ann", node_policy="spread", device_policy="spread"),
+        ConfigurationChanged(by="ada", configuration=document),
+    )
+    policy = ledger.state.policy
+    assert (policy.by, policy.node_policy, policy.device_policy) == ("ada", "binpack", "spread")
+    assert ledger.state.policy_revision == 2
+
+
+def test_a_foreign_writer_s_nonsense_is_refused_by_every_fold() -> None:
+    """The event decodes, and still contradicts itself: nothing changes, and it is said."""
+    nonsense = changed(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
+    said = Ledger().contradict(nonsense)
+    assert said.startswith("nvidia.resourceMemoryName: 'nvidia.com/gpu' is given to")

@@ -1,0 +1,222 @@
+"""One document: the keys people have today, spellings, and errors that name key, value and fix."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion.core.configuration import ConfigurationError, read_configuration
+from apportion.core.configuration.keys import IDLE, KEYS
+from apportion_schemas import Configuration
+from apportion_schemas.configuration import FilterDevices, MigCount
+
+A30: dict[str, Any] = {
+    "models": ["A30"],
+    "allowedGeometries": [
+        {"group": "group1", "geometries": [{"name": "1g.6gb", "memory": 6144, "count": 4}]},
+        {"group": "group2", "geometries": [{"name": "2g.12gb", "memory": 12288, "count": 2}]},
+    ],
+}
+
+
+def nvidia(**keys: Any) -> dict[str, Any]:
+    """A document with these keys under `nvidia`."""
+    return {"nvidia": keys}
+
+
+def node(**keys: Any) -> dict[str, Any]:
+    """A document with one node."""
+    return {"nodeconfig": [{"name": "n1", **keys}]}
+
+
+def refused(document: object) -> str:
+    """The words of the refusal."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_configuration(document)
+    return str(caught.value)
+
+
+def test_E2_the_device_plugin_s_own_file_is_taken_as_it_is() -> None:
+    """Every key of E2 in the spelling and form of Volcano's and HAMi's device plugins."""
+    read = read_configuration(
+        {
+            "nvidia": {
+                "resourceCountName": "volcano.sh/vgpu-number",
+                "resourceMemoryName": "volcano.sh/vgpu-memory",
+                "resourceMemoryPercentageName": "volcano.sh/vgpu-memory-percentage",
+                "resourceCoreName": "volcano.sh/vgpu-cores",
+                "resourcePriorityName": "volcano.sh/vgpu-priority",
+                "overwriteEnv": False,
+                "defaultMemory": 0,
+                "defaultCores": 0,
+                "defaultGPUNum": 1,
+                "deviceSplitCount": 10,
+                "deviceMemoryScaling": 1,
+                "deviceCoreScaling": 1,
+                "gpuMemoryFactor": 1,
+                "disablecorelimit": False,
+                "migStrategy": "none",
+                "knownMigGeometries": [A30],
+            },
+            "nodeconfig": [
+                {
+                    "name": "aio-node67",
+                    "operatingmode": "hami-core",
+                    "devicememoryscaling": 1.8,
+                    "devicecorescaling": 2,
+                    "devicesplitcount": 20,
+                    "migstrategy": "none",
+                    "filterdevices": {"uuid": ["GPU-a"], "index": [3]},
+                }
+            ],
+        }
+    )
+    (geometries,) = read.nvidia.known_mig_geometries
+    assert geometries.allowed_geometries[1].geometries == (
+        MigCount(name="2g.12gb", memory=12288, count=2),
+    )
+    (one,) = read.nodeconfig
+    assert (one.operating_mode, one.device_memory_scaling, one.device_core_scaling) == (
+        "hami-core", 1.8, 2.0,
+    )  # fmt: skip
+    assert (one.device_split_count, one.mig_strategy) == (20, "none")
+    assert one.filter_devices == FilterDevices(uuid=("GPU-a",), index=(3,))
+
+
+def test_an_empty_document_is_the_default() -> None:
+    """What a service does where nobody said anything."""
+    assert read_configuration({}) == Configuration()
+
+
+def test_other_spellings() -> None:
+    """HAMi's names of two keys, and its groups of instances without a name."""
+    bare = [group["geometries"] for group in A30["allowedGeometries"]]
+    read = read_configuration(
+        nvidia(memoryFactor=2, knownMigGeometries=[{"models": ["A30"], "allowedGeometries": bare}])
+    )
+    assert read.nvidia.gpu_memory_factor == 2
+    (geometries,) = read.nvidia.known_mig_geometries
+    assert [group.group for group in geometries.allowed_geometries] == ["group1", "group2"]
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ([], "document: a list of 0 is not an object: start with nvidia:"),
+        ({"nvidea": {}}, "nvidea: an object of 0 is under a key that is not known: write nvidia"),
+        (
+            nvidia(defaultMem=5000),
+            "nvidia.defaultMem: 5000 is under a key that is not known: write defaultMemory",
+        ),
+        (
+            nvidia(passDeviceSpecs=True),
+            "nvidia.passDeviceSpecs: true would have no effect here: remove it; the agent",
+        ),
+        (
+            nvidia(memoryFactor=2, gpuMemoryFactor=3),
+            "nvidia.memoryFactor: 2 differs from gpuMemoryFactor, which it spells: keep one",
+        ),
+        (nvidia(deviceSplitCount="ten"), "nvidia.deviceSplitCount: 'ten' is not a whole number"),
+        (nvidia(deviceSplitCount=0), "nvidia.deviceSplitCount: 0 is out of bounds"),
+        (nvidia(deviceMemoryScaling=0), "nvidia.deviceMemoryScaling: 0 is out of bounds"),
+        (nvidia(resourceCountName="gpus"), "nvidia.resourceCountName: 'gpus' is out of bounds"),
+        (nvidia(migStrategy="single"), "nvidia.migStrategy: 'single' is out of bounds"),
+        (nvidia(overwriteEnv=True), "nvidia.overwriteEnv: true would have no effect: no service"),
+        (
+            nvidia(disablecorelimit=True),
+            "nvidia.disableCoreLimit: true would have no effect: no service",
+        ),
+        (
+            nvidia(dialect="hami"),
+            "nvidia.dialect: 'hami' would have no effect without a resource name",
+        ),
+        (
+            nvidia(resourceCountName="a.b/x", resourceMemoryName="a.b/x"),
+            "nvidia.resourceMemoryName: 'a.b/x' is given to resourceCountName as well",
+        ),
+        (
+            nvidia(resourceMemoryName="nvidia.com/gpu"),
+            "nvidia.resourceMemoryName: 'nvidia.com/gpu' is given to resourceCountName as well",
+        ),
+        (
+            nvidia(resourceMemoryName="docker.com/vcuda-memory"),
+            "nvidia.resourceMemoryName: 'docker.com/vcuda-memory' is a resource of docker.com",
+        ),
+        (node(), "nodeconfig[0]: 'n1' says nothing of the node: remove the entry"),
+        (
+            {"nodeconfig": [{"name": "n1", "operatingmode": "mig"}] * 2},
+            "nodeconfig[1].name: 'n1' comes twice: make one entry of both",
+        ),
+        (node(operatingmode="shared"), "nodeconfig[0].operatingmode: 'shared' is out of bounds"),
+        (
+            node(operatingmode="mig", devicememoryscaling=2),
+            "nodeconfig[0].devicememoryscaling: 2.0 would have no effect on cards that are cut",
+        ),
+        (
+            node(migstrategy="mixed"),
+            "nodeconfig[0].migstrategy: 'mixed' differs from nvidia.migStrategy, none",
+        ),
+        (
+            node(enablenumatopology=True),
+            "nodeconfig[0].enablenumatopology: true would have no effect here",
+        ),
+        (
+            node(filterdevices={"uid": []}),
+            "nodeconfig[0].filterdevices.uid: a list of 0 is under a key that is not known: write",
+        ),
+        ({"policy": {"nodes": "random"}}, "policy.nodes: 'random' is out of bounds"),
+        ({"schedulerNames": ["a", "a"]}, "schedulerNames: a list of 2 names one twice"),
+    ],
+)
+def test_refusals(document: object, says: str) -> None:
+    """The key, the value, what is wrong, and what to write instead."""
+    assert refused(document).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"name": "3g.20gb"}, "'group1' cannot be: A30 has no MIG profile 3g.20gb; it has 1g.6gb"),
+        ({"count": 5}, "'group1' cannot be: 5 x 1g.6gb do not fit on one A30 at once"),
+    ],
+)
+def test_A8_geometries_that_no_card_has(change: dict[str, object], says: str) -> None:
+    """A group is refused by its name when it is written, not when the first pod comes."""
+    instance = {"name": "1g.6gb", "memory": 6144, "count": 4} | change
+    groups = [{"group": "group1", "geometries": [instance]}]
+    document = nvidia(knownMigGeometries=[{"models": ["A30"], "allowedGeometries": groups}])
+    path = "nvidia.knownMigGeometries[0].allowedGeometries[0]: "
+    assert refused(document).startswith(path + says)
+
+
+def test_geometries_of_one_model_twice() -> None:
+    """Two entries for one model, however it is spelled, are two answers to one question."""
+    both = [A30, A30 | {"models": ["a30"]}]
+    assert refused(nvidia(knownMigGeometries=both)).startswith(
+        "nvidia.knownMigGeometries[1].models: 'a30' is in nvidia.knownMigGeometries[0] as well"
+    )
+
+
+def paths(kind: Any, prefix: str = "") -> list[str]:
+    """Every key of the struct, `[]` for the entries of a list."""
+    found: list[str] = []
+    for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
+        at = f"{prefix}{field.encode_name}"
+        inner = field.type
+        if isinstance(inner, msgspec.inspect.VarTupleType) and at == "nodeconfig":
+            inner, at = inner.item_type, f"{at}[]"
+        if isinstance(inner, msgspec.inspect.StructType):
+            found += paths(inner.cls, f"{at}.")
+        else:
+            found.append(at)
+    return found
+
+
+def test_every_key_is_told() -> None:
+    """The table of keys is the struct's, in its order."""
+    assert [key.path for key in KEYS] == paths(Configuration)
+
+
+def test_keys_that_nobody_obeys() -> None:
+    """Only these may not be set yet: an agent that makes containers will obey them."""
+    assert sorted(IDLE) == ["nvidia.disableCoreLimit", "nvidia.overwriteEnv"]
