@@ -76,5 +76,7 @@ def size_percent(ask: Ask, device: Device) -> int:
 
 def hardest(asks: tuple[Ask, ...], devices: list[Device | None]) -> int:
     """Which of the asks takes most of one of these devices."""
-    takes = [ask.count * max(size_percent(ask, d) for d in devices if d) for ask in asks]
+    takes = [
+        ask.count * max((size_percent(ask, d) for d in devices if d), default=NEVER) for ask in asks
+    ]
     return max(range(len(takes)), key=takes.__getitem__)
