@@ -66,6 +66,7 @@ class Market:
         self._cores = self._of_kinds("cores")
         self._slots = self._of_kinds("slots")
         self._cut = np.array([is_cut(device) for device in self.devices])
+        self._some_cut = bool(self._cut.any())
         self.percent_left = np.concatenate([percent_left(device) for device in self.devices])
         self._make_values()
         self._make_room(frequent(prices.shapes))
@@ -85,10 +86,10 @@ class Market:
         )
         state *= shares > 0
         is_idle = shares == self._slots.take(kind)
-        state[is_idle] = IDLE
-        if self._cut.any():
-            cut = self._cut.take(kind)
-            state[cut] = np.where(shares[cut] > 0, slices[cut], ALL_SLICES)
+        state = np.where(is_idle, IDLE, state)
+        if self._some_cut:
+            cut = np.where(shares > 0, slices, ALL_SLICES)
+            state = np.where(self._cut.take(kind), cut, state)
         none_idle = kind[:, -1 if kind.shape[1] == 1 else HOST + 1] * tables.DEVICE_COUNTS
         return Nodes(
             cpu_milli=compute[:, HOST],

@@ -15,6 +15,7 @@ from apportion.core.placement.columns import POINTS
 from apportion.core.placement.pricing.market import Floats, Ints, Market, Nodes
 from apportion.core.placement.pricing.sizes import hardest
 from apportion.core.placement.pricing.states import NOWHERE, STATES, after_share
+from apportion.core.placement.pricing.tables import DEVICE_COUNTS
 from apportion.core.placement.scores.look import Look, Points
 from apportion.core.placement.scores.noted import NotedDevices
 from apportion_schemas import Ask, Shape
@@ -88,24 +89,23 @@ class Price:
         change = market.share_value[:, after] - market.share_value
         self._value_change = change * (self._count * SCALE) - market.percent_left
         self._room_change = (market.share_room[after] - market.share_room) * self._count
+        idle = np.arange(len(market.devices) * DEVICE_COUNTS)
+        fewer = idle - np.minimum(idle % DEVICE_COUNTS, self._count)
+        broken = market.device_value[:, fewer] - market.device_value
+        self._value_broken = broken * SCALE
+        self._room_broken = market.device_room[fewer] - market.device_room
 
     def _place(
         self, nodes: Nodes, values: Ints, room: Floats, enough: NDArray[np.bool_]
     ) -> tuple[Ints, NDArray[np.intp]]:
         """The value left with the best device, and its column; `room` is brought up to it."""
-        market = self._market
-        fewer_idle = np.maximum(nodes.idle - self._count, nodes.none_idle)
-        broken = market.device_value.take(fewer_idle, 1)
-        broken -= market.device_value.take(nodes.idle, 1)
-        after = self._value_change.take(nodes.state, 1)
-        after += (broken * SCALE)[:, :, np.newaxis] * nodes.is_idle
+        after = self._value_broken.take(nodes.idle, 1)[:, :, np.newaxis] * nodes.is_idle
         after += (values * SCALE)[:, :, np.newaxis]
-        least = after.min(0)
-        least[~enough] = NEVER_CHOSEN
+        after += self._value_change.take(nodes.state, 1)
+        least = np.where(enough, after.min(0), NEVER_CHOSEN)
         column = least.argmax(1)
-        every = np.arange(len(column))
-        room += self._room_change.take(nodes.state[every, column], 0)
-        now_idle = np.where(nodes.is_idle[every, column], fewer_idle, nodes.idle)
-        room += market.device_room.take(now_idle, 0)
-        room -= market.device_room.take(nodes.idle, 0)
-        return -(-least[every, column] // SCALE), column
+        at = column + np.arange(len(column)) * least.shape[1]
+        room += self._room_change.take(nodes.state.take(at), 0)
+        breaks = nodes.is_idle.take(at)[:, np.newaxis]
+        room += self._room_broken.take(nodes.idle, 0) * breaks
+        return -(-least.take(at) // SCALE), column
