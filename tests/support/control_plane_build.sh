@@ -42,6 +42,16 @@ find_one() {
   return 1
 }
 
+mend() { # Kubernetes 1.20 vendors a reflect2 that calls the runtime as it was before Go 1.18, and
+  # so dies of a fault at the first custom resource: give its map iterator the memory it needs.
+  local vendored=$1/vendor/github.com/modern-go/reflect2
+  grep -q 'm unsafe.Pointer) \*hiter$' "$vendored/unsafe_link.go" || return 0
+  sed -i -e 's/m unsafe.Pointer) \*hiter$/m unsafe.Pointer, it *hiter)/' \
+    -e 's|^\t// rest fields are ignored$|\tpointers [6]unsafe.Pointer\n\twords [4]uintptr|' "$vendored/unsafe_link.go"
+  sed -i -e 's/^\treturn &UnsafeMapIterator{$/\tit := new(hiter)\n\tmapiterinit(type2.rtype, *(*unsafe.Pointer)(obj), it)\n&/' \
+    -e 's/^\t\thiter: *mapiterinit(.*$/\t\thiter: it,/' "$vendored/unsafe_map.go"
+}
+
 own_apt() { # apt with this machine's sources plus deb-src, in a folder of our own
   local etc=$work/apt
   mkdir -p "$etc/parts" "$etc/lists/partial" "$etc/cache/archives/partial"
@@ -90,6 +100,7 @@ build() {
   local tree version
   tree=$(find "$work" -maxdepth 1 -type d -name 'kubernetes-*' | head -1)
   version=$(basename "$tree"); version=${version#kubernetes-}
+  mend "$tree"
   mkdir -p "$tree/.go/src/k8s.io"
   ln -sfn "$tree" "$tree/.go/src/k8s.io/kubernetes"
   local name

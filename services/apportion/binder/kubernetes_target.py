@@ -14,8 +14,9 @@ import msgspec
 
 from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.target import Bound, Failed, Outcome
-from apportion.core.ledger.state import State
-from apportion.core.manifests.placed import ATTEMPT, own_annotations
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.manifests.annotations import annotations_for
+from apportion.core.manifests.placed import ATTEMPT
 from apportion.runtime.clock import Clock
 from apportion.runtime.kube import Answer, KubeApi, KubeRefused, KubeUnavailable
 from apportion_schemas import PodPlaced
@@ -77,22 +78,26 @@ class KubernetesTarget:
         if placed.attempt > 1:
             longest_s = AGAIN_FIRST_S * 2.0 ** min(placed.attempt - 2, 10)
             await self._clock.pause(min(longest_s, AGAIN_MAX_S))
+        pod = self._state.pods.get(placed.pod)
+        if pod is None or pod.placement is None or pod.placement.attempt != placed.attempt:
+            return Failed("the ledger has let go of the placement", final=False)
+        binding = self._binding(pod, placed, node)
         pause_s = PAUSE_FIRST_S
         while True:
-            outcome = await self._try(placed)
+            outcome = await self._try(placed, binding)
             if not isinstance(outcome, _Unclear):
                 return outcome
             await self._clock.pause(max(pause_s, outcome.pause_s))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    async def _try(self, placed: PodPlaced) -> Outcome | _Unclear:
+    async def _try(self, placed: PodPlaced, binding: bytes) -> Outcome | _Unclear:
         async with self._pace.turn():
             began_s = self._clock.monotonic()
             try:
                 answer = await self._api.request(
                     "POST",
                     f"{pod_path(placed.namespace, placed.name)}/binding",
-                    body=self._binding(placed),
+                    body=binding,
                     timeout_s=TRY_TIMEOUT_S,
                 )
             except KubeUnavailable:
@@ -106,7 +111,15 @@ class KubernetesTarget:
             return Bound()
         return await self._refused(placed, answer)
 
-    def _binding(self, placed: PodPlaced) -> bytes:
+    def _binding(self, pod: PodState, placed: PodPlaced, node: NodeState) -> bytes:
+        annotations = annotations_for(
+            pod.submitted,
+            placed,
+            revision=pod.placed_revision,
+            devices={name: found.device for name, found in node.by_id.items()},
+            now_ns=int(self._clock.now().timestamp() * 1_000_000) * 1_000,
+            configuration=self._state.configuration,
+        )
         return _encode(
             {
                 "apiVersion": "v1",
@@ -115,14 +128,11 @@ class KubernetesTarget:
                     "name": placed.name,
                     "namespace": placed.namespace,
                     "uid": placed.pod,
-                    "annotations": self._annotations(placed),
+                    "annotations": annotations,
                 },
                 "target": {"apiVersion": "v1", "kind": "Node", "name": placed.node},
             }
         )
-
-    def _annotations(self, placed: PodPlaced) -> dict[str, str]:
-        return own_annotations(placed)
 
     async def _refused(self, placed: PodPlaced, answer: Answer) -> Outcome | _Unclear:
         refusal = answer.refusal()

@@ -146,7 +146,7 @@ class KubeApi:
     async def lines(
         self, path: str, query: Mapping[str, str], *, idle_s: float
     ) -> AsyncIterator[bytes]:
-        """The lines of an answer that goes on, until the server ends it.
+        """The lines of an answer that goes on, until the server ends it; an empty one as it begins.
 
         Raises:
             KubeUnavailable: the connection broke, or was silent for `idle_s`.
@@ -163,6 +163,7 @@ class KubeApi:
             ) as response:
                 if response.status >= HTTP_ERRORS:
                     raise _refusal(response.status, await _limited(response))
+                yield b""
                 async for line in _split(response):
                     yield line
         except _FAILURES as error:

@@ -143,6 +143,7 @@ class Watch:
         async for line in self._api.lines(self._path, query, idle_s=IDLE_S):
             if line:
                 self._take(_decode_event(line))
+            self._in_step()
         # The server ends a watch after its time; at once only where something is wrong.
         await self._clock.pause(PAUSE_FIRST_S)
 
@@ -158,7 +159,6 @@ class Watch:
         elif event.type != "BOOKMARK":
             self._audience.seen(raw)
         self._version = about.metadata.resource_version
-        self._in_step()
 
     def _in_step(self) -> None:
         self._synced.set()

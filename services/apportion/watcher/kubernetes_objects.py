@@ -154,6 +154,10 @@ class ObjectReader:
         self._schedulers = schedulers
         self._config = config
 
+    def configure(self, config: ManifestConfig) -> None:
+        """Read manifests like this from now on; what was read before stands."""
+        self._config = config
+
     def identity(self, raw: bytes) -> tuple[str, str]:
         """Uid and name of any object."""
         meta = _decode_pod(raw).metadata

@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from apportion.core.configuration import manifest_config
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.manifests import ManifestConfig
@@ -29,7 +30,14 @@ from apportion.runtime.reader import Reader
 from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions, placed_on
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import DELETED, ClusterView, Marked
-from apportion_schemas import InvalidEvent, PodGone, PodRejected, PodSubmitted, subject_of
+from apportion_schemas import (
+    ConfigurationChanged,
+    InvalidEvent,
+    PodGone,
+    PodRejected,
+    PodSubmitted,
+    subject_of,
+)
 from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.quantities import Payload
 
@@ -58,9 +66,11 @@ class KubernetesWatching:
         publisher: Publisher,
         append: Append,
         *,
+        reader: ObjectReader,
         clock: Clock,
     ) -> None:
         self._api = api
+        self._reader = reader
         self._view = view
         self._state = state
         self._publisher = publisher
@@ -83,6 +93,8 @@ class KubernetesWatching:
             self._revisions.forget(subject_of(data))
         elif isinstance(data, PodRejected) or _is_about_cluster(data):
             self._revisions.note(subject_of(data), self._state.revision)
+        if isinstance(data, ConfigurationChanged):
+            self._reader.configure(manifest_config(self._state.configuration))
         if isinstance(data, PodRejected):
             self._final.discard(data.uid)
 
@@ -234,8 +246,9 @@ def kubernetes_watching(
     clock: Clock,
 ) -> KubernetesWatching:
     """A watcher of the pods of these schedulers."""
-    view = ClusterView(ObjectReader(schedulers, ManifestConfig()), state)
-    return KubernetesWatching(api, view, state, publisher, append, clock=clock)
+    reader = ObjectReader(schedulers, ManifestConfig())
+    view = ClusterView(reader, state)
+    return KubernetesWatching(api, view, state, publisher, append, reader=reader, clock=clock)
 
 
 def _is_about_cluster(data: object) -> bool:

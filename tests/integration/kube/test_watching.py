@@ -1,0 +1,244 @@
+"""A cluster into the ledger by real watchers: what comes, changes, ends, and what nobody saw."""
+
+import asyncio
+import json
+from typing import Any
+
+from apportion_schemas import (
+    NodeGone,
+    NodeObserved,
+    PodGone,
+    PodGroupObserved,
+    PodRejected,
+    PodSubmitted,
+    QueueObserved,
+)
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+
+RAW = "/api/v1/namespaces/default/pods"
+
+
+async def delete(world: KubeWorld, *names: str) -> None:
+    """`kubectl delete` without waiting for a kubelet that is not there."""
+    await world.plane.user("delete", "pod", *names, "--grace-period=0", "--force")
+
+
+async def bind(world: KubeWorld, name: str, node: str) -> None:
+    """What some other scheduler does."""
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    path = f"{RAW}/{name}/binding"
+    await world.plane.user("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+
+
+async def end(world: KubeWorld, name: str, phase: str, reason: str = "") -> None:
+    """What a kubelet reports."""
+    pod = await world.pod(name)
+    pod["status"] |= {"phase": phase, "reason": reason}
+    path = f"{RAW}/{name}/status"
+    await world.plane.user("replace", "--raw", path, "-f", "-", stdin=json.dumps(pod))
+
+
+def live(world: KubeWorld) -> list[str]:
+    """Names of the pods that the ledger holds."""
+    gone = {event.uid for event in world.facts.of(PodGone)}
+    return sorted(pod.name for pod in world.facts.of(PodSubmitted) if pod.uid not in gone)
+
+
+async def until_live(world: KubeWorld, *names: str) -> None:
+    """Wait for exactly these."""
+    await world.facts.until(lambda: live(world) == sorted(names), f"pods {names}", 30)
+
+
+def newest(world: KubeWorld, node: str) -> Any:
+    """The last word on a node."""
+    return [event for event in world.facts.of(NodeObserved) if event.node == node][-1]
+
+
+async def test_pods_come_and_end_in_every_way_exactly_once(world: KubeWorld) -> None:
+    """Deleted, finished, failed, evicted, deleted once more after that; and others' are ignored."""
+    names = ("deleted", "finished", "failed", "evicted", "stays")
+    pods = [kube_pod(name, share()) for name in names]
+    volcano = kube_pod("volcano", share(), schedulerName="volcano")
+    foreign = kube_pod("foreign", share(), schedulerName="default-scheduler")
+    await world.plane.apply(*pods, volcano, foreign)
+    watcher = await world.start("watcher")
+    await until_live(world, "volcano", *names)
+    await delete(world, "deleted")
+    await end(world, "finished", "Succeeded")
+    await end(world, "failed", "Failed")
+    await end(world, "evicted", "Failed", "Evicted")
+    await until_live(world, "stays", "volcano")
+    await delete(world, "finished", "failed", "evicted", "foreign", "stays")
+    await until_live(world, "volcano")
+    reasons = sorted(event.reason.split(" before")[0] for event in world.facts.of(PodGone))
+    assert reasons == ["Failed", "Failed: Evicted", "Succeeded", "deleted", "deleted"]
+    assert 'events_folded_total{type="refused"} 0.0' in (await watcher.get("/metrics"))[1]
+
+
+async def test_a_pod_carries_what_kubectl_was_told(world: KubeWorld) -> None:
+    """Owner, priority, tolerations that the server adds, asks, gang and its declaration."""
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "team"},
+        "spec": {"minMember": 2, "queue": "training"},
+    }
+    queue = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": "training"},
+        "spec": {"weight": 3, "capability": {"cpu": "8", "memory": "1Gi"}},
+    }
+    note = {"scheduling.k8s.io/group-name": "team", "volcano.sh/task-spec": "worker"}
+    pod = kube_pod("p", share(3000, 30), annotations=note)
+    await world.plane.apply(queue, group, pod)
+    await world.start("watcher")
+    (submitted,) = await world.facts.count(PodSubmitted, 1)
+    (ask,) = submitted.shape.asks
+    assert (ask.memory_mib, ask.cores, ask.count) == (3000, 30, 1)
+    assert (submitted.namespace, submitted.group, submitted.task) == (
+        "default",
+        "default/team",
+        "worker",
+    )
+    (gang,) = world.facts.of(PodGroupObserved)
+    assert (gang.group, gang.min_available, gang.queue) == ("default/team", 2, "training")
+    (queue_seen,) = world.facts.of(QueueObserved)
+    assert (queue_seen.weight, queue_seen.capability) == (3, {"cpu": 8000, "memory": 1024})
+
+
+async def test_a_gang_is_declared_again_for_pods_that_come_after_its_last_one(
+    world: KubeWorld,
+) -> None:
+    """Every fold forgets a gang with its last pod."""
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "team"},
+        "spec": {"minMember": 1},
+    }
+    note = {"scheduling.k8s.io/group-name": "team"}
+    await world.plane.apply(group, kube_pod("one", share(), annotations=note))
+    await world.start("watcher")
+    await until_live(world, "one")
+    await delete(world, "one")
+    await until_live(world)
+    await world.plane.apply(kube_pod("two", share(), annotations=note))
+    await until_live(world, "two")
+    assert len(world.facts.of(PodGroupObserved)) == 2
+
+
+async def test_a_node_is_what_it_can_hold_less_what_others_placed(world: KubeWorld) -> None:
+    """Labels, taints, readiness; a foreign pod comes and ends; the node leaves."""
+    taint = {"key": "volcano.sh/vgpu", "effect": "NoSchedule"}
+    amounts = {"cpu": "10", "memory": "10Gi", "pods": "5", "example.com/fpga": "4"}
+    node = kube_node("n1", allocatable=amounts, labels={"zone": "a"}, taints=[taint])
+    await world.plane.apply(node)
+    await world.start("watcher")
+    (seen,) = await world.facts.count(NodeObserved, 1)
+    assert (seen.cpu_milli, seen.memory_mib, seen.pods) == (10_000, 10_240, 5)
+    assert (seen.labels["zone"], seen.taints[0].key, seen.ready) == ("a", "volcano.sh/vgpu", True)
+    foreign = kube_pod("foreign", {"cpu": "2", "memory": "1Gi", "example.com/fpga": "1"})
+    foreign["spec"]["schedulerName"] = "default-scheduler"
+    await world.plane.apply(foreign)
+    await bind(world, "foreign", "n1")
+    await world.facts.until(lambda: newest(world, "n1").pods == 4, "the foreign pod to count")
+    less = newest(world, "n1")
+    assert (less.cpu_milli, less.memory_mib) == (8000, 9216)
+    assert less.extended["example.com/fpga"] == 3
+    await end(world, "foreign", "Succeeded")
+    await world.facts.until(lambda: newest(world, "n1").pods == 5, "the foreign pod to end")
+    await world.plane.user("cordon", "n1")
+    await world.facts.until(lambda: newest(world, "n1").unschedulable, "the cordon")
+    await world.plane.user("delete", "node", "n1")
+    await world.facts.count(NodeGone, 1)
+    versions = [event.version for event in world.facts.of(NodeObserved)]
+    assert versions == sorted(versions)
+
+
+async def test_what_was_missed_is_found_on_return(world: KubeWorld) -> None:
+    """Killed; pods and a node went and came meanwhile; what stayed is not said again."""
+    await world.plane.apply(
+        kube_node("n1"), kube_node("n2"), *(kube_pod(name, share()) for name in ("stays", "goes"))
+    )
+    watcher = await world.start("watcher")
+    await until_live(world, "stays", "goes")
+    await watcher.kill()
+    await delete(world, "goes")
+    await world.plane.user("delete", "node", "n2")
+    await world.plane.apply(kube_pod("comes", share()))
+    await watcher.start()
+    await watcher.ready()
+    await until_live(world, "stays", "comes")
+    assert len(world.facts.of(PodSubmitted)) == 3
+    assert [event.node for event in world.facts.of(NodeGone)] == ["n2"]
+    assert sorted(event.node for event in world.facts.of(NodeObserved)) == ["n1", "n2"]
+
+
+async def test_two_watchers_say_everything_once(world: KubeWorld) -> None:
+    """Both from the start, one killed and started again under load."""
+    one, two = await asyncio.gather(world.start("watcher"), world.start("watcher"))
+    names = [f"p{number}" for number in range(40)]
+    await world.plane.apply(kube_node("n1"), *(kube_pod(name, share()) for name in names[:20]))
+    await one.kill()
+    await world.plane.apply(*(kube_pod(name, share()) for name in names[20:]))
+    await delete(world, *names[:10])
+    await one.start()
+    await until_live(world, *names[10:])
+    await asyncio.gather(one.ready(), two.ready())
+    assert len(world.facts.of(PodSubmitted)) == 40
+    assert len(world.facts.of(PodGone)) == 10
+    assert len(world.facts.of(NodeObserved)) == 1
+    assert not world.facts.refused
+
+
+async def test_a_pod_that_cannot_be_read_is_rejected_until_it_is_mended(world: KubeWorld) -> None:
+    """With field, value and fix; then submitted; a rejected one that is deleted is gone."""
+    bad = {"volcano.sh/vgpu-mode": "teleport"}
+    await world.plane.apply(
+        kube_pod("mended", share(), annotations=bad), kube_pod("dropped", share(), annotations=bad)
+    )
+    watcher = await world.start("watcher")
+    rejected = await world.facts.count(PodRejected, 2)
+    assert {event.name for event in rejected} == {"mended", "dropped"}
+    assert rejected[0].field == 'metadata.annotations["volcano.sh/vgpu-mode"]'
+    assert rejected[0].value == "'teleport'"
+    assert "apportion_watcher_problems 2.0" in (await watcher.get("/metrics"))[1]
+    await world.plane.user("annotate", "pod", "mended", "volcano.sh/vgpu-mode-")
+    await until_live(world, "mended")
+    await delete(world, "dropped")
+    (gone,) = await world.facts.count(PodGone, 1)
+    assert gone.uid in {event.uid for event in rejected}
+    assert "apportion_watcher_problems 0.0" in (await watcher.get("/metrics"))[1]
+
+
+async def test_the_api_server_dies_and_comes_back(world: KubeWorld) -> None:
+    """The same watcher goes on, and nothing is said twice."""
+    await world.plane.apply(kube_pod("before", share()))
+    watcher = await world.start("watcher")
+    await until_live(world, "before")
+    world.plane.kill_server()
+    await watcher.logged("trying again")
+    assert (await watcher.get("/readyz"))[0] == 503
+    await asyncio.to_thread(world.plane.start_server)
+    await world.plane.apply(kube_pod("after", share()))
+    await until_live(world, "before", "after")
+    await watcher.ready()
+    assert len(world.facts.of(PodSubmitted)) == 2
+
+
+async def test_a_pod_that_another_scheduler_bound_is_let_go(world: KubeWorld) -> None:
+    """It is ours by name, and no longer ours to place; it counts on its node."""
+    await world.plane.apply(kube_node("n1"), kube_pod("p", {"cpu": "1"}))
+    await world.start("watcher")
+    await until_live(world, "p")
+    await bind(world, "p", "n1")
+    (gone,) = await world.facts.count(PodGone, 1)
+    assert gone.reason == "bound to n1 outside of the ledger"
+    await world.facts.until(lambda: newest(world, "n1").cpu_milli == 63_000, "its CPU to count")
