@@ -9,6 +9,7 @@ of the services holds on the real ledger.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -159,18 +160,26 @@ class MemoryLedger:
 
         def take(found: str, payload: bytes) -> asyncio.Future[bytes]:
             reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            self.spawn(_answer(handler, found, payload, reply))
+            self.spawn(_answer(handler, found, payload, reply, self._link))
             return reply
 
-        await self._question("serve", lambda: self._served.append(self.server.serve(subject, take)))
+        def listen() -> None:
+            if not self._closed:  # a connection that is gone takes its subscriptions with it
+                self._served.append(self.server.serve(subject, take))
+
+        await self._question("serve", listen)
 
     async def close(self) -> None:
         """See ledger.Ledger."""
+        self.vanish()
+        for follower in self.followers:
+            await follower.stop()
+
+    def vanish(self) -> None:
+        """What the server does when the process at this end is no more."""
         self._closed = True
         for number in self._served:
             self.server.handlers.pop(number, None)
-        for follower in self.followers:
-            await follower.stop()
         for task in list(self._tasks):
             task.cancel()
 
@@ -203,14 +212,20 @@ class MemoryLedger:
 
 
 async def _answer(
-    handler: Handler, subject: str, payload: bytes, reply: asyncio.Future[bytes]
+    handler: Handler, subject: str, payload: bytes, reply: asyncio.Future[bytes], link: Link
 ) -> None:
+    await link.carry()
     try:
         answer = await handler(subject, payload)
     except Exception:  # noqa: BLE001 - one bad message must not end the serving of the next
         return
-    if answer is not None and not reply.done():
-        reply.set_result(answer)
+
+    def arrive() -> None:
+        if answer is not None and not reply.done():
+            reply.set_result(answer)
+
+    with contextlib.suppress(LedgerUnavailable):
+        await link.send("reply", arrive)
 
 
 class _Worker:

@@ -51,7 +51,7 @@ class Stored(NamedTuple):
 
 
 class MemoryServer:
-    """One stream and everything that connections share."""
+    """One stream and everything that connections share; `full` is what a full disk is."""
 
     def __init__(
         self, *, max_bytes: int = -1, duplicate_window_s: float = DUPLICATE_WINDOW_S
@@ -61,6 +61,7 @@ class MemoryServer:
         self.queues: dict[str, MemoryQueue] = {}
         self.handlers: dict[int, tuple[str, Callable[[str, bytes], asyncio.Future[bytes]]]] = {}
         self.bytes = 0
+        self.full = False
         self._max_bytes = max_bytes
         self._window_s = duplicate_window_s
         self._on_subject: dict[str, list[int]] = {}
@@ -105,7 +106,7 @@ class MemoryServer:
         size = sum(
             len(d.payload) + len(d.subject) + len(d.id) + STORED_OVERHEAD_BYTES for d in drafts
         )
-        if 0 <= self._max_bytes < self.bytes + size:
+        if self.full or 0 <= self._max_bytes < self.bytes + size:
             raise LedgerFull("maximum bytes exceeded (10077)")
         self.bytes += size
         return self._store(drafts, role, writer)

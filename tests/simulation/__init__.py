@@ -1,0 +1,1 @@
+"""The whole system from one integer: virtual time, a ledger in memory, faults, checks."""

@@ -1,0 +1,243 @@
+"""Checks the ledger at the moment at which anything is stored.
+
+Invariants checked after every event: those of core on a fold of the auditor's own, those of the
+second books, the chain, who may write what, gangs at their first placement, nothing placed where it
+was closed at the decision's basis, and the same decision from the same state by an engine that is
+new to it. An event of an honest writer that the fold refuses must have been right at its basis.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.invariants import violations
+from apportion.core.ledger.state import State
+from apportion.core.placement.engine import DecisionEvent, Engine
+from apportion.runtime.ledger import Record
+from apportion.runtime.reader import StateFold
+from apportion.runtime.stream import DUPLICATE_WINDOW_S
+from apportion_schemas import (
+    AllocationFailed,
+    BindFailed,
+    Event,
+    EventError,
+    PlacementVoided,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+    SharesAllocated,
+    decode,
+)
+from apportion_schemas.catalogue import BY_PAYLOAD
+from tests.simulation.books import ALLOCATED, BOUND, GONE, PENDING, PLACED, Books
+from tests.support.memory_server import Stored
+
+ROGUE = "rogue"
+CHECKPOINT_EVERY = 40
+_SOURCES = {"agent": "agent/", "binder": "binder", "scheduler": "scheduler/", "watcher": "watcher"}
+_RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
+    PodPlaced: (PENDING,),
+    PodRefused: (PENDING,),
+    PlacementVoided: (PLACED, BOUND),
+    PodBound: (PLACED,),
+    BindFailed: (PLACED,),
+    SharesAllocated: (),
+    AllocationFailed: (),
+}
+"""What the pod had to be at the basis of an event, for the event to be an honest mistake."""
+
+
+class Auditor:
+    """One fold, one set of books, and the first thing that is wrong."""
+
+    def __init__(self, complain: Callable[[str], None], now_s: Callable[[], float]) -> None:
+        self.state = State()
+        self.books = Books()
+        self.log: list[str] = []
+        self.checkpoints: dict[int, str] = {}
+        self._complain = complain
+        self._now_s = now_s
+        self._chains: dict[str, str] = {}
+        self._bindings: dict[tuple[str, int], int] = {}
+        self._told_by_rogues: set[str] = set()
+        self._stored_at_s: list[float] = []
+
+    @property
+    def silent_for_s(self) -> float:
+        """How long nothing has been stored."""
+        return self._now_s() - (self._stored_at_s[-1] if self._stored_at_s else 0.0)
+
+    def take(self, stored: Stored) -> None:
+        """Look at one append; give this to `MemoryServer.watch`."""
+        for record, identity in zip(stored.records, stored.ids, strict=True):
+            text = record.payload.decode("utf-8", "backslashreplace")
+            self.log.append(
+                f"{record.revision} {self._now_s():.6f} {stored.writer} "
+                f"{record.subject} {identity} {text}"
+            )
+            self._stored_at_s.append(self._now_s())
+        found = [self._decoded(record, stored) for record in stored.records]
+        events = [each for each in found if isinstance(each, Event)]
+        self._check_decision(events, stored)
+        first_of_gang: dict[str, int] = {}
+        for record, event in zip(stored.records, found, strict=True):
+            self._fold(record, event, stored, first_of_gang)
+            for line in violations(self.state):
+                self._complain(f"revision {record.revision}: {line}")
+            if record.revision % CHECKPOINT_EVERY == 0:
+                self.checkpoints[record.revision] = digest(self.state)
+        self._check_gangs(first_of_gang, events)
+
+    def folded(self, who: str, into: StateFold, revision: int) -> None:
+        """Compare a reader with this fold, at some revisions."""
+        expected = self.checkpoints.get(revision)
+        if expected is not None and digest(into.state) != expected:
+            self._complain(f"{who} holds another state than the auditor at revision {revision}")
+
+    # ------------------------------------------------------------------ one event
+
+    def _decoded(self, record: Record, stored: Stored) -> Event | EventError:
+        try:
+            event = decode(record.payload, subject=record.subject)
+        except EventError as error:
+            if stored.writer != ROGUE:
+                self._complain(f"revision {record.revision}: {stored.writer} wrote {error}")
+            return error
+        row = BY_PAYLOAD[type(event.data)]
+        writers = {row.writer} | ({"operator"} if row.writer == "watcher" else set())
+        if stored.role not in writers:
+            self._complain(f"revision {record.revision}: {stored.role} wrote {row.name}")
+        source = _SOURCES.get(stored.role, "")
+        if stored.writer != ROGUE and not event.source.startswith(source):
+            self._complain(f"revision {record.revision}: {stored.role} signed as {event.source}")
+        return event
+
+    def _fold(
+        self, record: Record, event: Event | EventError, stored: Stored, gangs: dict[str, int]
+    ) -> None:
+        honest = stored.writer != ROGUE
+        chain = hashlib.sha256(record.payload).hexdigest()
+        on_chain = record.subject.startswith(fold.PLACEMENT_SUBJECTS)
+        digest_ = chain if on_chain else ""
+        if isinstance(event, EventError):
+            why = str(event)
+            fold.refuse(self.state, record.revision, record.subject, why, digest=digest_)
+            self._chains[record.subject] = chain
+            return
+        data = event.data
+        if not honest:
+            self._told_by_rogues.update((getattr(data, "pod", ""), getattr(data, "uid", "")))
+        elif isinstance(data, PodPlaced | PlacementVoided):
+            if data.previous != self._chains.get(record.subject, ""):
+                self._complain(f"revision {record.revision}: the chain of {data.node} is broken")
+        if on_chain:
+            self._chains[record.subject] = chain
+        if isinstance(data, PodBound):
+            self._bindings.setdefault((data.pod, data.attempt), record.revision)
+        change = fold.apply(self.state, record.revision, event, digest=digest_)
+        if change.refused:
+            if honest:
+                self._check_refused(record.revision, event, change.refused)
+            return
+        if honest and isinstance(data, PodPlaced):
+            self._check_open(record.revision, event)
+            group = self.books.pods[data.pod].group
+            if group and group not in self.books.started:
+                gangs.setdefault(group, event.basis)
+        wrong = self.books.take(record.revision, data)
+        if wrong and honest and getattr(data, "pod", "") not in self._told_by_rogues:
+            self._complain(f"revision {record.revision}: {wrong}")
+
+    def _check_open(self, revision: int, event: Event) -> None:
+        for share in event.data.shares:
+            why = self.books.why_closed(share.device, event.data.node, event.basis)
+            if why:
+                self._complain(
+                    f"revision {revision}: pod {event.data.pod} is placed on {share.device} "
+                    f"although {why} at basis {event.basis}"
+                )
+
+    def _check_refused(self, revision: int, event: Event, why: str) -> None:
+        """An honest writer may be late, and that is all."""
+        data = event.data
+        uid = getattr(data, "pod", "") or getattr(data, "uid", "")
+        if uid in self._told_by_rogues:
+            return
+        what = f"revision {revision}: {type(data).__name__} of {event.source} is refused: {why}"
+        if "already" in why and self._is_old(event.basis):
+            return  # an id is free again after the duplicate window; the fold is what is left
+        if isinstance(data, PodSubmitted | PodGone):
+            self._complain(what)
+            return
+        pod = self.books.pods.get(uid)
+        if pod is None or type(data) not in _RIGHT_BEFORE:
+            self._complain(what)
+            return
+        phase, attempt = pod.life.at(event.basis)
+        if isinstance(data, SharesAllocated | AllocationFailed):
+            # An agent reads its own node only: it cannot know whether the binding was accepted.
+            if self._bindings.get((uid, data.attempt), event.basis + 1) > event.basis:
+                self._complain(f"{what}, and was never bound by basis {event.basis}")
+        elif phase not in _RIGHT_BEFORE[type(data)]:
+            self._complain(f"{what}, and was wrong at its basis {event.basis}: pod was {phase}")
+        elif not isinstance(data, PodRefused) and attempt != data.attempt:
+            self._complain(f"{what}, and its basis {event.basis} has attempt {attempt}")
+        elif isinstance(data, PodPlaced) and pod.life.now[0] != GONE:
+            self._complain(f"{what}, although both fences were there")
+        elif isinstance(data, PodBound | SharesAllocated) and pod.life.now[0] in {BOUND, ALLOCATED}:
+            self._complain(f"{what}, although its id was taken")
+
+    def _is_old(self, basis: int) -> bool:
+        """Whether the writer's knowledge is older than the server's memory of ids."""
+        if basis >= len(self._stored_at_s):
+            return False
+        return self._now_s() - self._stored_at_s[basis] > DUPLICATE_WINDOW_S
+
+    # ------------------------------------------------------------------ one decision
+
+    def _check_decision(self, events: list[Event], stored: Stored) -> None:
+        """Any engine would have decided so upon the same state."""
+        decided = [event for event in events if isinstance(event.data, DecisionEvent)]
+        if not decided or stored.writer == ROGUE:
+            return
+        basis = decided[0].basis
+        if basis != self.state.revision:
+            return
+        before = digest(self.state) if basis % 5 == 0 else ""
+        again = Engine(self.state).decide()
+        if before and digest(self.state) != before:
+            self._complain(f"revision {basis}: deciding changed the state")
+        found = _placements([event.data for event in events])
+        expected = _placements(again.events)
+        if found != expected:
+            self._complain(
+                f"revision {stored.records[0].revision}: {stored.writer} decided {found}, "
+                f"and an engine new to the state at {basis} decides {expected}"
+            )
+
+    def _check_gangs(self, first: dict[str, int], events: list[Event]) -> None:
+        for group, basis in first.items():
+            self.books.started.add(group)
+            placed = sum(
+                isinstance(event.data, PodPlaced)
+                and self.books.pods[event.data.pod].group == group
+                for event in events
+                if isinstance(event.data, PodPlaced) and event.data.pod in self.books.pods
+            )
+            least = self.books.least(group, basis)
+            if placed < least:
+                self._complain(f"gang {group} starts with {placed} pods and needs {least}")
+
+
+def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
+    return sorted(
+        (data.pod, data.attempt, data.node, tuple((s.container, s.device) for s in data.shares))
+        for data in events
+        if isinstance(data, PodPlaced)
+    )

@@ -1,0 +1,204 @@
+"""A second set of books over the same events, kept without the core's fold.
+
+It knows less than the fold (who is placed where, what that takes, what was open when) and gets
+there by other means, so that a fault of the fold does not hide itself. Invariant: what stands here
+at a revision never depends on anything later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from apportion_schemas import (
+    Device,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    NodeUncordoned,
+    PlacementVoided,
+    PodBound,
+    PodGone,
+    PodGroupObserved,
+    PodPlaced,
+    PodSubmitted,
+    SharesAllocated,
+)
+
+GONE = "gone"
+PENDING = "pending"
+PLACED = "placed"
+BOUND = "bound"
+ALLOCATED = "allocated"
+
+
+class History:
+    """A value that changes at revisions."""
+
+    def __init__(self, first: Any) -> None:
+        self._revisions = [0]
+        self._values = [first]
+
+    @property
+    def now(self) -> Any:
+        """The newest value."""
+        return self._values[-1]
+
+    def set(self, revision: int, value: Any) -> None:
+        """It is so from this revision on."""
+        self._revisions.append(revision)
+        self._values.append(value)
+
+    def at(self, revision: int) -> Any:
+        """What it was, that revision included."""
+        return self._values[bisect_right(self._revisions, revision) - 1]
+
+
+@dataclass
+class Standing:
+    """One pod's life: `life` is a history of (phase, attempt)."""
+
+    group: str
+    life: History = field(default_factory=lambda: History((GONE, 0)))
+    placed: PodPlaced | None = None
+    last_attempt: int = 0
+
+
+class Books:
+    """What every accepted event has done."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Standing] = {}
+        self.devices: dict[str, Device] = {}
+        self.node_of: dict[str, str] = {}
+        self.started: set[str] = set()
+        self._shut: dict[str, History] = defaultdict(lambda: History(""))
+        self._sick: dict[str, History] = defaultdict(lambda: History(""))
+        self._cordon: dict[str, History] = defaultdict(lambda: History(""))
+        self._least: dict[str, History] = defaultdict(lambda: History(1))
+
+    def why_closed(self, device: str, node: str, revision: int) -> str:
+        """Why nothing new could go onto the device at that revision; empty if it could."""
+        for what, key in (("node", node), ("device", device)):
+            for history in (self._shut, self._sick, self._cordon):
+                if why := history[f"{what} {key}"].at(revision):
+                    return f"{what} {key} was {why}"
+        return ""
+
+    def least(self, group: str, revision: int) -> int:
+        """How many of the gang had to start together, as declared by then."""
+        return int(self._least[group].at(revision))
+
+    def held_shares(self, device: str) -> Iterator[tuple[int, int]]:
+        """Memory and cores of every share of the device."""
+        for pod in self.pods.values():
+            if pod.placed is not None:
+                for share in pod.placed.shares:
+                    if share.device == device:
+                        yield share.memory_mib, share.cores
+
+    def free(self, device: str) -> tuple[int, int, int]:
+        """Memory, cores and slots that are left."""
+        held = list(self.held_shares(device))
+        known = self.devices[device]
+        return (
+            known.memory_mib - sum(memory for memory, _ in held),
+            known.cores - sum(cores for _, cores in held),
+            known.slots - len(held),
+        )
+
+    def take(self, revision: int, data: Any) -> str:
+        """Note an event that the fold accepted; what is wrong with it, or nothing."""
+        match data:
+            case NodeReported():
+                self._report(revision, data)
+            case DeviceHealthChanged():
+                why = "" if data.healthy else "unhealthy"
+                self._sick[f"device {data.device}"].set(revision, why)
+            case DeviceCordoned() | DeviceUncordoned():
+                why = "cordoned" if isinstance(data, DeviceCordoned) else ""
+                self._cordon[f"device {data.device}"].set(revision, why)
+            case NodeCordoned() | NodeUncordoned():
+                why = "cordoned" if isinstance(data, NodeCordoned) else ""
+                self._cordon[f"node {data.node}"].set(revision, why)
+            case NodeObserved():
+                ready = data.ready and not data.unschedulable
+                self._shut[f"node {data.node}"].set(revision, "" if ready else "not ready")
+            case NodeGone():
+                self._shut[f"node {data.node}"].set(revision, "gone")
+            case PodGroupObserved():
+                self._least[data.group].set(revision, data.min_available)
+            case _:
+                return self._life(revision, data)
+        return ""
+
+    def _report(self, revision: int, data: NodeReported) -> None:
+        for device in data.devices:
+            self.devices[device.id] = device
+            self.node_of[device.id] = data.node
+            why = "" if device.healthy else "unhealthy"
+            self._sick[f"device {device.id}"].set(revision, why)
+
+    def _life(self, revision: int, data: Any) -> str:
+        match data:
+            case PodSubmitted():
+                pod = self.pods.setdefault(data.uid, Standing(data.group))
+                pod.life.set(revision, (PENDING, 1))
+            case PodGone():
+                pod = self.pods[data.uid]
+                pod.placed = None
+                pod.life.set(revision, (GONE, 0))
+                self._end_gang(pod.group)
+            case PodPlaced():
+                return self._place(revision, data)
+            case PlacementVoided():
+                pod = self.pods[data.pod]
+                if pod.placed is None or pod.placed.attempt != data.attempt:
+                    return f"pod {data.pod}: attempt {data.attempt} is voided and does not live"
+                pod.placed = None
+                pod.life.set(revision, (PENDING, data.attempt + 1))
+            case PodBound():
+                return self._step(revision, data, PLACED, BOUND)
+            case SharesAllocated():
+                pod = self.pods[data.pod]
+                if pod.placed is not None:
+                    given = tuple(dict.fromkeys(share.device for share in pod.placed.shares))
+                    if set(data.devices) != set(given):
+                        return f"pod {data.pod} was given {data.devices} and holds {given}"
+                return self._step(revision, data, BOUND, ALLOCATED)
+        return ""
+
+    def _step(self, revision: int, data: Any, before: str, after: str) -> str:
+        pod = self.pods[data.pod]
+        found = pod.life.now
+        pod.life.set(revision, (after, data.attempt))
+        if found != (before, data.attempt):
+            return f"pod {data.pod} is {after} by attempt {data.attempt} and was {found} before"
+        return ""
+
+    def _place(self, revision: int, data: PodPlaced) -> str:
+        pod = self.pods[data.pod]
+        if pod.placed is not None:
+            return f"pod {data.pod} is placed twice: on {pod.placed.node} and on {data.node}"
+        if data.attempt <= pod.last_attempt:
+            return f"pod {data.pod}: attempt {data.attempt} comes twice"
+        pod.placed, pod.last_attempt = data, data.attempt
+        pod.life.set(revision, (PLACED, data.attempt))
+        for share in data.shares:
+            if min(self.free(share.device)) < 0:
+                return f"device {share.device} is oversold by pod {data.pod}"
+        return ""
+
+    def _end_gang(self, group: str) -> None:
+        """A gang whose last pod has gone is forgotten, and may start anew."""
+        if group and all(
+            pod.life.now[0] == GONE for pod in self.pods.values() if pod.group == group
+        ):
+            self.started.discard(group)

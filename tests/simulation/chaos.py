@@ -1,0 +1,232 @@
+"""What happens to a running system: users, people, broken cards, crashes, partitions, rogues.
+
+Invariant: everything that chaos breaks it can mend, so that what is still wrong after `mend` is the
+system's own fault. Devices that failed stay failed where the seed says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from apportion.agent.commands import command_subject
+from apportion.runtime.ledger import Draft, LedgerError
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceUncordoned,
+    Event,
+    NodeCordoned,
+    NodeObserved,
+    NodeUncordoned,
+    PolicyChanged,
+    encode,
+    subject_of,
+)
+from apportion_schemas.quantities import Payload
+from tests.simulation.auditor import ROGUE
+from tests.simulation.loop import after_steps, rest
+from tests.simulation.processes import Process
+from tests.simulation.rogue import TIME, Rogue
+from tests.simulation.weather import Weather
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+TICK_S = 0.5
+ORDER_TIMEOUT_S = 2.0
+STEPS_MAX = 60
+_encode = msgspec.json.Encoder().encode
+
+
+class Chaos:
+    """The hand that shakes the world."""
+
+    def __init__(self, world: World, weather: Weather, server: MemoryServer) -> None:
+        self._world = world
+        self._weather = weather
+        self._server = server
+        self._chance: random.Random = weather.stream("chaos")
+        self._rogue = Rogue(weather.stream("rogue"))
+        self._operator = MemoryLedger(server, role="operator")
+        self._numbers = 0
+        self._deeds: dict[str, Callable[[], None]] = {
+            "crash": self._crash,
+            "crash mid-instant": self._crash_soon,
+            "partition": self._partition,
+            "vanished agent": self._vanish,
+            "early redelivery": self._redeliver,
+            "forgotten acks": self._forget_acks,
+            "ledger full": self._fill,
+            "rogue event": self._rogue_event,
+            "device failed": lambda: self._order("fail"),
+            "device recovered": lambda: self._order("recover"),
+            "cordon": self._cordon,
+            "policy change": self._change_policy,
+            "node not ready": self._node_ready,
+        }
+
+    async def reign(self) -> None:
+        """Do to the system what the weather says, until cancelled."""
+        while True:
+            await rest(TICK_S * self._chance.uniform(0.2, 1.8))
+            for kind, deed in self._deeds.items():
+                rate = self._weather.rates.get(kind, 0.0)
+                if rate and self._chance.random() < rate * TICK_S:
+                    self._weather.struck[kind] += 1
+                    deed()
+
+    async def mend(self) -> None:
+        """End every fault; in half of the seeds the cards recover too."""
+        self._weather.calm = True
+        self._server.full = False
+        for process in self._world.processes:
+            process.mend()
+            process.start()
+        if self._chance.random() < 0.5:
+            for node, devices in self._world.fleet.items():
+                for device in devices:
+                    await self._insist(node, device)
+            self._world.all_well = True
+
+    async def _insist(self, node: str, device: str) -> None:
+        while not await self._command(node, "recover", device):
+            await rest(1.0)
+
+    def say(self, data: Payload) -> None:
+        """Write as the operator, or as the operator in the watcher's place."""
+        self._numbers += 1
+        identity = f"operator/{self._numbers}"
+        basis = self._server.last_revision
+        event = Event(id=identity, source="cli/sim", time=TIME, data=data, basis=basis)
+        draft = Draft(subject_of(data), identity, encode(event))
+        with contextlib.suppress(LedgerError):
+            self._server.append([draft], {}, role="operator", writer="operator")
+
+    # ------------------------------------------------------------------ processes
+
+    def _any(self, role: str = "") -> Process | None:
+        found = [p for p in self._world.processes if p.running and role in ("", p.role)]
+        return self._chance.choice(found) if found else None
+
+    def _crash(self) -> None:
+        process = self._any()
+        if process is not None:
+            process.kill()
+            self._later(self._chance.uniform(0.1, 8.0), process.start)
+
+    def _crash_soon(self) -> None:
+        """In the middle of an instant, between any two steps of the loop."""
+        process = self._any()
+        if process is None:
+            return
+        chosen, back_s = process, self._chance.uniform(0.1, 8.0)
+
+        def strike() -> None:
+            chosen.kill()
+            self._later(back_s, chosen.start)
+
+        at = self._server.on_news(lambda: after_steps(self._chance.randint(0, STEPS_MAX), once))
+
+        def once() -> None:
+            self._server.forget(at)
+            if chosen.running and not self._weather.calm:
+                strike()
+
+    def _vanish(self) -> None:
+        process = self._any("agent")
+        if process is not None:
+            process.kill()
+            self._later(self._chance.uniform(10.0, 40.0), process.start)
+
+    def _partition(self) -> None:
+        process = self._any()
+        if process is not None:
+            process.cut()
+            longest_s = 180.0 if self._chance.random() < 0.05 else 30.0
+            self._later(self._chance.uniform(0.2, longest_s), process.mend)
+
+    def _later(self, delay_s: float, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(delay_s, call)
+
+    # ------------------------------------------------------------------ the server
+
+    def _redeliver(self) -> None:
+        for queue in self._server.queues.values():
+            queue.hasten(self._chance.randrange)
+
+    def _forget_acks(self) -> None:
+        for queue in self._server.queues.values():
+            queue.forget_acks(self._chance.randint(1, 5))
+
+    def _fill(self) -> None:
+        self._server.full = True
+        self._later(self._chance.uniform(0.2, 8.0), self._empty)
+
+    def _empty(self) -> None:
+        self._server.full = False
+
+    def _rogue_event(self) -> None:
+        role, draft = self._rogue.draft(self._world.auditor.state)
+        with contextlib.suppress(LedgerError):
+            self._server.append([draft], {}, role=role, writer=ROGUE)
+
+    # ------------------------------------------------------------------ people and cards
+
+    def _order(self, verb: str) -> None:
+        node, device = self._card()
+        self._operator.spawn(self._ordered(node, verb, device))
+
+    async def _ordered(self, node: str, verb: str, device: str) -> None:
+        await self._command(node, verb, device)
+
+    async def _command(self, node: str, verb: str, device: str) -> bool:
+        order = {"verb": verb, "device": device}
+        try:
+            await self._operator.request(command_subject(node), _encode(order), ORDER_TIMEOUT_S)
+        except LedgerError:
+            return False  # the agent is away
+        return True
+
+    def _card(self) -> tuple[str, str]:
+        node = self._node()
+        return node, self._chance.choice(self._world.fleet[node])
+
+    def _node(self) -> str:
+        return self._chance.choice(list(self._world.fleet))
+
+    def _cordon(self) -> None:
+        node, device = self._card()
+        on = self._chance.random() < 0.5
+        if self._chance.random() < 0.5:
+            by = {"by": "sim", "reason": "cordon"}
+            self.say(NodeCordoned(node=node, **by) if on else NodeUncordoned(node=node, **by))
+        else:
+            by = {"by": "sim", "reason": "cordon"}
+            self.say(
+                DeviceCordoned(device=device, **by) if on else DeviceUncordoned(device=device, **by)
+            )
+
+    def _change_policy(self) -> None:
+        choose = self._chance.choice
+        self.say(
+            PolicyChanged(
+                by="sim",
+                node_policy=choose(("binpack", "spread")),
+                device_policy=choose(("binpack", "spread")),
+            )
+        )
+
+    def _node_ready(self) -> None:
+        ready = self._chance.random() < 0.6
+        self.say(
+            NodeObserved(
+                node=self._node(), ready=ready, cpu_milli=64_000, memory_mib=500_000, pods=100
+            )
+        )

@@ -1,0 +1,32 @@
+"""The clock of one simulated process: virtual, skewed, and with pauses drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import UTC, datetime, timedelta
+
+from tests.simulation.loop import rest
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class SkewedClock:
+    """See runtime.clock.Clock. Its wall clock is wrong by `skew_s`; its monotonic clock counts."""
+
+    def __init__(self, chance: random.Random, *, skew_s: float) -> None:
+        self._chance = chance
+        self._skew = timedelta(seconds=skew_s)
+
+    def now(self) -> datetime:
+        """See Clock."""
+        passed = timedelta(seconds=asyncio.get_running_loop().time())
+        return EPOCH + passed + self._skew
+
+    def monotonic(self) -> float:
+        """See Clock."""
+        return asyncio.get_running_loop().time()
+
+    async def pause(self, longest_s: float) -> None:
+        """See Clock."""
+        await rest(longest_s * self._chance.uniform(0.5, 1.0))

@@ -1,0 +1,176 @@
+"""An event loop in which time is a number: it never waits, and it never surprises.
+
+Sleeping jumps the clock to the next timer. Invariants: the same calls in the same order give the
+same run on every machine and under any hash seed, so tasks and futures are hashed by their number
+and not by their address; and a loop that has nothing left to do says so instead of hanging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+ROUNDS_PER_INSTANT_MAX = 100_000
+THREAD_S = 0.05
+"""How long whatever is given to a thread takes."""
+
+
+class NothingLeft(Exception):
+    """Every task waits for something that nobody will ever do."""
+
+
+class Spinning(Exception):
+    """Some task goes on and on without letting time pass."""
+
+
+class _NumberedTask(asyncio.Task[Any]):
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _NumberedFuture(asyncio.Future[Any]):
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Selector:
+    """What the loop asks for input: there is none, so the time passes at once."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._rounds = 0
+
+    def select(self, timeout_s: float | None) -> list[Any]:
+        if timeout_s is None:
+            raise NothingLeft("no task can go on and no timer is set")
+        self._rounds += 1
+        if timeout_s > 0:
+            self._rounds = 0
+            self._loop.advance()
+        elif self._rounds > ROUNDS_PER_INSTANT_MAX:
+            raise Spinning(f"{self._rounds} rounds at {self._loop.time():.6f} s")
+        return []
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Single-threaded, without sockets, threads or signals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = _Selector(self)
+        self._now_s = 0.0
+        self._numbers = itertools.count(1)
+        self._clock_resolution = 1e-9
+        self.set_task_factory(self._make_task)
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now_s
+
+    def advance(self) -> None:
+        """Let the time pass up to the next timer."""
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        self._now_s = max(self._now_s, timers[0].when())
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future with a number."""
+        future = _NumberedFuture(loop=self)
+        future.number = next(self._numbers)
+        return future
+
+    def run_in_executor(  # type: ignore[override] # as loosely typed as the original
+        self, executor: object, func: Callable[..., T], *args: object
+    ) -> asyncio.Future[T]:
+        """Run `func` here and now, and say so as late as if a thread had taken its time."""
+        del executor
+        done = self.create_future()
+
+        def finish() -> None:
+            if done.done():
+                return
+            try:
+                done.set_result(func(*args))
+            except Exception as failure:  # noqa: BLE001 - handed to whoever waits
+                done.set_exception(failure)
+
+        self.call_later(THREAD_S, finish)
+        return done
+
+    def _make_task(
+        self,
+        _loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, T],
+        *,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        task = _NumberedTask(work, loop=self, context=context)
+        task.number = next(self._numbers)
+        return task
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """There is no other thread to wake this one."""
+
+
+async def rest(seconds: float) -> None:
+    """Let virtual time pass."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(seconds, _finish, done)
+    try:
+        await done
+    finally:
+        timer.cancel()
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def after_steps(steps: int, call: Callable[[], None]) -> None:
+    """Call once the loop has gone round so many times: in the middle of an instant."""
+    loop = asyncio.get_running_loop()
+    if steps <= 0:
+        call()
+    else:
+        loop.call_soon(after_steps, steps - 1, call)
+
+
+def run_virtually(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on a new loop, end what it left running, and return its result."""
+    loop = VirtualLoop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(main)
+    finally:
+        try:
+            _end_all(loop)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _end_all(loop: VirtualLoop) -> None:
+    for _ in range(8):  # a task may shield another, or start one while it ends
+        left = sorted(asyncio.all_tasks(loop), key=hash)
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        try:
+            loop.run_until_complete(asyncio.wait(left, timeout=60))
+        except NothingLeft:
+            continue

@@ -1,0 +1,160 @@
+"""The network of the simulation: one link for each connection, with the faults of the weather.
+
+A message on its way does not depend on its sender any more: it arrives though the sender was
+killed. Invariants: an answer that is lost is lost to the sender alone; once a link is cut nothing
+passes until it is mended, and once it is dead nothing ever does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from apportion.runtime.ledger import LedgerError, LedgerUnavailable
+from apportion.runtime.wire import LostReply
+from tests.simulation.loop import rest
+from tests.simulation.weather import Weather
+
+T = TypeVar("T")
+ACK_TIMEOUT_S = 10.0
+"""As the real connection's."""
+CONNECT_WAIT_S = 10.0
+TRIP_S = (0.0002, 0.004)
+SLOW_TRIP_S = (0.05, 3.0)
+LATE_S = (0.5, 25.0)
+AGAIN_S = (0.001, 8.0)
+DROP_S = (0.2, 6.0)
+RECORDS_AT_ONCE = 24
+
+
+class FaultyLink:
+    """One connection's way to the server and back; see memory_ledger.Link."""
+
+    def __init__(self, weather: Weather, chance: random.Random) -> None:
+        self._weather = weather
+        self._chance = chance
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._dead = False
+        self._waiting: dict[int, asyncio.Future[object]] = {}
+        self._asked = 0
+
+    def cut(self) -> None:
+        """Nothing passes any more; whoever waits for an answer learns that there is none."""
+        self._whole.clear()
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(LostReply("the connection was lost"))
+
+    def mend(self) -> None:
+        """Messages pass again."""
+        if not self._dead:
+            self._whole.set()
+
+    def kill(self) -> None:
+        """The process at this end is no more."""
+        self._dead = True
+        self.cut()
+
+    async def ask(self, what: str, act: Callable[[], T]) -> T:
+        """See memory_ledger.Link."""
+        await self._connected()
+        answer = self._expect_answer()
+        number = self._asked
+        trip_s = self._trip_s()
+        loop = asyncio.get_running_loop()
+        strikes = self._weather.strikes
+        if what == "append" and strikes("duplicate publish", self._chance):
+            loop.call_later(trip_s + self._chance.uniform(*AGAIN_S), _repeat, act)
+        if strikes("lost request, not stored", self._chance):
+            loop.call_later(trip_s, self._lose, number)
+        elif what == "append" and strikes("stored late", self._chance):
+            loop.call_later(self._chance.uniform(*LATE_S), _repeat, act)
+            loop.call_later(trip_s, self._lose, number)
+        else:
+            loop.call_later(trip_s, self._arrive, what, act, number)
+        try:
+            async with asyncio.timeout(ACK_TIMEOUT_S):
+                found: T = await answer  # type: ignore[assignment] # what `act` returned
+                return found
+        except TimeoutError:
+            raise LostReply(f"no answer within {ACK_TIMEOUT_S:g} s") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    async def send(self, what: str, act: Callable[[], object]) -> None:
+        """See memory_ledger.Link."""
+        del what
+        if not self._whole.is_set():
+            raise LedgerUnavailable("not connected")
+        await asyncio.sleep(0)
+        if not self._weather.strikes("lost request, not stored", self._chance):
+            asyncio.get_running_loop().call_later(self._trip_s(), act)
+
+    async def carry(self) -> int:
+        """See memory_ledger.Link."""
+        await rest(self._trip_s())
+        if self._weather.strikes("dropped connection", self._chance):
+            await rest(self._chance.uniform(*DROP_S))
+        await self._whole.wait()
+        return self._chance.randint(1, RECORDS_AT_ONCE)
+
+    async def _connected(self) -> None:
+        if self._dead:
+            raise LedgerUnavailable("the process is dead")
+        try:
+            async with asyncio.timeout(CONNECT_WAIT_S):
+                await self._whole.wait()
+        except TimeoutError:
+            raise LedgerUnavailable(f"not connected for {CONNECT_WAIT_S:g} s") from None
+
+    def _trip_s(self) -> float:
+        if self._weather.strikes("delayed delivery", self._chance):
+            return self._chance.uniform(*SLOW_TRIP_S)
+        return self._chance.uniform(*TRIP_S)
+
+    def _expect_answer(self) -> asyncio.Future[object]:
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._asked += 1
+        self._waiting[self._asked] = answer
+        return answer
+
+    def _arrive(self, what: str, act: Callable[[], object], number: int) -> None:
+        """The message is at the server, whatever has become of its sender."""
+        result: object = None
+        failure: LedgerError | None = None
+        try:
+            result = act()
+        except LedgerError as error:
+            failure = error
+        lost = "lost fetch" if what == "fetch" else "lost answer, stored"
+        if self._weather.strikes(lost, self._chance):
+            self._lose(number)
+            return
+        asyncio.get_running_loop().call_later(self._trip_s(), self._answer, number, result, failure)
+
+    def _answer(self, number: int, result: object, failure: LedgerError | None) -> None:
+        answer = self._waiting.get(number)
+        if answer is None or answer.done():
+            return
+        if failure is not None:
+            answer.set_exception(failure)
+        else:
+            answer.set_result(result)
+
+    def _lose(self, number: int) -> None:
+        """The sender learns that it will not learn, at once or by the time it gives up."""
+        answer = self._waiting.get(number)
+        if answer is not None and not answer.done() and self._chance.random() < 0.7:
+            answer.set_exception(LostReply("the connection was lost before the answer"))
+
+
+def _repeat(act: Callable[[], object]) -> None:
+    """The message arrives once more, or late: nobody waits for what the server says."""
+    try:
+        act()
+    except LedgerError:
+        return

@@ -1,0 +1,231 @@
+"""The services as processes: the real bodies, started, killed at any await, started again.
+
+Invariant: a killed process does nothing more. Its link is dead before its tasks are told, so what
+its `finally` blocks do reaches nobody, and its successor begins with nothing of its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import structlog
+
+from apportion.core.placement.engine import DecisionEvent
+from apportion.runtime import lifecycle
+from apportion.runtime.config import Address, ServiceConfig
+from apportion.runtime.ledger import ALL_SUBJECTS, Draft, Ledger, LedgerUnavailable, Record, Subscription
+from apportion.runtime.lifecycle import Service
+from apportion.runtime.reader import Reader, StateFold
+from apportion.runtime.wire import LostReply
+from apportion_schemas import decode
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.network import FaultyLink
+from tests.simulation.weather import Weather
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+
+CONFIG = ServiceConfig(
+    nats_url="nats://memory:1",
+    health=Address("127.0.0.1", 0),
+    log_level="warning",
+    log_format="console",
+    stop_timeout_s=20.0,
+)
+SKEW_MAX_S = 300.0
+Body = Callable[[Service], Awaitable[None]]
+Complain = Callable[[str], None]
+Folded = Callable[[str, StateFold, int], None]
+"""Told of each record that a reader of the whole cluster has folded: who, the fold, revision."""
+
+
+class SimulatedService(Service):
+    """A service that tells of its unexpected errors, beside beginning anew after them."""
+
+    def __init__(
+        self, name: str, *, clock: SkewedClock, connect: lifecycle.Connect, complain: Complain
+    ) -> None:
+        super().__init__(name, CONFIG, clock=clock, connect=connect)
+        self.log = structlog.wrap_logger(
+            logging.getLogger("simulation"), wrapper_class=structlog.stdlib.BoundLogger
+        )
+        self._complain = complain
+
+    async def run_body(self, main: Body) -> None:
+        """See Service."""
+        try:
+            await super().run_body(main)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as failure:
+            leaves = (
+                lifecycle._leaves(failure) if isinstance(failure, BaseExceptionGroup) else [failure]
+            )
+            for leaf in leaves:
+                if not isinstance(leaf, LedgerUnavailable | asyncio.CancelledError):
+                    self._complain(f"unexpected error: {type(leaf).__name__}: {leaf}")
+            raise
+
+
+class SimulatedLedger(MemoryLedger):
+    """A connection that tells which folds of the whole cluster hang on it, and how far they are."""
+
+    folds: list[tuple[Reader[Any], StateFold]]
+    told: Folded
+    complain: Complain
+    acknowledged = 0
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """See ledger.Ledger. Whoever decides has folded what it was told that it decided."""
+        first = decode(drafts[0].payload, subject=drafts[0].subject)
+        decides = isinstance(first.data, DecisionEvent)
+        if decides and first.basis < self.acknowledged:
+            self.complain(f"decided at {first.basis}, before its own at {self.acknowledged}")
+        revisions = await super().append(drafts)
+        if decides:
+            self.acknowledged = revisions[-1]
+        return revisions
+
+    async def follow(
+        self,
+        deliver: Callable[[Record], None],
+        *,
+        start: int = 1,
+        subjects: Sequence[str] = (ALL_SUBJECTS,),
+    ) -> Subscription:
+        """See ledger.Ledger."""
+        reader = getattr(deliver, "__self__", None)
+        into = getattr(reader, "_fold", None)
+        if not isinstance(reader, Reader) or not isinstance(into, StateFold):
+            return await super().follow(deliver, start=start, subjects=subjects)
+        self.folds.append((reader, into))
+
+        def taken(record: Record) -> None:
+            deliver(record)
+            self.told(self.writer, into, record.revision)
+
+        return await super().follow(taken, start=start, subjects=subjects)
+
+
+class Process:
+    """One process: its name, its role on the ledger, and what it runs."""
+
+    def __init__(
+        self,
+        name: str,
+        role: str,
+        body: Body,
+        *,
+        server: MemoryServer,
+        weather: Weather,
+        complain: Complain,
+        told: Folded,
+    ) -> None:
+        self.name = name
+        self.role = role
+        self.folds: list[tuple[Reader[Any], StateFold]] = []
+        self._body = body
+        self._server = server
+        self._weather = weather
+        self._complain = complain
+        self._told = told
+        self._chance = weather.stream(f"process {name}")
+        self._lives = 0
+        self._links: list[FaultyLink] = []
+        self._ledgers: list[SimulatedLedger] = []
+        self._cut = False
+        self._task: asyncio.Task[int] | None = None
+        self._service: SimulatedService | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it is alive."""
+        return self._task is not None
+
+    def start(self) -> None:
+        """Begin a new life, which knows nothing of the one before."""
+        if self._task is not None:
+            return
+        self._lives += 1
+        life = f"{self.name}#{self._lives}"
+        links: list[FaultyLink] = []
+        self._links = links
+        skew_s = self._chance.uniform(-SKEW_MAX_S, SKEW_MAX_S)
+        self._weather.struck["clock skew"] += 1
+        clock = SkewedClock(self._weather.stream(f"pauses {life}"), skew_s=skew_s)
+        ledgers = 0
+
+        async def connect() -> Ledger:
+            nonlocal ledgers
+            ledgers += 1
+            link = FaultyLink(self._weather, self._weather.stream(f"link {life}.{ledgers}"))
+            links.append(link)
+            if links is not self._links:
+                link.kill()
+            elif self._cut:
+                link.cut()
+            try:
+                await link.ask("connect", lambda: None)
+            except LostReply as lost:
+                raise LedgerUnavailable(str(lost)) from lost
+            ledger = SimulatedLedger(self._server, role=self.role, writer=self.name, link=link)
+            ledger.folds = self.folds = []
+            ledger.told = self._told
+            ledger.complain = lambda what: self._heed(links, what)
+            if links is self._links:
+                self._ledgers.append(ledger)
+            else:
+                ledger.vanish()
+            return ledger
+
+        service = SimulatedService(
+            self.name, clock=clock, connect=connect, complain=lambda what: self._heed(links, what)
+        )
+        self._service = service
+        self._task = asyncio.create_task(lifecycle._live(service, self._body), name=life)
+        self._task.add_done_callback(lambda task: self._ended(task, links))
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        links, self._links = self._links, []
+        ledgers, self._ledgers = self._ledgers, []
+        self.folds = []
+        for link in links:
+            link.kill()
+        for ledger in ledgers:
+            ledger.vanish()
+        if self._service is not None:
+            self._service.stopping.set()  # or the dead would begin anew after their last error
+        task.cancel()
+
+    def cut(self) -> None:
+        """The network between this process and the ledger breaks."""
+        self._cut = True
+        for link in self._links:
+            link.cut()
+
+    def mend(self) -> None:
+        """And is whole again."""
+        self._cut = False
+        for link in self._links:
+            link.mend()
+
+    def _heed(self, links: list[FaultyLink], what: str) -> None:
+        if links is self._links:  # the last words of a killed process are of no interest
+            self._complain(f"{self.name}: {what}")
+
+    def _ended(self, task: asyncio.Task[int], links: list[FaultyLink]) -> None:
+        if links is not self._links:
+            if not task.cancelled():
+                task.exception()
+            return
+        self._task = None
+        if task.cancelled():
+            return
+        failure = task.exception()
+        self._complain(f"{self.name}: exited with {failure or task.result()}")

@@ -1,0 +1,86 @@
+"""Events that no honest service writes: broken bytes, foreign subjects, contradictions.
+
+The writer has a role's password and none of its manners: no fence, no chain, no state. Invariant:
+its ids are its own, so that it can never spend the id of an honest event.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from apportion.core.ledger.state import Phase, State
+from apportion.runtime.ledger import Draft
+from apportion_schemas import Event, PodBound, PodPlaced, Score, Share, encode
+from apportion_schemas.catalogue import SUBJECTS, token
+from apportion_schemas.quantities import Payload
+
+TIME = "2026-01-01T00:00:00.000000Z"
+GARBAGE = (b"", b"{}", b"not json", b"[" * 2000, b'{"specversion":"1.0"}', b"\xff\xfe\x00")
+
+
+class Rogue:
+    """Draws bad events from a stream of chance."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._numbers = itertools.count(1)
+
+    def draft(self, state: State) -> tuple[str, Draft]:
+        """A role, and what is written in its name."""
+        makers = (self._garbage, self._misplaced, self._placement, self._placement, self._bound)
+        role, subject, payload = self._chance.choice(makers)(state)
+        return role, Draft(subject, f"rogue/{next(self._numbers)}", payload)
+
+    def _garbage(self, state: State) -> tuple[str, str, bytes]:
+        role, channel = self._chance.choice(
+            (("scheduler", "placement"), ("agent", "inventory"), ("watcher", "workload"))
+        )
+        name = self._node(state) if channel != "workload" else "nobody"
+        return role, f"{SUBJECTS}.{channel}.{token(name)}", self._chance.choice(GARBAGE)
+
+    def _misplaced(self, state: State) -> tuple[str, str, bytes]:
+        """A valid event on another node's subject."""
+        event = self._placed(state, "nowhere", memory_mib=1)
+        return "scheduler", f"{SUBJECTS}.placement.{token(self._node(state))}", _encoded(event)
+
+    def _placement(self, state: State) -> tuple[str, str, bytes]:
+        """A placement that is far too big, of nobody, without its chain, or by a spent attempt."""
+        node = self._node(state)
+        event = self._placed(state, node, memory_mib=self._chance.choice((1, 10_000_000)))
+        return "scheduler", f"{SUBJECTS}.placement.{token(node)}", _encoded(event)
+
+    def _placed(self, state: State, node: str, *, memory_mib: int) -> PodPlaced:
+        known = state.nodes.get(node)
+        devices = list(known.by_id) if known else []
+        return PodPlaced(
+            pod=self._pod(state),
+            namespace="sim",
+            name="rogue",
+            attempt=self._chance.choice((1, 1, 2, 7)),
+            node=node,
+            shares=tuple(
+                Share(container="c0", device=device, memory_mib=memory_mib, cores=1)
+                for device in devices[:1]
+            ),
+            score=Score(node=node, total=1.0),
+            previous=known.chain if known and self._chance.random() < 0.5 else "",
+        )
+
+    def _bound(self, state: State) -> tuple[str, str, bytes]:
+        """A binding of a pod that has no place, or of another attempt."""
+        pending = [pod.uid for pod in state.pods.values() if pod.phase is Phase.PENDING]
+        pod = self._chance.choice(pending) if pending else "nobody"
+        node = self._node(state)
+        event = PodBound(pod=pod, node=node, attempt=self._chance.choice((1, 2, 9)))
+        return "binder", f"{SUBJECTS}.binding.{token(node)}", _encoded(event)
+
+    def _node(self, state: State) -> str:
+        return self._chance.choice(sorted(state.nodes) or ["n1"])
+
+    def _pod(self, state: State) -> str:
+        return self._chance.choice([*state.pods, "nobody"])
+
+
+def _encoded(data: Payload) -> bytes:
+    return encode(Event(id="rogue", source="rogue", time=TIME, data=data))

@@ -1,0 +1,84 @@
+"""What must be so once the faults have ended: everything that fits has its place, and all is quiet.
+
+Two judges say whether a pending pod fits: an engine that is new to the state, and for simple pods
+the second books with no engine at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.state import Phase, PodState
+from apportion.core.placement.engine import Engine
+from apportion_schemas import PodRefused
+from tests.simulation.books import Books
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+def undone(world: World) -> Iterator[str]:
+    """What is still to be done; empty when the system has done its work."""
+    state = world.auditor.state
+    wanted = world.wanted()
+    live = {f"{pod.submitted.namespace}/{pod.submitted.name}" for pod in state.pods.values()}
+    for key in sorted(wanted ^ live):
+        yield f"pod {key} is {'not submitted' if key in wanted else 'not let go of'}"
+    for pod in state.pods.values():
+        if pod.phase in (Phase.PLACED, Phase.BOUND):
+            yield f"pod {pod.uid} is {pod.phase.value} and not allocated"
+    for event in Engine(state).decide().events:
+        if isinstance(event, PodRefused):
+            continue  # why it is refused may have changed; that it is has not
+        yield f"an engine would still say {type(event).__name__} of pod {event.pod}"
+    for pod in state.pods.values():
+        if pod.phase is Phase.PENDING and not pod.submitted.group:
+            yield from _fits(pod, world.auditor.books)
+    for name, queue in world.server.queues.items():
+        if queue.waiting:
+            yield f"queue {name} holds {queue.waiting} records"
+    if world.all_well:
+        for node in state.nodes.values():
+            for device in node.devices:
+                if not device.healthy:
+                    yield f"device {device.device.id} is well and the ledger says it is not"
+
+
+def _fits(pod: PodState, books: Books) -> Iterator[str]:
+    """Whether a pod with a single amount of memory and cores has a place that the books know."""
+    shape = pod.submitted.shape
+    if len(shape.asks) != 1 or shape.asks[0].memory_mib is None:
+        return
+    ask = shape.asks[0]
+    by_node: dict[str, int] = {}
+    for device_id, node in books.node_of.items():
+        device = books.devices[device_id]
+        memory, cores, slots = books.free(device_id)
+        types = shape.devices.use_types
+        open_ = not books.why_closed(device_id, node, 1 << 60)
+        alone = slots == device.slots if ask.cores == 100 else cores > 0
+        room = memory >= ask.memory_mib and cores >= ask.cores and slots > 0 and alone
+        if open_ and room and device.mode == "hami-core":
+            if all(name in device.model for name in types):
+                by_node[node] = by_node.get(node, 0) + 1
+    for node, count in by_node.items():
+        if count >= ask.count:
+            yield f"pod {pod.uid} is pending and the books find {count} devices on {node}"
+
+
+def unlike(world: World) -> Iterator[str]:
+    """Readers that do not hold the auditor's state."""
+    expected = digest(world.auditor.state)
+    for process in world.processes:
+        for reader, into in process.folds:
+            if reader.halted:
+                yield f"{process.name} has {reader.halted}"
+            elif into.state.revision != world.auditor.state.revision:
+                yield (
+                    f"{process.name} is at revision {into.state.revision} of "
+                    f"{world.auditor.state.revision}"
+                )
+            elif digest(into.state) != expected:
+                yield f"{process.name} holds another state than the auditor"

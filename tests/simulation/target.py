@@ -1,0 +1,36 @@
+"""Where simulated bindings take effect: a cluster that fails, now or for good, or does not answer.
+
+Invariant: a binding that was answered as failed has had no effect.
+"""
+
+from __future__ import annotations
+
+import random
+
+from apportion.binder.target import Bound, Failed, Outcome
+from apportion_schemas import PodPlaced
+from tests.simulation.loop import rest
+from tests.simulation.weather import Weather
+
+CALL_S = (0.001, 0.08)
+HUNG_S = 60.0
+
+
+class FailingTarget:
+    """See binder.target.Target; one for all binders, as there is one API server."""
+
+    def __init__(self, weather: Weather) -> None:
+        self._weather = weather
+        self._chance: random.Random = weather.stream("target")
+
+    async def bind(self, placed: PodPlaced) -> Outcome:
+        """See Target."""
+        await rest(self._chance.uniform(*CALL_S))
+        strikes = self._weather.strikes
+        if strikes("bind hung", self._chance):
+            await rest(HUNG_S)
+        if strikes("bind failed for good", self._chance):
+            return Failed(f"pod {placed.pod} may not run on {placed.node}", final=True)
+        if strikes("bind failed", self._chance):
+            return Failed("the API server is busy", final=False)
+        return Bound()

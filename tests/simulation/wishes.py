@@ -1,0 +1,148 @@
+"""What users want: pods and gangs that come, change and go, as a source that watchers look at.
+
+Invariant: an observation is one object until the wishes change, so a watcher that looks again and
+finds nothing new has nothing to do.
+"""
+
+from __future__ import annotations
+
+import random
+
+from apportion.core.manifests import PodDraft
+from apportion.watcher.source import Observation
+from apportion_schemas import Ask, Configuration, DeviceConstraints, PodGroupObserved, Shape
+from tests.simulation.loop import rest
+
+LOOK_EVERY_S = 1.0
+NAMESPACE = "sim"
+UID_PREFIX = "u"
+MEMORY_MIB = (1024, 2048, 4096, 8000, 12_000, 15_360)
+CORES = (0, 0, 10, 25, 30, 50, 100)
+
+
+class Wishes:
+    """See watcher.source.Source; shared by all watchers, for they look at one cluster."""
+
+    problems = 0
+
+    def __init__(self, chance: random.Random, *, pods_max: int) -> None:
+        self._chance = chance
+        self._pods_max = pods_max
+        self._pods: dict[str, PodDraft] = {}
+        self._groups: dict[str, PodGroupObserved] = {}
+        self._members: dict[str, list[str]] = {}
+        self._number = 0
+        self._observation = Observation()
+
+    def uid(self, key: str, incarnation: int) -> str:
+        """See Source."""
+        return f"{UID_PREFIX}-{key.partition('/')[2]}-{incarnation}"
+
+    def incarnation(self, key: str, uid: str) -> int:
+        """See Source."""
+        number = uid.rpartition("-")[2]
+        if not number.isdecimal() or self.uid(key, int(number)) != uid:
+            return 0
+        return int(number)
+
+    async def observe(self, configuration: Configuration | None = None) -> Observation:
+        """See Source; what these users write means the same under every configuration."""
+        del configuration
+        return self._observation
+
+    async def changed(self) -> None:
+        """See Source: one interval later, as a folder is looked at."""
+        await rest(LOOK_EVERY_S)
+
+    @property
+    def wanted(self) -> list[str]:
+        """The pods that users want now, as `namespace/name`."""
+        return list(self._pods)
+
+    def stir(self) -> None:
+        """One user does something."""
+        deed = self._chance.random()
+        if deed < 0.5 or not self._pods:
+            self._submit()
+        elif deed < 0.65:
+            self._submit_gang()
+        elif deed < 0.9:
+            self._delete()
+        else:
+            self._edit()
+        self._observation = Observation(
+            pods=dict(self._pods), groups=dict(self._groups), seen=frozenset(self._pods)
+        )
+
+    def _submit(self) -> None:
+        if len(self._pods) < self._pods_max:
+            self._want(self._draft(self._shape()))
+
+    def _submit_gang(self) -> None:
+        size = self._chance.randint(2, 4)
+        if len(self._pods) + size > self._pods_max:
+            return
+        self._number += 1
+        name = f"{NAMESPACE}/gang{self._number}"
+        shape = self._shape()
+        drafts = [self._draft(shape, group=name) for _ in range(size)]
+        for draft in drafts:
+            self._want(draft)
+        least = size if self._chance.random() < 0.7 else size - 1
+        self._groups[name] = PodGroupObserved(group=name, min_available=least)
+        self._members[name] = [f"{NAMESPACE}/{draft.name}" for draft in drafts]
+
+    def _delete(self) -> None:
+        key = self._any()
+        group = self._pods[key].group
+        if group and self._chance.random() < 0.7:
+            for member in self._members.pop(group, []):
+                self._pods.pop(member, None)
+            self._groups.pop(group, None)
+        else:
+            self._pods.pop(key)
+
+    def _edit(self) -> None:
+        """Another pod under the same name: the next incarnation."""
+        key = self._any()
+        if not self._pods[key].group:
+            namespace, _, name = key.partition("/")
+            self._pods[key] = PodDraft(
+                namespace=namespace, name=name, shape=self._shape(), dialect="plain"
+            )
+
+    def _any(self) -> str:
+        return self._chance.choice(list(self._pods))
+
+    def _want(self, draft: PodDraft) -> None:
+        self._pods[f"{draft.namespace}/{draft.name}"] = draft
+
+    def _draft(self, shape: Shape, group: str = "") -> PodDraft:
+        self._number += 1
+        return PodDraft(
+            namespace=NAMESPACE,
+            name=f"pod{self._number}",
+            shape=shape,
+            dialect="plain",
+            priority=self._chance.choice((0, 0, 0, 10)),
+            group=group,
+        )
+
+    def _shape(self) -> Shape:
+        chance = self._chance
+        if chance.random() < 0.1:
+            return Shape(asks=(Ask(container="main", family="nvidia", cores=100),))
+        asks = tuple(
+            Ask(
+                container=f"c{number}",
+                family="nvidia",
+                count=chance.choice((1, 1, 1, 2)),
+                memory_mib=chance.choice(MEMORY_MIB),
+                cores=chance.choice(CORES),
+            )
+            for number in range(chance.choice((1, 1, 1, 2)))
+        )
+        picky = chance.random() < 0.1
+        wants = DeviceConstraints(use_types=("T4",)) if picky else DeviceConstraints()
+        policy = chance.choice(("", "", "binpack", "spread"))
+        return Shape(asks=asks, devices=wants, node_policy=policy)
