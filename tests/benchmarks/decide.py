@@ -30,6 +30,7 @@ from apportion_schemas import (
     DeviceConstraints,
     Event,
     Host,
+    Mode,
     NodeConstraints,
     NodeReported,
     PodGone,
@@ -41,7 +42,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 
-KINDS = (
+KINDS: tuple[tuple[str, str, int, Mode, int], ...] = (
     ("nvidia", "NVIDIA A100-SXM4-80GB", 81920, "hami-core", 4),
     ("nvidia", "NVIDIA H100-80GB-HBM3", 81920, "hami-core", 3),
     ("nvidia", "Tesla V100-SXM2-32GB", 32768, "hami-core", 1),

@@ -25,6 +25,8 @@ def solve(program: Program) -> Solution:
         NoPrices: the solver gave up.
     """
     rows, columns = len(program.limits), len(program.cost)
+    if not columns:  # no pod fits anywhere: there is no plan, and nothing is scarce
+        return Solution(np.zeros(rows), np.zeros(rows))
     model = highspy.HighsLp()
     model.num_row_, model.num_col_ = rows, columns
     model.sense_ = highspy.ObjSense.kMaximize

@@ -3,8 +3,8 @@
 For each type of node: how many pods of each shape it takes, within its CPU, its memory and its
 devices. Shares of one device are a flow from 0 to 100 percent along arcs of their sizes (the
 arc-flow formulation of the cutting-stock problem), so that sizes which cannot stand side by side
-are not counted as if they could. Demand is in proportion to the pods seen, enough to fill the
-devices of each family. What one more pod of a shape would have to displace is its price.
+are not counted as if they could. Demand is in proportion to the pods seen, a little more than would
+fill the devices of each family. What one more pod of a shape would have to displace is its price.
 
 Devices are counted in devices, CPU in cores and memory in GiB, which keeps the numbers near one.
 """
@@ -20,6 +20,7 @@ from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
 from apportion_schemas.quantities import WHOLE
 
 HOST_USE: Final = 0.95  # of a type's CPU and memory: the last of it is never filled
+OVERDEMAND: Final = 1.05  # of the devices: enough that they are scarce, or nothing has a price
 CPU_WORTH: Final = 0.1  # of a pod without devices: of the devices that usually go with its CPU
 SHAPES_MAX: Final = 128  # in the program; rarer ones are worth what they take
 MILLI: Final = 1000
@@ -108,8 +109,12 @@ def _demand(
         if shape.ask is not None:
             family, size = shape.ask.family, size_of[sort_of(shape)]
             wanted[family] = wanted.get(family, 0.0) + shape.pods * size
-    times = {f: capacity.get(f, 0.0) / amount for f, amount in wanted.items() if amount}
-    overall = sum(capacity.values()) / (sum(wanted.values()) or 1.0)
+    times = {
+        family: OVERDEMAND * capacity.get(family, 0.0) / amount
+        for family, amount in wanted.items()
+        if amount
+    }
+    overall = OVERDEMAND * sum(capacity.values()) / (sum(wanted.values()) or 1.0)
     pods: dict[Sort, float] = {}
     for shape in shapes:
         scale = overall if shape.ask is None else times.get(shape.ask.family, 0.0)

@@ -1,0 +1,1 @@
+"""Prices: counting shapes, solving, tables, and the scores that look them up."""

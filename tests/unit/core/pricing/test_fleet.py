@@ -1,0 +1,49 @@
+"""Types of nodes: what is alike is one type, and nothing is counted twice."""
+
+import pytest
+
+from apportion.core.placement.pricing import fleet
+from apportion.core.placement.pricing.fleet import node_types
+from apportion_schemas import Host, NodeGone
+from tests.support.fleet import A30, gpu, node, observed, rack
+from tests.support.ledger_of import Ledger
+
+
+def test_equal_nodes_are_one_type() -> None:
+    """Ids do not matter; the first device stands for all."""
+    ledger = Ledger(*(rack(f"n{number}", 4, model=A30) for number in range(3)), rack("m", 8))
+    large, small = node_types(ledger.state)
+    assert (large.devices, large.nodes) == (4, 3)
+    assert (small.devices, small.nodes) == (8, 1)
+    assert large.device is not None
+    assert large.device.model == A30
+
+
+def test_a_little_more_cpu_is_the_same_type() -> None:
+    """What others hold of a node differs by a little; the type has the mean."""
+    hosts = [Host(cpu_milli=cpu, memory_mib=100_000) for cpu in (64_000, 63_000, 62_000, 16_000)]
+    ledger = Ledger(*(node(f"n{at}", gpu(f"g{at}"), host=h) for at, h in enumerate(hosts)))
+    found = sorted((each.cpu_milli, each.nodes) for each in node_types(ledger.state))
+    assert sum(nodes for _, nodes in found) == 4
+    assert found[0] == (16_000, 1)
+    assert (63_000 in [cpu for cpu, _ in found]) or (62_500, 2) in found
+
+
+def test_nodes_that_take_no_pods_are_left_out() -> None:
+    """Gone, or not ready as Kubernetes has it."""
+    ledger = Ledger(rack("gone"), rack("away"), rack("there"))
+    ledger.play(NodeGone(node="gone"), observed("away", ready=False))
+    assert [each.nodes for each in node_types(ledger.state)] == [1]
+
+
+def test_a_node_without_devices_is_a_type_too() -> None:
+    """Pods that want none go there."""
+    (found,) = node_types(Ledger(node("n1")).state)
+    assert (found.device, found.devices) == (None, 0)
+
+
+def test_only_the_largest_types_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zoo of nodes does not make learning slow."""
+    monkeypatch.setattr(fleet, "TYPES_MAX", 2)
+    ledger = Ledger(rack("one", 1), rack("three", 3), rack("two", 2))
+    assert [each.devices for each in node_types(ledger.state)] == [3, 2]

@@ -1,0 +1,1 @@
+"""The scheduler's own parts, without a ledger."""
