@@ -191,8 +191,11 @@ class ControlPlane:
 
     # -------------------------------------------------------------- kubectl
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, ok: bool = True) -> str:
-        """What kubectl prints, as admin; what it complains of where it is not to succeed."""
+    def kubectl(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
+        """What kubectl prints, as admin; what it complains of where it is not to succeed.
+
+        With `ok` None it may do either.
+        """
         binary = self._binaries / "kubectl"
         done = subprocess.run(
             [
@@ -207,10 +210,12 @@ class ControlPlane:
             check=False,
             env=os.environ | {"HOME": str(self._folder)},
         )
-        assert (done.returncode == 0) is ok, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        assert ok is None or (done.returncode == 0) is ok, (
+            f"kubectl {' '.join(arguments)}: {done.stderr}"
+        )
         return done.stdout if ok else done.stderr
 
-    async def user(self, *arguments: str, stdin: str | None = None, ok: bool = True) -> str:
+    async def user(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
         """`kubectl` beside a running event loop."""
         return await asyncio.to_thread(self.kubectl, *arguments, stdin=stdin, ok=ok)
 

@@ -94,13 +94,15 @@ class Facts:
             )
         )
 
-    async def place(self, uid: str, node: str, *devices: str, attempt: int = 1) -> int:
-        """A placement with a small share of each device."""
+    async def place(
+        self, uid: str, node: str, *devices: str, attempt: int = 1, name: str = ""
+    ) -> int:
+        """A placement with a small share of each device; the pod's name is its uid unless told."""
         return await self.write(
             PodPlaced(
                 pod=uid,
                 namespace="default",
-                name=uid,
+                name=name or uid,
                 attempt=attempt,
                 node=node,
                 shares=tuple(

@@ -2,10 +2,24 @@
 
 import json
 
+from apportion.agent.simulated import simulated_devices
 from apportion.core.manifests.placed import ATTEMPT, SHARES, UID
-from apportion_schemas import PodBound, PodGone, PodSubmitted
+from apportion_schemas import (
+    BindFailed,
+    Host,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    PodBound,
+    PodGone,
+    PodSubmitted,
+    Shape,
+)
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
+
+(DEVICE,) = simulated_devices("n1", "1xT4")
+HOST = Host(cpu_milli=64_000, memory_mib=65_536, pods=110)
 
 
 async def test_a_pod_is_bound_with_its_shares_in_one_write(world: KubeWorld) -> None:
@@ -26,3 +40,69 @@ async def test_a_pod_is_bound_with_its_shares_in_one_write(world: KubeWorld) -> 
     await world.plane.user("delete", "pod", "p", "--grace-period=0", "--force")
     await world.facts.count(PodGone, 1)
     assert len(world.facts.of(PodSubmitted)) == 1
+
+
+async def placed(world: KubeWorld, *names: str) -> list[str]:
+    """Pods of the cluster that the ledger places on n1, whatever a scheduler says; their uids."""
+    await world.plane.apply(kube_node("n1"), *(kube_pod(name, {}) for name in names))
+    await world.facts.write(NodeReported(node="n1", devices=(DEVICE,), host=HOST))
+    uids = []
+    for name in names:
+        uid = (await world.pod(name))["metadata"]["uid"]
+        await world.facts.write(
+            PodSubmitted(uid=uid, namespace="default", name=name, shape=Shape(), dialect="none")
+        )
+        uids.append(uid)
+    return uids
+
+
+async def place(world: KubeWorld, uid: str, name: str, node: str = "n1") -> None:
+    """A placement in the ledger."""
+    await world.facts.place(uid, node, DEVICE.id, name=name)
+
+
+async def test_what_a_lost_answer_left_is_recognised(world: KubeWorld) -> None:
+    """The binding was made and nobody heard: it is bound, and says so once."""
+    (uid,) = await placed(world, "p")
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "p", "annotations": {ATTEMPT: "1"}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+    path = "/api/v1/namespaces/default/pods/p/binding"
+    await world.plane.user("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+    await place(world, uid, "p")
+    await world.start("binder")
+    (bound,) = await world.facts.count(PodBound, 1)
+    assert (bound.pod, bound.node) == (uid, "n1")
+    assert not world.facts.of(BindFailed)
+
+
+async def test_every_way_to_fail_is_an_event(world: KubeWorld) -> None:
+    """Bound elsewhere and a node that left are final; of a pod that is gone the watcher tells."""
+    elsewhere, gone, other = await placed(world, "elsewhere", "gone", "other")
+    await world.plane.apply(kube_node("n2"))
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "elsewhere"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n2"},
+    }
+    path = "/api/v1/namespaces/default/pods/elsewhere/binding"
+    await world.plane.user("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+    await world.plane.user("delete", "pod", "gone", "--grace-period=0", "--force")
+    await place(world, elsewhere, "elsewhere")
+    await place(world, gone, "gone")
+    await world.facts.write(NodeObserved(node="n3", ready=True, cpu_milli=1, memory_mib=1, pods=9))
+    await world.facts.place(other, "n3", name="other")
+    await world.facts.write(NodeGone(node="n3"))
+    await world.start("binder")
+    await world.facts.count(BindFailed, 3)
+    failed = {event.pod: event for event in world.facts.of(BindFailed)}
+    assert failed[elsewhere].final
+    assert "bound to n2 already" in failed[elsewhere].message
+    assert failed[other].final
+    assert failed[other].message == "node n3 has left the cluster"
+    assert not failed[gone].final
+    assert "not found" in failed[gone].message

@@ -1,0 +1,123 @@
+"""Every sample manifest, created with kubectl on nodes of every kind, ends up where it should."""
+
+import json
+from collections import Counter
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from apportion.core.manifests.annotations import DIALECT
+from apportion.core.manifests.placed import ATTEMPT, SHARES, UID
+from apportion_schemas import NodeReported, PodBound, PodPlaced
+from tests.support.control_plane import ROOT
+from tests.support.kube_objects import kube_node
+from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
+from tests.support.volcano_controller import job_pods, pod_group
+
+PODS = ROOT / "examples" / "pods"
+FLEET = ROOT / "services" / "apportion" / "cli" / "fleet.yaml"
+HAMI = ("hami.io/vgpu-devices-allocated", "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-time")
+VOLCANO = ("volcano.sh/vgpu-ids-new", "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-time")
+CARD = ("volcano.sh/gpu-index", "volcano.sh/predicate-time")
+VCUDA = ("tencent.com/predicate-gpu-idx-0", "tencent.com/predicate-node")
+DOCKER = ("docker.com/predicate-gpu-idx-0", "docker.com/predicate-node")
+ASCEND = ("hami.io/Ascend310P-devices-allocated", "huawei.com/Ascend310P")
+MIG_NODE, MPS_NODE, NPU_NODE = "a100-mig-1", "l40s-mps-1", "ascend-1"
+
+
+class Expected(NamedTuple):
+    """What a manifest comes to: how many pods, the keys on them, and the node if it is certain."""
+
+    pods: int
+    keys: tuple[str, ...] = ()
+    node: str = ""
+
+
+EXPECTED = {
+    "A1-volcano-vgpu-hami-core": Expected(1, VOLCANO),
+    "A2-volcano-vgpu-mig": Expected(1, VOLCANO, MIG_NODE),
+    "A6-volcano-vgpu-percentage": Expected(1, VOLCANO),
+    "A7-volcano-vgpu-any-mode": Expected(1, VOLCANO),
+    "B4-vcuda-exclusive": Expected(1, VCUDA),
+    "B4-vcuda-shared": Expected(1, DOCKER),
+    "C1-volcano-gpu-sharing-job": Expected(2, CARD),
+    "C2-volcano-gpu-number": Expected(1, CARD),
+    "C3-volcano-vgpu-job": Expected(1, VOLCANO),
+    "C3-volcano-vgpu-mps": Expected(1, VOLCANO, MPS_NODE),
+    "C4-ascend-310p": Expected(1, ASCEND, NPU_NODE),
+    "C7-distributed-job": Expected(4),
+    "C7-multi-gpu-job": Expected(1),
+    "C8-gpu-types": Expected(3),
+    "D1-hami-percentage-priority": Expected(1, HAMI),
+    "D1-hami": Expected(1, HAMI),
+    "D3-hami-defaults": Expected(1, HAMI),
+    "D3-hami-two-containers": Expected(1, HAMI),
+    "E3-volcano-two-vgpus": Expected(1, VOLCANO),
+    "E4-whole-cards": Expected(1),
+}
+
+
+def test_every_manifest_is_expected_here() -> None:
+    """A sample that is added is tried."""
+    assert sorted(EXPECTED) == sorted(path.stem for path in PODS.glob("*.yaml"))
+
+
+async def create(world: KubeWorld, manifest: str) -> None:
+    """`kubectl create` in a namespace of its own, and what Volcano's controllers make of a Job."""
+    namespace = manifest.lower()
+    await world.plane.user("create", "namespace", namespace, ok=None)
+    await world.plane.user("create", "-n", namespace, "-f", str(PODS / f"{manifest}.yaml"))
+    for job in (await world.plane.get("jobs.batch.volcano.sh", namespace=namespace))["items"]:
+        await world.plane.apply(pod_group(job), namespace=namespace)
+        await world.plane.apply(*job_pods(job), namespace=namespace)
+
+
+async def bound(world: KubeWorld, count: int) -> list[Any]:
+    """Wait for so many bound pods, and return all pods."""
+
+    async def there() -> list[Any]:
+        pods = json.loads(await world.plane.user("get", "pods", "-A", "-o", "json"))["items"]
+        nodes = [pod["spec"].get("nodeName") for pod in pods]
+        return pods if sum(map(bool, nodes)) >= count else []
+
+    return await until(there, f"{count} pods to be bound", timeout_s=60, interval_s=0.5)
+
+
+@pytest.mark.timeout(240)
+async def test_every_manifest_is_bound_and_says_so(world: KubeWorld) -> None:
+    """Node, shares, the dialect's own annotations, one binding each, and the event."""
+    fleet = yaml.safe_load(FLEET.read_text())["nodes"]
+    resources = {"cpu": "256", "memory": "2000Gi", "pods": "110"}
+    await world.plane.apply(*(kube_node(row["node"], allocatable=resources) for row in fleet))
+    await world.start("agent", "--fleet", str(FLEET))
+    for verb in ("watcher", "scheduler", "binder"):
+        await world.start(verb)
+    for manifest in EXPECTED:
+        await create(world, manifest)
+    pods = await bound(world, sum(row.pods for row in EXPECTED.values()))
+    devices = {
+        node.node: {device.id for device in node.devices} for node in world.facts.of(NodeReported)
+    }
+    placed = {event.pod: event for event in world.facts.of(PodPlaced)}
+    seen: Counter[str] = Counter()
+    for pod in pods:
+        meta, node = pod["metadata"], pod["spec"]["nodeName"]
+        (manifest,) = (name for name in EXPECTED if name.lower() == meta["namespace"])
+        expected, notes = EXPECTED[manifest], meta["annotations"]
+        seen[manifest] += 1
+        assert node == placed[meta["uid"]].node, meta["name"]
+        assert node == (expected.node or node), meta["name"]
+        shares = json.loads(notes[SHARES])
+        assert {share["device"] for share in shares} <= devices[node], meta["name"]
+        assert (notes[ATTEMPT], notes[UID]) == ("1", meta["uid"])
+        missing = [key for key in expected.keys if not notes.get(key)]
+        assert not missing, f"{manifest} ({notes[DIALECT]}) lacks {missing}: {sorted(notes)}"
+    assert seen == {name: row.pods for name, row in EXPECTED.items()}
+    assert len(await world.facts.count(PodBound, len(pods))) == len(pods)
+    for manifest in ("A1-volcano-vgpu-hami-core", "C4-ascend-310p"):
+        (pod,) = (pod for pod in pods if pod["metadata"]["namespace"] == manifest.lower())
+        meta = pod["metadata"]
+        words = ("Scheduled", f"bound to {pod['spec']['nodeName']}")
+        await world.described(meta["name"], *words, namespace=meta["namespace"])

@@ -1,0 +1,53 @@
+"""What the project's accounts may do, asked of the API server itself."""
+
+import pytest
+
+from tests.support.control_plane import ControlPlane
+
+ALLOWED = [
+    ("watcher", "list", "pods"),
+    ("watcher", "watch", "nodes"),
+    ("watcher", "watch", "podgroups.scheduling.volcano.sh"),
+    ("watcher", "list", "queues.scheduling.volcano.sh"),
+    ("binder", "create", "pods/binding"),
+    ("binder", "get", "pods"),
+    ("binder", "patch", "pods/status"),
+    ("binder", "create", "events"),
+]
+FORBIDDEN = [
+    ("watcher", "create", "pods/binding"),
+    ("watcher", "patch", "nodes"),
+    ("watcher", "get", "secrets"),
+    ("binder", "list", "pods"),
+    ("binder", "delete", "pods"),
+    ("binder", "patch", "pods"),
+    ("binder", "get", "nodes"),
+    ("binder", "get", "secrets"),
+    ("scheduler", "get", "pods"),
+    ("scheduler", "list", "nodes"),
+    ("gateway", "get", "pods"),
+    ("agent", "list", "pods"),
+    ("agent", "patch", "nodes/status"),
+]
+
+
+def may(plane: ControlPlane, account: str, verb: str, resource: str) -> str:
+    """What `kubectl auth can-i` answers for the account."""
+    whom = f"--as=system:serviceaccount:apportion:{account}"
+    return plane.kubectl("auth", "can-i", verb, resource, "-A", whom, ok=None).strip()
+
+
+@pytest.mark.parametrize(("account", "verb", "resource"), ALLOWED)
+def test_what_a_service_needs_is_allowed(
+    control_plane: ControlPlane, account: str, verb: str, resource: str
+) -> None:
+    """By the manifests that are applied, and by nothing else."""
+    assert may(control_plane, account, verb, resource) == "yes"
+
+
+@pytest.mark.parametrize(("account", "verb", "resource"), FORBIDDEN)
+def test_nothing_else_is(
+    control_plane: ControlPlane, account: str, verb: str, resource: str
+) -> None:
+    """Least privilege: the scheduler, the gateway and the agents have no right at all."""
+    assert may(control_plane, account, verb, resource) == "no"

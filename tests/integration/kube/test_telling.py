@@ -1,0 +1,82 @@
+"""People are told where they look: `kubectl describe pod`, `kubectl get events`."""
+
+import json
+from typing import Any
+
+from apportion_schemas import PodPlaced, PodRefused
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+
+
+async def system(world: KubeWorld, devices: str = "1xT4") -> None:
+    """One node and every service."""
+    await world.plane.apply(kube_node("n1"))
+    await world.agents(("n1", devices))
+    for verb in ("watcher", "scheduler", "binder"):
+        await world.start(verb)
+
+
+async def events(world: KubeWorld, name: str) -> list[dict[str, Any]]:
+    """The events of a pod."""
+    uid = (await world.pod(name))["metadata"]["uid"]
+    where = f"involvedObject.uid={uid}"
+    text = await world.plane.user("get", "events", "--field-selector", where, "-o", "json")
+    return list(json.loads(text)["items"])
+
+
+def scheduled(pod: Any) -> dict[str, Any]:
+    """The pod's condition PodScheduled."""
+    found: dict[str, Any] = next(
+        c for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"
+    )
+    return found
+
+
+async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: KubeWorld) -> None:
+    """One event and the condition, not again while the reasons stay; then it is scheduled."""
+    await system(world)
+    await world.plane.apply(kube_pod("large", share(999_000)), kube_pod("first", share(15_000)))
+    await world.bound("first")
+    shown = await world.described("large", "FailedScheduling", "not enough memory")
+    assert "n1" in shown
+    condition = scheduled(await world.pod("large"))
+    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+    assert "not enough memory free on the device" in condition["message"]
+    await world.plane.apply(kube_pod("second", share(15_000)))
+    await world.described("second", "FailedScheduling")
+    await world.plane.user("delete", "pod", "first", "--grace-period=0", "--force")
+    await world.bound("second")
+    shown = await world.described("second", "Scheduled", "bound to n1")
+    assert scheduled(await world.pod("second"))["status"] == "True"
+    (told,) = await events(world, "large")
+    assert (told["type"], told["count"], told["source"]["component"]) == ("Warning", 1, "apportion")
+    assert len([event for event in world.facts.of(PodRefused) if event.name == "large"]) == 1
+
+
+async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
+    """The field, the value and the fix, and nothing more once it is mended."""
+    await system(world)
+    note = {"volcano.sh/vgpu-mode": "teleport"}
+    await world.plane.apply(kube_pod("p", share(), annotations=note))
+    await world.described("p", "Rejected", "volcano.sh/vgpu-mode", "'teleport'")
+    assert scheduled(await world.pod("p"))["reason"] == "Unschedulable"
+    await world.plane.user("annotate", "pod", "p", "volcano.sh/vgpu-mode-")
+    await world.bound("p")
+    assert scheduled(await world.pod("p"))["status"] == "True"
+
+
+async def test_two_binders_and_a_new_one_tell_a_thing_once(world: KubeWorld) -> None:
+    """Names of events come from the ledger, so whoever tells it tells the same."""
+    await system(world)
+    other = await world.start("binder")
+    await world.plane.apply(kube_pod("large", share(999_000)), kube_pod("small", share()))
+    await world.described("large", "FailedScheduling")
+    await world.described("small", "Scheduled")
+    await other.kill()
+    await other.start()
+    await other.ready()
+    await world.plane.apply(kube_pod("late", share()))
+    await world.described("late", "Scheduled")
+    assert len(await events(world, "large")) == 1
+    assert len(await events(world, "small")) == 1
+    assert len(world.facts.of(PodPlaced)) == 2

@@ -1,0 +1,84 @@
+"""What Volcano's controllers make of a Job: a PodGroup, and the pods that name it.
+
+Written from what those controllers are known to write; it stands in for them because Apportion
+takes the place of Volcano's scheduler and not of its controllers. Each pod is what its template
+says, with the job's scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def pod_group(job: dict[str, Any]) -> dict[str, Any]:
+    """The PodGroup of a Job that the API server has."""
+    spec = job["spec"]
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {
+            "name": group_name(job),
+            "namespace": job["metadata"]["namespace"],
+            "ownerReferences": [_owner(job)],
+        },
+        "spec": {
+            "minMember": spec["minAvailable"],
+            "minTaskMember": {
+                task["name"]: task["minAvailable"]
+                for task in spec["tasks"]
+                if "minAvailable" in task
+            },
+            "queue": spec.get("queue", "default"),
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods of a Job that the API server has."""
+    return [
+        _pod(job, task, number)
+        for task in job["spec"]["tasks"]
+        for number in range(task["replicas"])
+    ]
+
+
+def group_name(job: dict[str, Any]) -> str:
+    """The name of its PodGroup."""
+    return f"{job['metadata']['name']}-{job['metadata']['uid']}"
+
+
+def _pod(job: dict[str, Any], task: dict[str, Any], number: int) -> dict[str, Any]:
+    template = task["template"]
+    notes = {
+        "scheduling.k8s.io/group-name": group_name(job),
+        "volcano.sh/task-index": str(number),
+        "volcano.sh/task-spec": task["name"],
+        "volcano.sh/job-name": job["metadata"]["name"],
+        "volcano.sh/queue-name": job["spec"].get("queue", "default"),
+        "volcano.sh/job-version": "0",
+        "volcano.sh/template-uid": f"{job['metadata']['name']}-{task['name']}",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{job['metadata']['name']}-{task['name']}-{number}",
+            "namespace": job["metadata"]["namespace"],
+            "annotations": template.get("metadata", {}).get("annotations", {}) | notes,
+            "labels": {"volcano.sh/job-name": job["metadata"]["name"]},
+            "ownerReferences": [_owner(job)],
+        },
+        "spec": {"schedulerName": job["spec"]["schedulerName"]} | template["spec"],
+    }
+
+
+def _owner(job: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": job["apiVersion"],
+        "kind": "Job",
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
