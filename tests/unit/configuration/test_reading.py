@@ -36,50 +36,51 @@ def refused(document: object) -> str:
     return str(caught.value)
 
 
+PLUGIN_FILE = {
+    "nvidia": {
+        "resourceCountName": "volcano.sh/vgpu-number",
+        "resourceMemoryName": "volcano.sh/vgpu-memory",
+        "resourceMemoryPercentageName": "volcano.sh/vgpu-memory-percentage",
+        "resourceCoreName": "volcano.sh/vgpu-cores",
+        "resourcePriorityName": "volcano.sh/vgpu-priority",
+        "overwriteEnv": False,
+        "defaultMemory": 0,
+        "defaultCores": 0,
+        "defaultGPUNum": 1,
+        "deviceSplitCount": 10,
+        "deviceMemoryScaling": 1,
+        "deviceCoreScaling": 1,
+        "gpuMemoryFactor": 1,
+        "disablecorelimit": False,
+        "migStrategy": "none",
+        "knownMigGeometries": [A30],
+    },
+    "nodeconfig": [
+        {
+            "name": "aio-node67",
+            "operatingmode": "hami-core",
+            "devicememoryscaling": 1.8,
+            "devicecorescaling": 2,
+            "devicesplitcount": 20,
+            "migstrategy": "none",
+            "filterdevices": {"uuid": ["GPU-a"], "index": [3]},
+        }
+    ],
+}
+
+
 def test_E2_the_device_plugin_s_own_file_is_taken_as_it_is() -> None:
     """Every key of E2 in the spelling and form of Volcano's and HAMi's device plugins."""
-    read = read_configuration(
-        {
-            "nvidia": {
-                "resourceCountName": "volcano.sh/vgpu-number",
-                "resourceMemoryName": "volcano.sh/vgpu-memory",
-                "resourceMemoryPercentageName": "volcano.sh/vgpu-memory-percentage",
-                "resourceCoreName": "volcano.sh/vgpu-cores",
-                "resourcePriorityName": "volcano.sh/vgpu-priority",
-                "overwriteEnv": False,
-                "defaultMemory": 0,
-                "defaultCores": 0,
-                "defaultGPUNum": 1,
-                "deviceSplitCount": 10,
-                "deviceMemoryScaling": 1,
-                "deviceCoreScaling": 1,
-                "gpuMemoryFactor": 1,
-                "disablecorelimit": False,
-                "migStrategy": "none",
-                "knownMigGeometries": [A30],
-            },
-            "nodeconfig": [
-                {
-                    "name": "aio-node67",
-                    "operatingmode": "hami-core",
-                    "devicememoryscaling": 1.8,
-                    "devicecorescaling": 2,
-                    "devicesplitcount": 20,
-                    "migstrategy": "none",
-                    "filterdevices": {"uuid": ["GPU-a"], "index": [3]},
-                }
-            ],
-        }
-    )
+    read = read_configuration(PLUGIN_FILE)
     (geometries,) = read.nvidia.known_mig_geometries
     assert geometries.allowed_geometries[1].geometries == (
         MigCount(name="2g.12gb", memory=12288, count=2),
     )
     (one,) = read.nodeconfig
-    assert (one.operating_mode, one.device_memory_scaling, one.device_core_scaling) == (
-        "hami-core", 1.8, 2.0,
+    assert (one.operating_mode, one.mig_strategy, one.device_split_count) == (
+        "hami-core", "none", 20,
     )  # fmt: skip
-    assert (one.device_split_count, one.mig_strategy) == (20, "none")
+    assert (one.device_memory_scaling, one.device_core_scaling) == (1.8, 2.0)
     assert one.filter_devices == FilterDevices(uuid=("GPU-a",), index=(3,))
 
 

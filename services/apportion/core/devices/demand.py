@@ -4,19 +4,25 @@ A `Demand` says what must be free and what is charged. It depends on the ask and
 is, never on what it has free, so it is worked out once per class of pods and kind of device.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from apportion.core.devices.catalogue import FAMILIES, MigProfile, mig_profiles
+from apportion.core.devices.geometries import Place, groups_of, place_at
 from apportion.core.devices.shares import template_cpu_of
 from apportion_schemas import Ask, Device, RefusalCode
+from apportion_schemas.configuration import MigGeometries
 from apportion_schemas.quantities import WHOLE
+
+Known = tuple[MigGeometries, ...]
 
 
 class Demand(NamedTuple):
     """What must be free on a device (`*_needed`), and what is charged to it.
 
-    `alone`: nothing else may hold the device. `profile`: the MIG profile whose instance is made, at
-    the first of `places` (start and mask of slices) that is free.
+    `alone`: nothing else may hold the device. `profile`: the smallest MIG profile that will do;
+    the instance is made at the first of `options` that is free, which may be a larger one where the
+    card may only be cut in certain ways.
     """
 
     memory_mib: int
@@ -26,13 +32,29 @@ class Demand(NamedTuple):
     template_cpu: int = 0
     template: str | None = None
     profile: MigProfile | None = None
-    places: tuple[tuple[int, int], ...] = ()
+    options: tuple[Place, ...] = ()
+
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Start and mask of slices of the options."""
+        return tuple((place.start, place.mask) for place in self.options)
+
+    def free_places(self, slices: int, group: str) -> Iterator[Place]:
+        """The options that a card has room for whose occupied slices and group these are."""
+        for place in self.options:
+            if not place.mask & slices and (not slices or place.group == group):
+                yield place
 
 
-def demand(ask: Ask, device: Device) -> Demand | RefusalCode:
-    """What the ask comes to on a device like this one, or why it can never be met there."""
+def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
+    """What the ask comes to on a device like this one, or why it can never be met there.
+
+    `known` are the ways in which cards may be cut (`knownMigGeometries`).
+    """
+    if device.mode == "mig":
+        return _mig(ask, device, known)
     if ask.profile:
-        return _named(ask, device)
+        return RefusalCode.MODE_MISMATCH
     if ask.whole:
         return _whole(device)
     return _MODES[device.mode](ask, device)
@@ -48,9 +70,7 @@ def memory_needed_mib(ask: Ask, device: Device) -> int:
     return ask.memory_mib
 
 
-def _whole(device: Device) -> Demand | RefusalCode:
-    if device.mode == "mig":
-        return _instance(device, device.physical_memory_mib, WHOLE, largest=True)
+def _whole(device: Device) -> Demand:
     return Demand(
         memory_mib=device.memory_mib,
         cores_needed=device.cores,
@@ -70,38 +90,47 @@ def _share(ask: Ask, device: Device) -> Demand | RefusalCode:
     return Demand(memory_mib, max(ask.cores, 1), ask.cores)
 
 
-def _mig(ask: Ask, device: Device) -> Demand | RefusalCode:
-    whole = ask.memory_mib is None and ask.memory_percent in (None, WHOLE)
-    return _instance(device, memory_needed_mib(ask, device), ask.cores, largest=whole)
-
-
-def _named(ask: Ask, device: Device) -> Demand | RefusalCode:
-    """An instance of exactly the profile that the ask names (`nvidia.com/mig-1g.5gb`)."""
-    if device.mode != "mig":
-        return RefusalCode.MODE_MISMATCH
+def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
+    """An instance of the profile that is named, or the smallest that holds the ask; a whole card is
+    the largest there is.
+    """
+    groups = groups_of(known, device.family, device.model)
     profiles = mig_profiles(device.family, device.model)
-    found = next((profile for profile in profiles if profile.name == ask.profile), None)
-    return _cut(device, found, profiles) if found else RefusalCode.MIG_NO_PROFILE
-
-
-def _instance(
-    device: Device, memory_mib: int, cores: int, *, largest: bool
-) -> Demand | RefusalCode:
-    """The smallest instance that holds the ask; the whole card is the largest there is."""
-    profiles = mig_profiles(device.family, device.model)
-    fitting = [p for p in profiles if p.memory_mib >= memory_mib and p.cores >= cores]
-    if not fitting and largest:
-        fitting = list(profiles[-1:])
+    options = (
+        [place for group in groups for place in group]
+        if groups
+        else [place_at(profile, start) for profile in profiles for start in profile.starts]
+    )
+    fitting = [place for place in options if _holds(place.profile, ask, device)]
+    whole = ask.memory_mib is None and ask.memory_percent in (None, WHOLE) and not ask.profile
+    if not fitting and whole:
+        most_mib = max((place.profile.memory_mib for place in options), default=0)
+        fitting = [place for place in options if place.profile.memory_mib == most_mib]
     if not fitting:
         return RefusalCode.MIG_NO_PROFILE
-    return _cut(device, fitting[0], profiles)
+    if groups:
+        fitting.sort(key=lambda place: (place.profile.memory_mib, place.number, place.position))
+    else:
+        fitting = [place for place in fitting if place.profile is fitting[0].profile]
+    profile = fitting[0].profile
+    charged_mib = min(memory_charged_mib(place.profile, device) for place in fitting)
+    return Demand(charged_mib, 0, 0, profile=profile, options=tuple(fitting))
 
 
-def _cut(device: Device, profile: MigProfile, profiles: tuple[MigProfile, ...]) -> Demand:
-    slices = max(p.starts[0] + p.size for p in profiles)
-    # A card may report less than its profiles add up to; its slices must never oversell its memory.
-    memory_charged_mib = min(profile.memory_mib, device.memory_mib * profile.size // slices)
-    return Demand(memory_charged_mib, 0, 0, profile=profile, places=profile.places)
+def _holds(profile: MigProfile, ask: Ask, device: Device) -> bool:
+    if ask.profile:
+        return profile.name == ask.profile
+    memory_mib = device.physical_memory_mib if ask.whole else memory_needed_mib(ask, device)
+    return profile.memory_mib >= memory_mib and profile.cores >= ask.cores
+
+
+def memory_charged_mib(profile: MigProfile, device: Device) -> int:
+    """What an instance takes of the card, which may report less than its profiles add up to: its
+    slices must never oversell its memory.
+    """
+    known = mig_profiles(device.family, device.model)
+    slices = max(other.starts[0] + other.size for other in known)
+    return min(profile.memory_mib, device.memory_mib * profile.size // slices)
 
 
 def _vnpu(ask: Ask, device: Device) -> Demand | RefusalCode:
@@ -133,7 +162,6 @@ def _exclusive(ask: Ask, device: Device) -> Demand | RefusalCode:
 _MODES = {
     "hami-core": _share,
     "mps": _share,
-    "mig": _mig,
     "vnpu": _vnpu,
     "exclusive": _exclusive,
 }

@@ -15,25 +15,24 @@ from apportion.core.devices.catalogue import MigProfile, mig_profiles, normal
 from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
 
 NVIDIA = "nvidia"
+SLICE_STATES = 256  # every mask of a card's eight memory slices
+FULL = SLICE_STATES - 1
 
 
 class Place(NamedTuple):
-    """One instance of a group: its profile with the memory that was configured, and its slices.
+    """Where an instance can stand: its profile, its first slice, and the mask of its slices.
 
-    `number` counts the model's groups from 1; `position` the instances of the group from 0, as
-    Volcano does: in the order in which they are written.
+    In a group, `number` counts the model's groups from 1 and `position` the group's instances from
+    0, as Volcano does: in the order in which they are written. Cards that are cut freely have
+    places of no group.
     """
 
-    group: str
-    number: int
-    position: int
     profile: MigProfile
     start: int
-
-    @property
-    def mask(self) -> int:
-        """The memory slices that it covers."""
-        return ((1 << self.profile.size) - 1) << self.start
+    mask: int
+    group: str = ""
+    number: int = 0
+    position: int = 0
 
 
 class Unlaid(ValueError):
@@ -77,9 +76,28 @@ def laid_out(group: MigGroup, number: int, model: str) -> tuple[Place, ...]:
         raise Unlaid(f"{names} do not fit on one {model} at once")
     at_start = dict(zip(order, starts, strict=True))
     return tuple(
-        Place(group.group, number, position, profile, at_start[position])
+        place_at(profile, at_start[position])._replace(
+            group=group.group, number=number, position=position
+        )
         for position, profile in enumerate(wanted)
     )
+
+
+def place_at(profile: MigProfile, start: int) -> Place:
+    """An instance of this profile from this slice on, of no group."""
+    return Place(profile, start, ((1 << profile.size) - 1) << start)
+
+
+def cut_state(slices: int, group: str, groups: Groups) -> int:
+    """How a card is cut, as one number: its occupied slices, and the group's number above them.
+
+    A card that is cut otherwise than is allowed now has no room until it is empty: it counts as
+    full.
+    """
+    if not slices or (not group and not groups):
+        return slices
+    number = next((places[0].number for places in groups if places[0].group == group), 0)
+    return number * SLICE_STATES + slices if number else FULL
 
 
 def generated(model: str) -> tuple[MigGroup, ...]:

@@ -9,7 +9,8 @@ Invariant: `assign` leaves every device as it found it.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from apportion.core.devices.demand import Demand
+from apportion.core.devices.demand import Demand, memory_charged_mib
+from apportion.core.devices.geometries import Place
 from apportion.core.devices.shares import occupy, release
 from apportion.core.ledger.state import DeviceState
 from apportion.core.placement import packed
@@ -88,7 +89,7 @@ def _choose(
             continue
         if (packed.free_amounts(state) - needs[kinds[at]]) & guards != guards:
             continue
-        if wanted.profile is None or _start(wanted, state) >= 0:
+        if wanted.profile is None or _place(wanted, state) is not None:
             fitting.append((order(state), at, state, wanted))
     count = ask.ask.count
     if len(fitting) < count:
@@ -119,26 +120,27 @@ def _linked(fitting: list[Device], count: int, would_do: list[Device]) -> Sequen
     return found.positions
 
 
-def _start(wanted: Demand, state: DeviceState) -> int:
-    """The first slice of the instance that would be made, or -1 where there is no room for it."""
-    for start, mask in wanted.places:
-        if not mask & state.slices:
-            return start
-    return -1
+def _place(wanted: Demand, state: DeviceState) -> Place | None:
+    """Where the instance would be made, or None where there is no room for it."""
+    return next(wanted.free_places(state.slices, state.group), None)
 
 
 def _share(ask: Ask, state: DeviceState, wanted: Demand) -> Share:
-    instance = None
-    if wanted.profile is not None:
+    memory_mib, instance = wanted.memory_mib, None
+    place = _place(wanted, state) if wanted.profile is not None else None
+    if place is not None:
+        memory_mib = memory_charged_mib(place.profile, state.device)
         instance = MigInstance(
-            profile=wanted.profile.name,
-            start=_start(wanted, state),
-            size=wanted.profile.size,
+            profile=place.profile.name,
+            start=place.start,
+            size=place.profile.size,
+            group=place.group,
+            position=place.position,
         )
     return Share(
         container=ask.container,
         device=state.device.id,
-        memory_mib=wanted.memory_mib,
+        memory_mib=memory_mib,
         cores=wanted.cores,
         instance=instance,
         template=wanted.template,

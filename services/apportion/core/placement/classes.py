@@ -14,7 +14,8 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from apportion.core.devices.demand import Demand, demand
+from apportion.core.devices.demand import Demand, Known, demand
+from apportion.core.devices.geometries import SLICE_STATES
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement import packed
 from apportion.core.placement.chains import Chain, chain
@@ -36,9 +37,9 @@ from apportion_schemas import (
     RefusalCode,
     Shape,
 )
+from apportion_schemas.configuration import GROUPS_MAX
 
 REFUSED: Final = -1
-SLICE_STATES: Final = 256  # every mask of a card's eight memory slices
 _GUARDS: Final = np.int64(packed.GUARDS)
 _REFUSED: Final = np.int32(REFUSED)
 
@@ -47,18 +48,23 @@ class AskColumns:
     """One ask against every kind of device: what must be free there, and where it never fits.
 
     `demands`, `needs` and `instance_fits` have an entry for each kind; a need is packed, `NEVER`
-    where a device rule refuses the kind. `elsewhere` marks the devices that the pod's uuids and
+    where a device rule refuses the kind, and whether an instance fits depends on how the card is
+    cut. `elsewhere` marks the devices that the pod's uuids and
     indexes leave out, None where it names none.
     """
 
-    def __init__(self, ask: Ask, constraints: DeviceConstraints, chain: Chain) -> None:
+    def __init__(
+        self, ask: Ask, constraints: DeviceConstraints, chain: Chain, geometries: Known
+    ) -> None:
         self.ask = ask
+        self.geometries = geometries
         self.constraints = constraints
         self.chain = chain
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
         self.needs: list[int] = [packed.NEVER] * FIRST_KIND
         self._need = np.array(self.needs, np.int64)
-        self.instance_fits = np.ones((FIRST_KIND, SLICE_STATES), np.bool_)
+        self._cuts = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
+        self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
         self.cuts_instances = False
         self.elsewhere: NDArray[np.bool_] | None = None
 
@@ -88,7 +94,7 @@ class AskColumns:
         """Which devices of these rows have enough; `free` and `kind` are the rows' own."""
         enough: NDArray[np.bool_] = ((free - self._need.take(kind)) & _GUARDS) == _GUARDS
         if self.cuts_instances:
-            enough &= self.instance_fits[kind, rows_of(columns.slices, rows)]
+            enough &= self.instance_fits[kind, rows_of(columns.cut, rows)]
         if self.elsewhere is not None:
             enough &= ~rows_of(self.elsewhere, rows)
         return enough
@@ -104,10 +110,11 @@ class AskColumns:
 
     def _learn(self, device: Device) -> None:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
-        known = refused_kind(self.ask, anywhere, device) or demand(self.ask, device)
+        known: Demand | RefusalCode | None = refused_kind(self.ask, anywhere, device)
+        known = known or demand(self.ask, device, self.geometries)
         if self.chain.idle_only and isinstance(known, Demand):
             known = known._replace(alone=True)
-        need, fits = packed.NEVER, np.ones((1, SLICE_STATES), np.bool_)
+        need, fits = packed.NEVER, np.ones((1, self._cuts), np.bool_)
         if isinstance(known, Demand):
             need = packed.amounts(
                 known.memory_mib,
@@ -117,12 +124,22 @@ class AskColumns:
             )
             if known.profile is not None:
                 self.cuts_instances = True
-                states = np.arange(SLICE_STATES)
-                fits[0] = np.logical_or.reduce([(states & mask) == 0 for _, mask in known.places])
+                fits[0] = _instance_fits(known, self._cuts)
         self.demands.append(known)
         self.needs.append(need)
         self._need = np.array(self.needs, np.int64)
         self.instance_fits = np.concatenate([self.instance_fits, fits])
+
+
+def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:
+    """For each way in which a card may be cut (`cut_state`): whether it has room for the ask."""
+    fits = np.zeros(cuts, np.bool_)
+    slices = np.arange(SLICE_STATES)
+    for place in wanted.options:
+        first = place.number * SLICE_STATES
+        fits[first : first + SLICE_STATES] |= (slices & place.mask) == 0
+    fits[0] = bool(wanted.options)
+    return fits
 
 
 class PlacementClass:
@@ -132,15 +149,22 @@ class PlacementClass:
     `may_collide`: a node that no filter refuses may still not take the pod.
     """
 
-    def __init__(self, shape: Shape, policy: PolicyChanged, market: Market | None) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        policy: PolicyChanged,
+        market: Market | None,
+        geometries: Known = (),
+    ) -> None:
         self.shape = shape
+        self.geometries = geometries
         self.market = market
         device_policy = shape.device_policy or policy.device_policy
         self.chain = chain(device_policy)
         self._order = order_of(self.chain, shape.device_weights)
         self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
         self.node_score = _node_score(shape, policy, market)
-        self.asks = [AskColumns(ask, shape.devices, self.chain) for ask in shape.asks]
+        self.asks = [AskColumns(ask, shape.devices, self.chain, geometries) for ask in shape.asks]
         self.score: NDArray[np.int32] = np.zeros(0, np.int32)
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.ledger.state import DeviceState, NodeState, State
 from apportion.core.placement import packed
 from apportion_schemas import Device, NodeObserved, NodeReported
@@ -29,6 +30,7 @@ _COLUMNS: Final = (
     "kind",
     "index",
     "slices",
+    "cut",
     "closed",
     "load",
     "host_load",
@@ -85,11 +87,11 @@ class RowLog:
 class Columns:
     """Free amounts, kinds of device and load of every node.
 
-    `free`, `kind`, `index`, `slices` and `closed` have a row for each node; their column 0 is the
-    host, the others its devices in order. `free` is packed, with its guards set. The other columns
-    have one value for each node: `load` of the devices and `host_load` in `POINTS`, `host_total`
-    the memory in MiB and the CPU in milli-cores of its host; a `welcoming` node keeps out no pod
-    that has no wishes of its own: present, ready, not cordoned, no taints.
+    `free`, `kind`, `index`, `slices`, `cut` and `closed` have a row for each node; their column 0
+    is the host, the others its devices in order. `free` is packed, with its guards set. The other
+    columns have one value for each node: `load` of the devices and `host_load` in `POINTS`,
+    `host_total` the memory in MiB and the CPU in milli-cores of its host; a `welcoming` node keeps
+    out no pod that has no wishes of its own: present, ready, not cordoned, no taints.
     """
 
     def __init__(self, state: State) -> None:
@@ -105,6 +107,7 @@ class Columns:
         self.changed = RowLog()
         self.standing_changed = RowLog()
         self._touched: dict[str, NodeState] = dict(state.nodes)
+        self.geometries = state.configuration.nvidia.known_mig_geometries
         self._allocate(0, 1)
 
     def touch(self, node: NodeState) -> None:
@@ -132,6 +135,8 @@ class Columns:
         self.kind = np.full((rows, width), NO_KIND, np.intp)
         self.index = np.full((rows, width), -1, np.int16)
         self.slices = np.zeros((rows, width), np.uint8)
+        # How each card is cut: the occupied slices, and its group where cards may be cut in groups.
+        self.cut = self.slices if not self.geometries else np.zeros((rows, width), np.uint16)
         self.closed = np.zeros((rows, width), np.uint8)
         self.load = np.zeros(rows, np.int32)
         self.host_load = np.zeros(rows, np.int32)
@@ -182,6 +187,8 @@ class Columns:
         self.free[row, :count] = free
         if odd or row in self._odd:  # MIG instances or closed devices, now or before
             self.slices[row, 1:count] = [state.slices for state in node.devices]
+            if self.geometries:
+                self.cut[row, 1:count] = [self._cut(state) for state in node.devices]
             self.closed[row, 1:count] = [_shut(state) for state in node.devices]
             (self._odd.add if odd else self._odd.discard)(row)
         memory_total, cores_total = self._totals[row]
@@ -203,7 +210,7 @@ class Columns:
         self.free[row] = packed.GUARDS
         self.kind[row] = NO_KIND
         self.index[row] = -1
-        self.slices[row] = self.closed[row] = 0
+        self.slices[row] = self.cut[row] = self.closed[row] = 0
         self.kind[row, :count] = [HOST_KIND, *(self._kind(s.device) for s in node.devices)]
         self.index[row, 1:count] = [state.device.index for state in node.devices]
         self._totals[row] = (
@@ -213,6 +220,11 @@ class Columns:
         taints = node.observed.taints if node.observed else ()
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
         self.welcoming[row] = node.ready and not node.cordon and not kept_out
+
+    def _cut(self, state: DeviceState) -> int:
+        device = state.device
+        groups = groups_of(self.geometries, device.family, device.model)
+        return cut_state(state.slices, state.group, groups)
 
     def _kind(self, device: Device) -> int:
         """A number for devices that every ask would treat alike but for id and index."""

@@ -31,6 +31,7 @@ from apportion.core.placement.queue import (
 )
 from apportion.core.placement.refusals import explain
 from apportion_schemas import (
+    ConfigurationChanged,
     DeviceHealthChanged,
     DeviceUncordoned,
     GangShortage,
@@ -112,6 +113,10 @@ class Engine:
                 self._queue.wake_gang(again.submitted.group)  # it lacks one pod less
         elif isinstance(data, PodGroupObserved):
             self._queue.wake_gang(data.group)
+        elif isinstance(data, ConfigurationChanged):
+            self._columns, self._market = Columns(self._state), None  # cards may be cut otherwise
+            self._classes.clear()
+            self._reliefs += 1
         elif isinstance(data, PolicyChanged | PricesLearnt):
             self._classes.clear()
             self._reliefs += 1  # another order of devices may let containers in that collided
@@ -254,7 +259,9 @@ class Engine:
         found = self._classes.pop(pod.shape_key, None)
         market = self._market_now()
         if found is None or found.market is not market:
-            found = PlacementClass(pod.submitted.shape, self._state.policy, market)
+            found = PlacementClass(
+                pod.submitted.shape, self._state.policy, market, self._columns.geometries
+            )
             if len(self._classes) >= CLASSES_MAX:
                 del self._classes[next(iter(self._classes))]
         self._classes[pod.shape_key] = found

@@ -116,7 +116,7 @@ def _device_ranks(ask: AskColumns, columns: Columns) -> Ranks:
         (RefusalCode.MEMORY_INSUFFICIENT, 0, packed.MEMORY_BITS),
     ):
         _stop(ranks, _field(free, at, bits) < _field(need, at, bits), code)
-    no_place = ~ask.instance_fits[kind, columns.slices[:, 1:]]
+    no_place = ~ask.instance_fits[kind, columns.cut[:, 1:]]
     _stop(ranks, no_place, RefusalCode.MIG_SLICES_OCCUPIED)
     at, bits = packed.TEMPLATE_CPU_AT, packed.TEMPLATE_CPU_BITS
     too_few = _field(free, at, bits) < _field(need, at, bits)
@@ -170,7 +170,7 @@ def _verdict(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tupl
         for state in node.devices:
             if refused_kind(ask, class_.shape.devices, state.device) is not None:
                 continue
-            wanted = demand(ask, state.device)
+            wanted = demand(ask, state.device, class_.geometries)
             if class_.chain.idle_only and isinstance(wanted, Demand):
                 wanted = wanted._replace(alone=True)
             verdict = refused_amount(wanted, state) if isinstance(wanted, Demand) else None

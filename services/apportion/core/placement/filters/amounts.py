@@ -41,7 +41,7 @@ def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
     """Free places for an instance of the MIG profile."""
     if demand.profile is None:
         return 0, 0
-    return 1, sum(not mask & state.slices for _, mask in demand.places)
+    return 1, sum(1 for _ in demand.free_places(state.slices, state.group))
 
 
 def template_cpu(demand: Demand, state: DeviceState) -> tuple[int, int]:

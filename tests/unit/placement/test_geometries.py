@@ -1,0 +1,204 @@
+"""Cards that may only be cut into the groups of instances that a person allows (A8)."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.configuration import read_configuration
+from apportion.core.devices.geometries import generated, laid_out
+from apportion.core.manifests.annotations import annotations_for
+from apportion_schemas import ConfigurationChanged, RefusalCode, Share
+from tests.support.fleet import A100_40, A100_80, node, observed, rack
+from tests.support.fleet import gpu as card
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+SMALL, MIDDLE, LARGE = 4000, 8000, 18000
+MIXED = [("2g.10gb", 10240, 3), ("1g.5gb", 5120, 1)]
+HALVES = [("3g.20gb", 20480, 2)]
+
+
+def groups(*found: list[tuple[str, int, int]], model: str = "A100-SXM4-40GB") -> dict[str, Any]:
+    """A document that allows cards of the model to be cut into these groups: group1, group2, ..."""
+    allowed = [
+        {
+            "group": f"group{number}",
+            "geometries": [
+                {"name": name, "memory": memory, "count": count} for name, memory, count in group
+            ],
+        }
+        for number, group in enumerate(found, 1)
+    ]
+    known = [{"models": [model], "allowedGeometries": allowed}]
+    return {"nvidia": {"knownMigGeometries": known}}
+
+
+def configured(document: dict[str, Any]) -> ConfigurationChanged:
+    """The event of a document."""
+    return ConfigurationChanged(by="ada", configuration=read_configuration(document))
+
+
+def cluster(*found: list[tuple[str, int, int]], cards: int = 1) -> Ledger:
+    """A node of MIG cards that may be cut into these groups."""
+    return Ledger(configured(groups(*found)), rack("n1", cards, model=A100_40, mode="mig", slots=7))
+
+
+def placed(ledger: Ledger, uid: str, *memory_mib: int) -> str:
+    """Submit a pod that asks for so much in each container; where its first instance stands."""
+    asks = [ask(memory, container=f"c{i}") for i, memory in enumerate(memory_mib)]
+    ledger.submit(pod(uid, *asks)).settle()
+    return where(ledger.shares(uid)[0]) if ledger.where(uid) else ""
+
+
+def where(share: Share) -> str:
+    """As in `group1-3 1g.5gb@6`."""
+    cut = share.instance
+    assert cut is not None
+    return f"{cut.group}-{cut.position} {cut.profile}@{cut.start}"
+
+
+def test_A8_generated_defaults_are_those_of_the_device_plugin() -> None:
+    """As many of one profile as there is room for, and what fits beside them."""
+    made = [
+        [(entry.name, entry.count) for entry in group.geometries] for group in generated(A100_80)
+    ]
+    assert made == [
+        [("1g.10gb", 7)],
+        [("2g.20gb", 3), ("1g.10gb", 1)],
+        [("3g.40gb", 2)],
+        [("7g.80gb", 1)],
+    ]
+
+
+@pytest.mark.parametrize("model", [A100_40, A100_80, "NVIDIA A30", "NVIDIA H200", "NVIDIA B200"])
+def test_places_of_a_group_stand_beside_one_another(model: str) -> None:
+    """Each instance has slices of its own, at starts that its profile may have."""
+    for number, group in enumerate(generated(model), 1):
+        occupied = 0
+        for position, place in enumerate(laid_out(group, number, model)):
+            assert place.position == position
+            assert place.start in place.profile.starts
+            assert not place.mask & occupied
+            occupied |= place.mask
+
+
+def test_A8_a_card_follows_one_group_as_long_as_it_is_cut() -> None:
+    """The first instance chooses; another group is refused until the card is empty."""
+    ledger = cluster(MIXED, HALVES)
+    assert placed(ledger, "p1", SMALL) == "group1-3 1g.5gb@6"
+    assert placed(ledger, "p2", LARGE) == ""
+    assert ledger.reasons("p2") == {RefusalCode.MIG_SLICES_OCCUPIED: 1}
+    ledger.gone("p1").settle()
+    assert where(ledger.shares("p2")[0]) == "group2-0 3g.20gb@0"
+    assert placed(ledger, "p3", SMALL) == "group2-1 3g.20gb@4"
+
+
+def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None:
+    """Where the small one is taken a larger one of the group does; never one that is taken."""
+    ledger = cluster(MIXED)
+    found = [placed(ledger, f"p{i}", SMALL) for i in range(5)]
+    assert found == [
+        "group1-3 1g.5gb@6",
+        "group1-0 2g.10gb@0",
+        "group1-1 2g.10gb@2",
+        "group1-2 2g.10gb@4",
+        "",
+    ]
+    assert [ledger.shares(f"p{i}")[0].memory_mib for i in range(4)] == [5120, *[10240] * 3]
+
+
+def test_two_containers_get_two_instances() -> None:
+    """The second container of a pod sees how the first one cut the card."""
+    ledger = cluster(MIXED, HALVES)
+    placed(ledger, "p1", SMALL, MIDDLE)
+    assert [where(share) for share in ledger.shares("p1")] == [
+        "group1-3 1g.5gb@6",
+        "group1-0 2g.10gb@0",
+    ]
+    assert placed(ledger, "p2", LARGE, SMALL) == ""
+
+
+def test_a_profile_that_is_in_no_group_is_never_made() -> None:
+    """Nothing larger than the groups have, whatever the card could hold."""
+    ledger = cluster(MIXED)
+    assert placed(ledger, "p1", LARGE) == ""
+    assert ledger.reasons("p1") == {RefusalCode.MIG_NO_PROFILE: 1}
+
+
+def test_memory_is_what_the_person_wrote() -> None:
+    """A 2g of 9,000 MiB does not hold 9,500, though the model's own 2g would."""
+    ledger = cluster([("2g.10gb", 9000, 3)])
+    assert placed(ledger, "p1", 9500) == ""
+    assert placed(ledger, "p2", 9000) == "group1-0 2g.10gb@0"
+
+
+def test_other_models_are_cut_freely() -> None:
+    """A model without an entry, beside one that has one."""
+    ledger = cluster(MIXED)
+    other = card("x0", model=A100_80, mode="mig", slots=7)
+    ledger.report(node("n2", other))
+    assert placed(ledger, "p1", 30_000) == "-0 3g.40gb@4"
+
+
+def test_a_new_document_holds_at_once_and_for_what_is_cut_already_when_it_is_empty() -> None:
+    """A card that was cut freely takes nothing more until its last instance is gone."""
+    ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7))
+    assert placed(ledger, "p1", SMALL) == "-0 1g.5gb@6"
+    ledger.play(configured(groups(MIXED)))
+    assert placed(ledger, "p2", SMALL) == ""
+    ledger.gone("p1").settle()
+    assert where(ledger.shares("p2")[0]) == "group1-3 1g.5gb@6"
+    ledger.play(configured({}))
+    assert placed(ledger, "p3", LARGE) == ""
+    ledger.gone("p2").settle()
+    assert where(ledger.shares("p3")[0]) == "-0 3g.20gb@4"
+
+
+def test_a_document_may_help_a_pod_that_waits() -> None:
+    """Parked pods are asked again when cards may be cut otherwise."""
+    ledger = cluster(HALVES, cards=1)
+    placed(ledger, "p1", LARGE)
+    placed(ledger, "p2", LARGE)
+    assert placed(ledger, "p3", 30_000) == ""
+    ledger.gone("p1", "p2").play(configured(groups([("7g.40gb", 40960, 1)]))).settle()
+    assert where(ledger.shares("p3")[0]) == "group1-0 7g.40gb@0"
+
+
+def test_a_share_of_another_group_is_refused_by_every_fold() -> None:
+    """No writer can cut a card in two ways at once."""
+    ledger = cluster(MIXED, HALVES)
+    placed(ledger, "p1", SMALL)
+    foreign = cluster(MIXED, HALVES)
+    placed(foreign, "p2", LARGE)
+    ledger.submit(pod("p2", ask(LARGE)))
+    event = foreign.placement("p2")
+    assert "slices outside of its group needed 1, available 0" in ledger.contradict(event)
+
+
+def test_A2_volcano_s_plugin_finds_the_instance_that_was_chosen() -> None:
+    """From a decision to the annotation: the group and the position that its file has."""
+    ledger = cluster(MIXED)
+    ledger.play(observed("n1"))
+    ledger.submit(pod("p1", ask(SMALL, cap_memory=True), dialect="volcano-vgpu")).settle()
+    at = ledger.pod("p1")
+    notes = annotations_for(
+        at.submitted,
+        ledger.placement("p1"),
+        revision=at.placed_revision,
+        devices={state.device.id: state.device for state in ledger.node().devices},
+        now_ns=0,
+        configuration=ledger.state.configuration,
+    )
+    assert notes["volcano.sh/vgpu-ids-new"] == "n1-g0[group1-3],NVIDIA,4000,0:"
+
+
+def test_D4_instances_by_profile() -> None:
+    """Exactly that profile, several on one card, and never on a card that is not cut."""
+    ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7), rack("n2", 1, model=A100_40))
+    asks = [ask(profile="2g.10gb")] * 3
+    ledger.submit(pod("p1", *asks), pod("p2", ask(profile="1g.10gb"))).settle()
+    found = [share.instance for share in ledger.shares("p1")]
+    assert sorted((cut.profile, cut.start) for cut in found if cut) == [
+        ("2g.10gb", 0), ("2g.10gb", 2), ("2g.10gb", 4),
+    ]  # fmt: skip
+    assert ledger.reasons("p2") == {RefusalCode.MIG_NO_PROFILE: 1, RefusalCode.MODE_MISMATCH: 1}
