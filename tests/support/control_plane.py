@@ -213,7 +213,7 @@ class ControlPlane:
         assert ok is None or (done.returncode == 0) is ok, (
             f"kubectl {' '.join(arguments)}: {done.stderr}"
         )
-        return done.stdout if ok else done.stderr
+        return done.stderr if ok is False else done.stdout
 
     async def user(self, *arguments: str, stdin: str | None = None, ok: bool | None = True) -> str:
         """`kubectl` beside a running event loop."""

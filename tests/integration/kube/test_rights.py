@@ -34,7 +34,9 @@ FORBIDDEN = [
 def may(plane: ControlPlane, account: str, verb: str, resource: str) -> str:
     """What `kubectl auth can-i` answers for the account."""
     whom = f"--as=system:serviceaccount:apportion:{account}"
-    return plane.kubectl("auth", "can-i", verb, resource, "-A", whom, ok=None).strip()
+    kind, _, part = resource.partition("/")
+    asked = ("auth", "can-i", verb, kind, f"--subresource={part}", "-A", whom)
+    return plane.kubectl(*asked, ok=None).strip()
 
 
 @pytest.mark.parametrize(("account", "verb", "resource"), ALLOWED)
