@@ -128,13 +128,20 @@ class Log:
         await until(there, f"{count} bindings", timeout_s=WAIT_S, interval_s=0.2)
 
 
+async def after(wait_s: float) -> None:
+    """The next arrival of a steady stream is due then."""
+    due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(max(wait_s, 0.0), due.set_result, None)
+    await due
+
+
 async def steady_p99_ms(log: Log, api: KubeApi, count: int, per_s: float) -> float:
     """From a pod's creation to PodBound, at a steady rate."""
     created_s: dict[str, float] = {}
     before = log.bound
     began_s = time.time()
     for number in range(count):
-        await asyncio.sleep(max(0.0, began_s + number / per_s - time.time()))
+        await after(began_s + number / per_s - time.time())
         name = f"steady-{number}"
         created_s[name] = time.time()
         await post(api, "/api/v1/namespaces/default/pods", kube_pod(name, share(1000, 2)))

@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -21,6 +20,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.support.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests" / "support" / "control_plane_build.sh"
@@ -111,12 +112,15 @@ class ControlPlane:
             "--service-cluster-ip-range=10.0.0.0/24",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
         )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._serves():
-            if self._server.poll() is not None or time.monotonic() > deadline:
-                log = (self._folder / "kube-apiserver.log").read_text()[-3000:]
-                raise AssertionError(f"kube-apiserver does not serve:\n{log}")
-            time.sleep(0.1)
+        server = self._server
+        wait_until(
+            lambda: self._serves() or server.poll() is not None,
+            "kube-apiserver to serve",
+            timeout_s=START_TIMEOUT_S,
+            interval_s=0.1,
+        )
+        log = (self._folder / "kube-apiserver.log").read_text()[-3000:]
+        assert server.poll() is None, f"kube-apiserver ended:\n{log}"
 
     def kill_server(self) -> None:
         """SIGKILL the API server."""
