@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from apportion.core.configuration import manifest_config
 from apportion.core.dialects import Container, ManifestError
 from apportion.core.dialects.container import Role
 from apportion.core.dialects.node_annotations import unhealthy_indexes
@@ -24,7 +25,7 @@ from apportion.core.manifests import ManifestConfig, PodDraft, read_document
 from apportion.core.manifests.placed import SHARES
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.runtime.kube_watch import number
-from apportion_schemas import PodGroupObserved, QueueObserved, Taint
+from apportion_schemas import Configuration, PodGroupObserved, QueueObserved, Taint
 from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
 MIB = 1 << 20
@@ -151,12 +152,16 @@ class ObjectReader:
     """Reads objects for one watcher: which schedulers' pods are ours, how manifests are read."""
 
     def __init__(self, schedulers: frozenset[str], config: ManifestConfig) -> None:
-        self._schedulers = schedulers
+        self._schedulers = self._told = schedulers
         self._config = config
 
-    def configure(self, config: ManifestConfig) -> None:
-        """Read manifests like this from now on; what was read before stands."""
-        self._config = config
+    def configure(self, configuration: Configuration) -> None:
+        """Read objects like this from now on; what was read before stands.
+
+        Scheduler names in the configuration take the place of those that this watcher was told.
+        """
+        self._config = manifest_config(configuration)
+        self._schedulers = frozenset(configuration.scheduler_names) or self._told
 
     def identity(self, raw: bytes) -> tuple[str, str]:
         """Uid and name of any object."""

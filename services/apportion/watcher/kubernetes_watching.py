@@ -15,7 +15,6 @@ from functools import partial
 
 import msgspec
 
-from apportion.core.configuration import manifest_config
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.manifests import ManifestConfig
@@ -94,7 +93,7 @@ class KubernetesWatching:
         elif isinstance(data, PodRejected) or _is_about_cluster(data):
             self._revisions.note(subject_of(data), self._state.revision)
         if isinstance(data, ConfigurationChanged):
-            self._reader.configure(manifest_config(self._state.configuration))
+            self._reader.configure(self._state.configuration)
         if isinstance(data, PodRejected):
             self._final.discard(data.uid)
 
@@ -247,6 +246,7 @@ def kubernetes_watching(
 ) -> KubernetesWatching:
     """A watcher of the pods of these schedulers."""
     reader = ObjectReader(schedulers, ManifestConfig())
+    reader.configure(state.configuration)
     view = ClusterView(reader, state)
     return KubernetesWatching(api, view, state, publisher, append, reader=reader, clock=clock)
 

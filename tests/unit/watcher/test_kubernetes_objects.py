@@ -4,7 +4,10 @@ import json
 
 from apportion.core.manifests import ManifestConfig
 from apportion.watcher.kubernetes_objects import ObjectReader
-from tests.support.kube_objects import kube_node
+from apportion_schemas import Configuration
+from apportion_schemas.configuration import NvidiaConfiguration
+from tests.support.kube_objects import kube_node, kube_pod
+from tests.support.pods import ask
 
 
 def test_unhealthy_devices_are_read_from_the_annotation() -> None:
@@ -13,3 +16,18 @@ def test_unhealthy_devices_are_read_from_the_annotation() -> None:
     document["metadata"]["annotations"] = {"volcano.sh/gpu-unhealthy-ids": "1,3"}
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     assert reader.node(json.dumps(document).encode()).unhealthy_indexes == (1, 3)
+
+
+def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> None:
+    """Resource names, defaults and whose pods are taken; without any, what the watcher was told."""
+    reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+    raw = json.dumps(kube_pod("p", {"a.b/gpu": "1"}, schedulerName="theirs")).encode()
+    assert reader.pod(raw, None) is None
+    nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu", default_memory=5000)
+    reader.configure(Configuration(nvidia=nvidia, scheduler_names=("theirs",)))
+    read = reader.pod(raw, None)
+    assert read is not None
+    assert read.draft is not None
+    assert read.draft.shape.asks == (ask(5000),)
+    reader.configure(Configuration())
+    assert reader.pod(raw, None) is None

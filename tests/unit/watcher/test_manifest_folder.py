@@ -10,6 +10,9 @@ import pytest
 from apportion.runtime.clock import SystemClock
 from apportion.watcher.manifest_folder import ManifestFolder
 from apportion.watcher.source import Observation
+from apportion_schemas import Configuration
+from apportion_schemas.configuration import NvidiaConfiguration
+from tests.support.pods import ask
 
 POD = """\
 apiVersion: v1
@@ -205,3 +208,15 @@ def test_uids_tell_name_and_incarnation_of_this_source_only(tmp_path: Path) -> N
         "",
     ):
         assert source.incarnation("default/a", stranger) == 0
+
+
+async def test_E8_manifests_mean_what_the_configuration_says(tmp_path: Path) -> None:
+    """Another configuration, and every file is read anew; the same one, and none is."""
+    source = source_of(tmp_path)
+    write(tmp_path, "a.yaml", pod("a"))
+    plain = await source.observe()
+    assert plain.pods["default/a"].shape.asks == (ask(cores=100),)
+    filled = Configuration(nvidia=NvidiaConfiguration(default_memory=5000))
+    seen = await source.observe(filled)
+    assert seen.pods["default/a"].shape.asks == (ask(5000),)
+    assert await source.observe(filled) is seen

@@ -7,8 +7,8 @@ from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.manifests import PodDraft
 from apportion.watcher.reconcile import CHANGED, REMOVED, SUPERSEDED, Fact, Known, next_facts
-from apportion.watcher.source import Observation
-from apportion_schemas import Event, PodGone, PodGroupObserved, PodSubmitted, Shape
+from apportion.watcher.source import DEFAULT, Observation
+from apportion_schemas import Configuration, Event, PodGone, PodGroupObserved, PodSubmitted, Shape
 from apportion_schemas.quantities import Payload
 
 TIME = "2026-01-01T00:00:00.000000Z"
@@ -27,9 +27,9 @@ class Named:
         mine, _, rest = uid.partition(":")
         return int(rest.rpartition(":")[2]) if mine == "mine" and key in rest else 0
 
-    async def observe(self) -> Observation:
+    async def observe(self, configuration: Configuration = DEFAULT) -> Observation:
         """Not asked here."""
-        raise AssertionError
+        raise AssertionError(configuration)
 
     async def changed(self) -> None:
         """Not asked here."""

@@ -1,0 +1,46 @@
+"""What the device plugins read from a pod's annotations, written from their encodings.
+
+Independent of what renders: these know the text and nothing of placements.
+"""
+
+from typing import NamedTuple
+
+
+class Record(NamedTuple):
+    """One device of a container as HAMi and Volcano write it."""
+
+    device: str
+    kind: str
+    memory: int
+    cores: int
+
+
+def records(segment: str) -> list[Record]:
+    """`UUID,Type,memory,cores:` repeated; every record ends with a colon."""
+    parts = segment.split(":")
+    assert parts.pop() == ""
+    found = []
+    for part in parts:
+        device, kind, memory, cores = part.split(",")
+        found.append(Record(device, kind, int(memory), int(cores)))
+    return found
+
+
+def hami_containers(text: str) -> list[list[Record]]:
+    """One entry per container, empty ones kept; every container ends with a semicolon."""
+    segments = text.split(";")
+    assert segments.pop() == ""
+    return [records(segment) if segment else [] for segment in segments]
+
+
+def volcano_containers(text: str) -> list[list[Record]]:
+    """One entry per container that has a device, joined by semicolons."""
+    return [records(segment) for segment in text.split(";")]
+
+
+def mig_position(device: str) -> tuple[str, str, int]:
+    """`GPU-…[group-position]`: exactly one hyphen between the brackets."""
+    uuid, _, rest = device.partition("[")
+    assert rest.endswith("]")
+    group, position = rest[:-1].split("-")
+    return uuid, group, int(position)
