@@ -1,0 +1,138 @@
+"""Everything is killed, at any moment, under load; then cluster and ledger say the same.
+
+One round by default; `APPORTION_KILL_ROUNDS=20` makes it twenty. A failure names its seed, and
+`APPORTION_KILL_SEED` plays the same again.
+"""
+
+import asyncio
+import json
+import os
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from apportion.core.manifests.placed import SHARES, shares_text
+from apportion_schemas import BindFailed, PodBound, PodGone, PodPlaced, PodSubmitted
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+ROUNDS = int(os.environ.get("APPORTION_KILL_ROUNDS", "1"))
+SEED = int(os.environ.get("APPORTION_KILL_SEED", "0"))
+SEEDS = [SEED] if SEED else range(1, ROUNDS + 1)
+PODS = 40
+KILLS = 5
+SETTLE_S = 90.0
+
+
+class Round:
+    """One round: its chance, its services, and what it has done."""
+
+    def __init__(self, world: KubeWorld, seed: int) -> None:
+        self.world = world
+        self.chance = random.Random(seed)
+        self.services: dict[str, ServiceProcess] = {}
+        self.killed: list[str] = []
+
+    async def start(self) -> None:
+        """Two nodes with room for every pod, and one of each service."""
+        await self.world.plane.apply(kube_node("n1"), kube_node("n2"))
+        await self.world.agents(("n1", "8xA100-80GB"), ("n2", "8xA100-80GB"))
+        for verb, *options in (("watcher", "--compare-every", "5"), ("scheduler",), ("binder",)):
+            self.services[verb] = await self.world.start(verb, *options)
+
+    async def load(self) -> None:
+        """Pods that come in bunches; some leave again."""
+        for first in range(0, PODS, 8):
+            names = [f"p{number}" for number in range(first, min(first + 8, PODS))]
+            await self._insist(self.world.plane.apply, *(kube_pod(n, share(2000)) for n in names))
+            if self.chance.random() < 0.5:
+                name = self.chance.choice(names)
+                gone = ("delete", "pod", name, "--grace-period=0", "--force", "--ignore-not-found")
+                await self._insist(self.world.plane.user, *gone)
+
+    async def kill(self) -> None:
+        """One after the other, each started again after a while."""
+        for _ in range(KILLS):
+            await self._moment()
+            victim = self.chance.choice(["watcher", "scheduler", "binder", "api", "nats"])
+            self.killed.append(victim)
+            if victim == "api":
+                self.world.plane.kill_server()
+                await self._moment()
+                await asyncio.to_thread(self.world.plane.start_server)
+            elif victim == "nats":
+                await self.world.bus.crash()
+                await self._moment()
+                await self.world.bus.restart()
+            else:
+                await self.services[victim].kill()
+                await self._moment()
+                await self.services[victim].start()
+
+    async def _moment(self) -> None:
+        """A random while, in which load goes on: the one duration that is the point of the test."""
+        due = asyncio.get_running_loop().create_future()
+        due.get_loop().call_later(self.chance.uniform(0.1, 1.5), due.set_result, None)
+        await due
+
+    async def _insist(self, act: Any, *arguments: Any) -> None:
+        """A person whose API server is away tries again."""
+
+        async def done() -> bool:
+            try:
+                await act(*arguments)
+            except AssertionError:
+                return False
+            return True
+
+        await until(done, f"kubectl {arguments[0]}", timeout_s=60, interval_s=0.5)
+
+    async def settled(self) -> list[Any]:
+        """Wait until every pod of the cluster is bound and the ledger has just these."""
+
+        async def there() -> list[Any]:
+            text = await self.world.plane.user("get", "pods", "-o", "json")
+            pods = list(json.loads(text)["items"])
+            bound = all(pod["spec"].get("nodeName") for pod in pods)
+            known = {event.uid for event in self.world.facts.of(PodSubmitted)}
+            known -= {event.uid for event in self.world.facts.of(PodGone)}
+            told = {event.pod for event in self.world.facts.of(PodBound)}
+            uids = {pod["metadata"]["uid"] for pod in pods}
+            return pods if bound and known == uids and uids <= told else []
+
+        what = f"all pods to be bound after {self.killed}"
+        return await until(there, what, timeout_s=SETTLE_S, interval_s=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_cluster_and_ledger_agree_after_every_death(world: KubeWorld, seed: int) -> None:
+    """Every pod is bound once, where the ledger says, with the shares that the ledger says."""
+    going = Round(world, seed)
+    await going.start()
+    await asyncio.gather(going.load(), going.kill())
+    pods = await going.settled()
+    facts = world.facts
+    last = {event.pod: event for event in facts.of(PodPlaced)}
+    for pod in pods:
+        uid = pod["metadata"]["uid"]
+        assert pod["spec"]["nodeName"] == last[uid].node
+        assert pod["metadata"]["annotations"][SHARES] == shares_text(last[uid])
+    attempts = Counter((event.pod, event.attempt) for event in facts.of(PodBound))
+    assert max(attempts.values()) == 1
+    assert not [event for event in facts.of(BindFailed) if event.final]
+    submitted = Counter(event.uid for event in facts.of(PodSubmitted))
+    gone = Counter(event.uid for event in facts.of(PodGone))
+    assert max(submitted.values()) == 1
+    assert max(gone.values(), default=1) == 1
+    for service in going.services.values():
+        await service.ready()
+        assert 'events_folded_total{type="refused"} 0.0' in (await service.get("/metrics"))[1]
+    _, measures = await going.services["watcher"].get("/metrics")
+    repairs = [line for line in measures.splitlines() if line.startswith("apportion_watcher_rep")]
+    print(f"seed {seed}: killed {going.killed}; {repairs}")  # noqa: T201 - what a round did
