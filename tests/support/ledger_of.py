@@ -67,13 +67,13 @@ class Ledger:
 
         A placement that is refused uses up its attempt, which is checked where it matters.
         """
-        before = _facts(self.state)
+        before = facts(self.state)
         refused = self.take(data).refused
         assert refused, f"{data} was taken"
         assert self.state.refused_events[-1].reason == refused
         assert self.state.refused_events[-1].revision == self.state.revision
         if not isinstance(data, PodPlaced):
-            assert _facts(self.state) == before
+            assert facts(self.state) == before
         return refused
 
     def gone(self, *uids: str) -> Self:
@@ -167,7 +167,7 @@ def replayed(*payloads: Payload) -> State:
     return state
 
 
-def _facts(state: State) -> str:
+def facts(state: State) -> str:
     """The digest of the state without the record of what was refused and at which revision."""
     kept = (state.revision, state.refused_count, state.refused_events)
     state.revision, state.refused_count, state.refused_events = 0, 0, []

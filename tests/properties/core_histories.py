@@ -1,0 +1,424 @@
+"""Histories of a small, crowded cluster: events that hold, events that contradict, and decisions.
+
+Names are few and amounts small, so that pods collide, nodes take one another's devices and most of
+what a rogue writes is refused. An `Effect` is written when it is played, about whatever pod is in
+the phase that it needs, so that lives of pods go on to their end.
+"""
+
+import os
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as Stage
+from hypothesis import strategies as st
+from msgspec import structs
+
+from apportion.core.ledger.state import Phase, State
+from apportion_schemas import (
+    AllocationFailed,
+    Ask,
+    BindFailed,
+    Device,
+    DeviceConstraints,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    Host,
+    MigInstance,
+    NodeConstraints,
+    NodeCordoned,
+    NodeExpression,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    NodeUncordoned,
+    PlacementVoided,
+    PodBound,
+    PodGone,
+    PodGroupObserved,
+    PodPlaced,
+    PodSubmitted,
+    PolicyChanged,
+    PreferredTerm,
+    PricedShape,
+    PricesLearnt,
+    Score,
+    Shape,
+    Share,
+    SharesAllocated,
+    Taint,
+    Toleration,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import A30, A100_40, A100_80, T4
+
+EFFORT = int(os.environ.get("PROPERTIES_EFFORT", "1"))
+"""How many times as many histories as usual are tried, for a long look."""
+NODES = ("a", "b", "c", "d")
+PODS = tuple(f"p{number}" for number in range(12))
+GANGS = ("", "", "", "team/x", "team/y")
+FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p")
+KINDS: tuple[dict[str, Any], ...] = (
+    {"model": A100_80, "memory_mib": 4000},
+    {"model": A100_80, "memory_mib": 4000, "slots": 1},
+    {"model": T4, "memory_mib": 1000, "cores": 50, "slots": 2},
+    {"model": A30, "memory_mib": 24576, "mode": "mps"},
+    {"model": A100_40, "memory_mib": 40960, "mode": "mig", "slots": 7},
+    {"model": T4, "memory_mib": 1000, "mode": "exclusive"},
+    {"model": "Ascend310P3", "memory_mib": 21527, "cores": 8, "mode": "vnpu", "slots": 7},
+)
+EFFECTS: tuple[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], ...] = (
+    "NoSchedule",
+    "PreferNoSchedule",
+    "NoExecute",
+)
+picks = st.integers(0, 7)
+names = st.sampled_from(NODES)
+pods = st.sampled_from(PODS)
+
+
+T = TypeVar("T")
+
+
+def trying(examples: int) -> settings:
+    """So many examples; a crowded history is long, and a busy machine slow."""
+    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    phases = [stage for stage in Stage if stage is not Stage.shrink or EFFORT == 1]
+    return settings(
+        max_examples=examples * EFFORT, deadline=None, suppress_health_check=quiet, phases=phases
+    )
+
+
+def weighed(*parts: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
+    """One of these, each as often as its weight says."""
+    return st.sampled_from([part for weight, part in parts for _ in range(weight)]).flatmap(
+        lambda part: part
+    )
+
+
+class Effect(NamedTuple):
+    """Something that happens to the `pick`-th pod or device of those that it can happen to."""
+
+    kind: type[Payload]
+    pick: int
+    final: bool = False
+
+    def about(self, state: State) -> Payload | None:
+        """The event, or None while there is nothing that it could happen to."""
+        if self.kind is DeviceHealthChanged:
+            return self._about_device(state)
+        phases = _PHASES[self.kind]
+        found = [pod for pod in state.pods.values() if pod.phase in phases]
+        if not found:
+            return None
+        pod = found[self.pick % len(found)]
+        if self.kind is PodGone:
+            return PodGone(uid=pod.uid)
+        placed = pod.placement
+        assert placed is not None
+        fields: dict[str, Any] = {"pod": placed.pod, "node": placed.node, "attempt": placed.attempt}
+        if self.kind is SharesAllocated:
+            fields["devices"] = tuple(share.device for share in placed.shares)
+        if self.kind is PlacementVoided:
+            fields["reason"] = "drawn"
+        if self.kind in (BindFailed, AllocationFailed):
+            fields["message"] = "drawn"
+        if self.kind is BindFailed:
+            fields["final"] = self.final
+        return self.kind(**fields)
+
+    def _about_device(self, state: State) -> Payload | None:
+        found = [(node.name, each) for node in state.nodes.values() for each in node.devices]
+        if not found:
+            return None
+        node, device = found[self.pick % len(found)]
+        return DeviceHealthChanged(
+            node=node, device=device.device.id, healthy=not device.healthy or self.final
+        )
+
+
+_PHASES: dict[type[Payload], set[Phase]] = {
+    DeviceHealthChanged: set(),
+    PodGone: set(Phase),
+    PodBound: {Phase.PLACED},
+    BindFailed: {Phase.PLACED},
+    SharesAllocated: {Phase.PLACED, Phase.BOUND},
+    AllocationFailed: {Phase.PLACED, Phase.BOUND},
+    PlacementVoided: {Phase.PLACED, Phase.BOUND},
+}
+
+
+class Decide(NamedTuple):
+    """A decision: folded, or lost on its way and retried; a rival's is one of another scheduler."""
+
+    lost: bool = False
+    rival: bool = False
+    events_max: int = 256
+
+
+Step = Payload | Effect | Decide
+
+
+@st.composite
+def devices(draw: st.DrawFn, node: str, index: int) -> Device:
+    """A device of the node, and now and then one that another node has as well."""
+    home = draw(st.sampled_from((node,) * 19 + NODES))
+    kind = draw(st.sampled_from(KINDS))
+    numa, healthy = draw(st.sampled_from(((None, True), (0, True), (1, True), (1, False))))
+    family = "ascend310p" if kind.get("mode") == "vnpu" else "nvidia"
+    return Device(
+        id=f"{home}{index}",
+        index=index,
+        family=family,
+        physical_memory_mib=kind["memory_mib"],
+        healthy=healthy,
+        numa=numa,
+        **kind,
+    )
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> NodeReported:
+    """The inventory of a node of up to four devices."""
+    node, count = draw(names), draw(st.sampled_from((4, 3, 2, 1, 0)))
+    host = Host(
+        cpu_milli=draw(st.sampled_from((1000, 500))),
+        memory_mib=1000,
+        pods=draw(st.sampled_from((10, 2))),
+        labels=draw(labels),
+    )
+    found = tuple(draw(devices(node, index)) for index in range(count))
+    return NodeReported(node=node, devices=found, host=host)
+
+
+labels = st.fixed_dictionaries({}, optional={"zone": st.sampled_from("12"), "rank": st.just("7")})
+observations = st.builds(
+    NodeObserved,
+    node=names,
+    ready=st.sampled_from((True,) * 7 + (False,)),
+    cpu_milli=st.sampled_from((500, 1000)),
+    memory_mib=st.just(1000),
+    pods=st.sampled_from((1, 10)),
+    extended=st.sampled_from(({}, {"nic": 1}, {"nic": 3})),
+    labels=labels,
+    taints=st.sampled_from(((),) * 5 + tuple((Taint(key="t", effect=e),) for e in EFFECTS)),
+    unschedulable=st.sampled_from((False,) * 7 + (True,)),
+)
+
+
+def _asks(container: str) -> st.SearchStrategy[Ask]:
+    return st.builds(
+        Ask,
+        container=st.just(container),
+        family=st.sampled_from(FAMILIES),
+        count=st.sampled_from((1, 1, 1, 2, 3)),
+        memory_mib=st.sampled_from((None, None, 0, 300, 500, 1000, 3000, 5000, 20000)),
+        memory_percent=st.sampled_from((None, None, None, 1, 50, 100)),
+        cores=st.sampled_from((0, 0, 1, 10, 50, 100)),
+        cap_memory=st.booleans(),
+    )
+
+
+terms = st.lists(
+    st.builds(
+        NodeExpression,
+        key=st.sampled_from(("zone", "rank")),
+        operator=st.sampled_from(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")),
+        values=st.sampled_from((("1",), ("7",), ("6", "2"))),
+    ),
+    max_size=2,
+).map(tuple)
+constraints = st.just(DeviceConstraints()) | st.builds(
+    DeviceConstraints,
+    modes=st.sampled_from(((), ("mig",), ("hami-core", "mps"))),
+    use_types=st.sampled_from(((), ("A100",), ("t4", "A30"))),
+    nouse_types=st.sampled_from(((), (), ("T4",))),
+    use_ids=st.sampled_from(((), (), ("a0", "b1"))),
+    nouse_ids=st.sampled_from(((), (), ("a0",))),
+    indexes=st.sampled_from(((), (), (0, 2))),
+    numa_bind=st.sampled_from((False, False, True)),
+)
+node_constraints = st.just(NodeConstraints()) | st.builds(
+    NodeConstraints,
+    cpu_milli=st.sampled_from((0, 300, 600)),
+    memory_mib=st.sampled_from((0, 400)),
+    extended=st.sampled_from(({}, {}, {"nic": 1})),
+    selector=st.sampled_from(({}, {}, {"zone": "1"})),
+    required=st.lists(terms, max_size=2).map(tuple),
+    preferred=st.lists(
+        st.builds(PreferredTerm, weight=st.integers(1, 100), term=terms), max_size=2
+    ).map(tuple),
+    tolerations=st.sampled_from(((), (Toleration(key="t", operator="Exists"),))),
+)
+policies = st.sampled_from(("price", "fgd", "binpack", "spread"))
+own_policies = st.sampled_from(("", "", "", "binpack", "spread", "fgd", "price"))
+
+
+@st.composite
+def odd_shapes(draw: st.DrawFn) -> Shape:
+    """What a pod may want: nothing, one share, or several containers with all sorts of wishes."""
+    count = draw(st.sampled_from((1, 0, 2, 3)))
+    return Shape(
+        asks=tuple(draw(_asks(f"c{number}")) for number in range(count)),
+        devices=draw(constraints),
+        node=draw(node_constraints),
+        node_policy=draw(own_policies),
+        device_policy=draw(own_policies),
+    )
+
+
+def _usual_shapes() -> list[Shape]:
+    """Shapes that fit somewhere as a rule."""
+    usual = [
+        (300, None, 0, 1), (500, None, 10, 1), (1000, None, 50, 1), (None, 50, 10, 1),
+        (None, None, 100, 1), (None, None, 100, 2), (300, None, 50, 2), (300, None, 100, 1),
+        (None, None, 0, 1), (20_000, None, 0, 1),
+    ]  # fmt: skip
+    asks = [
+        Ask(
+            container="c0",
+            family="nvidia",
+            memory_mib=memory_mib,
+            memory_percent=percent,
+            cores=cores,
+            count=count,
+        )
+        for memory_mib, percent, cores, count in usual
+    ]
+    asks += [
+        Ask(container="c0", family="ascend310p", memory_mib=memory_mib)
+        for memory_mib in (3000, 6000, 12_000, None)
+    ]
+    needs = (NodeConstraints(), NodeConstraints(cpu_milli=300), NodeConstraints(memory_mib=400))
+    found = [Shape(asks=(ask,), node=needs[at % 3]) for at, ask in enumerate(asks)]
+    found += [Shape(asks=(ask,), devices=DeviceConstraints(modes=("mig",))) for ask in asks[:3]]
+    found += [
+        Shape(asks=(one, structs.replace(two, container="c1"))) for one, two in pairwise(asks)
+    ]
+    return [*found, Shape(), Shape(node=needs[1])]
+
+
+usual_shapes = st.sampled_from(_usual_shapes())
+shapes = usual_shapes | usual_shapes | odd_shapes()
+
+
+@st.composite
+def submissions(draw: st.DrawFn) -> PodSubmitted:
+    """A pod, perhaps of a gang."""
+    uid = draw(pods)
+    return PodSubmitted(
+        uid=uid,
+        namespace="default",
+        name=uid,
+        dialect="hami",
+        shape=draw(shapes),
+        priority=draw(st.sampled_from((0, 0, 5))),
+        group=draw(st.sampled_from(GANGS)),
+        task=draw(st.sampled_from(("", "t"))),
+    )
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> PodPlaced:
+    """A placement by somebody who has not looked: most of these are refused."""
+    node = draw(names)
+    shares = st.builds(
+        Share,
+        container=st.just("c0"),
+        device=st.sampled_from([f"{node}{index}" for index in range(4)]),
+        memory_mib=st.sampled_from((0, 100, 1000, 50_000)),
+        cores=st.sampled_from((0, 1, 8, 60)),
+        instance=st.none()
+        | st.builds(
+            MigInstance,
+            profile=st.just("drawn"),
+            start=st.integers(0, 31),
+            size=st.sampled_from((1, 4, 32)),
+        ),
+        template=st.sampled_from((None, "vir01", "unknown")),
+    )
+    uid = draw(pods)
+    return PodPlaced(
+        pod=uid,
+        namespace="default",
+        name=uid,
+        attempt=draw(st.sampled_from((1, 1, 1, 2))),
+        node=node,
+        shares=tuple(draw(st.lists(shares, max_size=2))),
+        score=Score(node=node, total=1.0),
+        previous=draw(st.sampled_from(("",) * 9 + ("forged",))),
+    )
+
+
+prices = st.lists(
+    st.builds(
+        PricedShape,
+        ask=st.none() | _asks("any"),
+        cpu_milli=st.sampled_from((0, 100)),
+        memory_mib=st.just(10),
+        pods=st.integers(1, 9),
+        size=st.integers(0, 3_000_000),
+        value=st.integers(0, 2_000_000),
+    ),
+    max_size=3,
+).map(lambda priced: PricesLearnt(pods=9, shapes=tuple(priced)))
+effects = st.builds(
+    Effect, kind=st.sampled_from(sorted(_PHASES, key=repr)), pick=picks, final=st.booleans()
+)
+devices_named = st.builds("{}{}".format, names, st.integers(0, 3))
+by: dict[str, Any] = {"by": st.just("x"), "reason": st.just("x")}
+operations: st.SearchStrategy[Payload] = weighed(
+    (2, st.builds(DeviceCordoned, device=devices_named, **by)),
+    (2, st.builds(DeviceUncordoned, device=devices_named, **by)),
+    (1, st.builds(NodeCordoned, node=names, **by)),
+    (3, st.builds(NodeUncordoned, node=names, **by)),
+    (1, st.builds(DeviceHealthChanged, node=names, device=devices_named, healthy=st.booleans())),
+    (2, st.builds(PolicyChanged, node_policy=policies, device_policy=policies, **by)),
+    (1, st.builds(NodeGone, node=names)),
+    (1, st.builds(PodGone, uid=pods)),
+    (
+        3,
+        st.builds(
+            PodGroupObserved,
+            group=st.sampled_from(GANGS[-2:]),
+            min_available=st.integers(0, 3),
+            min_tasks=st.sampled_from(({}, {}, {"t": 1})),
+        ),
+    ),
+)
+payloads: st.SearchStrategy[Payload] = weighed(
+    (6, submissions()),
+    (3, reports()),
+    (3, operations),
+    (2, observations),
+    (2, claims()),
+    (1, prices),
+)
+decisions = st.builds(
+    Decide,
+    lost=st.sampled_from((False, False, False, True)),
+    rival=st.sampled_from((False, False, False, True)),
+    events_max=st.sampled_from((256, 256, 3, 1)),
+)
+gang_steps = st.builds(
+    PodGroupObserved, group=st.sampled_from(GANGS[-2:]), min_available=st.integers(1, 3)
+)
+
+
+def exactly(steps: st.SearchStrategy[T], longest: int) -> st.SearchStrategy[list[T]]:
+    """Lists of any length alike, where Hypothesis would rather have short ones."""
+    return st.integers(0, longest).flatmap(
+        lambda length: st.lists(steps, min_size=length, max_size=length)
+    )
+
+
+def histories(*, longest: int = 40) -> st.SearchStrategy[list[Step]]:
+    """Steps after a first look at some nodes, gangs and pods."""
+    start = st.tuples(
+        st.lists(reports(), min_size=2, max_size=4),
+        st.lists(gang_steps, max_size=2),
+        st.lists(submissions(), min_size=3, max_size=6),
+    ).map(lambda parts: [step for part in parts for step in part])
+    steps: st.SearchStrategy[Step] = weighed((4, payloads), (2, effects), (3, decisions))
+    return st.builds(lambda begun, on: [*begun, *on], start, exactly(steps, longest))

@@ -1,0 +1,202 @@
+"""The same choice as the engine's, made the plain way: every filter on every node, one by one.
+
+Written from what the filters, scores and orders are documented to be, with no index, no columns and
+no packed amounts. It serves pods that want `binpack` or `spread` for nodes and for devices.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from apportion.core.devices.demand import Demand, demand
+from apportion.core.devices.shares import occupy
+from apportion.core.ledger.state import DeviceState, NodeState, State
+from apportion.core.placement.columns import POINTS
+from apportion.core.placement.filters import (
+    FITS,
+    ORDER,
+    RANK,
+    refused_amount,
+    refused_kind,
+    refused_node,
+)
+from apportion.core.placement.filters.nodes import matches
+from apportion_schemas import Ask, MigInstance, RefusalCode, Shape, Share
+
+WHAT_IT_IS = (
+    RefusalCode.NO_SUCH_DEVICE,
+    RefusalCode.MODE_MISMATCH,
+    RefusalCode.TYPE_MISMATCH,
+)
+
+
+class Choice(NamedTuple):
+    """Where the pod goes (nowhere: an empty name), why not elsewhere, and how many nodes fitted."""
+
+    node: str
+    shares: tuple[Share, ...]
+    points: int
+    refused: dict[RefusalCode, int]
+    fitting: int
+
+
+def choose(state: State, shape: Shape) -> Choice:
+    """The best node and the shares there; of equal nodes the first by name."""
+    refused: Counter[RefusalCode] = Counter()
+    best: tuple[int, str, tuple[Share, ...]] | None = None
+    fitting = 0
+    for name, node in sorted(state.nodes.items()):
+        code = refusal(shape, node)
+        if code is not None:
+            refused[code] += 1
+            continue
+        fitting += 1
+        shares = assigned(shape, node)
+        if shares is None:
+            numa = shape.devices.numa_bind
+            refused[RefusalCode.NUMA_MISMATCH if numa else RefusalCode.CONTAINERS_COLLIDE] += 1
+            continue
+        points = score(shape, node)
+        if best is None or points > best[0]:
+            best = (points, name, shares)
+    if best is None:
+        return Choice("", (), 0, dict(refused), fitting)
+    return Choice(best[1], best[2], best[0], dict(refused), fitting)
+
+
+def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
+    """Why the node does not fit, not counting containers that want the same device."""
+    verdict = refused_node(shape, node)
+    if verdict is not None:
+        return verdict.code
+    for ask in shape.asks:
+        ranks = sorted((reached(shape, ask, device) for device in node.devices), reverse=True)
+        last = ranks[ask.count - 1] if ask.count <= len(ranks) else 0
+        if last < FITS:
+            nothing = RANK[RefusalCode.NO_SUCH_DEVICE]
+            some = any(rank > nothing for rank in ranks)
+            if last <= nothing:
+                return RefusalCode.DEVICES_TOO_FEW if some else RefusalCode.NO_SUCH_DEVICE
+            return ORDER[last]
+    return None
+
+
+def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
+    """The rank of the first filter that the device fails, or `FITS`.
+
+    What a device is comes first, then which one it is, then what the ask comes to there.
+    """
+    wanted = demand(ask, state.device)
+    failed = [refused_kind(ask, shape.devices, state.device)]
+    if failed[0] in WHAT_IT_IS:
+        return RANK[failed[0]]
+    if isinstance(wanted, RefusalCode):
+        failed.append(wanted)
+    else:
+        verdict = refused_amount(wanted, state)
+        failed.append(verdict.code if verdict else None)
+    return min((RANK[code] for code in failed if code is not None), default=FITS)
+
+
+def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
+    """The shares of the pod on the node, in the order of its asks."""
+    for group in _groups(shape, node):
+        copies = [replace(state) for state in group]
+        shares: dict[int, list[Share]] = {}
+        for at in sorted(range(len(shape.asks)), key=lambda at: _ease(shape.asks[at], node, at)):
+            found = _taken(shape, shape.asks[at], copies)
+            if found is None:
+                break
+            shares[at] = found
+        else:
+            return tuple(share for at in sorted(shares) for share in shares[at])
+    return None
+
+
+def score(shape: Shape, node: NodeState) -> int:
+    """The node's points: how full it is, or how empty, and half of that for its affinity."""
+    if shape.asks:
+        pairs = [
+            [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],
+            [(d.device.cores, d.cores_free) for d in node.devices],
+        ]
+    else:
+        host = node.host
+        pairs = [
+            [(host.memory_mib, host.memory_mib - node.memory_used_mib)],
+            [(host.cpu_milli, host.cpu_milli - node.cpu_used_milli)],
+        ]
+    points = _load([(sum(t for t, _ in pair), sum(f for _, f in pair)) for pair in pairs])
+    if shape.node_policy == "spread":
+        points = POINTS - points
+    terms = shape.node.preferred
+    if terms:
+        gained = sum(term.weight for term in terms if matches(term.term, node))
+        points = (points + gained * POINTS // sum(term.weight for term in terms)) // 2
+    return points
+
+
+def _load(pairs: list[tuple[int, int]]) -> int:
+    """The mean used part of amounts given as total and free; 0 where one is not there at all."""
+    if any(total == 0 for total, _ in pairs):
+        return 0
+    used = [(total - free) * POINTS // total for total, free in pairs]
+    return min(max(sum(used) // len(used), 0), POINTS)
+
+
+def _groups(shape: Shape, node: NodeState) -> Iterator[list[DeviceState]]:
+    if not shape.devices.numa_bind:
+        yield node.devices
+        return
+    known = {state.device.numa for state in node.devices} - {None}
+    for numa in sorted(number for number in known if number is not None):
+        yield [state for state in node.devices if state.device.numa == numa]
+
+
+def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
+    """Least for the ask that is met first: alone, then the most memory, then the most devices."""
+    wanted = [demand(ask, s.device) for s in node.devices if s.device.family == ask.family]
+    sizes = [found for found in wanted if isinstance(found, Demand)]
+    alone = any(found.alone for found in sizes)
+    return not alone, -max((found.memory_mib for found in sizes), default=0), -ask.count, at
+
+
+def _taken(shape: Shape, ask: Ask, devices: list[DeviceState]) -> list[Share] | None:
+    """The shares of one ask, charged to these copies."""
+    fitting = [state for state in devices if reached(shape, ask, state) == FITS]
+    if len(fitting) < ask.count:
+        return None
+    fitting.sort(key=lambda state: _before(shape, state))
+    shares = []
+    for state in fitting[: ask.count]:
+        wanted = demand(ask, state.device)
+        assert isinstance(wanted, Demand)
+        shares.append(_share(ask, wanted, state))
+        occupy(state, shares[-1])
+    return shares
+
+
+def _before(shape: Shape, state: DeviceState) -> tuple[int, ...]:
+    """`binpack`: the fullest; `spread`: the fewest holders, then the emptiest; then by index."""
+    device = state.device
+    load = _load([(device.memory_mib, state.memory_free_mib), (device.cores, state.cores_free)])
+    if shape.device_policy == "spread":
+        return device.slots - state.slots_free, load, device.index
+    return -load, device.index
+
+
+def _share(ask: Ask, wanted: Demand, state: DeviceState) -> Share:
+    instance = None
+    if wanted.profile is not None:
+        free = [start for start, mask in wanted.places if not mask & state.slices]
+        profile = wanted.profile
+        instance = MigInstance(profile=profile.name, start=free[0], size=profile.size)
+    return Share(
+        container=ask.container,
+        device=state.device.id,
+        memory_mib=wanted.memory_mib,
+        cores=wanted.cores,
+        instance=instance,
+        template=wanted.template,
+    )

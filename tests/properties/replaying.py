@@ -1,0 +1,68 @@
+"""A process that folds and decides what it is handed, and prints what it came to.
+
+    python -m tests.properties.replaying < histories
+
+Standard input has one history per line: a JSON list of `[subject, event]`, where null means that
+the engine decides. For each history one line is printed: the digest of the state, and the SHA-256
+of everything that was decided. Run it under several hash seeds.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+
+import msgspec
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.state import State
+from apportion.core.placement.engine import Engine
+from apportion_schemas import Event, decode, encode, subject_of
+from apportion_schemas.quantities import Payload
+from tests.properties.core_histories import Decide, Effect, Step
+from tests.support.ledger_of import event_of
+
+
+def written(steps: Iterable[Step], state: State) -> str:
+    """The history as a line; effects are written as the events that they come to on the state."""
+    line: list[list[str] | None] = []
+
+    def take(data: Payload) -> None:
+        event = event_of(data)
+        fold.apply(state, state.revision + 1, event)
+        line.append([subject_of(data), encode(event).decode()])
+
+    for step in steps:
+        if isinstance(step, Decide):
+            line.append(None)
+            for event in Engine(state).decide().events:
+                fold.apply(state, state.revision + 1, event_of(event))
+            continue
+        data = step.about(state) if isinstance(step, Effect) else step
+        if data is not None:
+            take(data)
+    return json.dumps(line)
+
+
+def played(line: str) -> str:
+    """What the state comes to, and what was decided on the way."""
+    state, decided = State(), hashlib.sha256()
+    engine = Engine(state)
+
+    def take(event: Event) -> None:
+        engine.observe(fold.apply(state, state.revision + 1, event))
+
+    for entry in json.loads(line):
+        if entry is not None:
+            take(decode(entry[1].encode(), subject=entry[0]))
+            continue
+        for data in engine.decide().events:
+            decided.update(msgspec.json.encode(data))
+            take(event_of(data))
+    return f"{digest(state)} {decided.hexdigest()}"
+
+
+if __name__ == "__main__":
+    for history in sys.stdin:
+        print(played(history))  # noqa: T201 - this is the result

@@ -1,0 +1,139 @@
+"""For every history: decisions hold, repeat, fall silent, and depend on nothing but the state."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.core.placement.engine import Decision, DecisionEvent, Engine
+from apportion_schemas import NodeReported, PodPlaced, PodRefused, PodSubmitted, PricesLearnt
+from apportion_schemas.quantities import Payload
+from tests.properties.core_histories import (
+    Decide,
+    Effect,
+    Step,
+    histories,
+    prices,
+    reports,
+    submissions,
+    trying,
+)
+from tests.support.ledger_of import Ledger
+
+SETTINGS = trying(60)
+ROUNDS_MAX = 60
+
+
+def certain(decision: Decision) -> list[DecisionEvent]:
+    """Placements and voids: a refusal may have been told before, by an engine that knew less."""
+    return [event for event in decision.events if not isinstance(event, PodRefused)]
+
+
+def unheard(decision: Decision, ledger: Ledger) -> set[str]:
+    """Pods that are told for the first time why they have no place."""
+    refused = {event.pod for event in decision.events if isinstance(event, PodRefused)}
+    return {uid for uid in refused if ledger.pod(uid).refusal is None}
+
+
+def decided(ledger: Ledger, step: Decide) -> Decision:
+    """One decision of the ledger's engine: complete, repeatable, and not folded yet."""
+    before = ledger.digest()
+    fresh = Engine(ledger.state).decide(events_max=step.events_max)
+    assert ledger.digest() == before, "a decision must leave the state as it was"
+    decision = ledger.engine.decide(events_max=step.events_max)
+    assert ledger.digest() == before, "a decision must leave the state as it was"
+    assert certain(decision) == certain(fresh), "an engine's past must not count"
+    if step.events_max > len(ledger.state.pods):
+        assert unheard(decision, ledger) == unheard(fresh, ledger)
+    about = [event.pod for event in decision.events]
+    assert len(set(about)) == len(about), "one event for each pod"
+    return decision
+
+
+def follow(ledger: Ledger, steps: list[Step]) -> None:
+    """Play the history; invariants are checked after every event."""
+    for step in steps:
+        if isinstance(step, Decide) and step.rival:
+            ledger.play(*ledger.consider().events)
+        elif isinstance(step, Decide):
+            decision = decided(ledger, step)
+            if step.lost:
+                ledger.engine.retry(decision)
+            else:
+                ledger.play(*decision.events)
+        else:
+            data = step.about(ledger.state) if isinstance(step, Effect) else step
+            if data is not None:
+                ledger.take(data)
+
+
+@SETTINGS
+@given(histories())
+def test_decisions_hold_and_depend_on_the_state_alone(steps: list[Step]) -> None:
+    """None of their events is refused when nothing came between; a new engine says the same."""
+    follow(Ledger(), steps)
+
+
+@SETTINGS
+@given(histories())
+def test_no_input_no_events(steps: list[Step]) -> None:
+    """Whatever has happened, a few decisions later there is nothing left to say."""
+    ledger = Ledger()
+    follow(ledger, steps)
+    for _ in range(ROUNDS_MAX):
+        if not ledger.decide():
+            break
+    else:
+        raise AssertionError("the engine never falls silent")
+    assert ledger.decide() == []
+    assert certain(ledger.consider()) == []
+
+
+@SETTINGS
+@given(histories())
+def test_who_waits_in_the_end_fits_nowhere(steps: list[Step]) -> None:
+    """Nobody is forgotten: each pod has a place, has heard why not, or waits for its gang."""
+    ledger = Ledger()
+    follow(ledger, steps)
+    ledger.settle()
+    for pod in ledger.state.pods.values():
+        if pod.placement is None and pod.refusal is None:
+            group = ledger.state.groups.get(pod.submitted.group)
+            assert group is not None
+            assert group.observed is None
+
+
+def first_of(events: list[Payload]) -> list[DecisionEvent]:
+    """The first decision once these have been learnt in this order."""
+    ledger = Ledger()
+    for data in events:
+        ledger.take(data)
+    return ledger.engine.decide().events
+
+
+@SETTINGS
+@given(
+    st.lists(reports(), max_size=4, unique_by=lambda report: report.node),
+    st.lists(submissions(), min_size=1, max_size=6, unique_by=lambda pod: pod.uid),
+    st.lists(prices, max_size=1),
+    st.data(),
+)
+def test_the_order_in_which_nodes_are_learnt_does_not_count(
+    nodes: list[NodeReported],
+    pods: list[PodSubmitted],
+    learnt: list[PricesLearnt],
+    data: st.DataObject,
+) -> None:
+    """The same nodes in any order, the same decision to the last point of a score."""
+    nodes = [own_devices(report) for report in nodes]
+    other = data.draw(st.permutations(nodes))
+    assert first_of([*learnt, *nodes, *pods]) == first_of([*learnt, *other, *pods])
+
+
+def own_devices(report: NodeReported) -> NodeReported:
+    """The report without devices that another node may have, for those are taken first come."""
+    own = tuple(device for device in report.devices if device.id.startswith(report.node))
+    return NodeReported(node=report.node, devices=own, host=report.host)
+
+
+def test_refused_and_placed_are_told_apart() -> None:
+    """Guards the guards: the events that these tests compare are those that decisions hold."""
+    assert set(DecisionEvent.__args__) >= {PodPlaced, PodRefused}

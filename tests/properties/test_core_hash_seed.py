@@ -1,0 +1,46 @@
+"""For every history: the same state and the same decisions under every hash seed."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+
+from apportion.core.ledger.state import State
+from tests.properties.core_histories import Step, histories
+from tests.properties.replaying import played, written
+
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def lines() -> list[str]:
+    """Some histories, the same in every run."""
+    found: list[str] = []
+
+    @settings(max_examples=25, derandomize=True, database=None, phases=[Phase.generate])
+    @given(histories())
+    def draw(steps: list[Step]) -> None:
+        found.append(written(steps, State()))
+
+    draw()
+    return found
+
+
+@pytest.mark.parametrize("seed", ["0", "4711"])
+def test_no_hash_seed_shows(seed: str) -> None:
+    """Neither in a digest nor in a decision: no set or map is ever walked in its own order."""
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.properties.replaying"],
+        input="\n".join(lines()),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": seed},
+        timeout=50,
+    )
+    assert process.stdout.splitlines() == [played(line) for line in lines()]

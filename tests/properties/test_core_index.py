@@ -1,0 +1,117 @@
+"""For every state: the index answers as the filters do and chooses as a scan of all nodes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.columns import POINTS, Columns
+from apportion.core.placement.filters import FITS, RANK, standing_refusal
+from apportion_schemas import PodPlaced, PodRefused, PricesLearnt, Shape
+from apportion_schemas.quantities import Payload
+from tests.properties.core_histories import (
+    Decide,
+    Effect,
+    Step,
+    histories,
+    odd_shapes,
+    shapes,
+    trying,
+)
+from tests.properties.full_scan import choose, reached, refusal
+from tests.support.ledger_of import Ledger
+from tests.support.pods import pod
+
+FIRST = 1 << 31  # a priority above all others
+
+
+@st.composite
+def plain(draw: st.DrawFn, wanted: st.SearchStrategy[Shape]) -> Shape:
+    """A shape that wants nodes and devices by load."""
+    policies = st.sampled_from(("binpack", "spread"))
+    return structs.replace(draw(wanted), node_policy=draw(policies), device_policy=draw(policies))
+
+
+def cluster_of(steps: list[Step]) -> Ledger:
+    """The cluster after this history; every decision is folded."""
+    ledger = Ledger()
+    for step in steps:
+        if isinstance(step, Decide):
+            ledger.decide()
+            continue
+        data: Payload | None = step.about(ledger.state) if isinstance(step, Effect) else step
+        if data is not None and not isinstance(data, PricesLearnt):
+            ledger.take(data)
+    return ledger
+
+
+@trying(70)
+@given(histories(), st.lists(plain(shapes | odd_shapes()), min_size=1, max_size=4))
+def test_choice_is_that_of_a_full_scan(steps: list[Step], wanted: list[Shape]) -> None:
+    """The same node, devices, slices and score; or the same reasons, node by node."""
+    ledger = cluster_of(steps)
+    ledger.settle()
+    for number, shape in enumerate(wanted):
+        uid = f"x{number}"
+        expected = choose(ledger.state, shape)
+        events = ledger.submit(pod(uid, shape=shape, priority=FIRST)).decide()
+        (event,) = [event for event in events if getattr(event, "pod", "") == uid]
+        if isinstance(event, PodRefused):
+            assert (expected.node, expected.refused) == ("", event.reasons)
+            continue
+        assert isinstance(event, PodPlaced)
+        assert (event.node, event.shares) == (expected.node, expected.shares)
+        assert event.fitting == expected.fitting
+        assert event.score.total == expected.points * 100 / POINTS
+        ledger.settle()
+
+
+@trying(70)
+@given(histories(), st.lists(shapes | odd_shapes(), min_size=1, max_size=5))
+def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape]) -> None:
+    """Packed amounts, device by device; standing filters and the whole, node by node."""
+    state = cluster_of(steps).state
+    columns = Columns(state)
+    columns.sync()
+    for shape in wanted:
+        class_ = PlacementClass(shape, state.policy, None)
+        class_.refresh(columns)
+        for row, node in enumerate(columns.nodes):
+            code = standing_refusal(shape, node)
+            assert class_.standing[row] == (FITS if code is None else RANK[code])
+            assert (class_.score[row] >= 0) == (refusal(shape, node) is None)
+            for ask in class_.asks:
+                enough = ask.enough(columns, None, columns.free, columns.kind)[row].tolist()
+                fits = [reached(shape, ask.ask, device) == FITS for device in node.devices]
+                assert enough == [False, *fits] + [False] * (len(enough) - 1 - len(fits))
+
+
+@trying(40)
+@given(histories(), st.lists(st.tuples(shapes, st.integers(0, 9)), max_size=4))
+def test_index_kept_up_to_date_is_the_index_made_anew(
+    steps: list[Step], wanted: list[tuple[Shape, int]]
+) -> None:
+    """Classes that are asked now and then, whatever has happened in between."""
+    ledger = Ledger()
+    columns = Columns(ledger.state)
+    classes = [(PlacementClass(s, ledger.state.policy, None), every) for s, every in wanted]
+    for number, step in enumerate(steps):
+        if isinstance(step, Decide):
+            continue
+        data = step.about(ledger.state) if isinstance(step, Effect) else step
+        change = ledger.take(data) if data is not None else None
+        if change is not None and change.node is not None:
+            columns.touch(change.node)
+        for class_, every in classes:
+            if number % (every + 1) == 0:
+                columns.sync()
+                class_.refresh(columns)
+    columns.sync()
+    anew = Columns(ledger.state)
+    anew.sync()
+    for class_, _ in classes:
+        class_.refresh(columns)
+        other = PlacementClass(class_.shape, ledger.state.policy, None)
+        other.refresh(anew)
+        assert class_.score.tolist() == other.score.tolist()
+        assert class_.standing.tolist() == other.standing.tolist()
