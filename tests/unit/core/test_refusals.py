@@ -8,12 +8,17 @@ from apportion_schemas import (
     Ask,
     DeviceConstraints,
     DeviceCordoned,
+    LabelExpression,
     NearMiss,
     NodeCordoned,
     NodeGone,
+    PodConstraints,
     PodRefused,
+    PodSelector,
+    PodTerm,
     RefusalCode,
     Shape,
+    SpreadConstraint,
     Taint,
 )
 from apportion_schemas.quantities import Payload
@@ -36,6 +41,9 @@ C = RefusalCode
 X = DeviceConstraints
 MIG = node("n1", gpu("m0", model=A100_40, mode="mig"))
 B2 = node("n1", npu("u0", family="ascend910b2", model="Ascend910B2", memory_mib=65536, cores=24))
+P = PodConstraints
+APP = PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),))
+NEAR_APP = PodTerm(pods=APP, topology_key="kubernetes.io/hostname")
 LINKED = node(
     "n1",
     gpu("g0", nvlink_lanes={"g1": 12}),
@@ -111,6 +119,21 @@ REACHED: dict[RefusalCode, Reached] = {
     C.MIG_SLICES_OCCUPIED: (held(small(6), small(3)), shape(ask(20_000)), 1, 0, "m0"),
     C.TEMPLATE_CPU_INSUFFICIENT: (held(*TEMPLATES, report=B2), shape(NPU), 1, 0, "u0"),
     C.NUMA_MISMATCH: ((NEAR,), BOTH, 2, 1, ""),
+    C.POD_AFFINITY_MISMATCH: (ONE, shape(pods=P(affinity=(NEAR_APP,))), 1, 0, ""),
+    C.POD_ANTI_AFFINITY: (
+        (*ONE, pod("x", labels={"app": "a"}), placement("x", "n1")),
+        shape(pods=P(anti_affinity=(NEAR_APP,))),
+        1,
+        0,
+        "",
+    ),
+    C.TOPOLOGY_SPREAD_EXCEEDED: (
+        ONE,
+        shape(pods=P(spread=(SpreadConstraint(pods=APP, topology_key="zone"),))),
+        1,
+        0,
+        "",
+    ),
     C.NVLINK_MISMATCH: (
         (LINKED, pod("x", cards()), placement("x", "n1", [share("g0", 81920, 100)])),
         shape(cards(2), device_policy="topology-aware"),

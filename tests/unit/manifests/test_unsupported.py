@@ -17,9 +17,6 @@ CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
     [
         ({"nodeName": "node-1"}, "nodeName"),
         ({"schedulingGates": [{"name": "wait"}]}, "schedulingGates"),
-        ({"affinity": {"podAffinity": {"required": []}}}, "affinity.podAffinity"),
-        ({"affinity": {"podAntiAffinity": {"x": 1}}}, "affinity.podAntiAffinity"),
-        ({"topologySpreadConstraints": [{"maxSkew": 1}]}, "topologySpreadConstraints"),
         ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
         ({"resources": {"limits": {"cpu": 1}}}, "resources"),
         ({"containers": [container(ports=PORTS)]}, "containers[0].ports[0].hostPort"),

@@ -69,6 +69,21 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.PIECES,
         "pods end on the node, or a node that offers the resource",
     ),
+    _C.POD_AFFINITY_MISMATCH: Words(
+        "no pod that this one must be near is there",
+        Unit.NOTHING,
+        "such a pod is placed there, or another pod affinity",
+    ),
+    _C.POD_ANTI_AFFINITY: Words(
+        "a pod is there that keeps away from this one, or this one from it",
+        Unit.NOTHING,
+        "that pod ends, or a node in another domain",
+    ),
+    _C.TOPOLOGY_SPREAD_EXCEEDED: Words(
+        "more pods like this one are there than its topology spread allows",
+        Unit.NOTHING,
+        "room in the domains that have fewer, or a greater maxSkew",
+    ),
     _C.NO_SUCH_DEVICE: Words(
         "node has no device of the family asked for",
         Unit.NOTHING,

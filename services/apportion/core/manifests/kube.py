@@ -33,6 +33,7 @@ class Metadata(Kube, frozen=True):
     name: Text = ""
     namespace: Text = "default"
     annotations: dict[str, Any] = {}
+    labels: dict[str, Any] = {}
     owner_references: list[OwnerReference] = []
 
 
@@ -87,10 +88,61 @@ class NodeAffinity(Kube, frozen=True):
     ] = []
 
 
+class LabelSelector(Kube, frozen=True):
+    """`labelSelector` over pods."""
+
+    match_labels: dict[str, Any] = {}
+    match_expressions: Annotated[list[Expression], Meta(max_length=64)] = []
+
+
+class PodAffinityTerm(Kube, frozen=True):
+    """A term of `podAffinity` or `podAntiAffinity`."""
+
+    topology_key: Annotated[Key, Meta(min_length=1)]
+    label_selector: LabelSelector | None = None
+    namespaces: Annotated[list[Text], Meta(max_length=256)] = []
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: Annotated[list[Text], Meta(max_length=64)] = []
+    mismatch_label_keys: Annotated[list[Text], Meta(max_length=64)] = []
+
+
+class WeightedPodAffinityTerm(Kube, frozen=True):
+    """A preferred term."""
+
+    weight: Annotated[int, Meta(ge=1, le=100)]
+    pod_affinity_term: PodAffinityTerm
+
+
+class PodAffinity(Kube, frozen=True):
+    """`affinity.podAffinity` and `affinity.podAntiAffinity`."""
+
+    required_during_scheduling_ignored_during_execution: Annotated[
+        list[PodAffinityTerm], Meta(max_length=64)
+    ] = []
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[WeightedPodAffinityTerm], Meta(max_length=64)
+    ] = []
+
+
+class TopologySpread(Kube, frozen=True):
+    """`topologySpreadConstraints[]`."""
+
+    max_skew: Annotated[int, Meta(ge=1, le=1 << 31)]
+    topology_key: Annotated[Key, Meta(min_length=1)]
+    when_unsatisfiable: Text
+    label_selector: LabelSelector | None = None
+    min_domains: Annotated[int, Meta(ge=1, le=1 << 31)] = 1
+    node_affinity_policy: Text = "Honor"
+    node_taints_policy: Text = "Ignore"
+    match_label_keys: Annotated[list[Text], Meta(max_length=64)] = []
+
+
 class Affinity(Kube, frozen=True):
-    """`affinity`, as far as it is about nodes."""
+    """`affinity`."""
 
     node_affinity: NodeAffinity = NodeAffinity()
+    pod_affinity: PodAffinity = PodAffinity()
+    pod_anti_affinity: PodAffinity = PodAffinity()
 
 
 class TolerationSpec(Kube, frozen=True):
@@ -110,6 +162,7 @@ class PodSpec(Kube, frozen=True):
     node_selector: dict[str, Any] = {}
     affinity: Affinity = Affinity()
     tolerations: Annotated[list[TolerationSpec], Meta(max_length=256)] = []
+    topology_spread_constraints: Annotated[list[TopologySpread], Meta(max_length=64)] = []
     scheduler_name: Text = ""
     priority: Priority | None = None
     priority_class_name: Text = ""

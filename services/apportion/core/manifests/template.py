@@ -13,7 +13,7 @@ from apportion.core.dialects import Container, DialectConfig, ManifestError, rea
 from apportion.core.dialects.container import Role
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.reading import claimed
-from apportion.core.manifests import kube, naming, nodes, unsupported
+from apportion.core.manifests import kube, naming, neighbours, nodes, unsupported
 from apportion.core.manifests.document import texts
 from apportion.core.manifests.resources import node_amounts
 from apportion_schemas import NodeConstraints, Shape
@@ -43,6 +43,7 @@ class Template(Struct, frozen=True, kw_only=True):
 
     shape: Shape
     dialect: str
+    labels: dict[str, str]
     priority: int
     scheduler_name: str
     high_priority: tuple[str, ...] = ()
@@ -58,38 +59,40 @@ def read_template(
     *,
     field: str,
     config: ManifestConfig,
+    namespace: str,
     priority_class: str = "",
 ) -> Template:
     """What a pod spec means; `field` is where its template stands, empty for a pod itself.
 
-    `priority_class` is the owner's, for a spec without one of its own.
+    `namespace` is the pods'; `priority_class` is the owner's, for a spec without one of its own.
 
     Raises:
         ManifestError: anything in the spec that cannot be used.
     """
-    spec_field = f"{field}.spec" if field else "spec"
-    notes_field = f"{field}.metadata.annotations" if field else "metadata.annotations"
+    spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
+    notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field)
     annotations = texts(parts.metadata.annotations, notes_field)
     unsupported.check_annotations(annotations, notes_field)
     containers = _containers(parts.spec, spec_field)
+    own = neighbours.Own(namespace, neighbours.labels_of(parts.metadata, f"{meta_field}.labels"))
     request = read_pod(
         containers, annotations, annotations_field=notes_field, config=config.dialects
     )
     group = annotations.get(GROUP, "")
+    shape = Shape(
+        asks=request.asks,
+        devices=request.devices,
+        node=_node(containers, parts.spec, spec_field, config.dialects),
+        pods=neighbours.wishes(parts.spec, spec_field, own),
+        node_policy=request.node_policy,
+        device_policy=request.device_policy,
+        device_weights=request.device_weights,
+    )
     return Template(
-        shape=_bounded(
-            Shape(
-                asks=request.asks,
-                devices=request.devices,
-                node=_node(containers, parts.spec, spec_field, config.dialects),
-                node_policy=request.node_policy,
-                device_policy=request.device_policy,
-                device_weights=request.device_weights,
-            ),
-            spec_field,
-        ),
+        shape=_bounded(shape, spec_field),
         dialect=request.dialect,
+        labels=own.labels,
         priority=_priority(parts.spec, spec_field, config, priority_class),
         scheduler_name=parts.spec.scheduler_name,
         high_priority=request.high_priority,

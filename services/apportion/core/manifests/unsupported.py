@@ -31,9 +31,6 @@ _GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/gr
 POD_SPEC = (
     Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
     Unsupported("schedulingGates"),
-    Unsupported("affinity.podAffinity"),
-    Unsupported("affinity.podAntiAffinity"),
-    Unsupported("topologySpreadConstraints"),
     Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
     Unsupported("resources", fix="write the resources of each container"),
     Unsupported("containers[].ports[].hostPort"),

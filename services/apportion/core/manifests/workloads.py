@@ -31,6 +31,7 @@ class PodDraft(Struct, frozen=True, kw_only=True):
     name: str
     shape: Shape
     dialect: str
+    labels: dict[str, str] = {}
     priority: int = 0
     group: str = ""
     task: str = ""
@@ -59,6 +60,7 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
         name=draft.name,
         shape=draft.shape,
         dialect=draft.dialect,
+        labels=draft.labels,
         priority=draft.priority,
         group=draft.group,
         task=draft.task,
@@ -77,6 +79,7 @@ def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manif
         document["spec"],
         field="",
         config=config,
+        namespace=pod.metadata.namespace,
     )
     owners = (f"{o.kind}/{o.name}" for o in pod.metadata.owner_references if o.controller)
     return _manifest("Pod", pod.metadata, [(pod.metadata.name, template)], next(owners, ""))
@@ -111,6 +114,7 @@ def read_volcano_job(document: dict[str, Any], config: ManifestConfig) -> Manife
             document["spec"]["tasks"][i]["template"]["spec"],
             field=f"{field}.template",
             config=config,
+            namespace=job.metadata.namespace,
             priority_class=job.spec.priority_class_name,
         )
         template = msgspec.structs.replace(
@@ -167,6 +171,7 @@ def _replicated(
         document["spec"]["template"]["spec"],
         field="spec.template",
         config=config,
+        namespace=owner.metadata.namespace,
     )
     name = owner.metadata.name
     named = [(naming.joined(name, i, field="metadata.name"), template) for i in range(count)]
@@ -202,6 +207,7 @@ def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> It
             name=name,
             shape=template.shape,
             dialect=template.dialect,
+            labels=template.labels,
             priority=template.priority,
             group=group,
             task=template.task,

@@ -24,6 +24,7 @@ from apportion.core.placement.filters import FITS, RANK, refused_kind, standing_
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import nodes as node_filters
 from apportion.core.placement.pricing.market import Market
+from apportion.core.placement.relations import Relations
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, first
 from apportion.core.placement.scores.look import NO_DEVICE, Look, NodeScore
@@ -146,7 +147,8 @@ class PlacementClass:
     """The pods of one shape, against every node.
 
     `standing` is for each row the rank of the standing filter that refuses it, or `FITS`.
-    `may_collide`: a node that no filter refuses may still not take the pod.
+    `may_collide`: a node that no filter refuses may still not take the pod. `relations` are those
+    to other pods, None where neither side minds.
     """
 
     def __init__(
@@ -155,10 +157,13 @@ class PlacementClass:
         policy: PolicyChanged,
         market: Market | None,
         geometries: Known = (),
+        *,
+        relations: Relations | None = None,
     ) -> None:
         self.shape = shape
         self.geometries = geometries
         self.market = market
+        self.relations = relations
         device_policy = shape.device_policy or policy.device_policy
         self.chain = chain(device_policy)
         self._order = order_of(self.chain, shape.device_weights)
@@ -166,6 +171,8 @@ class PlacementClass:
         self.node_score = _node_score(shape, policy, market)
         self.asks = [AskColumns(ask, shape.devices, self.chain, geometries) for ask in shape.asks]
         self.score: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._unrelated = self.score
+        self._eligible: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked
         self.collided: set[int] = set()
@@ -195,13 +202,13 @@ class PlacementClass:
         if self._generation != columns.generation or standing is None or changed is None:
             self._generation = columns.generation
             self._resize(len(columns.names))
-            self._rebuild(columns, None)
-            self._evaluate(columns, None)
-            return
-        if len(standing):
-            self._rebuild(columns, np.unique(standing))
-        if len(changed):
+            standing = changed = None
+        if standing is None or len(standing):
+            self._rebuild(columns, None if standing is None else np.unique(standing))
+        if changed is None or len(changed):
             self._evaluate(columns, changed)
+        if self.relations is not None:
+            self._relate(columns, self.relations, evaluated=changed is None or bool(len(changed)))
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""
@@ -232,6 +239,8 @@ class PlacementClass:
 
     def _resize(self, rows: int) -> None:
         self.score = np.full(rows, REFUSED, np.int32)
+        self._unrelated = self.score if self.relations is None else self.score.copy()
+        self._eligible = np.ones(rows, np.bool_)
         self.standing = np.full(rows, FITS, np.uint8)
         self._preferred = np.zeros(rows, np.int32) if self.shape.node.preferred else None
         self.collided.clear()
@@ -249,6 +258,9 @@ class PlacementClass:
             if code is not None:
                 self.standing[row] = RANK[code]
         self._some_refused = bool((self.standing != FITS).any())
+        if self.relations is not None and self.relations.spreads:
+            for row in every.tolist():
+                self._eligible[row] = _counts_for_spread(self.shape, columns.nodes[row])
         if self._preferred is not None:
             for row in every.tolist():
                 self._preferred[row] = _preference(self.shape, columns.nodes[row])
@@ -266,9 +278,25 @@ class PlacementClass:
         points = self.node_score.points(Look(columns, rows, free, kind, fit, enough))
         if self._preferred is not None:
             points = (points + rows_of(self._preferred, rows)) // 2
-        self.score[... if rows is None else rows] = np.where(fit, points, _REFUSED)
+        self._unrelated[... if rows is None else rows] = np.where(fit, points, _REFUSED)
         if self.collided:
             self.collided.difference_update(columns.positions(rows).tolist())
+
+    def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> None:
+        """Refuse and prefer nodes for the pods that are there already."""
+        if not relations.refresh(columns, self._eligible) and not evaluated:
+            return
+        points, fit = self._unrelated, self._unrelated != REFUSED
+        if relations.points is not None:
+            points = (points + relations.points) // 2
+        self.score[:] = np.where(fit & (relations.ranks == FITS), points, _REFUSED)
+        self.score[list(self.collided)] = REFUSED
+
+
+def _counts_for_spread(shape: Shape, node: NodeState) -> bool:
+    """Whether a node's pods count: Kubernetes honours the pod's own selector and affinity."""
+    needed, available = node_filters.labels(shape, node)
+    return node.present and available >= needed
 
 
 def _node_score(shape: Shape, policy: PolicyChanged, market: Market | None) -> NodeScore:

@@ -126,6 +126,10 @@ class Columns:
         for name, node in touched.items():
             self._refresh(self._row_of[name], node)
 
+    def row_of(self, name: str) -> int:
+        """The row of a node that has one."""
+        return self._row_of[name]
+
     def positions(self, rows: Rows | None) -> Rows:
         """The numbers of these rows; None is all of them."""
         return np.arange(len(self.names)) if rows is None else rows

@@ -12,6 +12,7 @@ the engine has seen before.
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from msgspec import structs
 
 from apportion.core.ledger import fold
@@ -20,7 +21,9 @@ from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.placement.assign import assign
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns
+from apportion.core.placement.domains import Domains
 from apportion.core.placement.gangs import GANG_PODS_MAX, Lack, held, lack_of
+from apportion.core.placement.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.queue import (
     UNDECLARED,
@@ -28,8 +31,10 @@ from apportion.core.placement.queue import (
     PendingQueue,
     Reasons,
     is_pending,
+    near_key,
 )
 from apportion.core.placement.refusals import explain
+from apportion.core.placement.relations import Relations
 from apportion_schemas import (
     ConfigurationChanged,
     DeviceHealthChanged,
@@ -64,6 +69,8 @@ RELIEFS: Final = (
 )
 """Events after which something may fit that did not."""
 
+_encode = msgspec.json.Encoder(order="sorted").encode
+
 DecisionEvent = PodPlaced | PodRefused | PlacementVoided
 Placed = tuple[PodState, PodPlaced]
 
@@ -83,6 +90,8 @@ class Engine:
     def __init__(self, state: State) -> None:
         self._state = state
         self._columns = Columns(state)
+        self._neighbours = Neighbours(state)
+        self._domains = Domains()
         self._classes: dict[bytes, PlacementClass] = {}
         self._market: Market | None = None
         self._queue = PendingQueue(state)
@@ -101,7 +110,8 @@ class Engine:
         data, pod = change.data, change.pod
         if change.node is not None:
             self._columns.touch(change.node)
-        if isinstance(data, RELIEFS):
+        moved = pod is not None and self._neighbours.note(pod)
+        if moved or isinstance(data, RELIEFS):
             self._reliefs += 1
         if isinstance(data, PodSubmitted) and pod is not None:
             self._queue.add(pod)
@@ -148,7 +158,7 @@ class Engine:
         pod = self._state.pods[line.waiting[0].uid]
         found = self._place(pod)
         if found is None:
-            self._park(line, self._reasons(pod))
+            self._refuse(line, pod)
         else:
             self._newest = (pod, found)
             self._settle(line, [self._newest], decision)
@@ -197,11 +207,12 @@ class Engine:
         refused: dict[bytes, PodState] = {}
         for pod in waiting:
             rest = lack.less(pod)
-            if rest is None or pod.shape_key in refused:
+            key = self._key_of(pod)
+            if rest is None or key in refused:
                 continue
             found = self._place(pod)
             if found is None:
-                refused[pod.shape_key] = pod
+                refused[key] = pod
                 continue
             self._newest = (pod, found)
             placed.append(self._newest)
@@ -253,20 +264,32 @@ class Engine:
             class_.exclude(row)
         return not collided
 
-    def _class_of(self, pod: PodState) -> PlacementClass:
-        """The class of the pod's shape, up to date; the most recently asked for comes last."""
+    def _class_of(self, pod: PodState, *, alone: bool = False) -> PlacementClass:
+        """The class of the pod's shape, up to date; the most recently asked for comes last.
+
+        `alone`: as if there were no pod that this one, or that minds this one.
+        """
         self._columns.sync()
-        found = self._classes.pop(pod.shape_key, None)
+        concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
+        key = _class_key(pod, concern)
+        found = self._classes.pop(key, None)
         market = self._market_now()
         if found is None or found.market is not market:
+            shape, relations = pod.submitted.shape, None
+            if concern is not NO_CONCERN:
+                relations = Relations(shape.pods, concern, self._neighbours, self._domains)
             found = PlacementClass(
-                pod.submitted.shape, self._state.policy, market, self._columns.geometries
+                shape, self._state.policy, market, self._columns.geometries, relations=relations
             )
             if len(self._classes) >= CLASSES_MAX:
                 del self._classes[next(iter(self._classes))]
-        self._classes[pod.shape_key] = found
+        self._classes[key] = found
         found.refresh(self._columns)
         return found
+
+    def _key_of(self, pod: PodState) -> bytes:
+        """Equal for pods that every node would treat alike now."""
+        return _class_key(pod, self._neighbours.concern(pod.submitted))
 
     def _market_now(self) -> Market | None:
         """The tables of the newest prices for the kinds of device that there are."""
@@ -285,6 +308,7 @@ class Engine:
         self._newest = None
         node = self._state.nodes[placed.node]
         fold.place(pod, node, placed)
+        self._neighbours.note(pod)
         self._columns.touch(node)
         self._assumed.append(pod)
 
@@ -292,7 +316,9 @@ class Engine:
         """Undo the assumptions, newest first, until so many are left."""
         self._newest = None
         while len(self._assumed) > count:
-            node = fold.unplace(self._state, self._assumed.pop())
+            pod = self._assumed.pop()
+            node = fold.unplace(self._state, pod)
+            self._neighbours.note(pod)
             if node is not None:
                 self._columns.touch(node)
 
@@ -302,6 +328,17 @@ class Engine:
         self._assume_newest()
         counts, nearest = explain(self._class_of(pod), self._columns)
         return Reasons(counts, nearest, len(self._columns.names))
+
+    def _refuse(self, line: Line, pod: PodState) -> None:
+        """Park the line of a pod that fits nowhere; one that minds other pods stands in its own.
+
+        The pods behind it may have other labels, and so a place.
+        """
+        if self._key_of(pod) != pod.shape_key and line.key == pod.shape_key:
+            line = self._queue.move(line, pod, near_key(pod))
+            if line.parked:
+                return
+        self._park(line, self._reasons(pod))
 
     def _park(self, line: Line, reasons: Reasons) -> None:
         self._queue.park(line, reasons, reliefs=self._reliefs)
@@ -316,8 +353,12 @@ class Engine:
                 continue
             turns = line.live(self._state) if line.gang else line.waiting[:1]
             heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
-            if any(self._class_of(pod).fits_somewhere for pod in heads.values()):
+            if any(self._could_fit(line, pod) for pod in heads.values()):
                 self._queue.wake(line)
+
+    def _could_fit(self, line: Line, pod: PodState) -> bool:
+        """Whether a pod of the line might; in one that has no labels in common, without labels."""
+        return self._class_of(pod, alone=line.key == pod.shape_key).fits_somewhere
 
     def _tell(self, decision: Decision, events_max: int) -> None:
         """Say why to each pod of a parked line that has not heard it."""
@@ -354,3 +395,7 @@ class Engine:
                     PlacementVoided(pod=uid, attempt=placed.attempt, node=placed.node, reason=cause)
                 )
         return voids
+
+
+def _class_key(pod: PodState, concern: Concern) -> bytes:
+    return pod.shape_key if concern is NO_CONCERN else pod.shape_key + _encode(concern)

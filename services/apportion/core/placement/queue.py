@@ -11,9 +11,13 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
+import msgspec
+
 from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.placement.neighbours import has_wishes, kind_of
 from apportion_schemas import GangShortage, NearMiss, RefusalCode
 
+_encode = msgspec.json.Encoder(order="sorted").encode
 FRESH_SLACK = 64  # entries of `fresh` that may outlive their pods before they are swept
 
 
@@ -150,7 +154,7 @@ class PendingQueue:
     def add(self, pod: PodState) -> None:
         """Put a pending pod in its line; one that joins a parked line is to be told why."""
         gang = pod.submitted.group
-        key = _gang_key(gang) if gang else pod.shape_key
+        key = _gang_key(gang) if gang else line_key(pod)
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line(key, gang)
@@ -167,6 +171,18 @@ class PendingQueue:
         line.park(self._state, reasons, reliefs=reliefs)
         if line.fresh and not reasons.silent:
             self._untold[line.key] = None
+
+    def move(self, line: Line, pod: PodState, key: bytes) -> Line:
+        """Take the head of a line into another, which is returned; the rest of the line goes on."""
+        line.remove({pod.uid})
+        self.wake(line)
+        other = self._lines.get(key)
+        if other is None:
+            other = self._lines[key] = Line(key)
+        other.add(self._state, turn_of(pod))
+        if other.parked:
+            self._untold[key] = None
+        return other
 
     def untold(self) -> Iterator[tuple[PodState, Reasons]]:
         """Pods of parked lines that have not been told why, with the reasons."""
@@ -218,6 +234,16 @@ class PendingQueue:
         head = line.head(self._state)
         if head is not None:
             heappush(self._order, (head, line.key))
+
+
+def line_key(pod: PodState) -> bytes:
+    """Pods of one shape wait together; those with wishes about others, only if alike to others."""
+    return near_key(pod) if has_wishes(pod.submitted.shape.pods) else pod.shape_key
+
+
+def near_key(pod: PodState) -> bytes:
+    """The line of pods of one shape that are alike to every selector there may ever be."""
+    return b"near " + pod.shape_key + _encode(kind_of(pod.submitted))
 
 
 def _gang_key(gang: str) -> bytes:

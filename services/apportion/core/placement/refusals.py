@@ -19,6 +19,7 @@ from apportion.core.placement.classes import AskColumns, PlacementClass
 from apportion.core.placement.columns import CORDONED, HOST, UNHEALTHY, Columns
 from apportion.core.placement.filters import (
     FITS,
+    NEIGHBOURS,
     ORDER,
     RANK,
     Verdict,
@@ -69,6 +70,8 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
             verdict = refused_node(class_.shape, columns.nodes[row])
             if verdict is not None:
                 ranks[row] = RANK[verdict.code]
+    if class_.relations is not None:
+        ranks = np.where(ranks == FITS, class_.relations.ranks, ranks)
     for ask in class_.asks:
         ranks = np.where(ranks == FITS, _ask_ranks(ask, columns), ranks)
     for row in class_.collided:
@@ -165,6 +168,8 @@ def _verdict(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tupl
     of_node = refused_node(class_.shape, node)
     if of_node is not None:
         return "", of_node
+    if code in NEIGHBOURS:
+        return "", Verdict(code, 1, 0)
     best: tuple[float, str, Verdict] | None = None
     for ask in class_.shape.asks:
         for state in node.devices:

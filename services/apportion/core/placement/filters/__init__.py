@@ -41,6 +41,13 @@ STANDING_NODE_FILTERS = tuple(
 )
 """The node filters whose answer stands until the node itself is reported differently."""
 
+NEIGHBOURS: Final = (
+    RefusalCode.POD_AFFINITY_MISMATCH,
+    RefusalCode.POD_ANTI_AFFINITY,
+    RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
+)
+"""Where a pod may be in relation to others, which `relations` answers for all nodes at once."""
+
 DEVICE_RULES: tuple[tuple[RefusalCode, Callable[[Ask, DeviceConstraints, Device], bool]], ...] = (
     (RefusalCode.NO_SUCH_DEVICE, devices.family),
     (RefusalCode.MODE_MISMATCH, devices.mode),
@@ -61,6 +68,7 @@ AMOUNTS: tuple[tuple[RefusalCode, Callable[[Demand, DeviceState], tuple[int, int
 
 ORDER: Final[tuple[RefusalCode, ...]] = (
     *(code for code, _ in NODE_FILTERS),
+    *NEIGHBOURS,
     *(code for code, _ in DEVICE_RULES),
     RefusalCode.DEVICES_TOO_FEW,
     RefusalCode.MIG_NO_PROFILE,

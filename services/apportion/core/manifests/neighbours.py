@@ -1,0 +1,188 @@
+"""What a pod wants of other pods: affinity, anti-affinity and topology spread.
+
+A term without namespaces means the pod's own, and is written so, because an event has to say by
+itself which pods are meant. Invariant: what Kubernetes would refuse is refused here; so is what we
+would have to know more of the cluster for than the ledger has, by name.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast, get_args, get_type_hints
+
+from apportion.core.dialects.errors import ManifestError
+from apportion.core.manifests import kube, naming
+from apportion.core.manifests.document import texts
+from apportion_schemas import (
+    LabelExpression,
+    PodConstraints,
+    PodSelector,
+    PodTerm,
+    PreferredPodTerm,
+    Shape,
+    SpreadConstraint,
+)
+
+LABELS_MAX = 256
+EXPRESSIONS_MAX = 64
+NAMESPACES_MAX = 64
+NO_WISHES = Shape().pods
+"""The default itself, which an event leaves out."""
+_OPERATORS = get_args(get_type_hints(LabelExpression)["operator"])
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_SPREAD = "topologySpreadConstraints"
+_LATER = "is not implemented yet"
+
+
+class Own(NamedTuple):
+    """What the pod itself is: its namespace and labels."""
+
+    namespace: str
+    labels: dict[str, str]
+
+
+def labels_of(metadata: kube.Metadata, field: str) -> dict[str, str]:
+    """The labels of a pod.
+
+    Raises:
+        ManifestError: too many, or a value is not text.
+    """
+    if len(metadata.labels) > LABELS_MAX:
+        raise ManifestError(field, metadata.labels, "is too long", f"at most {LABELS_MAX}")
+    return texts(metadata.labels, field)
+
+
+def wishes(spec: kube.PodSpec, field: str, own: Own) -> PodConstraints:
+    """Everything that the pod wants of other pods.
+
+    Raises:
+        ManifestError: malformed, or more than we implement.
+    """
+    near, apart = spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity
+    affinity, anti = f"{field}.affinity.podAffinity", f"{field}.affinity.podAntiAffinity"
+    found = PodConstraints(
+        affinity=_together(tuple(_required(near, affinity, own)), f"{affinity}.{_REQUIRED}"),
+        anti_affinity=tuple(_required(apart, anti, own)),
+        preferred=(*_preferred(near, affinity, own, 1), *_preferred(apart, anti, own, -1)),
+        spread=tuple(
+            _spread(each, f"{field}.{_SPREAD}[{i}]", own)
+            for i, each in enumerate(spec.topology_spread_constraints)
+        ),
+    )
+    return NO_WISHES if found == NO_WISHES else found
+
+
+def _required(part: kube.PodAffinity, field: str, own: Own) -> Iterator[PodTerm]:
+    for i, term in enumerate(part.required_during_scheduling_ignored_during_execution):
+        yield _term(term, f"{field}.{_REQUIRED}[{i}]", own)
+
+
+def _preferred(
+    part: kube.PodAffinity, field: str, own: Own, sign: int
+) -> Iterator[PreferredPodTerm]:
+    for i, each in enumerate(part.preferred_during_scheduling_ignored_during_execution):
+        term = _term(each.pod_affinity_term, f"{field}.{_PREFERRED}[{i}].podAffinityTerm", own)
+        yield PreferredPodTerm(weight=sign * each.weight, term=term)
+
+
+def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
+    """Terms of affinity as Kubernetes takes them: a pod that counts meets every selector."""
+    if len({term.pods for term in terms}) <= 1:
+        return terms
+    if len({term.pods.namespaces for term in terms}) > 1:
+        raise ManifestError(
+            field, None, "has terms for different namespaces, which " + _LATER, "keep one"
+        )
+    expressions = tuple(
+        dict.fromkeys(expression for term in terms for expression in term.pods.expressions)
+    )
+    if len(expressions) > EXPRESSIONS_MAX:
+        raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
+    pods = PodSelector(expressions=expressions, namespaces=terms[0].pods.namespaces)
+    return tuple(PodTerm(pods=pods, topology_key=term.topology_key) for term in terms)
+
+
+def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
+    if term.mismatch_label_keys:
+        raise ManifestError(f"{field}.mismatchLabelKeys", None, _LATER, "write labelSelector")
+    found = _selector(term.label_selector, field, own, term.match_label_keys)
+    pods = PodSelector(expressions=found, namespaces=_namespaces(term, field, own))
+    return PodTerm(pods=pods, topology_key=term.topology_key)
+
+
+def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, ...]:
+    """Sorted; none is all of them, which an empty `namespaceSelector` means."""
+    selector = term.namespace_selector
+    if selector is not None:
+        if selector.match_labels or selector.match_expressions:
+            raise ManifestError(
+                f"{field}.namespaceSelector", None, _LATER, "name the namespaces in namespaces"
+            )
+        return ()
+    if len(term.namespaces) > NAMESPACES_MAX:
+        raise ManifestError(
+            f"{field}.namespaces", term.namespaces, "is too long", f"at most {NAMESPACES_MAX}"
+        )
+    named = (naming.label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces))
+    return tuple(sorted(set(named))) or (own.namespace,)
+
+
+def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint:
+    for name, value, only in (
+        ("nodeAffinityPolicy", each.node_affinity_policy, "Honor"),
+        ("nodeTaintsPolicy", each.node_taints_policy, "Ignore"),
+    ):
+        if value != only:
+            raise ManifestError(f"{field}.{name}", value, _LATER, f"write {only}, or leave it out")
+    if each.when_unsatisfiable not in {"DoNotSchedule", "ScheduleAnyway"}:
+        raise ManifestError(
+            f"{field}.whenUnsatisfiable",
+            each.when_unsatisfiable,
+            "is unknown",
+            "write one of DoNotSchedule, ScheduleAnyway",
+        )
+    found = _selector(each.label_selector, field, own, each.match_label_keys)
+    return SpreadConstraint(
+        pods=PodSelector(expressions=found, namespaces=(own.namespace,)),
+        topology_key=each.topology_key,
+        max_skew=each.max_skew,
+        required=each.when_unsatisfiable == "DoNotSchedule",
+        min_domains=each.min_domains,
+    )
+
+
+def _selector(
+    selector: kube.LabelSelector | None, field: str, own: Own, keys: list[str]
+) -> tuple[LabelExpression, ...]:
+    """Which pods are meant: in a fixed order, so that equal wishes are one."""
+    at = f"{field}.labelSelector"
+    if selector is None:
+        raise ManifestError(at, None, "is missing, and without it no pod is meant", "write one")
+    labels = texts(selector.match_labels, f"{at}.matchLabels")
+    found = [
+        LabelExpression(key=key, operator="In", values=(labels[key],)) for key in sorted(labels)
+    ]
+    found += [
+        _expression(expression, f"{at}.matchExpressions[{i}]")
+        for i, expression in enumerate(selector.match_expressions)
+    ]
+    found += [
+        LabelExpression(key=key, operator="In", values=(own.labels[key],))
+        for key in sorted(set(keys))
+        if key in own.labels
+    ]
+    if len(found) > EXPRESSIONS_MAX:
+        raise ManifestError(at, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
+    return tuple(found)
+
+
+def _expression(expression: kube.Expression, field: str) -> LabelExpression:
+    operator, values = expression.operator, expression.values
+    if operator not in _OPERATORS:
+        raise ManifestError(
+            f"{field}.operator", operator, "is unknown", f"write one of {', '.join(_OPERATORS)}"
+        )
+    if operator in {"In", "NotIn"} and not values:
+        raise ManifestError(f"{field}.values", values, "is empty", "name at least one value")
+    if operator in {"Exists", "DoesNotExist"} and values:
+        raise ManifestError(f"{field}.values", values, f"means nothing to {operator}", "remove it")
+    return LabelExpression(key=expression.key, operator=cast("Any", operator), values=tuple(values))

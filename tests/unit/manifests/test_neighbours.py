@@ -1,0 +1,161 @@
+"""Pod affinity, anti-affinity and topology spread as Kubernetes writes them."""
+
+from typing import Any
+
+import pytest
+
+from apportion_schemas import (
+    LabelExpression,
+    PodConstraints,
+    PodSelector,
+    PodTerm,
+    PreferredPodTerm,
+    Shape,
+    SpreadConstraint,
+)
+from tests.support.manifests import draft, pod, refused
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+WEB = {"matchLabels": {"app": "web"}}
+IS_WEB = LabelExpression(key="app", operator="In", values=("web",))
+IS_NEW = LabelExpression(key="version", operator="In", values=("2",))
+
+
+def document(labels: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """A pod in the namespace `team` with these labels."""
+    made = pod(**spec)
+    made["metadata"] |= {"namespace": "team", "labels": labels or {}}
+    return made
+
+
+def wishes(**spec: Any) -> PodConstraints:
+    """What a pod with the labels `app: web` and `version: 2` wants of others."""
+    return draft(document({"app": "web", "version": "2"}, **spec)).shape.pods
+
+
+def term(selector: object = WEB, key: str = HOST, **fields: Any) -> dict[str, Any]:
+    """A term of pod affinity."""
+    return {"labelSelector": selector, "topologyKey": key, **fields}
+
+
+def anti(*terms: dict[str, Any]) -> dict[str, Any]:
+    """Required anti-affinity."""
+    return {"affinity": {"podAntiAffinity": {REQUIRED: list(terms)}}}
+
+
+def near(*terms: dict[str, Any]) -> dict[str, Any]:
+    """Required affinity."""
+    return {"affinity": {"podAffinity": {REQUIRED: list(terms)}}}
+
+
+def web(*more: LabelExpression, namespaces: tuple[str, ...] = ("team",)) -> PodSelector:
+    """Pods of the application, in the pod's own namespace unless told otherwise."""
+    return PodSelector(expressions=(IS_WEB, *more), namespaces=namespaces)
+
+
+def test_labels_are_read() -> None:
+    """They decide what others make of the pod; a pod without wishes says nothing of them."""
+    found = draft(document({"app": "web"}))
+    assert found.labels == {"app": "web"}
+    assert found.shape.pods is Shape().pods
+
+
+@pytest.mark.parametrize(
+    ("fields", "selector"),
+    [
+        ({}, web()),
+        ({"namespaces": ["b", "a"]}, web(namespaces=("a", "b"))),
+        ({"namespaceSelector": {}}, web(namespaces=())),
+        ({"matchLabelKeys": ["version", "absent"]}, web(IS_NEW)),
+    ],
+)
+def test_who_is_meant(fields: dict[str, Any], selector: PodSelector) -> None:
+    """The pod's own namespace, those named, or all; and pods that share a label's value with it."""
+    assert wishes(**anti(term(**fields))).anti_affinity == (
+        PodTerm(pods=selector, topology_key=HOST),
+    )
+
+
+def test_expressions() -> None:
+    """Labels first, then expressions as they stand."""
+    selector = WEB | {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}
+    exists = LabelExpression(key="tier", operator="Exists")
+    assert wishes(**anti(term(selector))).anti_affinity[0].pods == web(exists)
+    everyone = wishes(**anti(term({}))).anti_affinity[0].pods
+    assert everyone == PodSelector(namespaces=("team",))
+
+
+def test_affinity_takes_its_terms_together() -> None:
+    """In Kubernetes a pod counts for affinity only if every term of it means the pod."""
+    new = {"matchLabels": {"version": "2"}}
+    both = web(IS_NEW)
+    assert wishes(**near(term(), term(new, ZONE))).affinity == (
+        PodTerm(pods=both, topology_key=HOST),
+        PodTerm(pods=both, topology_key=ZONE),
+    )
+
+
+def test_preferences_have_a_sign() -> None:
+    """Affinity gains its weight, anti-affinity loses it."""
+    weighted = [{"weight": 7, "podAffinityTerm": term()}]
+    affinity = {"podAffinity": {PREFERRED: weighted}, "podAntiAffinity": {PREFERRED: weighted}}
+    here = PodTerm(pods=web(), topology_key=HOST)
+    assert wishes(affinity=affinity).preferred == (
+        PreferredPodTerm(weight=7, term=here),
+        PreferredPodTerm(weight=-7, term=here),
+    )
+
+
+def spread(**fields: Any) -> dict[str, Any]:
+    """One topology spread constraint."""
+    whole = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **term(key=ZONE), **fields}
+    return {"topologySpreadConstraints": [whole]}
+
+
+def test_topology_spread() -> None:
+    """Both kinds, with the number of domains that there must be."""
+    hard = wishes(**spread(maxSkew=2, minDomains=3, nodeAffinityPolicy="Honor")).spread
+    assert hard == (SpreadConstraint(pods=web(), topology_key=ZONE, max_skew=2, min_domains=3),)
+    (soft,) = wishes(
+        **spread(whenUnsatisfiable="ScheduleAnyway", matchLabelKeys=["version"])
+    ).spread
+    assert soft == SpreadConstraint(pods=web(IS_NEW), topology_key=ZONE, required=False)
+
+
+ANTI = f"spec.affinity.podAntiAffinity.{REQUIRED}[0]"
+SPREAD = "spec.topologySpreadConstraints[0]"
+TWO_SPACES = near(term(), term(key=ZONE, selector={"matchLabels": {"b": "c"}}, namespaces=["x"]))
+GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "says"),
+    [
+        (anti(term(namespaceSelector=WEB)), f"{ANTI}.namespaceSelector", "not implemented yet"),
+        (anti(term(mismatchLabelKeys=["a"])), f"{ANTI}.mismatchLabelKeys", "not implemented yet"),
+        (anti({"topologyKey": HOST}), f"{ANTI}.labelSelector", "no pod is meant"),
+        (anti(term(key="")), f"{ANTI}.topologyKey", "out of bounds"),
+        (anti(term(GREATER)), f"{ANTI}.labelSelector.matchExpressions[0].operator", "In, NotIn"),
+        (anti(term({"matchLabels": {"a": 1}})), f'{ANTI}.labelSelector.matchLabels["a"]', "quotes"),
+        (anti(term(namespaces=["A"])), f"{ANTI}.namespaces[0]", "DNS label"),
+        (TWO_SPACES, f"spec.affinity.podAffinity.{REQUIRED}", "different namespaces"),
+        (spread(nodeTaintsPolicy="Honor"), f"{SPREAD}.nodeTaintsPolicy", "write Ignore"),
+        (spread(nodeAffinityPolicy="Ignore"), f"{SPREAD}.nodeAffinityPolicy", "write Honor"),
+        (spread(whenUnsatisfiable="Never"), f"{SPREAD}.whenUnsatisfiable", "ScheduleAnyway"),
+        (spread(maxSkew=0), f"{SPREAD}.maxSkew", "out of bounds"),
+        (spread(labelSelector=None), f"{SPREAD}.labelSelector", "no pod is meant"),
+    ],
+)
+def test_refusals(spec: dict[str, Any], field: str, says: str) -> None:
+    """What is malformed, and what we would have to know more for, by its path."""
+    error = refused(document(**spec))
+    assert error.field == field
+    assert says in str(error)
+
+
+def test_labels_out_of_bounds() -> None:
+    """As with every input: a limit, and text only."""
+    assert "is not text" in str(refused(document({"a": 1})))
+    assert "at most 256" in str(refused(document({f"l{n}": "" for n in range(257)})))
