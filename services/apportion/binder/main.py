@@ -43,8 +43,10 @@ def command(
 async def body(service: Service, target: Target | None = None) -> None:
     """One life of the binder, until cancelled; without a `target` the ledger is all there is."""
     async with open_session(service) as session:
-        cluster = StateFold()
-        reader = Reader(session.ledger, cluster, metrics=service.metrics)
+        cluster = StateFold(await session.restored())
+        reader = Reader(
+            session.ledger, cluster, metrics=service.metrics, after=cluster.state.revision
+        )
         await _bind(service, session, cluster, reader, target or LocalTarget())
 
 
@@ -56,10 +58,16 @@ async def kube_body(service: Service, kube: KubeChoice) -> None:
     from apportion.runtime.kube import open_kube  # noqa: PLC0415
 
     async with open_session(service) as session, open_kube(kube.kubeconfig, kube.context) as api:
-        cluster = StateFold()
+        cluster = StateFold(await session.restored())
         pace = Pace(service.clock)
         telling = Telling(api, cluster.state, service.clock, service.metrics, pace=pace)
-        reader = Reader(session.ledger, cluster, metrics=service.metrics, on_change=telling.observe)
+        reader = Reader(
+            session.ledger,
+            cluster,
+            metrics=service.metrics,
+            on_change=telling.observe,
+            after=cluster.state.revision,
+        )
         service.metrics.gauge(
             "apportion_binder_pace", "Bindings that may be with the API server at once."
         ).set_function(lambda: pace.limit)

@@ -25,14 +25,22 @@ WINDOW_BYTES = 16 << 20
 class Feed:
     """See `runtime.reader.Fold`; what it folds is a whole `State`."""
 
-    def __init__(self, *, events: int = WINDOW_EVENTS, size_bytes: int = WINDOW_BYTES) -> None:
-        self._fold = StateFold()
+    def __init__(
+        self,
+        state: State | None = None,
+        *,
+        events: int = WINDOW_EVENTS,
+        size_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self._fold = StateFold(state)
         self._events = events
         self._bytes = size_bytes
         self._window: deque[Record] = deque()
         self._window_bytes = 0
         self._pods: dict[str, dict[str, PodState]] = {}
         self._waiting: asyncio.Event | None = None
+        for pod in self.state.pods.values():
+            self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
 
     @property
     def state(self) -> State:

@@ -17,6 +17,7 @@ from apportion.runtime.http import HttpServer
 from apportion.runtime.lifecycle import Service, run_service
 from apportion.runtime.options import service_options, stop_with
 from apportion.runtime.reader import Reader
+from apportion.runtime.snapshots import Snapshots
 
 LISTEN = "127.0.0.1:8470"
 
@@ -60,8 +61,8 @@ class Gateway:
         ledger = await jetstream.connect(service.config.nats_url, name=service.name)
         try:
             await jetstream.check_stream(ledger)
-            feed = Feed()
-            reader = Reader(ledger, feed, metrics=service.metrics)
+            feed = Feed(await Snapshots(ledger.wire).restore())
+            reader = Reader(ledger, feed, metrics=service.metrics, after=feed.state.revision)
             service.ready_when(reader.not_ready)
             api = Api(feed, unready=lambda: "; ".join(reader.not_ready()), measures=measures)
             stream = EventStream(feed, ledger, measures=measures)

@@ -24,6 +24,7 @@ from apportion.runtime import stream
 from apportion.runtime.ledger import LedgerUnavailable, NotPermitted, ServerTooOld
 from apportion.runtime.ledger_on_wire import AppendWatch, JetStreamLedger, unwatched
 from apportion.runtime.logs import get_logger
+from apportion.runtime.snapshots import Snapshots
 from apportion.runtime.wire import LostReply, Message, Receiver, Unsubscribe
 
 __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream", "shown"]
@@ -346,9 +347,13 @@ async def create_stream(
 ) -> stream.StreamInfo:
     """Make the ledger's stream, or check the one that is there; for the bootstrap user.
 
+    Beside it, the bucket of its snapshots is made.
+
     Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError.
     """
-    return await stream.create(ledger.wire, replicas=replicas, max_bytes=max_bytes)
+    info = await stream.create(ledger.wire, replicas=replicas, max_bytes=max_bytes)
+    await Snapshots(ledger.wire).create(replicas=replicas)
+    return info
 
 
 async def check_stream(ledger: JetStreamLedger) -> stream.StreamInfo:

@@ -53,8 +53,8 @@ class Fold(Protocol[C_co]):
 class StateFold:
     """The whole cluster: core's fold over one `State`."""
 
-    def __init__(self) -> None:
-        self.state = State()
+    def __init__(self, state: State | None = None) -> None:
+        self.state = state or State()
 
     @property
     def refused_count(self) -> int:
@@ -91,7 +91,7 @@ class _Halted(Exception):
 
 
 class Reader(Generic[C]):
-    """One fold that follows the ledger.
+    """One fold that follows the ledger, from behind the revision `after`, which it holds already.
 
     `revision` is that of the newest event folded, of this reader's subjects. `halted` is empty, or
     why nothing more is folded.
@@ -105,6 +105,7 @@ class Reader(Generic[C]):
         metrics: Metrics,
         subjects: Sequence[str] = (ALL_SUBJECTS,),
         on_change: Callable[[C], None] | None = None,
+        after: int = 0,
     ) -> None:
         self._ledger = ledger
         self._fold = into
@@ -114,7 +115,7 @@ class Reader(Generic[C]):
         self._caught_up = asyncio.Event()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
-        self.revision = 0
+        self.revision = after
         self.halted = ""
         metrics.fold_revision.set_function(lambda: self.revision)
         metrics.fold_lag.set_function(lambda: self.lag)
@@ -140,7 +141,9 @@ class Reader(Generic[C]):
         Raises:
             LedgerHole, LedgerDrifted, NotPermitted, LedgerUnavailable: the ledger cannot be read.
         """
-        self._subscription = await self._ledger.follow(self._deliver, subjects=self._subjects)
+        self._subscription = await self._ledger.follow(
+            self._deliver, start=self.revision + 1, subjects=self._subjects
+        )
         try:
             await self._subscription.caught_up()
             self._caught_up.set()

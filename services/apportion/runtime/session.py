@@ -12,11 +12,14 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from apportion.core.ledger.state import State
 from apportion.runtime import jetstream
 from apportion.runtime.batching import GroupCommit
+from apportion.runtime.jetstream import JetStreamLedger
 from apportion.runtime.ledger import Ledger
 from apportion.runtime.lifecycle import Service
 from apportion.runtime.publisher import Append, Insistence
+from apportion.runtime.snapshots import Snapshots
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -24,6 +27,15 @@ class Session(msgspec.Struct, frozen=True):
 
     ledger: Ledger
     append: Append
+    snapshots: Snapshots | None = None
+
+    async def restored(self) -> State:
+        """The state of the newest snapshot that can be used; empty where there is none.
+
+        Raises:
+            LedgerUnavailable: see `Snapshots.restore`.
+        """
+        return State() if self.snapshots is None else await self.snapshots.restore()
 
 
 @asynccontextmanager
@@ -36,9 +48,15 @@ async def open_session(service: Service) -> AsyncIterator[Session]:
     ledger = await (service.connect or (lambda: _connect(service)))()
     try:
         async with GroupCommit(ledger, clock=service.clock) as commit:
-            yield Session(ledger, Insistence(commit.append, service.clock).append)
+            append = Insistence(commit.append, service.clock).append
+            yield Session(ledger, append, _snapshots_of(ledger))
     finally:
         await ledger.close()
+
+
+def _snapshots_of(ledger: Ledger) -> Snapshots | None:
+    """None for a ledger that is not on a server, which has no object store beside it."""
+    return Snapshots(ledger.wire) if isinstance(ledger, JetStreamLedger) else None
 
 
 async def _connect(service: Service) -> Ledger:

@@ -11,11 +11,18 @@ from typing import Any
 
 import msgspec
 
-from apportion.runtime.ledger import ALL_SUBJECTS, LedgerDrifted, LedgerError, LedgerUnavailable
+from apportion.runtime.ledger import (
+    ALL_SUBJECTS,
+    LedgerDrifted,
+    LedgerError,
+    LedgerUnavailable,
+    Record,
+)
 from apportion.runtime.wire import STREAM, ApiRefused, Wire, call_api
 
 STREAM_NOT_FOUND = 10059
 NAME_IN_USE = 10058
+NO_MESSAGE = 10037
 DUPLICATE_WINDOW_S = 120
 MAX_MESSAGE_BYTES = 1 << 20
 
@@ -55,7 +62,18 @@ class StreamInfo(msgspec.Struct, frozen=True):
     created: str
 
 
+class _Stored(msgspec.Struct, frozen=True):
+    seq: int
+    subject: str
+    data: bytes = b""
+
+
+class _StoredAnswer(msgspec.Struct, frozen=True):
+    message: _Stored
+
+
 _decode_info = msgspec.json.Decoder(StreamInfo).decode
+_decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
 async def find(wire: Wire) -> StreamInfo | None:
@@ -77,6 +95,18 @@ async def read_info(wire: Wire) -> StreamInfo:
             "(`apportion up` does so)"
         )
     return info
+
+
+async def read_record(wire: Wire, revision: int) -> Record | None:
+    """The record at that revision, None where there is none. Raises LedgerUnavailable."""
+    try:
+        answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", {"seq": revision})
+    except ApiRefused as refused:
+        if refused.error.err_code == NO_MESSAGE:
+            return None
+        raise LedgerUnavailable(str(refused)) from refused
+    stored = _decode_stored(answer).message
+    return Record(stored.seq, stored.subject, stored.data)
 
 
 def drift(config: Mapping[str, object]) -> list[LedgerDrifted]:

@@ -16,6 +16,7 @@ from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.session import open_session
 from apportion.scheduler.cycle import Cycle, DecisionMetrics
 from apportion.scheduler.learning import Learning
+from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
 
 
 @click.command(
@@ -23,27 +24,54 @@ from apportion.scheduler.learning import Learning
     epilog="Example:  apportion scheduler --nats nats://scheduler:secret@localhost:4222",
 )
 @click.option("--name", default=socket.gethostname, help="How its decisions are signed.")
+@click.option(
+    "--snapshot-every",
+    type=click.IntRange(min=0),
+    default=EVERY_EVENTS,
+    show_default=True,
+    metavar="EVENTS",
+    help="Write a snapshot for restarts after so many events; 0 never.",
+)
 @service_options
-def command(*, name: str, config: ServiceConfig) -> None:
+def command(*, name: str, snapshot_every: int, config: ServiceConfig) -> None:
     """Decide where pods go, and record why. Start as many as you like: the fences keep order."""
-    sys.exit(run_service("scheduler", lambda service: body(service, name), config))
+    sys.exit(run_service("scheduler", lambda service: body(service, name, snapshot_every), config))
 
 
-async def body(service: Service, name: str) -> None:
+async def body(service: Service, name: str, snapshot_every: int = EVERY_EVENTS) -> None:
     """One life of the scheduler, until cancelled."""
     async with open_session(service) as session:
-        cluster = StateFold()
+        cluster = StateFold(await session.restored())
         publisher = Publisher(f"scheduler/{name}", service.clock, session.append)
         cycle = Cycle(cluster.state, session.ledger, clock=service.clock, publisher=publisher)
         learning = Learning(cluster.state, session.ledger, publisher)
 
-        def observe(change: Change) -> None:
-            cycle.observe(change)
-            learning.observe(change)
+        observers = [cycle.observe, learning.observe]
+        if session.snapshots is not None:
+            snapshotting = Snapshotting(
+                cluster.state,
+                session.snapshots,
+                clock=service.clock,
+                metrics=service.metrics,
+                every_events=snapshot_every,
+            )
+            observers.append(snapshotting.observe)
 
-        reader = Reader(session.ledger, cluster, metrics=service.metrics, on_change=observe)
+        def observe(change: Change) -> None:
+            for each in observers:
+                each(change)
+
+        reader = Reader(
+            session.ledger,
+            cluster,
+            metrics=service.metrics,
+            on_change=observe,
+            after=cluster.state.revision,
+        )
         service.ready_when(reader.not_ready)
         metrics = DecisionMetrics(service.metrics, cycle.engine)
         service.loop("decide", lambda: cycle.run(reader, metrics))
         service.loop("learn prices", lambda: learning.run(reader))
+        if session.snapshots is not None and snapshot_every:
+            service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()

@@ -7,6 +7,7 @@ import pytest
 from apportion.runtime.jetstream import JetStreamLedger
 from apportion.runtime.ledger import Draft, LedgerUnavailable, NotPermitted
 from apportion.runtime.nats_server import ROLES
+from apportion.runtime.snapshots import BUCKET
 from apportion.runtime.wire import STREAM
 from tests.support.nats import Bus, draft
 
@@ -30,6 +31,8 @@ API_OF_NOBODY = (
     f"STREAM.MSG.DELETE.{STREAM}",
     f"STREAM.SNAPSHOT.{STREAM}",
     f"STREAM.RESTORE.{STREAM}",
+    f"STREAM.DELETE.OBJ_{BUCKET}",
+    f"STREAM.UPDATE.OBJ_{BUCKET}",
     f"CONSUMER.DELETE.{STREAM}.binder",
     f"CONSUMER.PAUSE.{STREAM}.binder",
     "STREAM.CREATE.OTHER",
@@ -37,7 +40,11 @@ API_OF_NOBODY = (
     "ACCOUNT.PURGE.APPORTION",
     "META.LEADER.STEPDOWN",
 )
-API_OF_BOOTSTRAP = (f"STREAM.CREATE.{STREAM}", f"STREAM.UPDATE.{STREAM}")
+API_OF_BOOTSTRAP = (
+    f"STREAM.CREATE.{STREAM}",
+    f"STREAM.UPDATE.{STREAM}",
+    f"STREAM.CREATE.OBJ_{BUCKET}",
+)
 
 
 async def _may_send(ledger: JetStreamLedger, subject: str, payload: bytes = b"{}") -> bool:

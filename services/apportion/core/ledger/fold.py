@@ -175,7 +175,7 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
     node = _node(state, data.node)
     previous = node.by_id
     node.reported, node.reported_revision, node.gone = data, context.revision, False
-    node.host = _host(node)
+    node.host = host_of(node)
     devices = [_merged(state, previous.get(device.id), device) for device in data.devices]
     for old in node.devices:
         if old.device.id not in ids:
@@ -204,7 +204,7 @@ def _check_owner(state: State, node: str, device_id: str) -> None:
         raise _Refused(f"device {device_id} of node {node} is reported by node {owner.name}")
 
 
-def _host(node: NodeState) -> Host:
+def host_of(node: NodeState) -> Host:
     """CPU, memory, pods and labels: from Kubernetes where it tells, else from the agent."""
     seen = node.observed
     if seen is None:
@@ -260,7 +260,7 @@ def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
 def _node_observed(context: _Context, data: NodeObserved) -> Change:
     node = _node(context.state, data.node)
     node.observed, node.gone = data, False
-    node.host = _host(node)
+    node.host = host_of(node)
     _judge(node)
     return Change(data, node=node)
 
@@ -268,7 +268,7 @@ def _node_observed(context: _Context, data: NodeObserved) -> Change:
 def _node_gone(context: _Context, data: NodeGone) -> Change:
     node = _node(context.state, data.node)
     node.observed, node.gone = None, True
-    node.host = _host(node)
+    node.host = host_of(node)
     _judge(node)
     return Change(data, node=node)
 
@@ -526,6 +526,7 @@ def _configuration_changed(context: _Context, data: ConfigurationChanged) -> Cha
             reason=data.reason,
             node_policy=policy.nodes or state.policy.node_policy,
             device_policy=policy.devices or state.policy.device_policy,
+            node_weights=policy.weights or state.policy.node_weights,
         )
     return Change(data)
 

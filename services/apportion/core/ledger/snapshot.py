@@ -1,0 +1,391 @@
+"""A state as bytes, so that a restart folds the tail of the ledger and not all of it.
+
+The bytes are taken while the fold goes on: every node and pod is due at first, a slice of what is
+due becomes a frame, and whatever an event touches meanwhile is due again. Only the last few, and
+what is small, are taken in one piece at the end, which makes the whole of one revision. A later
+frame replaces what an earlier one said.
+
+    magic │ format │ frame │ frame │ … │ head │ SHA-256 of all before it
+
+Invariant: `restore(bytes taken at r)` is `fold(0..r)`: the same canonical bytes, and the same order
+of every map, so that whatever is derived from either is the same.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct, structs
+
+from apportion.core.ledger.fold import Change, host_of
+from apportion.core.ledger.state import (
+    DeviceState,
+    GroupState,
+    NodeState,
+    Phase,
+    PodState,
+    RefusedEvent,
+    State,
+)
+from apportion_schemas import (
+    Configuration,
+    Device,
+    NodeObserved,
+    NodeReported,
+    PodGroupObserved,
+    PodPlaced,
+    PodRefused,
+    PodRejected,
+    PodSubmitted,
+    PolicyChanged,
+    PricesLearnt,
+    QueueObserved,
+    Shape,
+)
+
+FORMAT = 1
+"""Raised when these bytes, or what the fold makes of any event, change their meaning."""
+
+MAGIC = b"apportion snapshot\n"
+_START = struct.Struct(">H")
+_LENGTH = struct.Struct(">I")
+_DIGEST_BYTES = 32
+_NO_SHAPE = Shape()
+
+
+class SnapshotError(Exception):
+    """The bytes cannot be used; the message says why. The ledger holds everything that they do."""
+
+
+class CorruptSnapshot(SnapshotError):
+    """The bytes are not what was written."""
+
+
+class NewerSnapshot(SnapshotError):
+    """A newer build wrote the bytes, and its fold may differ from ours."""
+
+
+class _Device(Struct, array_like=True, gc=False):
+    """`device` is its place in the node's report where it is there, else the device itself."""
+
+    device: int | Device
+    memory_free_mib: int
+    cores_free: int
+    slots_free: int
+    template_cpu_free: int
+    slices: int
+    group: str
+    present: bool
+    agent_health: tuple[bool, str]
+    healthy: bool
+    health_reason: str
+    cordon: str
+
+
+class _Node(Struct, array_like=True):
+    name: str
+    devices: list[_Device]
+    reported: NodeReported | None
+    reported_revision: int
+    observed: NodeObserved | None
+    gone: bool
+    cordon: str
+    cpu_used_milli: int
+    memory_used_mib: int
+    extended_used: dict[str, int]
+    fence: int
+    chain: str
+
+
+class _Pod(Struct, array_like=True):
+    """`submitted` stands without its shape, which is that of this number."""
+
+    submitted: PodSubmitted
+    shape: int
+    submitted_revision: int
+    submitted_time: str
+    attempt: int
+    phase: Phase
+    placement: PodPlaced | None
+    placed_revision: int
+    placed_time: str
+    bound_revision: int
+    allocated_revision: int
+    refusal: PodRefused | None
+    refused_revision: int
+    last_failure: str
+
+
+class _Part(Struct, array_like=True, tag=0):
+    """Nodes and pods as they were when the frame was taken; `shapes` get the next numbers."""
+
+    nodes: list[_Node]
+    shapes: list[tuple[bytes, Shape]]
+    pods: list[_Pod]
+    gone: list[str]
+
+
+class _Head(Struct, array_like=True, tag=1):
+    """What is small: taken in one piece, with the revision that makes the whole consistent."""
+
+    revision: int
+    groups: list[tuple[str, PodGroupObserved | None]]
+    queues: dict[str, QueueObserved]
+    failing: dict[str, str]
+    rejected: dict[str, PodRejected]
+    node_of_device: dict[str, str]
+    device_cordons: dict[str, str]
+    policy: PolicyChanged
+    policy_revision: int
+    prices: PricesLearnt | None
+    prices_revision: int
+    configuration: Configuration
+    configuration_revision: int
+    refused_events: list[RefusedEvent]
+    refused_count: int
+    released_count: int
+    nodes: int
+    pods: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Part | _Head).decode
+
+
+class Taken(NamedTuple):
+    """A finished snapshot: the bytes in order, and the revision that they are of."""
+
+    parts: list[bytes]
+    revision: int
+
+    @property
+    def size_bytes(self) -> int:
+        """How long the bytes are together."""
+        return sum(map(len, self.parts))
+
+
+class Taking:
+    """One snapshot in the making. Tell it of every change that the fold makes meanwhile."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._nodes = dict.fromkeys(state.nodes)
+        self._pods = dict.fromkeys(state.pods)
+        self._shapes: dict[bytes, int] = {}
+        self._parts: list[bytes] = []
+        self._hash = sha256()
+        self._moved = False
+        self._put(MAGIC + _START.pack(FORMAT))
+
+    @property
+    def due(self) -> int:
+        """How many nodes and pods are still to be taken, some of them again."""
+        return len(self._nodes) + len(self._pods)
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed: the change's own, and whatever its event names.
+
+        The latter because an event that was refused still moves a fence and spends an attempt.
+        """
+        data = change.data
+        names = {change.node.name if change.node else None, getattr(data, "node", None)}
+        uids = {getattr(data, name, None) for name in ("pod", "uid")}
+        if change.pod is not None:
+            uids.add(change.pod.uid)
+        self._nodes.update(dict.fromkeys(name for name in names if name))
+        self._pods.update(dict.fromkeys(uid for uid in uids if uid))
+        self._moved |= isinstance(data, NodeReported)
+
+    def step(self, items: int) -> None:
+        """Take up to so many nodes and pods as they are now."""
+        nodes = [self._state.nodes.get(name) for name in _pop(self._nodes, items)]
+        shapes: list[tuple[bytes, Shape]] = []
+        pods: list[_Pod] = []
+        gone: list[str] = []
+        for uid in _pop(self._pods, items - len(nodes)):
+            pod = self._state.pods.get(uid)
+            if pod is None:
+                gone.append(uid)
+                continue
+            if pod.shape_key not in self._shapes:
+                self._shapes[pod.shape_key] = len(self._shapes)
+                shapes.append((pod.shape_key, pod.submitted.shape))
+            pods.append(_pod_out(pod, self._shapes[pod.shape_key]))
+        self._frame(_Part([_node_out(node) for node in nodes if node], shapes, pods, gone))
+
+    def finish(self) -> Taken:
+        """Take all that is left, and what is small, in one piece; the snapshot is of now."""
+        if self._moved:
+            # A report may take devices over from nodes that are gone, which no change names.
+            self._nodes.update(
+                dict.fromkeys(name for name, node in self._state.nodes.items() if node.gone)
+            )
+        if self.due:
+            self.step(self.due)
+        self._frame(_head_out(self._state))
+        self._parts.append(self._hash.digest())
+        return Taken(self._parts, self._state.revision)
+
+    def _frame(self, frame: _Part | _Head) -> None:
+        data = _encode(frame)
+        self._put(_LENGTH.pack(len(data)))
+        self._put(data)
+
+    def _put(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._hash.update(data)
+
+
+def take(state: State) -> bytes:
+    """The state as bytes, in one piece."""
+    return b"".join(Taking(state).finish().parts)
+
+
+def restore(data: bytes) -> State:
+    """The state in these bytes.
+
+    Raises:
+        NewerSnapshot, CorruptSnapshot.
+    """
+    body = _checked(data)
+    state, shapes = State(), list[tuple[bytes, Shape]]()
+    head: _Head | None = None
+    try:
+        for frame in _frames(body):
+            decoded = _decode(frame)
+            if isinstance(decoded, _Head):
+                head = decoded
+            else:
+                _part_in(state, decoded, shapes)
+    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, struct.error) as error:
+        raise CorruptSnapshot(f"a frame cannot be read: {error}") from None
+    if head is None or (head.nodes, head.pods) != (len(state.nodes), len(state.pods)):
+        raise CorruptSnapshot("it does not hold as many nodes and pods as it says")
+    _head_in(state, head)
+    return state
+
+
+def _checked(data: bytes) -> memoryview:
+    """The frames, once the bytes are known to be what was written."""
+    start = len(MAGIC) + _START.size
+    if not data.startswith(MAGIC) or len(data) < start + _DIGEST_BYTES:
+        raise CorruptSnapshot("it is no snapshot of Apportion, or its beginning is gone")
+    (written,) = _START.unpack_from(data, len(MAGIC))
+    if written > FORMAT:
+        raise NewerSnapshot(f"it is of format {written} and this build reads {FORMAT}")
+    if written < FORMAT:
+        raise CorruptSnapshot(f"it is of format {written}, which this build, {FORMAT}, reads not")
+    view = memoryview(data)
+    if sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
+        raise CorruptSnapshot("its digest is not that of its bytes")
+    return view[start:-_DIGEST_BYTES]
+
+
+def _frames(body: memoryview) -> Iterator[memoryview]:
+    at = 0
+    while at < len(body):
+        (length,) = _LENGTH.unpack_from(body, at)
+        at += _LENGTH.size
+        yield body[at : at + length]
+        at += length
+
+
+def _pop(due: dict[str, None], items: int) -> list[str]:
+    names = [name for name, _ in zip(due, range(items), strict=False)]
+    for name in names:
+        del due[name]
+    return names
+
+
+# ------------------------------------------------------------------ out
+
+
+def _node_out(node: NodeState) -> _Node:
+    reported = node.reported.devices if node.reported else ()
+    places = {device.id: place for place, device in enumerate(reported)}
+    devices = []
+    for each in node.devices:
+        place = places.get(each.device.id, -1)
+        same = place >= 0 and reported[place] is each.device
+        devices.append(
+            _Device(place if same else each.device, *(getattr(each, name) for name in _AMOUNTS))
+        )
+    return _Node(node.name, devices, *(getattr(node, name) for name in _NODE_FIELDS))
+
+
+def _pod_out(pod: PodState, shape: int) -> _Pod:
+    return _Pod(
+        structs.replace(pod.submitted, shape=_NO_SHAPE),
+        shape,
+        *(getattr(pod, name) for name in _POD_FIELDS),
+    )
+
+
+def _head_out(state: State) -> _Head:
+    return _Head(
+        groups=[(name, group.observed) for name, group in state.groups.items()],
+        nodes=len(state.nodes),
+        pods=len(state.pods),
+        **{name: getattr(state, name) for name in _HEAD_FIELDS},
+    )
+
+
+_fields: Callable[[Struct], tuple[Any, ...]] = structs.astuple
+_AMOUNTS = _Device.__struct_fields__[1:]
+_NODE_FIELDS = _Node.__struct_fields__[2:]
+_POD_FIELDS = _Pod.__struct_fields__[2:]
+_HEAD_FIELDS = tuple(
+    name for name in _Head.__struct_fields__ if name not in {"groups", "nodes", "pods"}
+)
+
+
+# ------------------------------------------------------------------ in
+
+
+def _part_in(state: State, part: _Part, shapes: list[tuple[bytes, Shape]]) -> None:
+    for node in part.nodes:
+        state.nodes[node.name] = _node_in(node)
+    shapes.extend(part.shapes)
+    for uid in part.gone:
+        state.pods.pop(uid, None)
+    for each in part.pods:
+        key, shape = shapes[each.shape]
+        submitted = structs.replace(each.submitted, shape=shape)
+        state.pods[submitted.uid] = PodState(submitted, key, *_fields(each)[2:])
+
+
+def _node_in(node: _Node) -> NodeState:
+    made = NodeState(node.name)
+    for name, value in zip(_NODE_FIELDS, _fields(node)[2:], strict=True):
+        setattr(made, name, value)
+    reported = made.reported.devices if made.reported else ()
+    made.devices = [
+        DeviceState(
+            reported[each.device] if isinstance(each.device, int) else each.device,
+            *_fields(each)[1:],
+        )
+        for each in node.devices
+    ]
+    made.by_id = {each.device.id: each for each in made.devices}
+    made.host = host_of(made)
+    return made
+
+
+def _head_in(state: State, head: _Head) -> None:
+    """The rest of the state; then every map that holds pods, in the order of the events."""
+    for name in _HEAD_FIELDS:
+        setattr(state, name, getattr(head, name))
+    state.groups = {name: GroupState(observed) for name, observed in head.groups}
+    pods = sorted(state.pods.values(), key=attrgetter("submitted_revision"))
+    state.pods = {pod.submitted.uid: pod for pod in pods}
+    for uid, pod in state.pods.items():
+        group = pod.submitted.group
+        if group:
+            state.groups[group].pods[uid] = pod
+        state.shapes.setdefault(pod.shape_key, pod.submitted.shape)
+    for pod in sorted(pods, key=attrgetter("placed_revision")):
+        if pod.placement is not None:
+            state.nodes[pod.placement.node].pods[pod.submitted.uid] = pod

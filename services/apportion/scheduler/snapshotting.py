@@ -1,0 +1,119 @@
+"""Writes a snapshot now and then, beside the cycle and never in its way.
+
+Any scheduler may: whoever finds that the newest snapshot is old writes one, and two that do so at
+once do no harm. Invariant: between two slices the loop runs, so deciding waits for one slice at
+most; a snapshot that cannot be written costs nothing but the next restart's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.snapshot import Taken, Taking
+from apportion.core.ledger.state import State
+from apportion.runtime.clock import Clock
+from apportion.runtime.ledger import LedgerFull, LedgerUnavailable, NotPermitted
+from apportion.runtime.logs import get_logger
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.reader import Reader
+from apportion.runtime.snapshots import Snapshots
+
+EVERY_EVENTS: Final = 50_000
+EVERY_S: Final = 900.0
+FEW_EVENTS: Final = 1_000  # fewer are folded anew before a snapshot of them is fetched
+LOOK_S: Final = 5.0
+SLICE_ITEMS: Final = 250
+ROUNDS_MAX: Final = 4  # as often everything is taken, at most, however fast it changes
+
+_log = get_logger(__name__)
+
+
+class Snapshotting:
+    """One scheduler's snapshots of the state that it folds."""
+
+    def __init__(
+        self,
+        state: State,
+        snapshots: Snapshots,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        every_events: int = EVERY_EVENTS,
+    ) -> None:
+        self._state = state
+        self._snapshots = snapshots
+        self._clock = clock
+        self._every_events = every_events
+        self._taking: Taking | None = None
+        self._last = state.revision
+        self._last_at = clock.monotonic()
+        self._slices = metrics.histogram(
+            "apportion_snapshot_pause_seconds", "Time that one slice of a snapshot held the loop."
+        )
+        self._written = metrics.counter(
+            "apportion_snapshots_total", "Snapshots: written, failed.", ("outcome",)
+        )
+        metrics.gauge(
+            "apportion_snapshot_revision", "Revision of the newest snapshot that is known here."
+        ).set_function(lambda: self._last)
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed; give this to the reader."""
+        if self._taking is not None:
+            self._taking.observe(change)
+
+    async def run(self, reader: Reader[Change]) -> None:
+        """Write whenever one is due, until cancelled."""
+        await reader.caught_up()
+        while True:
+            await self._clock.pause(LOOK_S)
+            if self._due() and not reader.halted:
+                try:
+                    await self.write()
+                except (LedgerFull, LedgerUnavailable, NotPermitted) as trouble:
+                    self._written.labels("failed").inc()
+                    self._last_at = self._clock.monotonic()
+                    _log.warning("no snapshot written", error=str(trouble))
+
+    def _due(self) -> bool:
+        new = self._state.revision - self._last
+        late = self._clock.monotonic() - self._last_at >= EVERY_S
+        return new >= self._every_events or (late and new >= min(FEW_EVENTS, self._every_events))
+
+    async def write(self) -> None:
+        """Write one, unless another scheduler has just done so.
+
+        Raises:
+            LedgerFull, LedgerUnavailable, NotPermitted: it is not there.
+        """
+        stored = await self._snapshots.stored()
+        newest = stored[0].revision if stored else 0
+        if newest <= self._state.revision:  # one beyond it is of another ledger
+            self._last = max(self._last, newest)
+        if self._due():
+            taken = await self.take()
+            await self._snapshots.save(taken)
+            self._last = taken.revision
+            self._written.labels("written").inc()
+            _log.info("snapshot written", revision=taken.revision, bytes=taken.size_bytes)
+        self._last_at = self._clock.monotonic()
+
+    async def take(self) -> Taken:
+        """Take the state slice by slice; the loop runs in between."""
+        taking = self._taking = Taking(self._state)
+        try:
+            slices = ROUNDS_MAX * (taking.due // SLICE_ITEMS + 1)
+            while taking.due > SLICE_ITEMS and slices > 0:
+                began = self._clock.monotonic()
+                taking.step(SLICE_ITEMS)
+                self._slices.observe(self._clock.monotonic() - began)
+                slices -= 1
+                await asyncio.sleep(0)
+            began = self._clock.monotonic()
+            taken = taking.finish()
+            self._slices.observe(self._clock.monotonic() - began)
+            return taken
+        finally:
+            self._taking = None

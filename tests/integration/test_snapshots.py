@@ -1,0 +1,260 @@
+"""Snapshots on a real object store: kept, found, checked, set aside; and a restart from one."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion.core.ledger.digest import canonical
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.snapshot import FORMAT, MAGIC, Taken, Taking, restore
+from apportion.core.ledger.state import State
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.jetstream import JetStreamLedger, create_stream
+from apportion.runtime.ledger import NotPermitted
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.nats_server import ROLES
+from apportion.runtime.object_store import Bucket
+from apportion.runtime.reader import Reader, StateFold
+from apportion.runtime.snapshots import BUCKET, KEPT, Snapshots
+from apportion.scheduler.snapshotting import Snapshotting
+from tests.support.facts import Facts
+from tests.support.nats import Bus, PlainServer, running_bus
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """A pen."""
+    opened = Facts(bus)
+    await opened.open()
+    return opened
+
+
+@contextlib.asynccontextmanager
+async def reading(
+    ledger: JetStreamLedger, state: State | None = None
+) -> AsyncIterator[tuple[State, Reader[Change]]]:
+    """A reader that runs for the length of a `with`, from behind the given state."""
+    cluster = StateFold(state)
+    reader = Reader(ledger, cluster, metrics=Metrics(), after=cluster.state.revision)
+    running = asyncio.create_task(reader.run())
+    try:
+        await asyncio.wait_for(reader.caught_up(), 20)
+        yield cluster.state, reader
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def folded(bus: Bus, state: State | None = None) -> State:
+    """The state of the whole ledger, or of what is behind the given one."""
+    async with reading(await bus.connect("scheduler"), state) as (found, _):
+        return found
+
+
+async def snapshots_of(bus: Bus, role: str = "scheduler") -> Snapshots:
+    """The snapshots as this role may use them."""
+    return Snapshots((await bus.connect(role)).wire)
+
+
+def taken(state: State) -> Taken:
+    """A snapshot of it, in one piece."""
+    return Taking(state).finish()
+
+
+async def test_a_restart_folds_the_tail_alone_and_holds_the_same(bus: Bus, facts: Facts) -> None:
+    """Any role restores what a scheduler wrote; behind it only the tail is read."""
+    await facts.submit("a", "b")
+    await (await snapshots_of(bus)).save(taken(await folded(bus)))
+    await facts.submit("c")
+    whole = canonical(await folded(bus))
+    for role in ("scheduler", "binder", "gateway", "watcher", "operator", "auditor", "agent"):
+        state = await (await snapshots_of(bus, role)).restore()
+        assert (state.revision, list(state.pods)) == (2, ["a", "b"]), role
+        assert canonical(await folded(bus, state)) == whole
+
+
+async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
+    """What does not fit one message comes back whole."""
+    await facts.submit("a")
+    bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
+    parts = [bytes([n]) * 300_001 for n in range(10)]
+    await bucket.put("x", "x-1", parts, {})
+    (entry,) = await bucket.entries()
+    assert (entry.size, entry.chunks) == (3_000_010, 4)
+    assert await bucket.get(entry, size_max=1 << 30) == b"".join(parts)
+
+
+async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(
+    bus: Bus, facts: Facts
+) -> None:
+    """The bucket does not grow; pieces without an entry go once older than what is kept."""
+    snapshots = await snapshots_of(bus)
+    bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
+    await bucket._publish(f"$O.{BUCKET}.C.{'0' * 20}-dead", b"half", {})
+    for number in range(KEPT + 2):
+        await facts.submit(f"p{number}")
+        await snapshots.save(taken(await folded(bus)))
+    assert [each.revision for each in await snapshots.stored()] == [5, 4, 3]
+    assert {nuid[:20] for nuid in await bucket.pieces()} == {f"{n:020}" for n in (3, 4, 5)}
+
+
+async def three(bus: Bus, facts: Facts) -> Snapshots:
+    """Snapshots at revisions 1 and 2 of a ledger of three."""
+    snapshots = await snapshots_of(bus)
+    for uid in ("a", "b"):
+        await facts.submit(uid)
+        await snapshots.save(taken(await folded(bus)))
+    await facts.submit("c")
+    return snapshots
+
+
+async def overwrite(bus: Bus, revision: int, data: bytes, *, at: int | None = None) -> None:
+    """Put other bytes, with their own digest, in the place of a snapshot."""
+    bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
+    (old,) = [e for e in await bucket.entries() if int(e.metadata["revision"]) == revision]
+    metadata = old.metadata | ({"revision": str(at)} if at is not None else {})
+    await bucket.put(old.name, old.nuid + "x", [data], metadata)
+
+
+async def bytes_of(bus: Bus, revision: int) -> bytes:
+    """The bytes of a snapshot."""
+    bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
+    (old,) = [e for e in await bucket.entries() if int(e.metadata["revision"]) == revision]
+    return await bucket.get(old, size_max=1 << 30)
+
+
+async def test_a_corrupt_one_is_set_aside_for_an_older_one(
+    bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One flipped byte anywhere, or half of it gone, and the one before is used; it is said."""
+    snapshots = await three(bus, facts)
+    good = await bytes_of(bus, 2)
+    for at in (0, len(MAGIC) + 1, len(good) // 2, len(good) - 1):
+        bad = bytearray(good)
+        bad[at] ^= 1
+        await overwrite(bus, 2, bytes(bad))
+        assert (await snapshots.restore()).revision == 1, at
+        assert "set aside" in capsys.readouterr().out
+    await overwrite(bus, 2, good[: len(good) // 2])
+    state = await snapshots.restore()
+    assert state.revision == 1
+    assert canonical(await folded(bus, state)) == canonical(await folded(bus))
+
+
+async def test_a_newer_builds_one_is_set_aside(
+    bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its format is named, and an older one is used."""
+    snapshots = await three(bus, facts)
+    newer = MAGIC + (FORMAT + 1).to_bytes(2) + b"whatever it will be" * 9
+    await overwrite(bus, 2, newer)
+    assert (await snapshots.restore()).revision == 1
+    assert f"format {FORMAT + 1}" in capsys.readouterr().out
+
+
+async def test_lost_pieces_are_noticed(bus: Bus, facts: Facts) -> None:
+    """An entry whose bytes are gone is set aside."""
+    snapshots = await three(bus, facts)
+    newest = (await snapshots.stored())[0]
+    await Bucket((await bus.connect("scheduler")).wire, BUCKET).forget_pieces(newest.entry.nuid)
+    assert (await snapshots.restore()).revision == 1
+
+
+async def test_one_that_says_another_revision_than_it_holds_is_set_aside(
+    bus: Bus, facts: Facts
+) -> None:
+    """A snapshot off by one would fold an event twice or never."""
+    snapshots = await three(bus, facts)
+    await overwrite(bus, 2, await bytes_of(bus, 1))
+    assert (await snapshots.restore()).revision == 1
+
+
+async def test_one_from_the_future_or_of_another_ledger_is_set_aside(
+    bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A ledger that was restored or made anew is folded from its first revision."""
+    snapshots = await three(bus, facts)
+    await overwrite(bus, 2, await bytes_of(bus, 2), at=99)
+    await overwrite(bus, 1, await bytes_of(bus, 1), at=3)
+    state = await snapshots.restore()
+    assert state.revision == 0
+    said = capsys.readouterr().out
+    assert "does not reach so far" in said
+    assert "another record at 3" in said
+
+
+async def test_at_most(bus: Bus, facts: Facts) -> None:
+    """Whoever looks into the past gets a snapshot from before it."""
+    snapshots = await three(bus, facts)
+    assert (await snapshots.restore(at_most=1)).revision == 1
+    assert (await snapshots.restore(at_most=0)).revision == 0
+
+
+async def test_only_schedulers_write(bus: Bus) -> None:
+    """No other role puts, replaces or frees a snapshot."""
+    for role in set(ROLES) - {"scheduler"}:
+        bucket = Bucket((await bus.connect(role)).wire, BUCKET)
+        with pytest.raises(NotPermitted):
+            await bucket.put("x", "x", [b"x"], {})
+        with pytest.raises(NotPermitted):
+            await bucket.forget_pieces("x")
+
+
+async def test_without_a_bucket_the_whole_ledger_is_folded(tmp_path: Path) -> None:
+    """A ledger of an older build has none; making the stream again makes it."""
+    from apportion.runtime.jetstream import connect  # noqa: PLC0415
+    from apportion.runtime.wire import call_api  # noqa: PLC0415
+
+    plain = PlainServer(tmp_path)
+    await plain.start()
+    try:
+        async with await connect(plain.url, name="test") as ledger:
+            await create_stream(ledger)
+            await call_api(ledger.wire, f"STREAM.DELETE.OBJ_{BUCKET}")
+            assert (await Snapshots(ledger.wire).restore()).revision == 0
+            await create_stream(ledger)
+            assert await Snapshots(ledger.wire).stored() == []
+            assert await Bucket(ledger.wire, BUCKET).exists()
+    finally:
+        await plain.stop()
+
+
+async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_that(
+    bus: Bus, facts: Facts
+) -> None:
+    """Taken in slices under load, it is the state of its revision; a second one is not written."""
+    ledger = await bus.connect("scheduler")
+    await facts.submit(*(f"p{n}" for n in range(700)))
+    async with reading(ledger) as (state, reader):
+        metrics = Metrics()
+        snapshotting = Snapshotting(
+            state, await snapshots_of(bus), clock=SystemClock(), metrics=metrics, every_events=500
+        )
+        snapshotting._last = 0
+        reader._on_change = snapshotting.observe
+        writing = asyncio.create_task(snapshotting.write())
+        for n in range(700, 720):
+            await facts.submit(f"p{n}")
+        await writing
+        (stored,) = await (await snapshots_of(bus)).stored()
+        again = Snapshotting(
+            state, await snapshots_of(bus), clock=SystemClock(), metrics=Metrics(), every_events=500
+        )
+        again._last = 0
+        await again.write()
+        assert len(await (await snapshots_of(bus)).stored()) == 1
+        whole = canonical(state)
+    restored = restore(await bytes_of(bus, stored.revision))
+    assert restored.revision == stored.revision >= 700
+    assert canonical(await folded(bus, restored)) == whole
+    assert 'apportion_snapshots_total{outcome="written"} 1.0' in metrics.render().decode()

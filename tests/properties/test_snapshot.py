@@ -1,0 +1,84 @@
+"""A snapshot at any revision, and the tail behind it, is the fold of everything."""
+
+from dataclasses import fields
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.core.ledger import snapshot as kept
+from apportion.core.ledger.digest import canonical
+from apportion.core.ledger.snapshot import Taking, restore, take
+from apportion.core.ledger.state import DeviceState, NodeState, PodState, State
+from apportion_schemas.quantities import Payload
+from tests.support.happenings import happen, happenings
+
+
+def folded(events: list[Payload], state: State | None = None) -> State:
+    """The state that these events make of one."""
+    state = state or State()
+    for data in events:
+        happen(state, data)
+    return state
+
+
+def orders(state: State) -> list[Any]:
+    """Every map's keys in the order that the map has, and what a fold holds beside its digest."""
+    return [
+        list(state.nodes), list(state.pods), list(state.groups), list(state.queues),
+        list(state.failing), list(state.rejected), list(state.node_of_device),
+        [(list(n.pods), list(n.by_id), n.host) for n in state.nodes.values()],
+        [list(g.pods) for g in state.groups.values()],
+        [(p.shape_key, p.submitted.shape) for p in state.pods.values()],
+    ]  # fmt: skip
+
+
+def assert_same(one: State, other: State) -> None:
+    """Both say the same, in the same order, and hold each pod once."""
+    assert canonical(one) == canonical(other)
+    assert orders(one) == orders(other)
+    for node in one.nodes.values():
+        assert all(one.pods[uid] is pod for uid, pod in node.pods.items())
+    for pod in one.pods.values():
+        assert one.shapes[pod.shape_key] is pod.submitted.shape
+
+
+@given(happenings(), st.data())
+def test_snapshot_and_tail_are_the_fold(events: list[Payload], data: st.DataObject) -> None:
+    """Restored at any revision and folded on, a reader holds what one from the start holds."""
+    cut = data.draw(st.integers(0, len(events)))
+    half = folded(events[:cut])
+    restored = restore(take(half))
+    assert_same(restored, half)
+    assert_same(folded(events[cut:], restored), folded(events))
+
+
+@given(happenings(), st.data())
+def test_a_snapshot_taken_while_the_fold_goes_on_is_of_its_end(
+    events: list[Payload], data: st.DataObject
+) -> None:
+    """Whatever events come between the slices, the bytes are those of the revision they name."""
+    cut = data.draw(st.integers(0, len(events)))
+    state = folded(events[:cut])
+    taking = Taking(state)
+    for event in events[cut:]:
+        taking.step(data.draw(st.integers(0, 3)))
+        taking.observe(happen(state, event))
+    taken = taking.finish()
+    assert taken.revision == state.revision
+    assert_same(restore(b"".join(taken.parts)), state)
+
+
+def test_nothing_of_the_state_is_forgotten() -> None:
+    """A field that is new to the state is new to the snapshot: it fails here until it is kept."""
+    none = set[str]()
+    for of, record, derived, of_record in (  # what is made anew from the rest, on either side
+        (State, kept._Head, {"shapes"}, none),
+        (NodeState, kept._Node, {"by_id", "host", "pods"}, none),
+        (PodState, kept._Pod, {"shape_key"}, {"shape"}),
+        (DeviceState, kept._Device, none, none),
+    ):
+        names = [field.name for field in fields(of) if field.name not in derived]
+        kept_names = [name for name in record.__struct_fields__ if name not in of_record]
+        assert sorted(names) == sorted(kept_names), of
+        assert of in {State, NodeState} or names == kept_names, of  # made by position
