@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from apportion_schemas.operations import Policy
+from apportion_schemas.operations import NodeWeights, Policy
 from apportion_schemas.quantities import (
     COUNT_MAX,
     Count,
@@ -105,10 +105,14 @@ class NodeConfiguration(Payload, frozen=True, rename=lambda name: name.replace("
 
 
 class PolicyConfiguration(Payload, frozen=True):
-    """`policy`: how nodes and devices are preferred; None leaves it as it is."""
+    """`policy`: how nodes and devices are preferred; None leaves it as it is.
+
+    `weights` say how much each resource counts where nodes are preferred by their load.
+    """
 
     nodes: Policy | None = None
     devices: Policy | None = None
+    weights: NodeWeights | None = None
 
 
 class Configuration(Payload, frozen=True, rename="camel"):

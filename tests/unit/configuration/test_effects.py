@@ -7,7 +7,14 @@ import pytest
 from apportion.core.configuration import manifest_config, read_configuration
 from apportion.core.configuration.offering import offered
 from apportion.core.manifests import PodDraft, read_document
-from apportion_schemas import Ask, Configuration, ConfigurationChanged, Device, PolicyChanged
+from apportion_schemas import (
+    Ask,
+    Configuration,
+    ConfigurationChanged,
+    Device,
+    NodeWeights,
+    PolicyChanged,
+)
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.fleet import A100_40, T4, gpu, npu
 from tests.support.ledger_of import Ledger
@@ -157,13 +164,15 @@ def test_the_fold_takes_the_whole_document() -> None:
 
 def test_a_policy_in_the_document_is_a_change_of_policy() -> None:
     """The newest of the two counts, and what is not said stays."""
-    document = read_configuration({"policy": {"nodes": "binpack"}})
+    weights = {"cpu": 1, "memory": 1, "devices": 10}
+    document = read_configuration({"policy": {"nodes": "binpack", "weights": weights}})
     ledger = Ledger(
         PolicyChanged(by="ann", node_policy="spread", device_policy="spread"),
         ConfigurationChanged(by="ada", configuration=document),
     )
     policy = ledger.state.policy
     assert (policy.by, policy.node_policy, policy.device_policy) == ("ada", "binpack", "spread")
+    assert policy.node_weights == NodeWeights(cpu=1, memory=1, devices=10)
     assert ledger.state.policy_revision == 2
 
 

@@ -165,6 +165,14 @@ def test_other_spellings() -> None:
             node(filterdevices={"uid": []}),
             "nodeconfig[0].filterdevices.uid: a list of 0 is under a key that is not known: write",
         ),
+        (
+            {"policy": {"nodes": "price", "weights": {"devices": 10}}},
+            "policy.weights: an object of 1 would have no effect on nodes preferred by price",
+        ),
+        (
+            {"policy": {"weights": {"gpu": 10}}},
+            "policy.weights.gpu: 10 is under a key that is not known: write cpu, or remove it",
+        ),
         ({"policy": {"nodes": "random"}}, "policy.nodes: 'random' is out of bounds"),
         ({"schedulerNames": ["a", "a"]}, "schedulerNames: a list of 2 names one twice"),
     ],

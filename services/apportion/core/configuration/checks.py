@@ -24,8 +24,11 @@ from apportion_schemas.configuration import (
     MigGeometries,
     NodeConfiguration,
     NvidiaConfiguration,
+    PolicyConfiguration,
 )
 
+WEIGHABLE = ("binpack", "spread")
+"""Policies that look at how full a node is, resource by resource."""
 SHARED = frozenset({"plain", "hami", "volcano-vgpu"})
 """Dialects that may have names in common: a pod's other names tell them apart."""
 
@@ -39,6 +42,7 @@ def check(configuration: Configuration) -> None:
     _check_idle(configuration.nvidia)
     _check_names(configuration)
     _check_geometries(configuration.nvidia.known_mig_geometries)
+    _check_policy(configuration.policy)
     seen: set[str] = set()
     for position, node in enumerate(configuration.nodeconfig):
         _check_node(node, f"nodeconfig[{position}]", configuration.nvidia)
@@ -119,6 +123,17 @@ def _check_geometries(known: tuple[MigGeometries, ...]) -> None:
                         f"cannot be: {error}",
                         "correct the names and counts, or remove the group",
                     ) from None
+
+
+def _check_policy(policy: PolicyConfiguration) -> None:
+    if policy.weights is None or policy.nodes in (None, *WEIGHABLE):
+        return
+    raise ConfigurationError(
+        "policy.weights",
+        msgspec.to_builtins(policy.weights),
+        f"would have no effect on nodes preferred by {policy.nodes}",
+        f"remove it, or set policy.nodes to one of {', '.join(WEIGHABLE)}",
+    )
 
 
 def _check_node(node: NodeConfiguration, path: str, nvidia: NvidiaConfiguration) -> None:

@@ -81,14 +81,14 @@ KEYS: tuple[Key, ...] = (
     Key(
         "nvidia.migStrategy",
         "`mixed`: a pod may ask for MIG instances by profile, as in `nvidia.com/mig-1g.5gb`; "
-        "`none`: such names are refused",
+        "`none`: such a name is what a node's own plugin offers under it",
         READERS,
     ),
     Key(
         "nvidia.knownMigGeometries",
         "the only ways in which cards of a model are cut: groups of instances by profile, memory "
         "and count; a model without an entry is cut freely",
-        f"{SCHEDULER}, {BINDER}",
+        SCHEDULER,
     ),
     Key("nodeconfig[].name", "the node that this entry is about", AGENT),
     Key(
@@ -102,7 +102,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "nodeconfig[].migstrategy",
         "must be that of `nvidia.migStrategy`: names mean the same on every node",
-        AGENT,
+        READERS,
     ),
     Key(
         "nodeconfig[].filterdevices.uuid",
@@ -120,7 +120,13 @@ KEYS: tuple[Key, ...] = (
         "`apportion policy set` counts",
         SCHEDULER,
     ),
-    Key("policy.devices", "how the devices of a node are preferred; else as `nodes`", SCHEDULER),
+    Key("policy.devices", "how the devices of a node are preferred, likewise", SCHEDULER),
+    Key(
+        "policy.weights",
+        "how much `cpu`, `memory` and `devices` count, 0 to 1000 each, where nodes are preferred "
+        "by their load (`binpack`, `spread`)",
+        SCHEDULER,
+    ),
     Key(
         "schedulerNames",
         "the values of `spec.schedulerName` whose pods are taken from Kubernetes; without it, "

@@ -82,6 +82,9 @@ def _check_keys(value: object, kind: inspect.Type, path: str, pattern: str) -> N
     """Refuse keys that the struct does not have; types are looked at later."""
     if isinstance(kind, inspect.Metadata):
         _check_keys(value, kind.type, path, pattern)
+    elif isinstance(kind, inspect.UnionType):
+        for each in kind.types:
+            _check_keys(value, each, path, pattern)
     elif isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
         for position, entry in enumerate(value):
             _check_keys(entry, kind.item_type, f"{path}[{position}]", f"{pattern}[]")

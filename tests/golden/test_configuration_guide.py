@@ -1,0 +1,46 @@
+"""The guide of the configuration tells every key with its default and who obeys it."""
+
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from apportion.core.configuration.keys import KEYS
+from apportion_schemas import Configuration
+from tests.tidy.tree import ROOT
+
+GUIDE = ROOT / "docs/guides/configuration.md"
+HEAD = ["| key | meaning | default | obeyed by |", "|---|---|---|---|"]
+
+
+def default_of(path: str) -> str:
+    """What holds where the document does not say, as it would be written there."""
+    kind: Any = inspect.type_info(Configuration)
+    value: Any = None
+    for step in path.split("."):
+        if isinstance(kind, inspect.VarTupleType):
+            kind = kind.item_type
+        field = next(f for f in kind.fields if f.encode_name == step.removesuffix("[]"))
+        kind = field.type.type if isinstance(field.type, inspect.Metadata) else field.type
+        made = field.default_factory
+        value = field.default if made is msgspec.NODEFAULT else made()
+    if value is msgspec.NODEFAULT:
+        return "must be said"
+    written = msgspec.json.encode(value).decode().strip('"')
+    return {"null": "-", "": "-", "[]": "none"}.get(written, f"`{written}`")
+
+
+def table() -> list[str]:
+    """The table of keys as it must stand in the guide."""
+    return HEAD + [
+        f"| `{key.path}`{f' (or `{key.also}`)' if key.also else ''} | {key.meaning} "
+        f"| {default_of(key.path)} | {key.obeyed_by or 'nobody yet: only the default'} |"
+        for key in KEYS
+    ]
+
+
+def test_the_guide_has_every_key() -> None:
+    """Row for row; where this fails, the table of the failure is the one to write."""
+    lines = GUIDE.read_text().splitlines()
+    at = lines.index(HEAD[0]) if HEAD[0] in lines else -1
+    assert lines[at : at + len(table())] == table(), "\n".join(table())
