@@ -1,0 +1,38 @@
+"""What is in deploy/kubernetes is what an API server takes, and says what it should."""
+
+import json
+
+from tests.support.control_plane import ROOT, ControlPlane
+
+DEPLOY = ROOT / "deploy" / "kubernetes"
+SERVICES = ("watcher", "scheduler", "binder", "gateway")
+
+
+def test_everything_is_applied_and_again(control_plane: ControlPlane) -> None:
+    """`kubectl apply -k`, twice; each service runs under the account of its name."""
+    control_plane.kubectl("apply", "-k", str(DEPLOY))
+    again = control_plane.kubectl("apply", "-k", str(DEPLOY))
+    assert "deployment.apps/watcher unchanged" in again
+    assert "created" not in again
+    found = control_plane.kubectl("get", "deployments", "-n", "apportion", "-o", "json")
+    pods = {
+        item["metadata"]["name"]: item["spec"]["template"]["spec"]
+        for item in json.loads(found)["items"]
+    }
+    assert {name: pod["serviceAccountName"] for name, pod in pods.items()} == {
+        name: name for name in SERVICES
+    }
+
+
+def test_nothing_runs_with_more_than_it_needs(control_plane: ControlPlane) -> None:
+    """No privilege, no capability, no root file system to write to; no account that could more."""
+    control_plane.kubectl("apply", "-k", str(DEPLOY))
+    kinds = "deployments,daemonsets,jobs"
+    found = json.loads(control_plane.kubectl("get", kinds, "-n", "apportion", "-o", "json"))
+    for item in found["items"]:
+        pod = item["spec"]["template"]["spec"]
+        for container in pod["containers"]:
+            allowed = container["securityContext"]
+            assert allowed["capabilities"] == {"drop": ["ALL"]}
+            assert allowed["readOnlyRootFilesystem"]
+            assert not allowed["allowPrivilegeEscalation"]
