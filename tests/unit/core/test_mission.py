@@ -1,0 +1,348 @@
+"""The rows of the mission that a decision alone can keep, each asserting the placement it promises.
+
+Asks are as the dialects make them of the sample manifests; the dialects have tests of their own.
+"""
+
+import pytest
+
+from apportion_schemas import (
+    Ask,
+    DeviceConstraints,
+    DeviceHealthChanged,
+    MigInstance,
+    PodPlaced,
+    PolicyChanged,
+    RefusalCode,
+    Taint,
+    Toleration,
+)
+from tests.support.fleet import A30, A100_40, A100_80, T4, V100, gpu, node, npu, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod, shape, wants
+
+HAMI_CORE = DeviceConstraints(modes=("hami-core",))
+MIG = DeviceConstraints(modes=("mig",))
+SHARED = rack("shared", 2)
+CUT = rack("cut", 2, model=A100_40, mode="mig")
+BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack")
+
+
+def amounts(ledger: Ledger, uid: str) -> list[tuple[str, int, int]]:
+    """Device, memory in MiB and cores of each share."""
+    return [(share.device, share.memory_mib, share.cores) for share in ledger.shares(uid)]
+
+
+def instances(ledger: Ledger, uid: str) -> list[str]:
+    """The profiles of the MIG instances that the pod has."""
+    return [share.instance.profile for share in ledger.shares(uid) if share.instance]
+
+
+def test_A1_slice_by_memory_and_cores() -> None:
+    """3000 MiB and 50 % of any NVIDIA GPU on a HAMi-core node; the MIG node is passed over."""
+    wanted = shape(ask(3000, cores=50, cap_memory=True), devices=HAMI_CORE)
+    ledger = Ledger(CUT, SHARED, pod("p", shape=wanted)).settle()
+    assert amounts(ledger, "p") == [("shared-g0", 3000, 50)]
+
+
+@pytest.mark.parametrize(
+    ("model", "memory_mib", "profile"),
+    [
+        (A100_40, 3000, "1g.5gb"),
+        (A100_40, 8000, "2g.10gb"),
+        (A30, 3000, "1g.6gb"),
+        (A100_80, 30000, "3g.40gb"),
+    ],
+)
+def test_A2_smallest_instance_that_holds_the_memory(
+    model: str, memory_mib: int, profile: str
+) -> None:
+    """3 GB get a 5 GB instance; only the slices of that instance are taken."""
+    wanted = shape(ask(memory_mib, cap_memory=True), devices=MIG)
+    ledger = Ledger(rack("n1", 1, model=model, mode="mig"), pod("p", shape=wanted)).settle()
+    assert instances(ledger, "p") == [profile]
+    (share,) = ledger.shares("p")
+    assert share.instance is not None
+    assert ledger.device("n1-g0").slices.bit_count() == share.instance.size
+
+
+def test_A2_geometry_changes_on_demand() -> None:
+    """Seven small instances; when they are gone the same card is cut in half, then left whole."""
+    small, half, whole = (
+        shape(ask(mib, cap_memory=True), devices=MIG) for mib in (3000, 20000, 40000)
+    )
+    ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig"))
+    ledger.submit(*(pod(f"s{n}", shape=small) for n in range(8))).settle()
+    assert sum(bool(ledger.where(f"s{n}")) for n in range(8)) == 7
+    assert ledger.reasons("s7") == {RefusalCode.MIG_SLICES_OCCUPIED: 1}
+    ledger.gone(*(f"s{n}" for n in range(8)))
+    ledger.submit(pod("h0", shape=half), pod("h1", shape=half)).settle()
+    assert instances(ledger, "h0") + instances(ledger, "h1") == ["3g.20gb"] * 2
+    ledger.gone("h0", "h1").submit(pod("w", shape=whole)).settle()
+    assert instances(ledger, "w") == ["7g.40gb"]
+
+
+def test_A2_instances_never_overlap() -> None:
+    """However they come and go, two containers never have a slice in common."""
+    ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig"))
+    for number, mib in enumerate((3000, 20000, 8000, 3000)):
+        ledger.submit(pod(f"p{number}", shape=shape(ask(mib), devices=MIG))).settle()
+    ledger.gone("p0", "p2").submit(pod("q", shape=shape(ask(8000), devices=MIG))).settle()
+    held = [
+        range(s.instance.start, s.instance.start + s.instance.size)
+        for uid in ("p1", "p3", "q")
+        for s in ledger.shares(uid)
+        if s.instance
+    ]
+    slices = [slice_ for each in held for slice_ in each]
+    assert len(set(slices)) == len(slices) == 4 + 1 + 2
+
+
+def test_A3_modes_live_side_by_side() -> None:
+    """The mode is the node's; each pod goes where its own is."""
+    ledger = Ledger(
+        CUT,
+        SHARED,
+        rack("mps", 1, mode="mps"),
+        *(
+            pod(mode, shape=shape(ask(3000), devices=DeviceConstraints(modes=(mode,))))
+            for mode in ("mig", "hami-core", "mps")
+        ),
+    ).settle()
+    where = {mode: ledger.where(mode) for mode in ("mig", "hami-core", "mps")}
+    assert where == {"mig": "cut", "hami-core": "shared", "mps": "mps"}
+
+
+def test_A6_memory_above_the_card_is_capped() -> None:
+    """It gets what the card has, and not a card more."""
+    ledger = Ledger(SHARED, pod("p", ask(999_999, cap_memory=True))).settle()
+    assert amounts(ledger, "p") == [("shared-g0", 81920, 0)]
+
+
+def test_A6_memory_is_per_vgpu() -> None:
+    """Two vGPUs of 3000 MiB are 3000 MiB on each of two cards."""
+    ledger = Ledger(SHARED, pod("p", ask(3000, count=2, cap_memory=True))).settle()
+    assert amounts(ledger, "p") == [("shared-g0", 3000, 0), ("shared-g1", 3000, 0)]
+
+
+def test_A6_percentage() -> None:
+    """A quarter of whatever card it is."""
+    quarter = ask(memory_percent=25)
+    ledger = Ledger(rack("n1", 1, model=V100), pod("p", quarter)).settle()
+    assert amounts(ledger, "p") == [("n1-g0", 8192, 0)]
+
+
+@pytest.mark.parametrize(("nodes", "where"), [((CUT, SHARED), "cut"), ((SHARED,), "shared")])
+def test_A7_without_a_mode_fit_and_policy_choose(nodes: tuple[object, ...], where: str) -> None:
+    """Any mode will do: of equal nodes the first, in whatever mode it is."""
+    ledger = Ledger(BINPACK, *nodes, pod("p", ask(4096, cap_memory=True))).settle()  # type: ignore[arg-type]
+    assert ledger.where("p") == where
+    assert instances(ledger, "p") == (["1g.5gb"] if where == "cut" else [])
+
+
+def test_A7_policy_prefers_the_fuller_node_whatever_its_mode() -> None:
+    """Binpack goes on with the node that is in use."""
+    ledger = Ledger(BINPACK, CUT, SHARED)
+    ledger.submit(pod("first", shape=shape(ask(8000), devices=HAMI_CORE))).settle()
+    ledger.submit(pod("p", ask(4096))).settle()
+    assert ledger.where("p") == "shared"
+
+
+def test_B4_shared_takes_the_tightest_node_and_card_that_fit() -> None:
+    """20 hundredths and 2560 MiB beside what is there, not on an empty card."""
+    ledger = Ledger(BINPACK, rack("a", 2), rack("b", 2))
+    filler = shape(ask(70_000, cores=70), devices=DeviceConstraints(use_ids=("b-g1",)))
+    ledger.submit(pod("filler", shape=filler)).settle()
+    ledger.submit(pod("p", shape=wants(ask(2560, cores=20), cpu_milli=2000, memory_mib=2048)))
+    ledger.settle()
+    assert amounts(ledger, "p") == [("b-g1", 2560, 20)]
+
+
+def test_B4_exclusive_is_that_many_whole_cards() -> None:
+    """200 is two cards with nobody else on them, whatever memory was written."""
+    ledger = Ledger(rack("n1", 3), pod("other", ask(1))).settle()
+    ledger.submit(pod("p", cards(2))).settle()
+    assert amounts(ledger, "p") == [("n1-g1", 81920, 100), ("n1-g2", 81920, 100)]
+    ledger.submit(pod("late", ask(1))).settle()
+    assert ledger.devices("late") == ["n1-g0"]
+
+
+def test_C1_sharing_by_memory() -> None:
+    """Two replicas that start together, 4096 MiB of one card each; they may share it."""
+    needs = {"cpu_milli": 2000, "memory_mib": 4096}
+    pods = [member(f"i{n}", shape=wants(ask(4096), **needs)) for n in range(2)]
+    ledger = Ledger(BINPACK, rack("n1", 2), gang(min_available=2), *pods)
+    assert [type(event) for event in ledger.decide()] == [PodPlaced, PodPlaced]
+    assert [amounts(ledger, f"i{n}") for n in range(2)] == [[("n1-g0", 4096, 0)]] * 2
+
+
+def test_C2_whole_cards_by_number() -> None:
+    """One whole card: nothing else goes there."""
+    ledger = Ledger(rack("n1", 1), pod("p", cards(1))).settle()
+    assert amounts(ledger, "p") == [("n1-g0", 81920, 100)]
+    ledger.submit(pod("q", ask(1))).settle()
+    assert not ledger.where("q")
+
+
+def test_C3_mps_share() -> None:
+    """8000 MiB and 25 % under MPS."""
+    wanted = shape(ask(8000, cores=25), devices=DeviceConstraints(modes=("mps",)))
+    ledger = Ledger(SHARED, rack("n1", 1, model=A30, mode="mps"), pod("p", shape=wanted)).settle()
+    assert amounts(ledger, "p") == [("n1-g0", 8000, 25)]
+
+
+def test_C4_smallest_template_that_holds_the_memory() -> None:
+    """6 GiB of a 310P are vir02; the template's cores and AI CPUs are charged."""
+    ledger = Ledger(node("n1", npu("u0")), pod("p", ask(6144, family="ascend310p"))).settle()
+    (share,) = ledger.shares("p")
+    assert (share.template, share.memory_mib, share.cores) == ("vir02", 6144, 2)
+    assert ledger.device("u0").template_cpu_free == 5
+
+
+def test_C7_whole_cards_on_one_node() -> None:
+    """Four of them, or nowhere: two nodes with three each will not do."""
+    ledger = Ledger(rack("a", 3), rack("b", 3), pod("p", cards(4))).settle()
+    assert ledger.reasons("p") == {RefusalCode.DEVICES_TOO_FEW: 2}
+    ledger.report(rack("c", 4)).settle()
+    assert ledger.devices("p") == [f"c-g{n}" for n in range(4)]
+
+
+def test_C7_distributed_training_all_or_none() -> None:
+    """Four workers of two cards: with seven cards nobody starts, with eight all at once."""
+    pods = [member(f"w{n}", cards(2)) for n in range(4)]
+    ledger = Ledger(rack("a", 4), rack("b", 3), gang(min_available=4), *pods).settle()
+    assert not any(ledger.where(f"w{n}") for n in range(4))
+    assert all(device.idle for at in ledger.state.nodes.values() for device in at.devices)
+    ledger.report(rack("b", 4))
+    assert [type(event) for event in ledger.decide()] == [PodPlaced] * 4
+    held = [device for n in range(4) for device in ledger.devices(f"w{n}")]
+    assert len(set(held)) == 8
+
+
+FLEET = (
+    rack("a", 1, model=T4),
+    rack("b", 1, model="NVIDIA A10"),
+    rack("c", 1, model=V100),
+    rack("d", 1, model=A100_80),
+)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "fits"),
+    [
+        (DeviceConstraints(use_types=("A100", "V100")), {"c", "d"}),
+        (DeviceConstraints(nouse_types=("T4",)), {"b", "c", "d"}),
+        (DeviceConstraints(use_types=("a10",)), {"b"}),
+        (DeviceConstraints(use_ids=("c-g0",)), {"c"}),
+        (DeviceConstraints(nouse_ids=("a-g0", "b-g0")), {"c", "d"}),
+    ],
+)
+def test_C8_types_and_uuids(constraints: DeviceConstraints, fits: set[str]) -> None:
+    """Only A100 or V100; anything but T4; A10 is no A100; one card, or any but these."""
+    ledger = Ledger(*FLEET)
+    wanted = shape(cards(1), devices=constraints)
+    ledger.submit(*(pod(f"p{n}", shape=wanted) for n in range(5))).settle()
+    assert {ledger.where(f"p{n}") for n in range(5)} - {""} == fits
+
+
+def test_C8_card_indexes() -> None:
+    """Cards 0 and 2 of a node, and no others."""
+    wanted = shape(cards(2), devices=DeviceConstraints(indexes=(0, 2)))
+    ledger = Ledger(rack("n1", 4), pod("p", shape=wanted)).settle()
+    assert ledger.devices("p") == ["n1-g0", "n1-g2"]
+
+
+def test_C8_unhealthy_cards_are_left_out() -> None:
+    """As `volcano.sh/gpu-unhealthy-ids` says."""
+    sick = DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79")
+    ledger = Ledger(rack("n1", 2), sick, pod("p", cards(1)), pod("q", cards(1))).settle()
+    assert ledger.devices("p") == ["n1-g1"]
+    assert not ledger.where("q")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "memory_mib", "cores"),
+    [(ask(3000, cores=30), 3000, 30), (ask(memory_percent=50), 40960, 0)],
+)
+def test_D1_memory_cores_and_percentage(wanted: Ask, memory_mib: int, cores: int) -> None:
+    """3000 MiB and 30 %; half a card."""
+    ledger = Ledger(SHARED, pod("p", wanted)).settle()
+    assert amounts(ledger, "p") == [("shared-g0", memory_mib, cores)]
+
+
+def test_D2_one_percent() -> None:
+    """A hundred pods of 1 % fill the cores of a card of a hundred slots; no more go there."""
+    ledger = Ledger(rack("n1", 1, slots=200))
+    ledger.submit(*(pod(f"p{n}", ask(memory_percent=1, cores=1)) for n in range(101))).settle()
+    assert amounts(ledger, "p0") == [("n1-g0", 819, 1)]
+    assert sum(bool(ledger.where(f"p{n}")) for n in range(101)) == 100
+    assert ledger.reasons("p100") == {RefusalCode.CORES_INSUFFICIENT: 1}
+
+
+@pytest.mark.parametrize("cores", [0, 100])
+def test_D3_no_cores_is_any_card_with_the_memory_and_all_is_the_card_alone(cores: int) -> None:
+    """Beside another pod, or not."""
+    ledger = Ledger(BINPACK, rack("n1", 2), pod("there", ask(1000, cores=10))).settle()
+    ledger.submit(pod("p", ask(5000, cores=cores))).settle()
+    assert amounts(ledger, "p") == [("n1-g1" if cores else "n1-g0", 5000, cores)]
+
+
+def test_D3_no_cores_is_refused_where_all_are_taken() -> None:
+    """HAMi's CardComputeUnitsExhausted."""
+    ledger = Ledger(rack("n1", 1), pod("all", ask(1000, cores=100)), pod("p", ask(1))).settle()
+    assert ledger.reasons("p") == {RefusalCode.CORES_INSUFFICIENT: 1}
+
+
+def test_D3_each_container_has_its_own_share() -> None:
+    """Two containers of one pod on one card, and one that asks for none."""
+    asks = (ask(10_000, cores=50, container="train"), ask(2000, container="eval"))
+    ledger = Ledger(SHARED, pod("p", *asks)).settle()
+    assert [(s.container, s.device, s.memory_mib) for s in ledger.shares("p")] == [
+        ("train", "shared-g0", 10_000),
+        ("eval", "shared-g0", 2000),
+    ]
+
+
+def test_D4_split_count_and_scaling() -> None:
+    """Ten tasks share a card and an eleventh does not; memory above the physical is on offer."""
+    scaled = gpu("g0", memory_mib=163_840, physical_memory_mib=81_920)
+    ledger = Ledger(node("n1", scaled))
+    ledger.submit(*(pod(f"p{n}", ask(16_384)) for n in range(11))).settle()
+    assert sum(bool(ledger.where(f"p{n}")) for n in range(11)) == 10
+    assert ledger.reasons("p10") == {RefusalCode.SLOTS_EXHAUSTED: 1}
+
+
+def test_E1_taint_of_the_vgpu_nodes() -> None:
+    """Whoever tolerates it may come, and nobody else."""
+    taint = Taint(key="volcano.sh/vgpu", value="hami", effect="NoSchedule")
+    tolerating = Toleration(key="volcano.sh/vgpu", operator="Exists", effect="NoSchedule")
+    ledger = Ledger(rack("n1", 1), observed("n1", taints=(taint,)))
+    ledger.submit(pod("p", shape=wants(ask(1), tolerations=(tolerating,))), pod("q", ask(1)))
+    ledger.settle()
+    assert ledger.where("p") == "n1"
+    assert ledger.reasons("q") == {RefusalCode.TAINT_NOT_TOLERATED: 1}
+
+
+def test_E3_two_vgpus_are_two_different_cards() -> None:
+    """3000 MiB and 50 % of each, though one card could hold both."""
+    wanted = ask(3000, count=2, cores=50, cap_memory=True)
+    ledger = Ledger(SHARED, pod("p", wanted)).settle()
+    assert amounts(ledger, "p") == [("shared-g0", 3000, 50), ("shared-g1", 3000, 50)]
+    single = Ledger(rack("n1", 1), pod("p", wanted)).settle()
+    assert single.reasons("p") == {RefusalCode.DEVICES_TOO_FEW: 1}
+
+
+def test_E4_only_the_count_is_whole_cards() -> None:
+    """Under the NVIDIA name: two whole cards, also beside nodes of the NVIDIA plugin (E5)."""
+    exclusive = rack("plain", 2, mode="exclusive")
+    ledger = Ledger(exclusive, pod("p", cards(2)), pod("q", ask(1))).settle()
+    assert amounts(ledger, "p") == [("plain-g0", 81920, 100), ("plain-g1", 81920, 100)]
+    assert ledger.reasons("q") == {RefusalCode.MODE_MISMATCH: 1}
+
+
+def test_whole_card_of_a_mig_node_is_its_largest_instance() -> None:
+    """A pod that names no mode may get one; the card is then full."""
+    ledger = Ledger(CUT, pod("p", cards(1)), pod("q", ask(1, container="x"))).settle()
+    assert [share.instance for share in ledger.shares("p")] == [
+        MigInstance(profile="7g.40gb", start=0, size=8)
+    ]
+    assert ledger.devices("q") == ["cut-g1"]
