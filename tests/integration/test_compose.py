@@ -4,7 +4,6 @@ Every step goes through the published ports or a container, on an image built by
 needs root and podman; `.ci/run` insists on it.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,17 +11,14 @@ from typing import Any
 import pytest
 
 from tests.support.compose import Compose, sweep
-from tests.support.containers import REQUIRED, alone, missing, prepare
+from tests.support.containers import alone, prepare, skip_unless_here
 from tests.support.polling import wait_until
 
-REASON = missing()
+skip_unless_here()
 pytestmark = [
     pytest.mark.containers,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        REASON is not None and REQUIRED not in os.environ, reason=f"containers: {REASON}"
-    ),
 ]
 
 PROJECT = "apportion-test"
@@ -44,7 +40,6 @@ spec:
 @pytest.fixture(scope="module")
 def system() -> Iterator[Compose]:
     """The whole system, healthy; whatever happens, nothing of it is left behind."""
-    assert REASON is None, f"{REQUIRED} is set, but {REASON}"
     with alone():
         podman = prepare()
         sweep(podman, PROJECT)

@@ -4,23 +4,19 @@ There is no network, no Docker, no Kubernetes, no GPU and an empty home; what pi
 folder, as it would in a mirror. So the times measured are ours, not the network's.
 """
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.support.containers import REQUIRED, alone, fresh_machine, missing, prepare_wheels, tell
+from tests.support.containers import alone, fresh_machine, prepare_wheels, skip_unless_here, tell
 from tests.tidy.tree import ROOT, files
 
-REASON = missing()
+skip_unless_here()
 pytestmark = [
     pytest.mark.containers,
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        REASON is not None and REQUIRED not in os.environ, reason=f"containers: {REASON}"
-    ),
 ]
 COLD_S = 90
 WARM_S = 10
@@ -28,7 +24,6 @@ WARM_S = 10
 
 def test_make_up_reaches_its_first_placement_and_ends_cleanly(tmp_path: Path) -> None:
     """Cold within 90 seconds, warm within 10, and Ctrl-C leaves no process."""
-    assert REASON is None, f"{REQUIRED} is set, but {REASON}"
     with alone():
         podman, image = fresh_machine()
         wheels = prepare_wheels()

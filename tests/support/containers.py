@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +113,13 @@ class Podman:
         return labels.get("apportion.key")
 
 
+def skip_unless_here() -> None:
+    """Skip the calling module, with one reason, where containers neither can nor must be run."""
+    reason = missing()
+    if reason is not None and REQUIRED not in os.environ:
+        pytest.skip(f"containers: {reason}", allow_module_level=True)
+
+
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
     """Hold the cache, so that two runs on one machine do not sweep away each other's containers."""
@@ -157,6 +165,8 @@ def nats_image() -> str:
 
 def prepare() -> Podman:
     """Podman with the base images and the wheels of this moment's locks; minutes the first time."""
+    reason = missing()
+    assert reason is None, f"containers must be run here ({REQUIRED}), but {reason}"
     podman = Podman()
     podman.configure()
     _prepare_base(podman)
