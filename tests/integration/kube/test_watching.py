@@ -242,3 +242,16 @@ async def test_a_pod_that_another_scheduler_bound_is_let_go(world: KubeWorld) ->
     (gone,) = await world.facts.count(PodGone, 1)
     assert gone.reason == "bound to n1 outside of the ledger"
     await world.facts.until(lambda: newest(world, "n1").cpu_milli == 63_000, "its CPU to count")
+
+
+async def test_what_only_a_comparison_of_the_whole_finds(world: KubeWorld) -> None:
+    """A pod that another watcher told of too late: nobody will ever tell that it is gone."""
+    await world.plane.apply(kube_node("n1"), kube_pod("p", share()))
+    watcher = await world.start("watcher", "--compare-every", "1")
+    await until_live(world, "p")
+    assert 'repairs{kind="pod"} 0.0' in (await watcher.get("/metrics"))[1]
+    await world.facts.submit("ghost")
+    (gone,) = await world.facts.count(PodGone, 1)
+    assert (gone.uid, gone.reason) == ("ghost", "deleted")
+    assert 'repairs{kind="pod"} 1.0' in (await watcher.get("/metrics"))[1]
+    assert live(world) == ["p"]

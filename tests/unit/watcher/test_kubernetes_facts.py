@@ -1,0 +1,174 @@
+"""Which facts follow from a view of the cluster and the state of the ledger, one rule at a time."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion.core.manifests import ManifestConfig
+from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
+from apportion.watcher.kubernetes_objects import ObjectReader
+from apportion.watcher.kubernetes_view import ClusterView
+from apportion_schemas import NodeGone, NodeObserved, PodGone, PodRejected, PodSubmitted, subject_of
+from tests.support.fleet import gpu, node
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.ledger_of import Ledger
+
+
+class Cluster:
+    """A view of a cluster over a ledger, and the facts that follow."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+        self.view = ClusterView(reader, self.ledger.state)
+        self.revisions = Revisions()
+        self.facts = Facts(self.view, self.ledger.state, self.revisions)
+
+    def see(self, kind: str, document: dict[str, Any], version: int = 1, uid: str = "") -> None:
+        """The server tells of an object."""
+        meta = {"uid": uid, "namespace": "default", "resourceVersion": str(version)}
+        document["metadata"] = meta | document["metadata"]
+        self.view.audiences[kind].seen(msgspec.json.encode(document))
+
+    def pod(self, uid: str, version: int = 1, **fields: Any) -> None:
+        """The server tells of a pod."""
+        node_name = fields.pop("on", "")
+        limits = fields.pop("limits", share())
+        phase = fields.pop("phase", "Pending")
+        document = kube_pod(uid, limits, **fields)
+        document["spec"] |= {"nodeName": node_name} if node_name else {}
+        document["status"] = {"phase": phase}
+        self.see("pods", document, version, uid)
+
+    def node_facts(self) -> list[Fact]:
+        """What is to be told of nodes."""
+        return list(self.facts.nodes(self.view.take().nodes))
+
+    def pod_facts(self) -> list[Fact]:
+        """What is to be told of pods."""
+        marked = self.view.take().pods
+        return [*self.facts.ends(marked), *self.facts.arrivals(marked)]
+
+    def write(self, facts: list[Fact]) -> None:
+        """The ledger takes them, and the watcher notes where they stand."""
+        for fact in facts:
+            self.ledger.play(fact.data)
+            self.revisions.note(subject_of(fact.data), self.ledger.state.revision)
+
+
+def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
+    """The fence that makes a second watcher harmless."""
+    cluster = Cluster()
+    cluster.pod("p")
+    (fact,) = cluster.pod_facts()
+    assert isinstance(fact.data, PodSubmitted)
+    assert (fact.event_id, fact.expect) == ("p/submitted", 0)
+    cluster.write([fact])
+    cluster.pod("p", version=2)
+    assert cluster.pod_facts() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"phase": "Succeeded"}, "Succeeded"),
+        ({"phase": "Failed"}, "Failed"),
+        ({"on": "n9"}, "bound to n9 outside of the ledger"),
+    ],
+)
+def test_a_pod_ends_with_its_reason_and_expects_its_submission(
+    fields: dict[str, Any], reason: str
+) -> None:
+    """Every end frees the shares, and exactly one writer says so."""
+    cluster = Cluster()
+    cluster.pod("p")
+    cluster.write(cluster.pod_facts())
+    cluster.pod("p", version=2, **fields)
+    (fact,) = cluster.pod_facts()
+    assert isinstance(fact.data, PodGone)
+    assert (fact.data.reason, fact.expect) == (reason, 1)
+
+
+def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
+    """Another watcher may be ahead: that something is not in view proves nothing."""
+    cluster = Cluster()
+    ahead = Cluster()
+    ahead.pod("p")
+    cluster.ledger.play(ahead.pod_facts()[0].data)
+    cluster.view.mark_pods(["p"])
+    assert cluster.pod_facts() == []
+    cluster.view.audiences["pods"].listing()
+    cluster.view.audiences["pods"].listed(9)
+    (fact,) = cluster.pod_facts()
+    assert isinstance(fact.data, PodGone)
+
+
+def test_a_list_that_began_before_a_pod_was_known_says_nothing_of_it() -> None:
+    """The pod may have been made after the list."""
+    cluster = Cluster()
+    ahead = Cluster()
+    ahead.pod("p")
+    cluster.view.audiences["pods"].listing()
+    cluster.ledger.play(ahead.pod_facts()[0].data)
+    cluster.view.audiences["pods"].listed(9)
+    assert cluster.pod_facts() == []
+    assert cluster.view.unseen() == ["p"]
+
+
+def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
+    """The ledger charges its own placements; only others' pods lessen what a node offers."""
+    cluster = Cluster()
+    cluster.ledger.report(node("n1", gpu("g0")))
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("ours", limits={"cpu": "2"})
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle()
+    cluster.pod("ours", version=5, limits={"cpu": "2"}, on="n1")
+    cluster.pod("theirs", version=6, limits={"cpu": "3"}, on="n1", schedulerName="other")
+    (fact,) = cluster.node_facts()
+    assert isinstance(fact.data, NodeObserved)
+    assert (fact.data.cpu_milli, fact.data.pods, fact.data.version) == (61_000, 109, 6)
+
+
+def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
+    """The version tells who knows better, so two watchers never answer each other for ever."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"), version=5)
+    (fact,) = cluster.node_facts()
+    newer = msgspec.structs.replace(fact.data, cpu_milli=1, version=9)
+    cluster.ledger.play(newer)
+    cluster.see("nodes", kube_node("n1"), version=7)
+    assert cluster.node_facts() == []
+    cluster.see("nodes", kube_node("n1"), version=10)
+    assert len(cluster.node_facts()) == 1
+
+
+def test_a_node_that_left_is_gone_once() -> None:
+    """And one that only its agent knows is left alone."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    cluster.write(cluster.node_facts())
+    cluster.ledger.report(node("agent-only", gpu("g0")))
+    cluster.view.audiences["nodes"].listing()
+    cluster.view.audiences["nodes"].listed(9)
+    facts = cluster.node_facts()
+    assert [fact.data for fact in facts] == [NodeGone(node="n1")]
+    cluster.write(facts)
+    assert list(cluster.facts.nodes(cluster.view.everything().nodes)) == []
+
+
+def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
+    """And while it is not, it is not said again."""
+    cluster = Cluster()
+    note = {"volcano.sh/vgpu-mode": "teleport"}
+    cluster.pod("p", annotations=note)
+    (fact,) = cluster.pod_facts()
+    assert isinstance(fact.data, PodRejected)
+    cluster.write([fact])
+    cluster.pod("p", version=2, annotations=note)
+    assert cluster.pod_facts() == []
+    cluster.pod("p", version=3)
+    (fact,) = cluster.pod_facts()
+    assert isinstance(fact.data, PodSubmitted)
+    assert fact.expect == 1
