@@ -131,28 +131,41 @@ class Auditor:
             self._chains[record.subject] = chain
             return
         data = event.data
-        if not honest:
-            self._told_by_rogues.update((getattr(data, "pod", ""), getattr(data, "uid", "")))
-        elif isinstance(data, PodPlaced | PlacementVoided):
-            if data.previous != self._chains.get(record.subject, ""):
-                self._complain(f"revision {record.revision}: the chain of {data.node} is broken")
+        self._look_at(record, data, honest=honest)
         if on_chain:
             self._chains[record.subject] = chain
         if isinstance(data, PodBound):
             self._bindings.setdefault((data.pod, data.attempt), record.revision)
         change = fold.apply(self.state, record.revision, event, digest=digest_)
-        if change.refused:
-            if honest:
-                self._check_refused(record.revision, event, change.refused)
+        if change.refused and honest:
+            self._check_refused(record.revision, event, change.refused)
+        if not change.refused:
+            self._accepted(record.revision, event, gangs, honest=honest)
+
+    def _look_at(self, record: Record, data: Any, *, honest: bool) -> None:
+        """What can be said of an event before it is folded."""
+        if not honest:
+            self._told_by_rogues.update((getattr(data, "pod", ""), getattr(data, "uid", "")))
             return
-        if honest and isinstance(data, PodPlaced):
-            self._check_open(record.revision, event)
+        chained = isinstance(data, PodPlaced | PlacementVoided)
+        if chained and data.previous != self._chains.get(record.subject, ""):
+            self._complain(f"revision {record.revision}: the chain of {data.node} is broken")
+
+    def _accepted(
+        self, revision: int, event: Event, gangs: dict[str, int], *, honest: bool
+    ) -> None:
+        data = event.data
+        if isinstance(data, PodPlaced):
             group = self.books.pods[data.pod].group
-            if group and group not in self.books.started:
-                gangs.setdefault(group, event.basis)
-        wrong = self.books.take(record.revision, data)
+            if honest:
+                self._check_open(revision, event)
+                if group and group not in self.books.started:
+                    gangs.setdefault(group, event.basis)
+            else:
+                self.books.started.add(group)  # whoever comes after only completes it
+        wrong = self.books.take(revision, data)
         if wrong and honest and getattr(data, "pod", "") not in self._told_by_rogues:
-            self._complain(f"revision {record.revision}: {wrong}")
+            self._complain(f"revision {revision}: {wrong}")
 
     def _check_open(self, revision: int, event: Event) -> None:
         for share in event.data.shares:
@@ -190,7 +203,7 @@ class Auditor:
             self._complain(f"{what}, and its basis {event.basis} has attempt {attempt}")
         elif isinstance(data, PodPlaced) and pod.life.now[0] != GONE:
             self._complain(f"{what}, although both fences were there")
-        elif isinstance(data, PodBound | SharesAllocated) and pod.life.now[0] in {BOUND, ALLOCATED}:
+        elif isinstance(data, PodBound) and pod.life.now in _once_bound(data.attempt):
             self._complain(f"{what}, although its id was taken")
 
     def _is_old(self, basis: int) -> bool:
@@ -224,15 +237,16 @@ class Auditor:
     def _check_gangs(self, first: dict[str, int], events: list[Event]) -> None:
         for group, basis in first.items():
             self.books.started.add(group)
-            placed = sum(
-                isinstance(event.data, PodPlaced)
-                and self.books.pods[event.data.pod].group == group
-                for event in events
-                if isinstance(event.data, PodPlaced) and event.data.pod in self.books.pods
-            )
+            pods = [event.data.pod for event in events if isinstance(event.data, PodPlaced)]
+            known = [self.books.pods[pod] for pod in pods if pod in self.books.pods]
+            placed = sum(pod.group == group for pod in known)
             least = self.books.least(group, basis)
             if placed < least:
                 self._complain(f"gang {group} starts with {placed} pods and needs {least}")
+
+
+def _once_bound(attempt: int) -> tuple[tuple[str, int], ...]:
+    return (BOUND, attempt), (ALLOCATED, attempt)
 
 
 def _placements(events: list[Any]) -> list[tuple[Any, ...]]:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 TICK_S = 0.5
 ORDER_TIMEOUT_S = 2.0
 STEPS_MAX = 60
+AT_WORK_S = (0.0, 0.012)
+"""From an event to the appends that it causes."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,7 +82,23 @@ class Chaos:
                 rate = self._weather.rates.get(kind, 0.0)
                 if rate and self._chance.random() < rate * TICK_S:
                     self._weather.struck[kind] += 1
-                    deed()
+                    if self._chance.random() < 0.5:
+                        self._with_the_next(deed)
+                    else:
+                        deed()
+
+    def _with_the_next(self, deed: Callable[[], None]) -> None:
+        """Do it while the services work on the next event, when it hurts most."""
+
+        def arm() -> None:
+            self._server.forget(number)
+            self._later(self._chance.uniform(*AT_WORK_S), strike)
+
+        def strike() -> None:
+            if not self._weather.calm:
+                deed()
+
+        number = self._server.on_news(arm)
 
     async def mend(self) -> None:
         """End every fault; in half of the seeds the cards recover too."""

@@ -71,7 +71,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_s = 0.0
         self._numbers = itertools.count(1)
         self._clock_resolution = 1e-9
-        self.set_task_factory(self._make_task)
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type] # generic in the stubs
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
@@ -88,7 +88,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         future.number = next(self._numbers)
         return future
 
-    def run_in_executor(  # type: ignore[override] # as loosely typed as the original
+    def run_in_executor(
         self, executor: object, func: Callable[..., T], *args: object
     ) -> asyncio.Future[T]:
         """Run `func` here and now, and say so as late as if a thread had taken its time."""

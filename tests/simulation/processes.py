@@ -7,8 +7,9 @@ its `finally` blocks do reaches nobody, and its successor begins with nothing of
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
@@ -16,7 +17,14 @@ import structlog
 from apportion.core.placement.engine import DecisionEvent
 from apportion.runtime import lifecycle
 from apportion.runtime.config import Address, ServiceConfig
-from apportion.runtime.ledger import ALL_SUBJECTS, Draft, Ledger, LedgerUnavailable, Record, Subscription
+from apportion.runtime.ledger import (
+    ALL_SUBJECTS,
+    Draft,
+    Ledger,
+    LedgerUnavailable,
+    Record,
+    Subscription,
+)
 from apportion.runtime.lifecycle import Service
 from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.wire import LostReply
@@ -35,7 +43,7 @@ CONFIG = ServiceConfig(
     stop_timeout_s=20.0,
 )
 SKEW_MAX_S = 300.0
-Body = Callable[[Service], Awaitable[None]]
+Body = Callable[[Service], Coroutine[Any, Any, None]]
 Complain = Callable[[str], None]
 Folded = Callable[[str, StateFold, int], None]
 """Told of each record that a reader of the whole cluster has folded: who, the fold, revision."""
@@ -155,12 +163,23 @@ class Process:
         skew_s = self._chance.uniform(-SKEW_MAX_S, SKEW_MAX_S)
         self._weather.struck["clock skew"] += 1
         clock = SkewedClock(self._weather.stream(f"pauses {life}"), skew_s=skew_s)
-        ledgers = 0
+        service = SimulatedService(
+            self.name,
+            clock=clock,
+            connect=self._connector(life, links),
+            complain=lambda what: self._heed(links, what),
+        )
+        self._service = service
+        self._task = asyncio.create_task(lifecycle._live(service, self._body), name=life)
+        self._task.add_done_callback(lambda task: self._ended(task, links))
+
+    def _connector(self, life: str, links: list[FaultyLink]) -> lifecycle.Connect:
+        """How this life comes to a connection, and to the next after it lost one."""
+        numbers = itertools.count(1)
 
         async def connect() -> Ledger:
-            nonlocal ledgers
-            ledgers += 1
-            link = FaultyLink(self._weather, self._weather.stream(f"link {life}.{ledgers}"))
+            chance = self._weather.stream(f"link {life}.{next(numbers)}")
+            link = FaultyLink(self._weather, chance)
             links.append(link)
             if links is not self._links:
                 link.kill()
@@ -180,12 +199,7 @@ class Process:
                 ledger.vanish()
             return ledger
 
-        service = SimulatedService(
-            self.name, clock=clock, connect=connect, complain=lambda what: self._heed(links, what)
-        )
-        self._service = service
-        self._task = asyncio.create_task(lifecycle._live(service, self._body), name=life)
-        self._task.add_done_callback(lambda task: self._ended(task, links))
+        return connect
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -47,17 +47,19 @@ class Rogue:
     def _placement(self, state: State) -> tuple[str, str, bytes]:
         """A placement that is far too big, of nobody, without its chain, or by a spent attempt."""
         node = self._node(state)
-        event = self._placed(state, node, memory_mib=self._chance.choice((1, 10_000_000)))
+        event = self._placed(state, node, memory_mib=self._chance.choice((1, 1, 10_000_000)))
         return "scheduler", f"{SUBJECTS}.placement.{token(node)}", _encoded(event)
 
     def _placed(self, state: State, node: str, *, memory_mib: int) -> PodPlaced:
         known = state.nodes.get(node)
         devices = list(known.by_id) if known else []
+        pod = self._pod(state)
+        attempt = state.pods[pod].attempt if pod in state.pods else 1
         return PodPlaced(
-            pod=self._pod(state),
+            pod=pod,
             namespace="sim",
             name="rogue",
-            attempt=self._chance.choice((1, 1, 2, 7)),
+            attempt=self._chance.choice((attempt, attempt, 1, 7)),
             node=node,
             shares=tuple(
                 Share(container="c0", device=device, memory_mib=memory_mib, cores=1)

@@ -29,13 +29,7 @@ def undone(world: World) -> Iterator[str]:
     for pod in state.pods.values():
         if pod.phase in (Phase.PLACED, Phase.BOUND):
             yield f"pod {pod.uid} is {pod.phase.value} and not allocated"
-    for event in Engine(state).decide().events:
-        if isinstance(event, PodRefused):
-            continue  # why it is refused may have changed; that it is has not
-        yield f"an engine would still say {type(event).__name__} of pod {event.pod}"
-    for pod in state.pods.values():
-        if pod.phase is Phase.PENDING and not pod.submitted.group:
-            yield from _fits(pod, world.auditor.books)
+    yield from _unplaced(world)
     for name, queue in world.server.queues.items():
         if queue.waiting:
             yield f"queue {name} holds {queue.waiting} records"
@@ -46,12 +40,27 @@ def undone(world: World) -> Iterator[str]:
                     yield f"device {device.device.id} is well and the ledger says it is not"
 
 
+def _unplaced(world: World) -> Iterator[str]:
+    """Pods that have a place and did not get it, by both judges."""
+    state = world.auditor.state
+    for event in Engine(state).decide().events:
+        # Why a pod is refused may have changed since it was told; that it is has not.
+        if not isinstance(event, PodRefused):
+            yield f"an engine would still say {type(event).__name__} of pod {event.pod}"
+    for pod in state.pods.values():
+        if pod.phase is Phase.PENDING and not pod.submitted.group:
+            yield from _fits(pod, world.auditor.books)
+
+
 def _fits(pod: PodState, books: Books) -> Iterator[str]:
     """Whether a pod with a single amount of memory and cores has a place that the books know."""
     shape = pod.submitted.shape
-    if len(shape.asks) != 1 or shape.asks[0].memory_mib is None:
+    if len(shape.asks) != 1:
         return
     ask = shape.asks[0]
+    memory_mib = ask.memory_mib
+    if memory_mib is None:
+        return
     by_node: dict[str, int] = {}
     for device_id, node in books.node_of.items():
         device = books.devices[device_id]
@@ -59,10 +68,10 @@ def _fits(pod: PodState, books: Books) -> Iterator[str]:
         types = shape.devices.use_types
         open_ = not books.why_closed(device_id, node, 1 << 60)
         alone = slots == device.slots if ask.cores == 100 else cores > 0
-        room = memory >= ask.memory_mib and cores >= ask.cores and slots > 0 and alone
-        if open_ and room and device.mode == "hami-core":
-            if all(name in device.model for name in types):
-                by_node[node] = by_node.get(node, 0) + 1
+        room = memory >= memory_mib and cores >= ask.cores and slots > 0 and alone
+        right = device.mode == "hami-core" and all(name in device.model for name in types)
+        if open_ and room and right:
+            by_node[node] = by_node.get(node, 0) + 1
     for node, count in by_node.items():
         if count >= ask.count:
             yield f"pod {pod.uid} is pending and the books find {count} devices on {node}"

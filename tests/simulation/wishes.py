@@ -60,7 +60,14 @@ class Wishes:
         return list(self._pods)
 
     def stir(self) -> None:
-        """One user does something."""
+        """A user does something, or several do."""
+        for _ in range(self._chance.choice((1, 1, 2, 4))):
+            self._do()
+        self._observation = Observation(
+            pods=dict(self._pods), groups=dict(self._groups), seen=frozenset(self._pods)
+        )
+
+    def _do(self) -> None:
         deed = self._chance.random()
         if deed < 0.5 or not self._pods:
             self._submit()
@@ -70,9 +77,6 @@ class Wishes:
             self._delete()
         else:
             self._edit()
-        self._observation = Observation(
-            pods=dict(self._pods), groups=dict(self._groups), seen=frozenset(self._pods)
-        )
 
     def _submit(self) -> None:
         if len(self._pods) < self._pods_max:

@@ -1,0 +1,103 @@
+"""Many runs with progress, or one with its last events.
+
+python -m tests.simulation --seeds 10000        all cores; counts per fault kind at the end
+python -m tests.simulation --seed 31 --logs     one run again, with what the services said
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from click import echo
+
+from tests.simulation.planted import PLANTED, planted
+from tests.simulation.weather import KINDS
+from tests.simulation.world import Outcome, run
+
+PROGRESS_EVERY_S = 5.0
+FAILURES_SHOWN = 5
+
+
+def one(seed: int) -> Outcome:
+    """A run without its log, unless something was wrong."""
+    outcome = run(seed)
+    return outcome if outcome.trouble else Outcome(**{**vars(outcome), "log": []})
+
+
+def main() -> int:
+    """Exit code 0 if every run was right."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seeds", type=int, default=300, help="how many runs")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="this one only")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--logs", action="store_true", help="with --seed: the services' logs")
+    parser.add_argument("--events", type=Path, help="with --seed: write the event log here")
+    parser.add_argument("--planted", metavar="NAME", help="with --seed: with this planted fault")
+    given = parser.parse_args()
+    if given.seed is not None:
+        return _one(given)
+    return _many(range(given.start, given.start + given.seeds), given.jobs)
+
+
+def _one(given: argparse.Namespace) -> int:
+    faults = [fault for fault in PLANTED if fault.name == given.planted]
+    if given.planted and not faults:
+        echo(f"planted: {given.planted!r} is none of {', '.join(f.name for f in PLANTED)}")
+        return 2
+    if faults:
+        with planted(faults[0]):
+            outcome = run(given.seed, logs=given.logs)
+    else:
+        outcome = run(given.seed, logs=given.logs)
+    if given.events:
+        given.events.write_text("\n".join(outcome.log) + "\n")
+    echo(
+        outcome.told() if outcome.trouble else f"seed {given.seed}: {outcome.events} events, right"
+    )
+    echo(f"log {outcome.log_digest}")
+    _tell_counts(outcome.struck)
+    return 1 if outcome.trouble else 0
+
+
+def _many(seeds: range, jobs: int) -> int:
+    struck: Counter[str] = Counter()
+    wrong: list[Outcome] = []
+    events = done = 0
+    began_s = told_s = time.monotonic()
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        for outcome in pool.map(one, seeds, chunksize=4):
+            done += 1
+            events += outcome.events
+            struck += outcome.struck
+            if outcome.trouble:
+                wrong.append(outcome)
+                if len(wrong) <= FAILURES_SHOWN:
+                    echo(outcome.told())
+            if time.monotonic() - told_s > PROGRESS_EVERY_S or done == len(seeds):
+                told_s = time.monotonic()
+                spent_s = told_s - began_s
+                echo(
+                    f"{done}/{len(seeds)} seeds, {events} events, {len(wrong)} wrong, "
+                    f"{spent_s:.0f} s, {(len(seeds) - done) * spent_s / done:.0f} s left",
+                    err=True,
+                )
+    _tell_counts(struck)
+    echo(f"{done} seeds, {events} events, {len(wrong)} wrong: {[each.seed for each in wrong]}")
+    return 1 if wrong else 0
+
+
+def _tell_counts(struck: Counter[str]) -> None:
+    for kind in KINDS:
+        echo(f"{struck[kind]:>9}  {kind}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,409 @@
+"""Broken variants of the real code, one for each promise: every one of them must be caught.
+
+A check that cannot fail proves nothing. Each entry breaks one code path of the services or of the
+core, for the length of a `with`, and says within how many seeds the simulation sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec import structs
+
+from apportion.agent.reporting import Agent
+from apportion.agent.view import Claim, FleetView, NodeView
+from apportion.binder.binding import Binding
+from apportion.core.devices.shares import release
+from apportion.core.ledger import fold
+from apportion.core.ledger.state import DeviceState, Phase, PodState, State
+from apportion.core.placement import columns, engine, gangs, packed
+from apportion.core.placement.engine import Decision, Engine
+from apportion.core.placement.gangs import Lack
+from apportion.core.placement.queue import PendingQueue
+from apportion.runtime.batching import Appended
+from apportion.runtime.ledger import Delivery, Draft, LedgerError, WorkQueue
+from apportion.runtime.publisher import Insistence
+from apportion.runtime.reader import Reader
+from apportion.scheduler import cycle, sealing
+from apportion.watcher.reconcile import Fact
+from apportion.watcher.watching import Watching
+from apportion_schemas import BindFailed, PlacementVoided, PodBound, PodGone, PodPlaced
+
+Patch = pytest.MonkeyPatch
+
+
+class Planted(NamedTuple):
+    """One broken variant, and in how many seeds from 0 on it must be seen."""
+
+    name: str
+    plant: Callable[[Patch], None]
+    seeds: int
+
+
+def _no_node_fence(patch: Patch) -> None:
+    """A placement expects nothing of its node."""
+    real = sealing.seal
+
+    def seal(*arguments: Any) -> list[Draft]:
+        return [structs.replace(draft, expect=None) for draft in real(*arguments)]
+
+    patch.setattr(cycle, "seal", seal)
+
+
+def _no_pod_fence(patch: Patch) -> None:
+    """Every append of a placement has an id of its own."""
+    numbers = itertools.count()
+    real = sealing._id
+    patch.setattr(sealing, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
+
+
+def _ack_before_effect(patch: Patch) -> None:
+    """A binder acknowledges first and records the binding afterwards."""
+
+    async def record(self: Binding, placed: PodPlaced, delivery: Delivery) -> None:
+        await delivery.ack()
+        data = PodBound(pod=placed.pod, node=placed.node, attempt=placed.attempt)
+        await self._publish(data, f"{placed.pod}/{placed.attempt}/bound", delivery)
+
+    patch.setattr(Binding, "_record_bound", record)
+
+
+def _cursor_before_publish(patch: Patch) -> None:
+    """A binder moves the queue's cursor as soon as it has fetched."""
+    real = Binding._fetch
+
+    async def fetch(self: Binding, queue: WorkQueue, reader: Reader[Any]) -> list[Delivery]:
+        deliveries = await real(self, queue, reader)
+        for delivery in deliveries:
+            try:
+                await delivery.ack()
+            except LedgerError:
+                continue
+        return deliveries
+
+    patch.setattr(Binding, "_fetch", fetch)
+
+
+def _failed_bind_forgotten(patch: Patch) -> None:
+    """A bind that failed for now is acknowledged instead of handed back."""
+
+    async def record(self: Binding, placed: PodPlaced, failed: Any, delivery: Delivery) -> None:
+        data = BindFailed(
+            pod=placed.pod,
+            node=placed.node,
+            attempt=placed.attempt,
+            message=failed.message,
+            final=failed.final,
+        )
+        await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-failed/1", delivery)
+        await delivery.ack()
+
+    patch.setattr(Binding, "_record_failed", record)
+
+
+def _binds_what_is_gone(patch: Patch) -> None:
+    """A binder does not look whether the placement still lives."""
+    from apportion_schemas import EventError, decode  # noqa: PLC0415 - of this variant alone
+
+    def live(self: Binding, delivery: Delivery) -> PodPlaced | None:
+        record = delivery.record
+        try:
+            data = decode(record.payload, subject=record.subject).data
+        except EventError:
+            return None
+        return data if isinstance(data, PodPlaced) else None
+
+    patch.setattr(Binding, "_live", live)
+
+
+def _decides_before_folding(patch: Patch) -> None:
+    """A scheduler goes on without having folded what it appended."""
+
+    async def reached(self: Reader[Any], revision: int) -> None:
+        del self, revision
+        await asyncio.sleep(0)
+
+    patch.setattr(Reader, "reached", reached)
+
+
+def _lost_undo(patch: Patch) -> None:
+    """The engine keeps what it only assumed."""
+
+    def undo(self: Engine, count: int) -> None:
+        self._newest = None
+        del self._assumed[count:]
+
+    patch.setattr(Engine, "_undo_to", undo)
+
+
+def _refused_pods_lost(patch: Patch) -> None:
+    """After a refused append the pods are not decided again."""
+
+    def retry(self: Engine, decision: Decision) -> None:
+        del self, decision
+
+    patch.setattr(Engine, "retry", retry)
+
+
+def _double_release(patch: Patch) -> None:
+    """A pod that has gone gives its shares back twice."""
+    real = fold.unplace
+
+    def unplace(state: State, pod: PodState) -> Any:
+        placed, live = pod.placement, pod.uid in state.pods
+        node = real(state, pod)
+        if placed is not None and node is not None and not live:
+            for share in placed.shares:
+                release(node.by_id[share.device], share)
+        return node
+
+    patch.setattr(fold, "unplace", unplace)
+
+
+def _attempt_not_raised(patch: Patch) -> None:
+    """The attempt after a voided placement has the number of the one before."""
+    real = fold._HANDLERS[PlacementVoided]
+
+    def voided(context: Any, data: PlacementVoided) -> Any:
+        change = real(context, data)
+        assert change.pod is not None
+        change.pod.attempt -= 1
+        return change
+
+    patch.setitem(fold._HANDLERS, PlacementVoided, voided)
+
+
+def _unsorted_tie(patch: Patch) -> None:
+    """Nodes stand in the order in which they were touched first, so ties break by history."""
+    patch.setattr(
+        columns, "sorted", lambda names: sorted(names, reverse=_by_touch(names)), raising=False
+    )
+
+
+_touched = itertools.count()
+
+
+def _by_touch(names: Any) -> bool:
+    return bool(names) and next(_touched) % 2 == 1
+
+
+def _fold_by_reader(patch: Patch) -> None:
+    """A fold that counts something that is not on the ledger: how often it was asked."""
+    real = fold._HANDLERS[PodGone]
+    count = itertools.count()
+
+    def gone(context: Any, data: PodGone) -> Any:
+        context.state.released_count += next(count) % 2
+        return real(context, data)
+
+    patch.setitem(fold._HANDLERS, PodGone, gone)
+
+
+def _offer(patch: Patch, **as_if: Any) -> None:
+    """Count what is free of a device as if it were otherwise than it is."""
+    real = packed.free_amounts
+
+    def free_amounts(state: DeviceState) -> int:
+        return real(replace(state, **as_if))
+
+    patch.setattr(packed, "free_amounts", free_amounts)
+
+
+def _sick_devices_offered(patch: Patch) -> None:
+    """Health is not looked at."""
+    _offer(patch, healthy=True)
+
+
+def _cordons_ignored(patch: Patch) -> None:
+    """Nor are cordons of devices."""
+    _offer(patch, cordon="")
+
+
+def _gangs_in_part(patch: Patch) -> None:
+    """A gang starts with whatever fits."""
+    real = gangs.lack_of
+
+    def lack_of(group: Any) -> Lack | None:
+        lack = real(group)
+        return lack and Lack(type(lack.tasks)(), 1)
+
+    patch.setattr(engine, "lack_of", lack_of)
+
+
+def _gang_turn_lost(patch: Patch) -> None:
+    """A parked gang that gets another member waits for that member's turn."""
+    real = PendingQueue.add
+
+    def add(self: PendingQueue, pod: PodState) -> None:
+        gang = pod.submitted.group
+        line = self._lines.get(b"gang " + gang.encode()) if gang else None
+        if line is not None:
+            line.reasons = None
+        real(self, pod)
+
+    patch.setattr(PendingQueue, "add", add)
+
+
+def _parked_for_ever(patch: Patch) -> None:
+    """A pod that has gone wakes nobody."""
+    reliefs = tuple(kind for kind in engine.RELIEFS if kind is not PodGone)
+    patch.setattr(engine, "RELIEFS", reliefs)
+
+
+def _allocates_when_placed(patch: Patch) -> None:
+    """An agent hands out shares when it reads of a placement, bound or not."""
+    real = FleetView.apply
+
+    def apply(self: FleetView, record: Any, event: Any) -> str:
+        said = real(self, record, event)
+        data = event.data
+        if isinstance(data, PodPlaced) and data.node in self.nodes:
+            devices = tuple(dict.fromkeys(share.device for share in data.shares))
+            claim = Claim(data.node, data.pod, data.attempt, devices, record.revision)
+            self.due[data.pod, data.attempt] = claim
+            self.became_due.set()
+        return said
+
+    patch.setattr(FleetView, "apply", apply)
+
+
+def _wrong_devices(patch: Patch) -> None:
+    """An agent hands out the first devices of its node, whatever was decided."""
+    real = FleetView._bound
+
+    def bound(self: FleetView, node: NodeView, *rest: Any) -> None:
+        real(self, node, *rest)
+        if node.said is not None and node.said.devices:
+            for key, claim in self.due.items():
+                first = node.said.devices[0].id
+                if claim.node == node.said.node:
+                    self.due[key] = Claim(
+                        claim.node, claim.pod, claim.attempt, (first,), claim.bound_revision
+                    )
+
+    patch.setattr(FleetView, "_bound", bound)
+
+
+def _answers_once(patch: Patch) -> None:
+    """An agent that gets no acknowledgement takes its answer for given."""
+
+    async def answer(self: Agent, claim: Claim) -> None:
+        try:
+            await asyncio.wait_for(real(self, claim), 0.05)
+        except TimeoutError:
+            return
+
+    real = Agent._answer
+    patch.setattr(Agent, "_answer", answer)
+
+
+def _gives_up(patch: Patch) -> None:
+    """What could not be appended at the first try is forgotten."""
+
+    async def append(self: Insistence, draft: Draft) -> Appended:
+        try:
+            return await self._append(draft)
+        except LedgerError:
+            return Appended(None)
+
+    patch.setattr(Insistence, "append", append)
+
+
+def _compares_too_early(patch: Patch) -> None:
+    """A watcher writes under a new id each time, so two of them write everything twice."""
+    numbers = itertools.count()
+    real = Watching._append
+
+    async def append(self: Watching, facts: Sequence[Fact]) -> None:
+        fresh = [fact._replace(event_id=f"{fact.event_id}/{next(numbers)}") for fact in facts]
+        await real(self, fresh)
+
+    patch.setattr(Watching, "_append", append)
+
+
+def _starts_at_the_end(patch: Patch) -> None:
+    """A reader that begins anew skips what was there before."""
+    real = Reader.run
+
+    async def run(self: Reader[Any]) -> None:
+        if isinstance(self._fold, FleetView):
+            ledger = self._ledger
+            last = await ledger.last_revision()
+            follow = ledger.follow
+
+            def later(deliver: Any, **options: Any) -> Any:
+                return follow(deliver, **{**options, "start": last + 1})
+
+            self._ledger = _Following(ledger, later)
+        await real(self)
+
+    patch.setattr(Reader, "run", run)
+
+
+class _Following:
+    def __init__(self, ledger: Any, follow: Any) -> None:
+        self._ledger = ledger
+        self.follow = follow
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+
+def _void_of_the_living(patch: Patch) -> None:
+    """A scheduler voids what is bound and well, for no cause."""
+    real = Engine._voids
+
+    def voids(self: Engine, events_max: int) -> list[Any]:
+        found = real(self, events_max)
+        for pod in self._state.pods.values():
+            if pod.phase is Phase.ALLOCATED and pod.placement is not None and not found:
+                at = pod.placement
+                found.append(
+                    PlacementVoided(pod=pod.uid, attempt=at.attempt, node=at.node, reason="whim")
+                )
+        return found
+
+    patch.setattr(Engine, "_voids", voids)
+
+
+PLANTED = (
+    Planted("no node fence", _no_node_fence, 20),
+    Planted("no pod fence", _no_pod_fence, 80),
+    Planted("ack before effect", _ack_before_effect, 80),
+    Planted("cursor moved before publish", _cursor_before_publish, 20),
+    Planted("failed bind forgotten", _failed_bind_forgotten, 10),
+    Planted("binds what is gone", _binds_what_is_gone, 20),
+    Planted("decides before folding", _decides_before_folding, 10),
+    Planted("lost undo", _lost_undo, 3),
+    Planted("refused pods lost", _refused_pods_lost, 20),
+    Planted("double release", _double_release, 5),
+    Planted("attempt not raised after void", _attempt_not_raised, 20),
+    Planted("unsorted tie", _unsorted_tie, 5),
+    Planted("fold by reader", _fold_by_reader, 5),
+    Planted("sick devices offered", _sick_devices_offered, 20),
+    Planted("cordons ignored", _cordons_ignored, 20),
+    Planted("gangs in part", _gangs_in_part, 10),
+    Planted("gang's turn lost", _gang_turn_lost, 100),
+    Planted("parked for ever", _parked_for_ever, 10),
+    Planted("allocates when placed", _allocates_when_placed, 3),
+    Planted("wrong devices", _wrong_devices, 3),
+    Planted("answers once", _answers_once, 20),
+    Planted("gives up", _gives_up, 10),
+    Planted("new id each time", _compares_too_early, 10),
+    Planted("starts at the end", _starts_at_the_end, 10),
+    Planted("voids the living", _void_of_the_living, 3),
+)
+
+
+@contextmanager
+def planted(fault: Planted) -> Iterator[None]:
+    """The broken variant, for the length of a `with`."""
+    with pytest.MonkeyPatch.context() as patch:
+        fault.plant(patch)
+        yield

@@ -1,0 +1,33 @@
+"""Seeds that once found a real bug, and must stay right for ever.
+
+What a seed does depends on everything that draws chance, so an old one may no longer go the way
+that it went. Where that matters the bug is a planted fault too, or has a test of its own, named
+here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Regression(NamedTuple):
+    """A seed, what was wrong, and where else it is held."""
+
+    seed: int
+    found: str
+    held_by: str
+
+
+REGRESSIONS = (
+    Regression(
+        0,
+        "a binder recorded that its bind had failed after another binder had bound the pod",
+        "planted: binds what is gone",
+    ),
+    Regression(
+        89,
+        "a parked gang that one more member completed waited for that member's turn, so pods "
+        "submitted after its head were placed before it",
+        "planted: gang's turn lost",
+    ),
+)

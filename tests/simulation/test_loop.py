@@ -1,0 +1,73 @@
+"""The virtual loop: time passes only where somebody waits for it, and always the same way."""
+
+import asyncio
+
+import pytest
+
+from tests.simulation.loop import NothingLeft, Spinning, after_steps, rest, run_virtually
+
+
+def test_an_hour_takes_no_time_and_timers_go_off_in_order() -> None:
+    """Sleeping jumps the clock to the very moment of the timer."""
+    seen: list[tuple[str, float]] = []
+
+    async def nap(name: str, seconds: float) -> None:
+        await rest(seconds)
+        seen.append((name, asyncio.get_running_loop().time()))
+
+    async def main() -> None:
+        await asyncio.gather(nap("hour", 3600), nap("minute", 60), nap("instant", 0))
+
+    run_virtually(main())
+    assert seen == [("instant", 0.0), ("minute", 60.0), ("hour", 3600.0)]
+
+
+def test_a_loop_with_nothing_left_says_so() -> None:
+    """A deadlock is a failure at once and no test that hangs."""
+
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(NothingLeft):
+        run_virtually(main())
+
+
+def test_a_task_that_never_lets_time_pass_is_found() -> None:
+    """A busy wait would otherwise go on for ever."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            loop.call_soon(again)
+
+        again()
+        await rest(1)
+
+    with pytest.raises(Spinning):
+        run_virtually(main())
+
+
+def test_steps_are_counted_within_an_instant() -> None:
+    """A crash can strike between any two steps."""
+    seen: list[int] = []
+
+    async def main() -> None:
+        after_steps(2, lambda: seen.append(-1))
+        for step in range(4):
+            seen.append(step)
+            await asyncio.sleep(0)
+
+    run_virtually(main())
+    assert seen.index(-1) == 2
+
+
+def test_sets_of_tasks_have_one_order() -> None:
+    """A task is hashed by its number, so what iterates over tasks is alike in each run."""
+
+    async def numbers() -> list[int]:
+        tasks = [asyncio.ensure_future(rest(1)) for _ in range(50)]
+        await asyncio.gather(*tasks)
+        return [hash(task) for task in tasks]
+
+    assert run_virtually(numbers()) == run_virtually(numbers())

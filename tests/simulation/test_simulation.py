@@ -1,0 +1,52 @@
+"""The whole system under faults: a few hundred seeds, the same every time, and nothing wrong."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.regressions import REGRESSIONS, Regression
+from tests.simulation.weather import KINDS
+from tests.simulation.world import run
+
+SEEDS = 200
+PER_TEST = 20
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+def test_nothing_is_ever_wrong(first: int) -> None:
+    """No invariant breaks at any event, and once faults end all that fits is placed."""
+    for seed in range(first, first + PER_TEST):
+        outcome = run(seed)
+        assert not outcome.trouble, outcome.told()
+
+
+@pytest.mark.timeout(180)
+def test_every_fault_strikes() -> None:
+    """Within a few seeds each kind of fault has happened: a check of nothing proves nothing."""
+    struck = sum((run(seed).struck for seed in range(30)), start=run(30).struck)
+    assert [kind for kind in KINDS if not struck[kind]] == []
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "4711"])
+def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
+    """Byte for byte the same log, in a process of its own and under any hash seed."""
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seed", "7"],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    here = run(7)
+    assert f"seed 7: {here.events} events, right" in found.stdout, found.stdout + found.stderr
+    assert f"log {here.log_digest}" in found.stdout
+
+
+@pytest.mark.parametrize("regression", REGRESSIONS, ids=lambda each: f"seed-{each.seed}")
+def test_what_was_wrong_once(regression: Regression) -> None:
+    """Bugs that the simulation has found stay fixed."""
+    outcome = run(regression.seed)
+    assert not outcome.trouble, f"{regression.found} ({regression.held_by}): {outcome.told()}"
