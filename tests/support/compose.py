@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.containers import COMPOSE_FILE, ROOT, Podman, checked, prepare_wheels, tell
 from tests.support.polling import wait_until
 
-IMAGES_KEPT = "168h"  # layers of an older build make the next one quick
+IMAGES_KEPT = "6h"  # layers of an older build make the next one quick
 APPORTION = ROOT / ".venv/bin/apportion"
 
 
@@ -105,6 +105,12 @@ class Compose:
     def kill(self, container: str) -> None:
         """SIGKILL from outside, as the kernel would: podman is not asked and may restart it."""
         os.kill(int(self.facts(container)["State"]["Pid"]), signal.SIGKILL)
+
+    def stop(self, container: str) -> int:
+        """SIGTERM, SIGKILL after the grace that the compose file gives, and the exit code."""
+        grace_s = self.facts(container)["Config"]["StopTimeout"]
+        self._podman.run("stop", f"--time={grace_s}", container)
+        return int(self.facts(container)["State"]["ExitCode"])
 
     def apportion(self, *words: str, stdin: str = "", ends_with: int = 0) -> Any:
         """The command line of this machine, through the published ports; its JSON answer."""
