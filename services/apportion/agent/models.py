@@ -36,10 +36,11 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     @property
     def modes(self) -> tuple[Mode, ...]:
         """How the card may be shared; the first is the default."""
-        if FAMILIES[self.family].templates:
+        family = FAMILIES[self.family]
+        if family.templates:
             return ("vnpu", "exclusive")
         mig: tuple[Mode, ...] = ("mig",) if mig_profiles(self.family, self.model) else ()
-        return ("hami-core", *mig, "mps", "exclusive")
+        return (family.modes[0], *mig, *family.modes[1:])
 
     def slots(self, mode: Mode) -> int:
         """How many containers may share the card in this mode."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar, get_args
 
 from apportion.core.dialects import ascend
+from apportion.core.dialects.dialect import Dialect, Selecting
 from apportion.core.dialects.errors import ManifestError, within
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.placement.chains import CHAINABLE
@@ -67,7 +68,7 @@ class _Notes(NamedTuple):
 
 
 def selection(
-    annotations: Mapping[str, str], *, field: str, dialect: str, config: DialectConfig
+    annotations: Mapping[str, str], *, field: str, dialect: Dialect, config: DialectConfig
 ) -> Selection:
     """What the annotations of a pod that asks for devices mean.
 
@@ -78,9 +79,14 @@ def selection(
     for key, fix in NOT_IMPLEMENTED.items():
         if key in annotations:
             raise notes.refusal(key, "is not implemented yet", fix)
-    of = _npu_constraints if dialect == ascend.NAME else _gpu_constraints
+    if dialect.selecting is not None:
+        devices = _other_constraints(notes, dialect.selecting)
+    elif dialect.name == ascend.NAME:
+        devices = _npu_constraints(notes, config)
+    else:
+        devices = _gpu_constraints(notes, config)
     return Selection(
-        devices=of(notes, config),
+        devices=devices,
         node_policy=_one(notes, (NODE_POLICY,), _policy) or "",
         device_policy=_one(notes, (DEVICE_POLICY,), _chain) or "",
         device_weights=_one(notes, (SCORING_WEIGHTS,), _weights),
@@ -121,6 +127,21 @@ def _npu_constraints(notes: _Notes, config: DialectConfig) -> DeviceConstraints:
         nouse_ids |= dict.fromkeys(_one(notes, (nouse,), _names) or ())
         _disjoint(notes, (nouse,), tuple(use_ids), tuple(nouse_ids))
     return DeviceConstraints(use_ids=tuple(use_ids), nouse_ids=tuple(nouse_ids))
+
+
+def _other_constraints(notes: _Notes, names: Selecting) -> DeviceConstraints:
+    """Those of another vendor, which are the same four everywhere."""
+    for key in NVIDIA_ONLY:
+        if key in notes.values:
+            raise notes.refusal(key, "selects NVIDIA GPUs in a pod that asks for none", "remove it")
+    use_types, nouse_types, use_ids, nouse_ids = (
+        _one(notes, (key,), _names) or () for key in names
+    )
+    _disjoint(notes, (names.nouse_types,), use_types, nouse_types)
+    _disjoint(notes, (names.nouse_ids,), use_ids, nouse_ids)
+    return DeviceConstraints(
+        use_types=use_types, nouse_types=nouse_types, use_ids=use_ids, nouse_ids=nouse_ids
+    )
 
 
 def _npu_keys(word: str) -> tuple[str, str]:

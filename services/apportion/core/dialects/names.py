@@ -52,6 +52,14 @@ class VcudaNames(_Names, frozen=True):
     memory: ResourceName
 
 
+class MluNames(_Names, frozen=True):
+    """Cambricon's names: MLUs, and of each memory in units of 256 MiB and compute in percent."""
+
+    count: ResourceName = "cambricon.com/vmlu"
+    memory: ResourceName = "cambricon.com/mlu.smlu.vmemory"
+    cores: ResourceName = "cambricon.com/mlu.smlu.vcore"
+
+
 class NpuNames(_Names, frozen=True):
     """One Ascend family. `paired`: its dies come two to a module and are handed out in pairs."""
 
@@ -117,6 +125,7 @@ class DialectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     volcano_share: GpuShareNames = GpuShareNames()
     vcuda: tuple[VcudaNames, ...] = VCUDA
     ascend: tuple[NpuNames, ...] = ASCEND
+    cambricon: MluNames = MluNames()
     default_gpu_count: Count = 1
     default_memory_mib: MemoryMib = 0
     default_cores: Percent = 0

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from apportion.core.dialects import (
     ascend,
+    cambricon,
     hami,
     plain,
     vcuda,
@@ -26,7 +27,7 @@ from apportion.core.dialects.errors import ManifestError
 from apportion.core.dialects.names import DialectConfig
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
-DIALECTS = (plain, hami, volcano_vgpu, volcano_share, vcuda, ascend)
+DIALECTS = (plain, hami, volcano_vgpu, volcano_share, vcuda, ascend, cambricon)
 """In the order in which names that several of them have are given away."""
 NO_DIALECT = "none"
 """What a pod is written in that asks for no device."""
@@ -76,7 +77,7 @@ def read_pod(
             high_priority.append(container.name)
     if not asks:
         return DeviceRequest()
-    chosen = selection(annotations, field=annotations_field, dialect=dialect.name, config=config)
+    chosen = selection(annotations, field=annotations_field, dialect=dialect, config=config)
     return DeviceRequest(
         dialect=dialect.name,
         asks=tuple(asks),

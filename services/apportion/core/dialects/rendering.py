@@ -6,12 +6,20 @@ written. Invariant: a pod is rendered in the dialect that it was read in, and in
 
 from collections.abc import Callable
 
-from apportion.core.dialects import ascend, hami, plain, vcuda, volcano_share, volcano_vgpu
+from apportion.core.dialects import (
+    ascend,
+    cambricon,
+    hami,
+    plain,
+    vcuda,
+    volcano_share,
+    volcano_vgpu,
+)
 from apportion.core.dialects.placed_pod import PlacedPod
 
 RENDERED: dict[str, Callable[[PlacedPod], dict[str, str]]] = {
     module.NAME: module.render
-    for module in (plain, hami, volcano_vgpu, volcano_share, vcuda, ascend)
+    for module in (plain, hami, volcano_vgpu, volcano_share, vcuda, ascend, cambricon)
 }
 
 

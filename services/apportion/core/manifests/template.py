@@ -79,7 +79,6 @@ def read_template(
     request = read_pod(
         containers, annotations, annotations_field=notes_field, config=config.dialects
     )
-    group = annotations.get(GROUP, "")
     shape = Shape(
         asks=request.asks,
         devices=request.devices,
@@ -98,7 +97,7 @@ def read_template(
         high_priority=request.high_priority,
         init_containers=_names(parts.spec.init_containers) if request.asks else (),
         containers=_names(parts.spec.containers) if request.asks else (),
-        group=naming.subdomain(group, within(notes_field, GROUP)) if group else "",
+        group=_group(annotations, notes_field),
         task=annotations.get(TASK, ""),
     )
 
@@ -119,6 +118,11 @@ def _priority(spec: kube.PodSpec, field: str, config: ManifestConfig, inherited:
     if spec.priority is not None:
         return spec.priority
     return priority_of(spec.priority_class_name or inherited, f"{field}.priorityClassName", config)
+
+
+def _group(annotations: dict[str, str], field: str) -> str:
+    group = annotations.get(GROUP, "")
+    return naming.subdomain(group, within(field, GROUP)) if group else ""
 
 
 def _names(containers: list[kube.ContainerSpec]) -> tuple[str, ...]:

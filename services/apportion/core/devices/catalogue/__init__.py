@@ -16,6 +16,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from apportion_schemas.inventory import Mode
+
 
 class MigProfile(Struct, frozen=True, forbid_unknown_fields=True):
     """A MIG profile: an instance's memory and cores (percent), and its slices `[start, +size)`."""
@@ -49,7 +51,11 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Devices that one resource name asks for."""
+    """Devices that one resource name asks for.
+
+    `modes` are the ways in which they are shared, the usual one first; where there are templates,
+    that is by them, and models with profiles may be cut by these as well.
+    """
 
     name: str
     title: str
@@ -58,6 +64,7 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     templates: tuple[Template, ...] = ()
     models: tuple[Model, ...] = ()
     types: tuple[str, ...] = ()
+    modes: tuple[Mode, ...] = ("hami-core", "mps", "exclusive")
 
 
 class _Vendor(Struct, forbid_unknown_fields=True):

@@ -1,0 +1,79 @@
+"""Cambricon: `cambricon.com/vmlu`, with memory in units of 256 MiB and compute in percent.
+
+The rules are those of HAMi's Cambricon device: a count alone is that many whole MLUs; memory and
+cores are of each MLU, and one of them alone asks for one. Their names carry `smlu`, the share that
+the vendor's own plugin makes.
+"""
+
+from apportion.core.dialects import hami, measures
+from apportion.core.dialects.container import Amount, Amounts, Container
+from apportion.core.dialects.dialect import Dialect, Selecting
+from apportion.core.dialects.names import DialectConfig, MluNames
+from apportion.core.dialects.placed_pod import PlacedPod, record
+from apportion_schemas import Ask
+from apportion_schemas.quantities import WHOLE
+
+NAME = "cambricon"
+FAMILY = "cambricon"
+TYPE = "MLU"
+UNIT_MIB = 256
+SELECTING = Selecting(
+    use_types="cambricon.com/use-mlutype",
+    nouse_types="cambricon.com/nouse-mlutype",
+    use_ids="cambricon.com/use-gpuuuid",
+    nouse_ids="cambricon.com/nouse-gpuuuid",
+)
+
+
+def of(config: DialectConfig) -> tuple[Dialect, ...]:
+    """The dialect as configured."""
+    names = config.cambricon
+    claims = frozenset({names.count, names.memory, names.cores})
+
+    def read(container: Container, amounts: Amounts) -> Ask | None:
+        return _read(container, amounts, names)
+
+    return (Dialect(NAME, claims, read, selecting=SELECTING),)
+
+
+def _read(container: Container, amounts: Amounts, names: MluNames) -> Ask | None:
+    count, memory, cores = (amounts.get(n) for n in (names.count, names.memory, names.cores))
+    if count is not None and count.value == 0:
+        return _none(count, [memory, cores])
+    if count is None and not any(part and part.value for part in (memory, cores)):
+        return None
+    memory_mib = measures.memory_mib(memory, UNIT_MIB) if memory else None
+    percent = measures.cores_percent(cores) if cores and cores.value else 0
+    return Ask(
+        container=container.name,
+        family=FAMILY,
+        count=measures.count(count) if count else 1,
+        memory_mib=memory_mib,
+        cores=percent if memory_mib or percent else WHOLE,
+        init=container.role == "init",
+    )
+
+
+def _none(count: Amount, parts: list[Amount | None]) -> None:
+    """No MLU, and so nothing of one."""
+    if given := next((part for part in parts if part and part.value), None):
+        raise given.refusal(
+            "is asked of no MLU, since the count is 0",
+            f"set {count.field} to 1 or more, or leave both out",
+        )
+
+
+def render(it: PlacedPod) -> dict[str, str]:
+    """What HAMi's scheduler writes; the plugin cuts one share per pod, the profile of the first."""
+    segments = "".join(
+        "".join(record(s.device, TYPE, s.memory_mib, s.cores) for s in it.shares(name)) + ";"
+        for name in (*it.init_containers, *it.containers)
+    )
+    first = it.placed.shares[0]
+    profile = (it.index_of(first), first.cores, first.memory_mib // UNIT_MIB)
+    return hami.bound(it) | {
+        "CAMBRICON_DSMLU_ASSIGNED": "false",
+        "CAMBRICON_DSMLU_PROFILE": "_".join(map(str, profile)),
+        "hami.io/cambricon-mlu-devices-to-allocate": segments,
+        "hami.io/cambricon-mlu-devices-allocated": segments,
+    }
