@@ -28,6 +28,7 @@ class KubeWorld:
         self.bus = bus
         self.facts = facts
         self._stack = stack
+        self._running: list[ServiceProcess] = []
 
     def service(self, verb: str, *options: str) -> ServiceProcess:
         """A service that is not started yet; watcher and binder know the cluster."""
@@ -39,8 +40,15 @@ class KubeWorld:
     async def start(self, verb: str, *options: str) -> ServiceProcess:
         """A service, ready, until the test ends."""
         process = await self._stack.enter_async_context(self.service(verb, *options))
+        self._running.append(process)
         await process.ready()
         return process
+
+    async def stop(self, *verbs: str) -> None:
+        """SIGTERM all services of these kinds; each must end well."""
+        for process in self._running:
+            if process.verb in verbs:
+                assert await process.stop() == 0
 
     async def agents(self, *fleet: tuple[str, str]) -> None:
         """Simulated devices on nodes, as in `("n1", "2xA100-80GB")`."""

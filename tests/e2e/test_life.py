@@ -1,0 +1,81 @@
+"""How the whole behaves over time: room that is made is used at once, and a restart adopts all."""
+
+import json
+import statistics
+import time
+
+import pytest
+
+from apportion_schemas import PlacementVoided, PodBound, PodGone, PodPlaced, PodSubmitted
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+
+VERBS = ("watcher", "scheduler", "binder")
+ROUNDS = 5
+
+
+async def system(world: KubeWorld) -> None:
+    """A node with one card, and every service."""
+    await world.plane.apply(kube_node("n1"))
+    await world.agents(("n1", "1xT4"))
+    for verb in VERBS:
+        await world.start(verb)
+
+
+@pytest.mark.timeout(120)
+async def test_room_that_is_made_is_used_within_a_second(world: KubeWorld) -> None:
+    """From the release of a share to the binding of the pod that waited for it, as events tell."""
+    await system(world)
+    whole = [kube_pod(f"p{number}", share(15_000)) for number in range(ROUNDS + 1)]
+    await world.plane.apply(*whole)
+    await world.facts.count(PodSubmitted, ROUNDS + 1)
+    took_s = []
+    for number in range(ROUNDS):
+        (holder,) = [
+            event.name
+            for event in world.facts.of(PodPlaced)
+            if event.pod not in {gone.uid for gone in world.facts.of(PodGone)}
+        ]
+        await world.facts.count(PodBound, number + 1)
+        path = f"/api/v1/namespaces/default/pods/{holder}"
+        options = json.dumps({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
+        began_s = time.monotonic()
+        await world.plane.user("delete", "--raw", path, "-f", "-", stdin=options)
+        await world.facts.count(PodBound, number + 2)
+        took_s.append(time.monotonic() - began_s)
+    print(f"release to binding: {[round(each, 3) for each in took_s]} s")  # noqa: T201
+    assert statistics.median(took_s) < 1.0
+
+
+@pytest.mark.timeout(120)
+async def test_a_new_node_takes_the_pod_that_waited_for_it(world: KubeWorld) -> None:
+    """The pod was refused everywhere; nobody has to touch it."""
+    await system(world)
+    await world.plane.apply(kube_pod("large", share(70_000)))
+    await world.described("large", "FailedScheduling")
+    await world.plane.apply(kube_node("n2"))
+    await world.agents(("n2", "1xA100-80GB"))
+    assert (await world.bound("large"))["spec"]["nodeName"] == "n2"
+
+
+@pytest.mark.timeout(120)
+async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them(
+    world: KubeWorld,
+) -> None:
+    """Upgrade and removal: the cluster is as it was, and nothing is decided anew."""
+    await system(world)
+    await world.plane.apply(*(kube_pod(f"p{number}", share(2_000)) for number in range(3)))
+    await world.facts.count(PodBound, 3)
+    before = json.loads(await world.plane.user("get", "pods", "-o", "json"))["items"]
+    await world.stop(*VERBS)
+    after = json.loads(await world.plane.user("get", "pods", "-o", "json"))["items"]
+    assert [pod["metadata"]["resourceVersion"] for pod in after] == [
+        pod["metadata"]["resourceVersion"] for pod in before
+    ]
+    for verb in VERBS:
+        await world.start(verb)
+    await world.plane.apply(kube_pod("next", share(2_000)))
+    await world.bound("next")
+    assert len(world.facts.of(PodSubmitted)) == len(world.facts.of(PodPlaced)) == 4
+    assert not world.facts.of(PodGone)
+    assert not world.facts.of(PlacementVoided)
