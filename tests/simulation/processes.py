@@ -57,7 +57,9 @@ class SimulatedService(Service):
     ) -> None:
         super().__init__(name, CONFIG, clock=clock, connect=connect)
         self.log = structlog.wrap_logger(
-            logging.getLogger("simulation"), wrapper_class=structlog.stdlib.BoundLogger
+            logging.getLogger("simulation"),
+            wrapper_class=structlog.stdlib.BoundLogger,
+            processors=[structlog.stdlib.filter_by_level, structlog.dev.ConsoleRenderer()],
         )
         self._complain = complain
 
