@@ -45,8 +45,9 @@ format: $(DEV) ## rewrite the files the way `make check` wants them
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-generate: $(DEV) ## JSON Schemas, asyncapi.yaml and the catalogue of events, from the Python structs
+generate: $(DEV) ## JSON Schemas, asyncapi.yaml, events and compatibility, from structs and tests
 	$(VENV)/bin/python schemas/generate.py
+	$(VENV)/bin/python -m tests.compatibility
 
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate

@@ -39,7 +39,8 @@ def of(config: DialectConfig) -> tuple[Dialect, ...]:
 def _read(container: Container, amounts: Amounts, names: MluNames) -> Ask | None:
     count, memory, cores = (amounts.get(n) for n in (names.count, names.memory, names.cores))
     if count is not None and count.value == 0:
-        return _none(count, [memory, cores])
+        _check_nothing(count, [memory, cores])
+        return None
     if count is None and not any(part and part.value for part in (memory, cores)):
         return None
     memory_mib = measures.memory_mib(memory, UNIT_MIB) if memory else None
@@ -54,7 +55,7 @@ def _read(container: Container, amounts: Amounts, names: MluNames) -> Ask | None
     )
 
 
-def _none(count: Amount, parts: list[Amount | None]) -> None:
+def _check_nothing(count: Amount, parts: list[Amount | None]) -> None:
     """No MLU, and so nothing of one."""
     if given := next((part for part in parts if part and part.value), None):
         raise given.refusal(

@@ -1,0 +1,40 @@
+"""The page on compatibility is what the tests show today."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility import ROOT, Row, Shown, System, by_row, main, page, problems
+
+
+def test_the_committed_page_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every row is shown or excused; `make generate` mends the rest."""
+    assert main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_what_is_neither_shown_nor_excused_is_named() -> None:
+    """A row without a test, and a test without a row."""
+    rows = (System("S", (Row("A1", "one"), Row("A2", "two", later="needs a GPU"))),)
+    shown = {"Z9": [Shown("tests/unit/test_x.py", "test_Z9_more", "")]}
+    assert problems(rows, shown) == [
+        "A1: has no test named test_A1_... and no reason why",
+        "tests/unit/test_x.py: test_Z9_more is of no row of the table",
+    ]
+
+
+def test_a_test_is_found_by_its_name() -> None:
+    """Its path, its name, and its first words; what is not named after a row is not."""
+    here = by_row(ROOT / "tests" / "unit")
+    assert here["A1"][0].path.startswith("tests/unit/")
+    assert all(test.says for tests in here.values() for test in tests)
+    assert "golden" not in str([test.path for tests in here.values() for test in tests])
+    assert Path(ROOT / here["A1"][0].path).is_file()
+
+
+def test_a_row_shows_its_tests_and_what_is_missing() -> None:
+    """In one line of the table."""
+    rows = (System("S", (Row("A1", "one", later="a GPU"),)),)
+    shown = {"A1": [Shown("tests/t.py", "test_A1_the_card_s_own", 'Says "so" | so.')]}
+    assert page(rows, shown).splitlines()[-1] == (
+        "| A1 | one | [the card's own](../tests/t.py \"Says 'so' / so.\") | a GPU |"
+    )

@@ -1,0 +1,157 @@
+"""Rows of the compatibility table about policies, gangs, causes and nodes of other plugins."""
+
+import pytest
+
+from apportion.core.explain import words
+from apportion_schemas import (
+    Device,
+    DeviceConstraints,
+    NodeReported,
+    NodeWeights,
+    PolicyChanged,
+    RefusalCode,
+)
+from tests.support.fleet import T4, gpu, node, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.manifests import draft
+from tests.support.manifests import pod as manifest
+from tests.support.pods import ask, cards, gang, member, pod, shape, share, wants
+from tests.support.pods import placed as placement
+
+CARD = [share("a-g0", 81920, 100)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "weight", "where"),
+    [("binpack", 10, "a"), ("binpack", 0, "b"), ("spread", 10, "b"), ("spread", 0, "a")],
+)
+def test_A5_policy_with_a_weight(policy: str, weight: int, where: str) -> None:
+    """Node a has a card in use, node b its CPU: the weight of devices says which is fuller."""
+    weights = NodeWeights(cpu=1, memory=1, devices=weight)
+    change = PolicyChanged(by="ann", node_policy=policy, node_weights=weights)  # type: ignore[arg-type]
+    ledger = Ledger(change, rack("a", 2), rack("b", 2))
+    ledger.play(observed("a", cpu_milli=16_000), observed("b", cpu_milli=16_000))
+    ledger.play(pod("x", cards()), placement("x", "a", CARD))
+    ledger.play(pod("y", shape=wants(cpu_milli=12_000)), placement("y", "b"))
+    ledger.submit(pod("p", shape=wants(ask(1000), cpu_milli=1000))).settle()
+    assert ledger.where("p") == where
+
+
+@pytest.mark.parametrize(("weights", "where"), [((1, 10), "a"), ((10, 1), "b")])
+def test_C5_node_binpack_by_resource(weights: tuple[int, int], where: str) -> None:
+    """`nvidia.com/gpu: 10` beside CPU and memory goes to the node whose cards are in use."""
+    cpu, devices = weights
+    change = PolicyChanged(
+        by="ann", node_policy="binpack", node_weights=NodeWeights(cpu=cpu, devices=devices)
+    )
+    ledger = Ledger(change, rack("a", 2), rack("b", 2))
+    ledger.play(observed("a", cpu_milli=16_000), observed("b", cpu_milli=16_000))
+    ledger.play(pod("x", cards()), placement("x", "a", CARD))
+    ledger.play(pod("y", shape=wants(cpu_milli=12_000)), placement("y", "b"))
+    ledger.submit(pod("p", shape=wants(ask(1000), cpu_milli=1000))).settle()
+    assert ledger.where("p") == where
+
+
+@pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
+def test_C5_cards_of_a_node(policy: str, device: str) -> None:
+    """The card in use, or the idle one, as the pod's annotation says."""
+    notes = {"hami.io/gpu-scheduler-policy": policy}
+    found = draft(manifest({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}, notes))
+    ledger = Ledger(rack("n1", 2), pod("x", ask(1)), placement("x", "n1", [share("n1-g1")]))
+    assert ledger.submit(pod("p", shape=found.shape)).settle().devices("p") == [device]
+
+
+def exclusive(name: str, index: int = 0) -> Device:
+    """A card that the vendor's own plugin hands out whole."""
+    return gpu(name, index=index, mode="exclusive", slots=1)
+
+
+def beside() -> NodeReported:
+    """A node whose cards are left to NVIDIA's plugin."""
+    return node("theirs", exclusive("e0"), exclusive("e1", 1))
+
+
+def test_B5_nodes_of_the_plain_plugin_give_whole_cards() -> None:
+    """`nvidia.com/gpu: 2` has a place there, as before."""
+    found = draft(manifest({"nvidia.com/gpu": 2}))
+    ledger = Ledger(beside(), pod("p", shape=found.shape)).settle()
+    assert ledger.devices("p") == ["e0", "e1"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"docker.com/vcuda-core": 20, "docker.com/vcuda-memory": 10},
+        {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 3000},
+    ],
+)
+def test_E5_no_share_goes_to_a_node_of_the_plain_plugin(limits: dict[str, object]) -> None:
+    """Its cards are not cut; the shared ones of another node are."""
+    found = draft(manifest(limits))
+    ledger = Ledger(beside(), pod("p", shape=found.shape)).settle()
+    assert ledger.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}
+    ledger.play(rack("ours", 1)).settle()
+    assert ledger.where("p") == "ours"
+
+
+def test_B7_a_node_without_an_agent_takes_no_part() -> None:
+    """Kubernetes knows the node, and nobody offers a device of it."""
+    ledger = Ledger(observed("bare"), pod("p", cards())).settle()
+    assert ledger.reasons("p") == {RefusalCode.NO_SUCH_DEVICE: 1}
+
+
+def test_B7_a_pod_may_choose_the_labelled_nodes() -> None:
+    """`nodeSelector: {nvidia-device-enable: enable}`, as gpu-manager's documents have it."""
+    label = {"nvidia-device-enable": "enable"}
+    found = draft(manifest({"docker.com/vcuda-core": 100}, nodeSelector=label))
+    ledger = Ledger(rack("a", 1), observed("a"), rack("b", 1), observed("b", labels=label))
+    assert ledger.submit(pod("p", shape=found.shape)).settle().where("p") == "b"
+
+
+def test_C6_priority_goes_first() -> None:
+    """Of two that wait for one card, the one with the higher priority has it, although later."""
+    ledger = Ledger(rack("n1", 1), pod("low", cards()), pod("high", cards(), priority=100))
+    ledger.settle()
+    assert (ledger.where("high"), ledger.where("low")) == ("n1", "")
+
+
+def test_C6_a_gang_waits_for_all_of_its_pods() -> None:
+    """`minAvailable: 3` and two cards: nothing is held until there are three."""
+    ledger = Ledger(rack("n1", 2), gang(min_available=3))
+    ledger.submit(*(member(f"m{n}", cards()) for n in range(3)), pod("other", cards())).settle()
+    assert [ledger.where(f"m{n}") for n in range(3)] == ["", "", ""]
+    assert ledger.where("other") == "n1"
+    ledger.play(rack("n2", 2)).settle()
+    assert all(ledger.where(f"m{n}") for n in range(3))
+
+
+CAUSES = [
+    ("plugin off", [observed("n1")], shape(cards()), "no device of the family asked for"),
+    ("exclusive mode", [rack("n1", 1, mode="exclusive")], shape(ask(1)), "in the mode asked for"),
+    (
+        "in use",
+        [rack("n1", 1), pod("x", ask(1)), placement("x", "n1", [share("n1-g0")])],
+        shape(cards()),
+        "is in use and is wanted alone",
+    ),
+    (
+        "spread of cards off",
+        [rack("n1", 1), pod("x", ask(1)), placement("x", "n1", [share("n1-g0")])],
+        shape(ask(1), device_policy="mutex"),
+        "is in use and is wanted alone",
+    ),
+    (
+        "no matching type",
+        [rack("n1", 1, model=T4)],
+        shape(ask(1), devices=DeviceConstraints(use_types=("A100",))),
+        "of a type that the pod accepts",
+    ),
+]
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=[cause[0] for cause in CAUSES])
+def test_C9_causes_are_told(cause: tuple[str, list[object], object, str]) -> None:
+    """What is on Volcano's list of troubles is in the sentence that the pod's owner reads."""
+    _, events, wanted, says = cause
+    ledger = Ledger(*events, pod("p", shape=wanted)).settle()  # type: ignore[arg-type]
+    assert says in words.refusal(ledger.refusal("p"))
