@@ -52,7 +52,8 @@ async def body(service: Service, target: Target | None = None) -> None:
 
 async def kube_body(service: Service, kube: KubeChoice) -> None:
     """One life of the binder of a Kubernetes cluster, until cancelled."""
-    from apportion.binder.kubernetes_pace import Pace  # noqa: PLC0415 - see kube_options
+    from apportion.binder.kubernetes_gangs import Gangs  # noqa: PLC0415 - see kube_options
+    from apportion.binder.kubernetes_pace import Pace  # noqa: PLC0415
     from apportion.binder.kubernetes_target import KubernetesTarget  # noqa: PLC0415
     from apportion.binder.kubernetes_telling import Telling  # noqa: PLC0415
     from apportion.runtime.kube import open_kube  # noqa: PLC0415
@@ -61,17 +62,24 @@ async def kube_body(service: Service, kube: KubeChoice) -> None:
         cluster = StateFold(await session.restored())
         pace = Pace(service.clock)
         telling = Telling(api, cluster.state, service.clock, service.metrics, pace=pace)
+        gangs = Gangs(api, cluster.state, service.clock)
+
+        def observe(change: Change) -> None:
+            telling.observe(change)
+            gangs.observe(change)
+
         reader = Reader(
             session.ledger,
             cluster,
             metrics=service.metrics,
-            on_change=telling.observe,
+            on_change=observe,
             after=cluster.state.revision,
         )
         service.metrics.gauge(
             "apportion_binder_pace", "Bindings that may be with the API server at once."
         ).set_function(lambda: pace.limit)
         service.loop("tell", lambda: telling.run(reader))
+        service.loop("let gangs in", lambda: gangs.run(reader))
         target = KubernetesTarget(api, cluster.state, pace, service.clock)
         await _bind(service, session, cluster, reader, target)
 

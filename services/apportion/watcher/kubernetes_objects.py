@@ -233,16 +233,17 @@ class ObjectReader:
             unhealthy_indexes=unhealthy_indexes(node.metadata.annotations or {}),
         )
 
-    def group(self, raw: bytes) -> PodGroupObserved:
-        """A Volcano PodGroup.
+    def group(self, raw: bytes) -> tuple[PodGroupObserved, bool]:
+        """A Volcano PodGroup, and whether it waits to be let in.
 
         Raises:
             ManifestError: it cannot be read.
         """
         kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
-        group = read_document(_decode_any(raw) | kind, self._config).group
+        document = _decode_any(raw) | kind
+        group = read_document(document, self._config).group
         assert group is not None  # noqa: S101 - what a PodGroup reads to
-        return group
+        return group, (document.get("status") or {}).get("phase", "") in {"", "Pending"}
 
     def queue(self, raw: bytes) -> QueueObserved:
         """A Volcano Queue; CPU is in thousandths and memory in MiB."""

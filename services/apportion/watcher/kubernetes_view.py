@@ -20,7 +20,15 @@ from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import State
 from apportion.runtime.kube_watch import number
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
-from apportion_schemas import PodGroupObserved, QueueObserved
+from apportion_schemas import (
+    NodeGone,
+    NodeObserved,
+    PodGone,
+    PodGroupObserved,
+    PodRejected,
+    PodSubmitted,
+    QueueObserved,
+)
 
 _log = logging.getLogger(__name__)
 V = TypeVar("V")
@@ -90,6 +98,7 @@ class _Kind(Generic[V]):
 class ClusterView:
     """Pods, nodes, gangs and queues of one cluster.
 
+    `waiting` are gangs that have not been let in, so that nobody has made their pods yet.
     `gone` are pods that have left, with the reason, until the ledger knows. `touched` is the newest
     version at which a pod came to a node or left it. `problems` are objects that cannot be read.
     """
@@ -101,6 +110,7 @@ class ClusterView:
         self.nodes: dict[str, NodeView] = {}
         self.groups: dict[str, PodGroupObserved] = {}
         self.queues: dict[str, QueueObserved] = {}
+        self.waiting: set[str] = set()
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self.touched: dict[str, int] = {}
         self.gone: dict[str, str] = {}
@@ -132,16 +142,24 @@ class ClusterView:
             queues=dict.fromkeys((*self.queues, *state.queues)),
         )
 
-    def mark_pods(self, uids: Iterable[str]) -> None:
-        """Compare these pods again."""
-        self.marked.pods.update(dict.fromkeys(uids))
-        if self.marked:
-            self.stirred.set()
+    def mark(self, data: object) -> None:
+        """Compare again what this event is about."""
+        match data:
+            case PodSubmitted() | PodRejected() | PodGone():
+                self.marked.pods[data.uid] = None
+            case NodeObserved() | NodeGone():
+                self.marked.nodes[data.node] = None
+            case PodGroupObserved():
+                self.marked.groups[data.group] = None
+            case QueueObserved():
+                self.marked.queues[data.queue] = None
+        self.stirred.set()
 
     def note_gone(self, uid: str, reason: str) -> None:
         """The server does not have this pod."""
         self.gone[uid] = reason
-        self.mark_pods((uid,))
+        self.marked.pods[uid] = None
+        self.stirred.set()
 
     def version_of(self, node: NodeView) -> int:
         """The server's revision as of which this view knows the node and the pods on it."""
@@ -208,17 +226,22 @@ class ClusterView:
     def _read_group(self, raw: bytes) -> tuple[str, PodGroupObserved | None]:
         meta = _metadata(raw)
         key = f"{meta.namespace}/{meta.name}"
+        self.waiting.discard(key)
         try:
-            found = self._reader.group(raw)
+            found, waits = self._reader.group(raw)
         except ManifestError as error:
             self._problem(f"PodGroup {key}", str(error))
             return key, self.groups.get(key)  # what it said before still holds
         self.problems.pop(f"PodGroup {key}", None)
+        if waits:
+            self.waiting.add(key)
         return key, found
 
     def _group_changed(
-        self, name: str, _before: PodGroupObserved | None, _now: object, _version: int
+        self, name: str, _before: PodGroupObserved | None, now: object, _version: int
     ) -> None:
+        if now is None:
+            self.waiting.discard(name)
         self.marked.groups[name] = None
         self.stirred.set()
 

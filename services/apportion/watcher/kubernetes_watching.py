@@ -155,7 +155,9 @@ class KubernetesWatching:
         left = [*facts.ends(marked.pods), *facts.nodes(marked.nodes), *facts.queues(marked.queues)]
         await self._append(reader, left)
         groups = facts.groups_of(pods) | {
-            name: None for name in marked.groups if name in self._state.groups
+            name: None
+            for name in marked.groups
+            if name in self._state.groups or name in self._view.waiting
         }
         declared = [*facts.groups(groups)]
         await self._append(reader, declared)
@@ -188,10 +190,12 @@ class KubernetesWatching:
 
     def _overtaken(self, data: Payload, refused: FenceRefused) -> None:
         """Another watcher was there first, or the subject has an event that no fold takes."""
-        if refused.found is not None and not isinstance(data, PodSubmitted | PodGone):
+        uid = getattr(data, "uid", "")
+        if isinstance(data, PodSubmitted) and uid not in self._state.rejected:
+            self._final.add(uid)  # it had its time in the ledger, or has it now
+        elif refused.found is not None and refused.found > refused.expected:
             self._revisions.note(subject_of(data), refused.found)
-        if isinstance(data, PodSubmitted):
-            self._final.add(data.uid)  # it had its time in the ledger, or has it now
+            self._view.mark(data)
 
     # -------------------------------------------------------------- the whole
 

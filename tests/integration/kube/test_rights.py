@@ -13,6 +13,7 @@ ALLOWED = [
     ("binder", "get", "pods"),
     ("binder", "patch", "pods/status"),
     ("binder", "create", "events"),
+    ("binder", "patch", "podgroups.scheduling.volcano.sh/status"),
 ]
 FORBIDDEN = [
     ("watcher", "create", "pods/binding"),
@@ -23,6 +24,7 @@ FORBIDDEN = [
     ("binder", "patch", "pods"),
     ("binder", "get", "nodes"),
     ("binder", "get", "secrets"),
+    ("binder", "patch", "podgroups.scheduling.volcano.sh"),
     ("scheduler", "get", "pods"),
     ("scheduler", "list", "nodes"),
     ("gateway", "get", "pods"),

@@ -95,8 +95,9 @@ def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:
     cluster = Cluster()
     ahead = Cluster()
     ahead.pod("p")
-    cluster.ledger.play(ahead.pod_facts()[0].data)
-    cluster.view.mark_pods(["p"])
+    (fact,) = ahead.pod_facts()
+    cluster.ledger.play(fact.data)
+    cluster.view.mark(fact.data)
     assert cluster.pod_facts() == []
     cluster.view.audiences["pods"].listing()
     cluster.view.audiences["pods"].listed(9)
