@@ -11,9 +11,13 @@ def family(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """The device is shared in a mode that the pod accepts (`volcano.sh/vgpu-mode`)."""
-    del ask
-    return not constraints.modes or device.mode in constraints.modes
+    """The device is shared in a mode that the pod accepts (`volcano.sh/vgpu-mode`).
+
+    A CUDA process sees one MIG instance, so several devices are of MIG cards only by request.
+    """
+    if not constraints.modes:
+        return device.mode != "mig" or ask.count == 1
+    return device.mode in constraints.modes
 
 
 def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
