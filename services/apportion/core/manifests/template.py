@@ -76,13 +76,12 @@ def read_template(
     unsupported.check_annotations(annotations, notes_field)
     containers = _containers(parts.spec, spec_field)
     own = neighbours.Own(namespace, neighbours.labels_of(parts.metadata, f"{meta_field}.labels"))
-    request = read_pod(
-        containers, annotations, annotations_field=notes_field, config=config.dialects
-    )
+    dialects = config.dialects
+    request = read_pod(containers, annotations, annotations_field=notes_field, config=dialects)
     shape = Shape(
         asks=request.asks,
         devices=request.devices,
-        node=_node(containers, parts.spec, spec_field, config.dialects),
+        node=_node(containers, parts.spec, spec_field, dialects),
         pods=neighbours.wishes(parts.spec, spec_field, own),
         node_policy=request.node_policy,
         device_policy=request.device_policy,
