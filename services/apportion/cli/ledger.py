@@ -1,19 +1,23 @@
-"""`apportion ledger`: make the stream, or check that it is as the ledger needs it."""
+"""`apportion ledger`: make the stream, check that it is as the ledger needs it, or copy it."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from pathlib import Path
 
 import click
 import msgspec
 
 from apportion.cli.connection import Where, asks_ledger
-from apportion.cli.exits import REFUSED
+from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
-from apportion.cli.writing import run
+from apportion.cli.writing import open_ledger, run
 from apportion.runtime import jetstream
-from apportion.runtime.ledger import LedgerDrifted
+from apportion.runtime.archive import ArchiveError, ArchiveWriter
+from apportion.runtime.ledger import LedgerDrifted, Record
 from apportion.runtime.stream import StreamInfo
+from apportion.runtime.wire import STREAM
 
 
 class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -27,9 +31,20 @@ class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
+class Archived(msgspec.Struct, frozen=True):
+    """What `archive --json` prints."""
+
+    file: str
+    revisions: int
+
+
+class _Done(Exception):
+    """All that the ledger held when the archive was begun has been copied."""
+
+
 @click.group(epilog="Example:  apportion ledger check")
 def command() -> None:
-    """Make or check the ledger's stream.
+    """Make, check or archive the ledger's stream.
 
     Exit codes: 0 as it must be; 1 a setting is not; 3 the ledger cannot be reached.
     """
@@ -51,6 +66,42 @@ def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> Non
 def check(*, where: Where, as_json: bool) -> None:
     """Check every setting that the ledger's promises rest on."""
     _tell(_outcome(where, "operator"), as_json=as_json)
+
+
+@command.command(epilog="Example:  apportion ledger archive ledger.jsonl")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@asks_ledger
+def archive(*, where: Where, as_json: bool, file: Path) -> None:
+    """Copy every event into FILE, which `apportion verify --archive` checks.
+
+    Nothing of the ledger is changed, and an archive may be as large as the ledger.
+    """
+    try:
+        written = run(_archive(where.nats_url(), file))
+    except (ArchiveError, OSError) as error:
+        raise NotFound(f"no archive written: {error}") from None
+    if as_json:
+        print_json(written)
+    else:
+        console().print(f"{written.revisions} events in", plain(written.file), soft_wrap=True)
+
+
+async def _archive(url: str, file: Path) -> Archived:
+    async with open_ledger(url) as ledger:
+        info = await jetstream.check_stream(ledger)
+        last = info.state.last_seq
+        with ArchiveWriter(file, stream=STREAM, created=info.created) as writer:
+
+            def deliver(record: Record) -> None:
+                writer.add(record)
+                if record.revision >= last:
+                    raise _Done
+
+            if last:
+                subscription = await ledger.follow(deliver)
+                with contextlib.suppress(_Done):
+                    await subscription.join()
+        return Archived(str(file), writer.revisions)
 
 
 def _outcome(

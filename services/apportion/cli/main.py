@@ -40,7 +40,8 @@ DO = {
     "policy": Verb("apportion.cli.policy:command", "How nodes and devices are preferred."),
     "config": Verb("apportion.cli.config:command", "What every service obeys: check, apply, show."),
     "simulate": Verb("apportion.cli.simulate:command", "Let a simulated device fail or recover."),
-    "ledger": Verb("apportion.cli.ledger:command", "Create or check the ledger's stream."),
+    "ledger": Verb("apportion.cli.ledger:command", "Create, check or archive the ledger."),
+    "verify": Verb("apportion.cli.verify:command", "Check every event and every invariant."),
     "version": Verb("apportion.cli.version:command", "What is installed."),
 }
 RUN = {

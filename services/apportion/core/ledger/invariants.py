@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from apportion.core.devices.shares import slice_mask, template_cpu, template_cpu_of
-from apportion.core.ledger.state import DeviceState, NodeState, Phase, State
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import DeviceState, NodeState, Phase, PodState, State
 from apportion_schemas import Share
 
 
@@ -31,6 +32,38 @@ def violations(state: State) -> list[str]:
     found.extend(_gangs(state))
     found.extend(_devices(state))
     return found
+
+
+def violations_near(state: State, change: Change) -> list[str]:
+    """What is broken at the node and the pod that one event touched, in time for every event."""
+    found: list[str] = []
+    if change.node is not None:
+        found.extend(_node(state, change.node))
+        found.extend(_offers(state, change.node))
+    pod = change.pod
+    if pod is not None and state.pods.get(pod.uid) is pod:
+        found.extend(_pod(state, pod))
+    elif pod is not None:
+        found.extend(_left(state, pod))
+    return found
+
+
+def _offers(state: State, node: NodeState) -> Iterator[str]:
+    for device in node.devices:
+        name = device.device.id
+        if device.present and state.node_of_device.get(name) != node.name:
+            yield f"device {name} is offered by {node.name} and looked for elsewhere"
+
+
+def _left(state: State, pod: PodState) -> Iterator[str]:
+    """A pod that is gone holds nothing."""
+    if pod.placement is not None or pod.phase is not Phase.PENDING:
+        yield f"pod {pod.uid} is gone and is still {pod.phase.value}"
+    if pod.uid in state.failing:
+        yield f"pod {pod.uid} is gone and is still to be voided"
+    group = state.groups.get(pod.submitted.group)
+    if group is not None and group.pods.get(pod.uid) is pod:
+        yield f"gang {pod.submitted.group} holds pod {pod.uid}, which is not live"
 
 
 def _node(state: State, node: NodeState) -> Iterator[str]:
@@ -96,15 +129,19 @@ def _device(node: NodeState, state: DeviceState, held: list[_Held]) -> Iterator[
 
 def _pods(state: State) -> Iterator[str]:
     for pod in state.pods.values():
-        placed = pod.placement
-        if (placed is None) != (pod.phase is Phase.PENDING):
-            yield f"pod {pod.uid} is {pod.phase.value} and its placement is {placed}"
-        if placed is not None and pod.uid not in state.nodes[placed.node].pods:
-            yield f"pod {pod.uid} is placed on {placed.node}, which does not hold it"
+        yield from _pod(state, pod)
     for uid in state.failing:
         failed = state.pods.get(uid)
         if failed is None or failed.phase not in {Phase.PLACED, Phase.BOUND}:
             yield f"pod {uid} is to be voided and is {failed.phase.value if failed else 'not live'}"
+
+
+def _pod(state: State, pod: PodState) -> Iterator[str]:
+    placed = pod.placement
+    if (placed is None) != (pod.phase is Phase.PENDING):
+        yield f"pod {pod.uid} is {pod.phase.value} and its placement is {placed}"
+    if placed is not None and pod.uid not in state.nodes[placed.node].pods:
+        yield f"pod {pod.uid} is placed on {placed.node}, which does not hold it"
 
 
 def _devices(state: State) -> Iterator[str]:

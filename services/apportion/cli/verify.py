@@ -1,0 +1,198 @@
+"""`apportion verify`: read the ledger, or an archive of it, and say whether everything holds.
+
+Invariant: exit code 0 means that every message of the range was read and every check held.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+
+from apportion.cli.connection import Where, asks_ledger
+from apportion.cli.exits import REFUSED, Wrong
+from apportion.cli.output import console, plain, print_json
+from apportion.cli.writing import open_ledger, run
+from apportion.core.ledger.audit import Auditor, Violation
+from apportion.core.ledger.digest import digest
+from apportion.runtime.archive import ArchiveError, read_archive
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import LedgerHole, Record
+from apportion.runtime.snapshots import Snapshots
+
+SHOWN = 10
+TOLD_EVERY = 10_000
+
+
+class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `--json` prints. `violations` are the first ones; `found` counts all by check."""
+
+    ok: bool
+    first_revision: int
+    last_revision: int
+    checked: int
+    contradictions: int
+    digest: str
+    snapshots: tuple[int, ...] = ()
+    found: dict[str, int] = {}
+    violations: tuple[Violation, ...] = ()
+
+
+class _Done(Exception):
+    """The last revision of the range has been read."""
+
+
+class _Verification:
+    """One run: the auditor, the first violations, and how far it is."""
+
+    def __init__(self, auditor: Auditor, *, start: int, last: int) -> None:
+        self.auditor = auditor
+        self.start = start
+        self.last = last
+        self.violations: list[Violation] = []
+        self.snapshots: dict[int, str] = {}
+        self._tell = _progress(last)
+
+    def take(self, record: Record) -> None:
+        """The next record. Raises _Done behind the last one."""
+        self.note(self.auditor.take(record.revision, record.subject, record.payload))
+        if record.revision in self.snapshots:
+            self._compare(record.revision)
+        if record.revision % TOLD_EVERY == 0:
+            self._tell(record.revision)
+        if record.revision >= self.last > 0:
+            raise _Done
+
+    def note(self, violations: list[Violation]) -> None:
+        """Keep the first few."""
+        self.violations += violations[: SHOWN - len(self.violations)]
+
+    def _compare(self, revision: int) -> None:
+        """A snapshot that is no fold of the ledger would lead every restart astray."""
+        if digest(self.auditor.state) != self.snapshots[revision]:
+            self.auditor.found["snapshot"] += 1
+            text = "the snapshot at this revision is not what the ledger folds to"
+            self.note([Violation(revision, "snapshot", text)])
+
+    def outcome(self) -> Verified:
+        """What was found, once all has been read."""
+        auditor = self.auditor
+        self.note(auditor.finish())
+        return Verified(
+            ok=not auditor.found,
+            first_revision=self.start,
+            last_revision=auditor.state.revision,
+            checked=auditor.checked,
+            contradictions=auditor.contradictions,
+            digest=digest(auditor.state),
+            snapshots=tuple(sorted(self.snapshots)),
+            found=dict(sorted(auditor.found.items())),
+            violations=tuple(self.violations),
+        )
+
+
+@click.command(epilog="Example:  apportion verify     apportion verify --archive ledger.jsonl")
+@click.option("--from", "start", type=click.IntRange(min=1), default=1, metavar="REVISION",
+              help="Check from here on; what is before is only folded.")  # fmt: skip
+@click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
+              help="Check up to here; without it, up to the ledger's end.")  # fmt: skip
+@click.option("--archive", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Check this file, which `apportion ledger archive` wrote.")  # fmt: skip
+@asks_ledger
+def command(
+    *, where: Where, as_json: bool, start: int, last: int | None, archive: Path | None
+) -> None:
+    """Check the whole ledger: chain, owners, schemas, and every invariant at every revision.
+
+    Exit codes: 0 everything holds; 1 something does not, and the first revision where; 3 the ledger
+    cannot be reached.
+    """
+    if last is not None and last < start:
+        raise Wrong(f"--to is {last}, which is before --from, {start}")
+    if archive is not None:
+        outcome = _verify_archive(archive, start, last or 0)
+    else:
+        outcome = run(_verify_ledger(where.nats_url(), start, last))
+    _say(outcome, as_json=as_json)
+    if not outcome.ok:
+        sys.exit(REFUSED)
+
+
+async def _verify_ledger(url: str, start: int, last: int | None) -> Verified:
+    async with open_ledger(url) as ledger:
+        newest = await ledger.last_revision()
+        if last is not None and last > newest:
+            raise Wrong(f"--to is {last}, and the ledger ends at {newest}")
+        snapshots = Snapshots(ledger.wire)
+        state = await snapshots.restore(at_most=start - 1)
+        verification = _Verification(Auditor(state, start=start), start=start, last=last or newest)
+        for stored in await snapshots.stored():
+            if state.revision < stored.revision <= verification.last:
+                found = await snapshots.load(stored)
+                if found is not None:
+                    verification.snapshots[stored.revision] = digest(found)
+        if newest > state.revision:
+            await _read(ledger, verification)
+        return verification.outcome()
+
+
+async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
+    start = verification.auditor.state.revision + 1
+    try:
+        subscription = await ledger.follow(verification.take, start=start)
+        await subscription.join()
+    except _Done:
+        return
+    except LedgerHole as hole:
+        verification.auditor.found["gap"] += 1
+        revision = verification.auditor.state.revision + 1
+        verification.note([Violation(revision, "gap", str(hole))])
+
+
+def _verify_archive(path: Path, start: int, last: int) -> Verified:
+    verification = _Verification(Auditor(start=start), start=start, last=last)
+    try:
+        for record in read_archive(path):
+            verification.take(record)
+    except _Done:
+        pass
+    except (ArchiveError, OSError) as error:
+        verification.auditor.found["archive"] += 1
+        revision = verification.auditor.state.revision + 1
+        verification.note([Violation(revision, "archive", str(error))])
+    return verification.outcome()
+
+
+def _progress(last: int) -> Callable[[int], None]:
+    """Tell how far it is, on a terminal: a pipe has no use for it."""
+    out = console(stderr=True)
+
+    def tell(revision: int) -> None:
+        if out.is_terminal:
+            share = f" of {last:,}" if last else ""
+            out.print(f"revision {revision:,}{share}", end="\r")
+
+    return tell
+
+
+def _say(outcome: Verified, *, as_json: bool) -> None:
+    if as_json:
+        print_json(outcome)
+        return
+    out = console(stderr=not outcome.ok)
+    for each in outcome.violations:
+        out.print(f"revision {each.revision}: {each.check}:", plain(each.text), soft_wrap=True)
+    more = sum(outcome.found.values()) - len(outcome.violations)
+    if more > 0:
+        out.print(f"and {more} more")
+    span = f"revisions {outcome.first_revision} to {outcome.last_revision}"
+    compared = f", {len(outcome.snapshots)} snapshots compared" if outcome.snapshots else ""
+    refused = f"{outcome.contradictions} events changed nothing"
+    if outcome.ok:
+        out.print(f"everything holds: {span}, {refused}{compared}\nstate {outcome.digest}")
+    else:
+        first = outcome.violations[0]
+        out.print(f"not sound: {span}; the first violation is at {first.revision}", style="red")

@@ -1,0 +1,211 @@
+"""What an auditor checks of a ledger, event by event, trusting neither the writers nor the fold.
+
+| check | what must hold |
+|---|---|
+| gap | revisions follow one another |
+| schema | the bytes are an event of this build's catalogue, on its own subject |
+| owner | the event says that its one writer wrote it |
+| basis | it was decided on, and caused by, what stood before it |
+| chain | a placement names the SHA-256 of the message before it on its node |
+| identity | a placement's id is that of its pod and attempt, so that the server takes it once |
+| closed | no share is of a device that was off offer at the decision's basis |
+| gang | a decision that places pods of a gang leaves it with as many as must run together |
+| invariant | `invariants`: near each event, everywhere now and then and at the end |
+
+Events that contradict the state change nothing and are allowed to be there; they are counted.
+Invariant: what is found depends on the events alone.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
+from apportion.core.ledger.invariants import violations, violations_near
+from apportion.core.ledger.state import NodeState, State
+from apportion_schemas import (
+    Event,
+    EventError,
+    PlacementVoided,
+    PodGone,
+    PodGroupObserved,
+    PodPlaced,
+    PodRefused,
+    decode,
+)
+from apportion_schemas.catalogue import BY_PAYLOAD, untoken
+
+FULL_EVERY = 50_000
+_PEOPLE = frozenset({"cli", "operator", "console"})
+_WRITERS = {"operator": _PEOPLE, "watcher": _PEOPLE | {"watcher"}}
+"""Who may sign for a role: people act for the operator, and for the watcher where there is none."""
+_ID = {PodPlaced: "placed", PlacementVoided: "voided"}
+_DECISIONS = (PodPlaced, PlacementVoided, PodRefused)
+
+
+class Violation(Struct, frozen=True):
+    """What does not hold: at which revision, which check, and in words."""
+
+    revision: int
+    check: str
+    text: str
+
+
+class _Closed(NamedTuple):
+    """A device was off offer from `since` until before `until`; 0 is still."""
+
+    since: int
+    until: int = 0
+
+    def at(self, revision: int) -> bool:
+        return self.since <= revision and (self.until == 0 or revision < self.until)
+
+
+class Auditor:
+    """Folds a ledger from its first revision, or on from a state, and checks on the way.
+
+    `checked` events were looked at, `contradictions` changed nothing, `found` counts violations by
+    check. Nothing is checked before revision `start`.
+    """
+
+    def __init__(
+        self, state: State | None = None, *, start: int = 1, full_every: int = FULL_EVERY
+    ) -> None:
+        self.state = state or State()
+        self.checked = 0
+        self.contradictions = 0
+        self.found: Counter[str] = Counter()
+        self._start = start
+        self._full_every = full_every
+        self._chain = {name: node.chain for name, node in self.state.nodes.items()}
+        self._closed: dict[str, _Closed] = {}
+        self._batch: tuple[str, int] | None = None
+        self._gangs: set[str] = set()
+        self._gang_moved: dict[str, int] = {}
+        for node in self.state.nodes.values():
+            self._note_closed(node)
+
+    def take(self, revision: int, subject: str, payload: bytes) -> list[Violation]:
+        """Fold the next message; what it breaks."""
+        digest = sha256(payload).hexdigest() if subject.startswith(PLACEMENT_SUBJECTS) else ""
+        lines = list(self._fold(revision, subject, payload, digest))
+        if digest:
+            self._chain[untoken(subject.removeprefix(PLACEMENT_SUBJECTS))] = digest
+        return self._keep(revision, lines)
+
+    def finish(self) -> list[Violation]:
+        """Check the whole state once more, when no message is left."""
+        lines = [*self._end_of_batch(), *_all("invariant", violations(self.state))]
+        return self._keep(max(self.state.revision, self._start), lines)
+
+    def _keep(self, revision: int, lines: list[tuple[str, str]]) -> list[Violation]:
+        if revision < self._start:
+            return []
+        self.found.update(check for check, _ in lines)
+        return [Violation(revision, check, text) for check, text in lines]
+
+    def _fold(
+        self, revision: int, subject: str, payload: bytes, digest: str
+    ) -> Iterator[tuple[str, str]]:
+        expected = self.state.revision + 1
+        if revision != expected:
+            yield "gap", f"revision {revision} stands where {expected} was expected"
+        try:
+            event = decode(payload, subject=subject)
+        except EventError as error:
+            yield from self._end_of_batch()
+            yield "schema", f"on {subject}: {error}"
+            fold.refuse(self.state, revision, subject, str(error), digest=digest)
+        else:
+            yield from self._before(revision, event)
+            change = fold.apply(self.state, revision, event, digest=digest)
+            yield from _all("invariant", violations_near(self.state, change))
+            self._after(change)
+        self.checked += revision >= self._start
+        if revision % self._full_every == 0:
+            yield from _all("invariant", violations(self.state))
+
+    # -------------------------------------------------------------- before the fold takes it
+
+    def _before(self, revision: int, event: Event) -> Iterator[tuple[str, str]]:
+        data = event.data
+        batch = (event.source, event.basis) if isinstance(data, _DECISIONS) else None
+        if batch is None or batch != self._batch:
+            yield from self._end_of_batch()
+        self._batch = batch
+        row = BY_PAYLOAD[type(data)]
+        signed = event.source.partition("/")[0]
+        if signed not in _WRITERS.get(row.writer, {row.writer}):
+            yield "owner", f"{row.name} is {row.writer}'s to write, and {event.source!r} wrote it"
+        for name in ("basis", "cause"):
+            if getattr(event, name) >= revision:
+                yield "basis", f"{row.name} at {revision} names the {name} {getattr(event, name)}"
+        if isinstance(data, PodPlaced | PlacementVoided):
+            yield from self._placement(event, data)
+
+    def _placement(
+        self, event: Event, data: PodPlaced | PlacementVoided
+    ) -> Iterator[tuple[str, str]]:
+        known = self._chain.get(data.node, "")
+        if data.previous != known:
+            text = f"node {data.node}: the placement of {data.pod} names {data.previous[:12]!r} as "
+            yield "chain", f"{text}the one before it, and that is {known[:12]!r}"
+        wanted = f"{data.pod}/{data.attempt}/{_ID[type(data)]}"
+        if event.id != wanted:
+            yield "identity", f"the id is {event.id!r} and must be {wanted!r}"
+        for share in data.shares if isinstance(data, PodPlaced) else ():
+            closed = self._closed.get(share.device)
+            if closed is not None and closed.at(event.basis):
+                text = f"pod {data.pod} got a share of {share.device}, which was off offer from "
+                when = f"revision {closed.since} on, and this was decided at {event.basis}"
+                yield "closed", text + when
+
+    # -------------------------------------------------------------- after the fold took it
+
+    def _after(self, change: Change) -> None:
+        data = change.data
+        if change.refused:
+            self.contradictions += 1
+            return
+        if change.node is not None:
+            self._note_closed(change.node)
+        group = change.pod.submitted.group if change.pod is not None else ""
+        if isinstance(data, PodGroupObserved):
+            self._gang_moved[data.group] = self.state.revision
+        elif group and isinstance(data, PodGone | PlacementVoided):
+            self._gang_moved[group] = self.state.revision
+        elif group and isinstance(data, PodPlaced):
+            self._gangs.add(group)
+
+    def _note_closed(self, node: NodeState) -> None:
+        revision = self.state.revision
+        for device in node.devices:
+            if self.state.node_of_device.get(device.device.id) != node.name:
+                continue
+            known = self._closed.get(device.device.id)
+            is_open = device.open and not node.cordon and not node.gone
+            if is_open and known is not None and not known.until:
+                self._closed[device.device.id] = known._replace(until=revision)
+            elif not is_open and (known is None or known.until):
+                self._closed[device.device.id] = _Closed(revision)
+
+    def _end_of_batch(self) -> Iterator[tuple[str, str]]:
+        """Gangs that the decision placed pods of: whole, unless they changed behind its back."""
+        basis = self._batch[1] if self._batch else 0
+        for name in sorted(self._gangs):
+            group = self.state.groups.get(name)
+            if group is None or self._gang_moved.get(name, 0) > basis:
+                continue
+            placed = sum(pod.placement is not None for pod in group.pods.values())
+            if placed < group.min_available:
+                yield "gang", f"gang {name} has {placed} places of {group.min_available}"
+        self._gangs.clear()
+        self._batch = None
+
+
+def _all(check: str, lines: list[str]) -> Iterator[tuple[str, str]]:
+    return ((check, line) for line in lines)

@@ -1,0 +1,211 @@
+"""Records a small real ledger: real scheduler, agent and binder, and pens for who is not there.
+
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1.jsonl
+
+Every type of event is in it, and so are the turns that matter: placements that come to nothing, a
+gang, a refusal that a release ends, a device that fails, an event that contradicts. Once recorded,
+a ledger is never recorded anew: it stands for all ledgers that people have. The digest beside it
+(`--digest` writes it) changes only when the state itself is told in another way.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+
+from apportion.core.ledger.audit import Auditor
+from apportion.core.ledger.digest import digest
+from apportion.runtime.archive import ArchiveWriter, read_archive
+from apportion.runtime.batching import Appended
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.jetstream import JetStreamLedger, check_stream
+from apportion.runtime.ledger import Draft, Record
+from apportion.runtime.publisher import Publisher
+from apportion.runtime.wire import STREAM
+from apportion_schemas import (
+    AllocationFailed,
+    BindFailed,
+    Configuration,
+    ConfigurationChanged,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeGone,
+    NodeReported,
+    NodeUncordoned,
+    PlacementVoided,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    PodRefused,
+    PodRejected,
+    PolicyChanged,
+    PricesLearnt,
+    QueueObserved,
+    SharesAllocated,
+)
+from apportion_schemas.catalogue import BY_PAYLOAD
+from apportion_schemas.quantities import Payload
+from tests.support.facts import Facts
+from tests.support.fleet import observed
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, cards, gang, member, pod, shape
+from tests.support.processes import ServiceProcess
+
+FLEET = "2xA100-40GB:mig+4xH100-80GB"
+
+
+class Pens:
+    """Writes as whoever owns the event."""
+
+    def __init__(self, bus: Bus, facts: Facts) -> None:
+        self._bus = bus
+        self._facts = facts
+        self._ledgers: dict[str, JetStreamLedger] = {}
+        self._number = 0
+
+    async def write(self, *payloads: Payload) -> None:
+        """Append them one by one."""
+        for data in payloads:
+            role = BY_PAYLOAD[type(data)].writer
+            if role not in self._ledgers:
+                self._ledgers[role] = await self._bus.connect(role)
+            self._number += 1
+            publisher = Publisher(role, SystemClock(), _no_append)
+            name = f"{type(data).__name__}/{self._number}"
+            draft = publisher.draft(data, event_id=name, basis=self._facts.revision)
+            (revision,) = await self._ledgers[role].append([draft])
+            await self._facts.until(lambda: self._facts.revision >= revision, name)  # noqa: B023
+
+
+async def _no_append(_draft: Draft) -> Appended:  # a pen appends what its publisher has drafted
+    raise AssertionError
+
+
+async def happen(bus: Bus, facts: Facts) -> None:
+    """Everything that the ledger is to hold."""
+    pens = Pens(bus, facts)
+    async with contextlib.AsyncExitStack() as stack:
+        for verb, *options in (
+            ("agent", "--simulate", FLEET, "--nodes", "3", "--node", "node-{}"),
+            ("scheduler", "--name", "golden", "--snapshot-every", "0"),
+        ):
+            url = bus.server.url_for(verb)
+            await stack.enter_async_context(ServiceProcess(verb, url, *options))
+        reports: list[NodeReported] = await facts.count(NodeReported, 3)
+        await pens.write(
+            observed(reports[0].node),
+            QueueObserved(queue="training", weight=3),
+            PolicyChanged(by="alice", reason="recording", node_policy="binpack"),
+            ConfigurationChanged(
+                by="alice", configuration=Configuration(scheduler_names=("apportion",))
+            ),
+        )
+        await _place(pens, facts)
+        async with ServiceProcess("binder", bus.server.url_for("binder")):
+            await facts.count(PodBound, 35)
+            await facts.count(SharesAllocated, 35)
+            await _end(pens, facts)
+
+
+async def _place(pens: Pens, facts: Facts) -> None:
+    """Pods of many shapes, a gang, two placements that come to nothing."""
+    small = [
+        pod(f"pod-{n:02}", ask(2_000 + 500 * (n % 4), cores=5 + n % 3), labels={"app": f"a{n % 2}"})
+        for n in range(28)
+    ]
+    await pens.write(*small)
+    await facts.count(PodPlaced, 28)
+    await facts.count(PricesLearnt, 1)
+    first, second = facts.of(PodPlaced)[:2]
+    await pens.write(
+        BindFailed(pod=first.pod, node=first.node, attempt=1, message="refused", final=True),
+        AllocationFailed(pod=second.pod, node=second.node, attempt=1, message="no device"),
+    )
+    await facts.count(PlacementVoided, 2)
+    await pens.write(
+        gang("research/trainer", 3),
+        *(member(f"rank-{n}", cards(2), group="research/trainer") for n in range(3)),
+        *(pod(f"slice-{n}", ask(9_000)) for n in range(4)),
+        PodRejected(
+            uid="odd", namespace="default", name="odd", field="spec", value="-1",
+            problem="is negative", fix="write a number from 1",
+        ),
+        pod("large", shape=shape(cards(40))),
+    )  # fmt: skip
+    await facts.count(PodPlaced, 28 + 2 + 3 + 4)
+    await facts.count(PodRefused, 1)
+
+
+async def _end(pens: Pens, facts: Facts) -> None:
+    """Devices fail and recover, people intervene, pods end, a node leaves."""
+    device = facts.of(NodeReported)[1].devices[0].id
+    node = facts.of(NodeReported)[1].node
+    await pens.write(
+        DeviceHealthChanged(node=node, device=device, healthy=False, reason="XID 79"),
+        NodeCordoned(node=node, by="alice", reason="memory test"),
+        DeviceCordoned(device=device, by="alice", reason="hot"),
+        pod("after", ask(3_000)),
+    )
+    await facts.count(PodPlaced, 38)
+    await facts.count(SharesAllocated, 36)
+    await pens.write(
+        DeviceHealthChanged(node=node, device=device, healthy=True),
+        DeviceUncordoned(device=device, by="alice", reason="cool"),
+        NodeUncordoned(node=node, by="alice", reason="done"),
+        *(PodGone(uid=f"pod-{n:02}", reason="finished") for n in range(0, 28, 3)),
+        PodGone(uid="pod-00", reason="told twice"),
+        PodGone(uid="odd", reason="mended"),
+        NodeGone(node=facts.of(NodeReported)[0].node),
+    )
+
+
+async def record(path: Path) -> None:
+    """Let it happen, and archive the ledger."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with running_bus(Path(folder) / "nats") as bus:
+            facts = Facts(bus)
+            await facts.open()
+            await happen(bus, facts)
+            missing = [row.name for row in BY_PAYLOAD.values() if not facts.of(row.payload)]
+            assert not missing, missing
+            ledger = await bus.connect("auditor")
+            last, info = await ledger.last_revision(), await check_stream(ledger)
+            whole = asyncio.Event()
+            with ArchiveWriter(path, stream=STREAM, created=info.created) as writer:
+
+                def deliver(record: Record) -> None:
+                    writer.add(record)
+                    if record.revision == last:
+                        whole.set()
+
+                subscription = await ledger.follow(deliver)
+                await whole.wait()
+                await subscription.stop()
+
+
+def write_digest(path: Path) -> None:
+    """What the ledger folds to, into the file beside it."""
+    auditor = Auditor()
+    for each in read_archive(path):
+        auditor.take(each.revision, each.subject, each.payload)
+    told = {"revision": auditor.state.revision, "digest": digest(auditor.state)}
+    path.with_suffix(".digest.json").write_text(json.dumps(told) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Record, or write the digest of what was recorded."""
+    parser = argparse.ArgumentParser(description="Record a ledger, or the digest of one.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--digest", action="store_true", help="only the digest beside the file")
+    given = parser.parse_args()
+    if not given.digest:
+        asyncio.run(record(given.file))
+    write_digest(given.file)
+
+
+if __name__ == "__main__":
+    main()

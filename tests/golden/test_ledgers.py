@@ -1,0 +1,112 @@
+"""Whole ledgers as people have them: recorded once from a real run, folded by every later build.
+
+A ledger that folds to another state than it did is a broken promise. Where that is meant, the event
+has a new version; where the state is only told in another way, `record_ledger --digest` writes the
+digest anew, and the format of snapshots is raised.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from apportion.core.ledger.audit import Auditor, Violation
+from apportion.core.ledger.digest import canonical, digest
+from apportion.core.ledger.snapshot import restore, take
+from apportion.core.ledger.state import State
+from apportion.runtime.archive import ArchiveError, read_archive
+from apportion.runtime.ledger import Record
+from apportion_schemas import CATALOGUE, decode
+
+LEDGERS = sorted((Path(__file__).parent / "ledgers").glob("*.jsonl"))
+NAMES = [path.stem for path in LEDGERS]
+
+
+def audited(records: list[Record]) -> tuple[State, list[Violation]]:
+    """The state that the records fold to, and what does not hold."""
+    auditor = Auditor(full_every=10)
+    found = [each for r in records for each in auditor.take(r.revision, r.subject, r.payload)]
+    return auditor.state, found + auditor.finish()
+
+
+def told(path: Path) -> dict[str, object]:
+    """The recorded revision and digest."""
+    found: dict[str, object] = json.loads(path.with_suffix(".digest.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
+def test_a_recorded_ledger_folds_to_its_recorded_digest(path: Path) -> None:
+    """And everything in it holds."""
+    state, found = audited(list(read_archive(path)))
+    assert {"revision": state.revision, "digest": digest(state)} == told(path)
+    assert found == []
+
+
+@pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
+def test_every_type_of_the_version_is_in_it(path: Path) -> None:
+    """What is not recorded is not promised."""
+    version = int(path.stem.removeprefix("v"))
+    types = {type(decode(r.payload, subject=r.subject).data) for r in read_archive(path)}
+    assert types >= {row.payload for row in CATALOGUE if row.version <= version}
+
+
+@pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
+def test_a_broken_one_fails(path: Path) -> None:
+    """Any event left out, or two of them swapped, gives another digest or a violation."""
+    records = list(read_archive(path))
+    for gone in range(0, len(records), 7):
+        state, found = audited(renumbered([*records[:gone], *records[gone + 1 :]]))
+        assert found or digest(state) != told(path)["digest"], records[gone].subject
+    rewritten = [
+        Record(
+            r.revision, r.subject, r.payload.replace(b'"memory_mib":2000,', b'"memory_mib":2001,')
+        )
+        for r in records
+    ]
+    assert rewritten != records
+    state, found = audited(rewritten)
+    assert {each.check for each in found} == {"chain"}
+    assert digest(state) != told(path)["digest"]
+
+
+def renumbered(records: list[Record]) -> list[Record]:
+    """The same records without a hole in their revisions."""
+    return [Record(n, r.subject, r.payload) for n, r in enumerate(records, 1)]
+
+
+@pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
+def test_every_line_of_the_file_is_sealed(path: Path, tmp_path: Path) -> None:
+    """A line that is changed, lost, moved or cut off is named."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    changed = [*lines[:9], lines[9].replace(b"node-", b"n0de-", 1), *lines[10:]]
+    copy = tmp_path / "copy.jsonl"
+    for broken, named in (
+        (changed, ":10:"),
+        ([*lines[:9], *lines[10:]], ":10:"),
+        ([*lines[:9], lines[10], lines[9], *lines[11:]], ":10:"),
+        (lines[:-1], "the end is missing"),
+        ([*lines[:-1], lines[-1][:-9]], "the line is cut"),
+        ([*lines[:-2], lines[-1]], "the last line speaks of"),
+        ([*lines, b"more\n"], "there is more"),
+        (lines[1:], "no archive"),
+    ):
+        copy.write_bytes(b"".join(broken))
+        with pytest.raises(ArchiveError, match=named):
+            list(read_archive(copy))
+
+
+@pytest.mark.parametrize("path", LEDGERS, ids=NAMES)
+def test_a_snapshot_anywhere_and_the_tail_are_the_whole(path: Path) -> None:
+    """At every revision of a real ledger: restored and folded on, byte for byte the same."""
+    records = list(read_archive(path))
+    whole, _ = audited(records)
+    auditor = Auditor()
+    for record in records:
+        auditor.take(record.revision, record.subject, record.payload)
+        if record.revision % 5 == 0:
+            again = Auditor(restore(take(auditor.state)))
+            assert canonical(again.state) == canonical(auditor.state)
+            for later in records[record.revision :]:
+                assert again.take(later.revision, later.subject, later.payload) == []
+            assert canonical(again.state) == canonical(whole)

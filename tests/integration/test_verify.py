@@ -1,0 +1,150 @@
+"""`apportion verify` and `ledger archive` on a real ledger that real services wrote."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.snapshot import restore, take
+from apportion.runtime.archive import read_archive
+from apportion.runtime.ledger import Draft
+from apportion.runtime.object_store import Bucket
+from apportion.runtime.snapshots import BUCKET
+from apportion_schemas import SharesAllocated
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, pod
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+PODS = 30
+
+
+class Verb:
+    """The command line against one ledger."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.environ = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("operator")}
+
+    async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Code and output of one verb."""
+        command = [sys.executable, "-m", "apportion.cli.main", *arguments]
+        return await asyncio.to_thread(
+            subprocess.run, command, env=self.environ, capture_output=True, text=True, check=False
+        )
+
+    async def verify(self, *arguments: str, code: int) -> Any:
+        """What `verify --json` says."""
+        done = await self.run("verify", "--json", *arguments)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A ledger on which an agent, a scheduler and a binder have worked; it wrote snapshots too."""
+    async with running_bus(tmp_path / "nats") as running:
+        facts = Facts(running)
+        await facts.open()
+        for data in (pod(f"p{n}", ask(1000)) for n in range(PODS)):
+            payload_id = f"{data.uid}/submitted"
+            await facts.write(data, event_id=payload_id, role="watcher")
+        url = running.server.url_for
+        agent = ("--simulate", "4xA100-40GB:mig+2xT4", "--nodes", "2", "--node", "node-{}")
+        async with (
+            ServiceProcess("agent", url("agent"), *agent),
+            ServiceProcess("scheduler", url("scheduler"), "--snapshot-every", "20"),
+            ServiceProcess("binder", url("binder")),
+        ):
+            await facts.count(SharesAllocated, PODS)
+            bucket = Bucket((await running.connect("scheduler")).wire, BUCKET)
+            await until(bucket.entries, "a snapshot")
+        yield running
+
+
+@pytest.mark.slow
+async def test_a_real_ledger_holds_until_somebody_writes_what_is_not_his(
+    bus: Bus, tmp_path: Path
+) -> None:
+    """Whole, in part, from an archive; then a rogue's event, an altered file, a bad snapshot."""
+    verb = Verb(bus)
+    # The pen of the tests signs as a test; that, and nothing else, is not as it must be.
+    told = await verb.verify(code=1)
+    assert told["found"] == {"owner": PODS}
+    assert told["snapshots"]
+    told = await verb.verify("--from", str(PODS + 1), code=0)
+    assert told["checked"] == told["last_revision"] - PODS
+    last = told["last_revision"]
+
+    file = tmp_path / "ledger.jsonl"
+    written = json.loads((await verb.run("ledger", "archive", str(file), "--json")).stdout)
+    assert written["revisions"] == last == sum(1 for _ in read_archive(file))
+    again = await verb.run("ledger", "archive", str(file))
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+    archived = await verb.verify("--archive", str(file), "--from", str(PODS + 1), code=0)
+    assert archived["digest"] == told["digest"]
+    words = await verb.run("verify", "--archive", str(file), "--from", str(PODS + 1))
+    assert f"revisions {PODS + 1} to {last}" in words.stdout
+    file.write_bytes(file.read_bytes().replace(b"A100", b"H100", 1))
+    altered = await verb.verify("--archive", str(file), code=1)
+    assert altered["found"]["archive"] == 1
+
+    await plant_bad_snapshot(bus)
+    told = await verb.verify("--from", str(PODS + 1), code=1)
+    assert "snapshot" in told["found"]
+
+    rogue = await bus.connect("scheduler")
+    (revision,) = await rogue.append([Draft("apportion.v1.placement.node-1", "rogue", b"{}")])
+    told = await verb.verify("--from", str(last + 1), code=1)
+    first = told["violations"][0]
+    assert (first["revision"], first["check"]) == (revision, "schema")
+    words = await verb.run("verify", "--from", str(last + 1))
+    assert f"the first violation is at {revision}" in words.stderr.replace("\n", " ")
+
+
+async def plant_bad_snapshot(bus: Bus) -> None:
+    """One whose bytes are sound and whose state is not that of the ledger."""
+    bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
+    entry = max(await bucket.entries(), key=lambda each: each.name)
+    state = restore(await bucket.get(entry, size_max=1 << 30))
+    state.released_count += 1
+    await bucket.put(entry.name, entry.nuid + "x", [take(state)], entry.metadata)
+
+
+async def test_a_range_that_is_not_there(tmp_path: Path) -> None:
+    """Wrong usage is said as such, and an empty ledger holds."""
+    async with running_bus(tmp_path / "nats") as bus:
+        verb = Verb(bus)
+        assert (await verb.verify(code=0))["checked"] == 0
+        beyond = await verb.run("verify", "--to", "9")
+        assert beyond.returncode == 2
+        assert "the ledger ends at 0" in beyond.stderr
+        assert (await verb.run("verify", "--from", "3", "--to", "2")).returncode == 2
+
+
+def resource_limited(verb: Verb, file: Path) -> None:
+    """Archive where no file may grow beyond a few blocks, as on a full disk."""
+    command = f"ulimit -f 16 && exec {sys.executable} -m apportion.cli.main ledger archive {file}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], env=verb.environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "no archive written" in done.stderr
+    assert list(file.parent.glob("*.jsonl*")) == []
+
+
+async def test_a_full_disk_leaves_no_half_archive(tmp_path: Path) -> None:
+    """The name is taken only by a whole file; what was begun is removed."""
+    async with running_bus(tmp_path / "nats") as bus:
+        verb = Verb(bus)
+        facts = Facts(bus)
+        await facts.open()
+        await facts.submit(*(f"p{n}" for n in range(500)))
+        await asyncio.to_thread(resource_limited, verb, tmp_path / "ledger.jsonl")

@@ -1,0 +1,242 @@
+"""The auditor finds what does not hold, names the revision, and lets pass what may be."""
+
+from hashlib import sha256
+from typing import Any, Self
+
+import pytest
+from msgspec import structs
+
+from apportion.core.ledger import invariants
+from apportion.core.ledger.audit import Auditor, Violation
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    Event,
+    NodeCordoned,
+    PlacementVoided,
+    PodGone,
+    PodPlaced,
+    encode,
+    subject_of,
+)
+from apportion_schemas.catalogue import BY_PAYLOAD
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import rack
+from tests.support.ledger_of import TIME
+from tests.support.pods import ask, gang, member, placed, pod, share
+
+KIND = {PodPlaced: "placed", PlacementVoided: "voided"}
+
+
+class Written:
+    """A ledger in the making, as the real services write it unless a test says otherwise."""
+
+    def __init__(self, auditor: Auditor | None = None) -> None:
+        self.auditor = auditor or Auditor()
+        self.found: list[Violation] = []
+        self.chain: dict[str, str] = {}
+
+    @property
+    def revision(self) -> int:
+        """The newest revision."""
+        return self.auditor.state.revision
+
+    def write(self, *payloads: Payload, **fields: Any) -> Self:
+        """Append one decision: all payloads have the basis of the first."""
+        basis = fields.pop("basis", self.revision)
+        for payload in payloads:
+            data = payload
+            role = BY_PAYLOAD[type(data)].writer
+            event_id = f"e{self.revision}"
+            if isinstance(data, PodPlaced | PlacementVoided):
+                event_id = f"{data.pod}/{data.attempt}/{KIND[type(data)]}"
+                if not data.previous:
+                    data = structs.replace(data, previous=self.chain.get(data.node, ""))
+            event = Event(**{"id": event_id, "source": role, "time": TIME, "data": data,
+                             "basis": basis} | fields)  # fmt: skip
+            self.raw(subject_of(data), encode(event))
+        return self
+
+    def raw(self, subject: str, payload: bytes, *, revision: int = 0) -> Self:
+        """Append any bytes."""
+        if subject.startswith("apportion.v1.placement."):
+            self.chain[subject.removeprefix("apportion.v1.placement.")] = sha256(
+                payload
+            ).hexdigest()
+        self.found += self.auditor.take(revision or self.revision + 1, subject, payload)
+        return self
+
+    def checks(self) -> list[tuple[int, str]]:
+        """Revision and check of all that was found, the last look included."""
+        return [(each.revision, each.check) for each in self.found + self.auditor.finish()]
+
+
+@pytest.fixture
+def ledger() -> Written:
+    """Two cards on one node and one pod; three events."""
+    return Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(pod("p2", ask(1000)))
+
+
+def on(uid: str, device: str = "n1-g0", **fields: Any) -> PodPlaced:
+    """A placement on the node."""
+    return placed(uid, "n1", [share(device)], **fields)
+
+
+def test_a_sound_ledger_has_nothing(ledger: Written) -> None:
+    """Placed, voided, placed again, gone."""
+    ledger.write(on("p1"), on("p2"))
+    ledger.write(PlacementVoided(pod="p1", node="n1", attempt=1, reason="r"))
+    ledger.write(on("p1", attempt=2)).write(PodGone(uid="p1"), PodGone(uid="p2"))
+    assert ledger.checks() == []
+    assert (ledger.auditor.checked, ledger.auditor.contradictions) == (9, 0)
+
+
+def test_a_gap(ledger: Written) -> None:
+    """A revision that is left out is found at the next."""
+    ledger.raw(subject_of(PodGone(uid="p1")), encode(event(PodGone(uid="p1"))), revision=5)
+    assert ledger.checks() == [(5, "gap")]
+
+
+def event(data: Payload) -> Event:
+    """A plain event of the watcher."""
+    return Event(id="x", source="watcher", time=TIME, data=data)
+
+
+@pytest.mark.parametrize("payload", [b"\xff", b"{}", encode(event(PodGone(uid="other")))])
+def test_what_is_no_event_or_on_anothers_subject(ledger: Written, payload: bytes) -> None:
+    """Its revision is named, and the rest is checked all the same."""
+    ledger.raw("apportion.v1.workload.p1", payload).write(on("p1"))
+    assert ledger.checks() == [(4, "schema")]
+
+
+@pytest.mark.parametrize("source", ["binder", "scheduler2", "agent/n1", ""])
+def test_anothers_signature(ledger: Written, source: str) -> None:
+    """A placement that any other role signs."""
+    ledger.write(on("p1"), source=source or "x")
+    assert ledger.checks() == [(4, "owner")]
+
+
+def test_people_may_submit_where_there_is_no_watcher(ledger: Written) -> None:
+    """The command line acts for watcher and operator, and never for the scheduler."""
+    ledger.write(PodGone(uid="p2"), source="cli/alice@host")
+    ledger.write(NodeCordoned(node="n1", by="alice", reason="r"), source="cli/alice@host")
+    assert ledger.checks() == []
+    ledger.write(on("p1"), source="cli/alice@host", basis=3)
+    assert ledger.checks() == [(6, "owner")]
+
+
+@pytest.mark.parametrize("fields", [{"basis": 4}, {"cause": 4}])
+def test_what_was_decided_on_what_did_not_stand_yet(
+    ledger: Written, fields: dict[str, int]
+) -> None:
+    """Basis and cause are before the event."""
+    assert ledger.write(on("p1"), **fields).checks() == [(4, "basis")]
+
+
+def test_a_broken_chain(ledger: Written) -> None:
+    """A placement that does not name the one before it, or names one where there is none."""
+    ledger.write(on("p1"))
+    ledger.write(on("p2", previous="0" * 64))
+    assert ledger.checks() == [(5, "chain")]
+
+
+def test_the_chain_goes_over_bad_bytes_too(ledger: Written) -> None:
+    """Whatever stands on the subject is the one before."""
+    ledger.write(on("p1")).raw("apportion.v1.placement.n1", b"{}").write(on("p2"))
+    assert ledger.checks() == [(5, "schema")]
+
+
+def test_an_identity_that_lets_a_pod_be_placed_twice(ledger: Written) -> None:
+    """The server drops a second placement by its id: another id is no fence."""
+    ledger.write(on("p1"), id="p1/other")
+    assert ledger.checks() == [(4, "identity")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False),
+        DeviceCordoned(device="n1-g0", by="b", reason="r"),
+        NodeCordoned(node="n1", by="b", reason="r"),
+    ],
+)
+def test_a_share_of_what_was_off_offer(ledger: Written, data: Payload) -> None:
+    """At the decision's basis; one that was decided before is nobody's fault."""
+    ledger.write(data).write(on("p1"), basis=3).write(on("p2"), basis=4)
+    assert ledger.checks() == [(6, "closed")]
+
+
+def test_a_share_of_what_is_on_offer_again(ledger: Written) -> None:
+    """What counts is what held at the basis, not what holds now."""
+    ledger.write(DeviceCordoned(device="n1-g0", by="b", reason="r"))
+    ledger.write(DeviceUncordoned(device="n1-g0", by="b", reason="r"))
+    ledger.write(on("p1"), basis=4)
+    ledger.write(on("p2"), basis=5)
+    assert ledger.checks() == [(6, "closed")]
+
+
+def of_a_gang() -> Written:
+    """Two members of a gang of two; four events."""
+    return Written().write(rack("n1", 2), gang("t/g", 2), member("p1", ask(1), group="t/g"),
+                           member("p2", ask(1), group="t/g"))  # fmt: skip
+
+
+def test_half_a_gang() -> None:
+    """Found when the decision is over, at whatever comes next, or at the end."""
+    assert of_a_gang().write(on("p1"), on("p2")).checks() == []
+    assert of_a_gang().write(on("p1")).checks() == [(5, "gang")]
+    assert of_a_gang().write(on("p1")).write(rack("n2", 1)).checks() == [(6, "gang")]
+
+
+def test_a_gang_that_changed_behind_the_decision() -> None:
+    """A member that ended after the basis leaves the others placed, and that is no fault."""
+    ledger = of_a_gang().write(PodGone(uid="p2"))
+    assert ledger.write(on("p1"), basis=4).checks() == []
+
+
+def test_a_contradiction_is_counted_and_allowed(ledger: Written) -> None:
+    """Two watchers that tell the same do no harm."""
+    ledger.write(PodGone(uid="p1")).write(PodGone(uid="p1"))
+    assert ledger.checks() == []
+    assert ledger.auditor.contradictions == 1
+
+
+def test_a_fold_that_oversells_is_found_at_once(
+    ledger: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The auditor does not trust the fold: one that charges nothing is caught by the invariants."""
+    monkeypatch.setattr("apportion.core.ledger.fold.occupy", lambda *_: None)
+    found = ledger.write(on("p1")).checks()
+    assert found[0] == (4, "invariant")
+
+
+def test_what_only_the_whole_state_shows_is_found_now_and_then(ledger: Written) -> None:
+    """Damage far from any event is found by the full look."""
+    ledger.auditor._full_every = 6
+    ledger.write(on("p1"))
+    ledger.auditor.state.nodes["n1"].cpu_used_milli += 1
+    ledger.write(PodGone(uid="p2"))
+    assert ledger.found == []
+    ledger.write(gang("t/g", 1))
+    assert [(each.revision, each.check) for each in ledger.found] == [(6, "invariant")]
+
+
+def test_near_and_whole_agree() -> None:
+    """Each is empty on a sound state, and the near look names the same damage as the whole one."""
+    ledger = Written().write(rack("n1", 2)).write(pod("p1", ask(1000))).write(on("p1"))
+    state: State = ledger.auditor.state
+    state.nodes["n1"].devices[0].memory_free_mib += 1
+    change = Change(None, node=state.nodes["n1"])
+    assert invariants.violations_near(state, change) == invariants.violations(state) != []
+
+
+def test_a_range_checks_nothing_before_its_start() -> None:
+    """What is before is folded, and its faults are not told."""
+    ledger = Written(Auditor(start=5)).write(rack("n1", 2)).write(pod("p1", ask(1000)))
+    ledger.write(on("p1"), id="wrong", source="binder").write(pod("p2", ask(1)), source="binder")
+    assert ledger.auditor.found == {}
+    assert ledger.write(PodGone(uid="p2"), source="binder").checks() == [(5, "owner")]
+    assert ledger.auditor.checked == 1
