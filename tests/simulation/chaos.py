@@ -58,7 +58,7 @@ class Chaos:
         self._rogue = Rogue(weather.stream("rogue"))
         self._operator = MemoryLedger(server, role="operator")
         self._numbers = 0
-        self._deeds: dict[str, Callable[[], None]] = {
+        self._deeds: dict[str, Callable[[], object]] = {
             "crash": self._crash,
             "crash mid-instant": self._crash_soon,
             "partition": self._partition,
@@ -66,6 +66,7 @@ class Chaos:
             "early redelivery": self._redeliver,
             "forgotten acks": self._forget_acks,
             "ledger full": self._fill,
+            "torn snapshot": lambda: self._world.shelf.tear(self._chance),
             "rogue event": self._rogue_event,
             "device failed": lambda: self._order("fail"),
             "device recovered": lambda: self._order("recover"),
@@ -87,7 +88,7 @@ class Chaos:
                     else:
                         deed()
 
-    def _with_the_next(self, deed: Callable[[], None]) -> None:
+    def _with_the_next(self, deed: Callable[[], object]) -> None:
         """Do it while the services work on the next event, when it hurts most."""
 
         def arm() -> None:

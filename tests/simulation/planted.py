@@ -20,7 +20,7 @@ from apportion.agent.reporting import Agent
 from apportion.agent.view import Claim, FleetView, NodeView
 from apportion.binder.binding import Binding
 from apportion.core.devices.shares import release
-from apportion.core.ledger import fold
+from apportion.core.ledger import fold, snapshot
 from apportion.core.ledger.state import DeviceState, Phase, PodState, State
 from apportion.core.placement import columns, engine, gangs, packed
 from apportion.core.placement.engine import Decision, Engine
@@ -28,8 +28,10 @@ from apportion.core.placement.gangs import Lack
 from apportion.core.placement.queue import PendingQueue
 from apportion.runtime.batching import Appended
 from apportion.runtime.ledger import Delivery, Draft, LedgerError, WorkQueue
+from apportion.runtime.object_store import BadObject
 from apportion.runtime.publisher import Insistence
 from apportion.runtime.reader import Reader
+from apportion.runtime.snapshots import Snapshots
 from apportion.scheduler import cycle, sealing
 from apportion.watcher.reconcile import Fact
 from apportion.watcher.watching import Watching
@@ -372,6 +374,31 @@ def _void_of_the_living(patch: Patch) -> None:
     patch.setattr(Engine, "_voids", voids)
 
 
+def _snapshot_off_by_one(patch: Patch) -> None:
+    """What is restored says that it is one event further than it is."""
+    real = Snapshots.load
+
+    async def load(self: Snapshots, stored: Any) -> State | None:
+        state = await real(self, stored)
+        if state is not None:
+            state.revision += 1
+        return state
+
+    patch.setattr(Snapshots, "load", load)
+
+
+def _snapshot_believed(patch: Patch) -> None:
+    """Damaged bytes are not noticed, and a state of nothing is taken for the snapshot's."""
+
+    async def load(self: Snapshots, stored: Any) -> State | None:
+        try:
+            return snapshot.restore(await self._bucket.get(stored.entry, size_max=1 << 30))
+        except (BadObject, snapshot.SnapshotError):
+            return State(revision=stored.revision)
+
+    patch.setattr(Snapshots, "load", load)
+
+
 PLANTED = (
     Planted("no node fence", _no_node_fence, 20),
     Planted("no pod fence", _no_pod_fence, 80),
@@ -397,6 +424,8 @@ PLANTED = (
     Planted("gives up", _gives_up, 10),
     Planted("new id each time", _compares_too_early, 10),
     Planted("starts at the end", _starts_at_the_end, 10),
+    Planted("snapshot off by one", _snapshot_off_by_one, 10),
+    Planted("torn snapshot believed", _snapshot_believed, 20),
     Planted("voids the living", _void_of_the_living, 3),
 )
 

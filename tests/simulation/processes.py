@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
-
-import structlog
 
 from apportion.core.placement.engine import DecisionEvent
 from apportion.runtime import lifecycle
@@ -31,6 +28,7 @@ from apportion.runtime.wire import LostReply
 from apportion_schemas import decode
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.network import FaultyLink
+from tests.simulation.snapshots import MemorySnapshots, Shelf
 from tests.simulation.weather import Weather
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
@@ -56,11 +54,6 @@ class SimulatedService(Service):
         self, name: str, *, clock: SkewedClock, connect: lifecycle.Connect, complain: Complain
     ) -> None:
         super().__init__(name, CONFIG, clock=clock, connect=connect)
-        self.log = structlog.wrap_logger(
-            logging.getLogger("simulation"),
-            wrapper_class=structlog.stdlib.BoundLogger,
-            processors=[structlog.stdlib.filter_by_level, structlog.dev.ConsoleRenderer()],
-        )
         self._complain = complain
 
     async def run_body(self, main: Body) -> None:
@@ -85,6 +78,7 @@ class SimulatedLedger(MemoryLedger):
     folds: list[tuple[Reader[Any], StateFold]]
     told: Folded
     complain: Complain
+    snapshots: MemorySnapshots
     acknowledged = 0
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
@@ -130,6 +124,7 @@ class Process:
         *,
         server: MemoryServer,
         weather: Weather,
+        shelf: Shelf,
         complain: Complain,
         told: Folded,
     ) -> None:
@@ -139,6 +134,7 @@ class Process:
         self._body = body
         self._server = server
         self._weather = weather
+        self._shelf = shelf
         self._complain = complain
         self._told = told
         self._chance = weather.stream(f"process {name}")
@@ -194,6 +190,7 @@ class Process:
             ledger = SimulatedLedger(self._server, role=self.role, writer=self.name, link=link)
             ledger.folds = self.folds = []
             ledger.told = self._told
+            ledger.snapshots = MemorySnapshots(ledger, self._shelf)
             ledger.complain = lambda what: self._heed(links, what)
             if links is self._links:
                 self._ledgers.append(ledger)

@@ -28,6 +28,7 @@ ON_A_TIMER = (
     "early redelivery",
     "forgotten acks",
     "ledger full",
+    "torn snapshot",
     "rogue event",
     "device failed",
     "device recovered",

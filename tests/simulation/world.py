@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import structlog
+
 from apportion.agent import main as agent
 from apportion.agent.fleet import SimulatedNode, numbered_nodes
 from apportion.binder import main as binder
@@ -27,6 +29,7 @@ from tests.simulation.chaos import Chaos
 from tests.simulation.loop import NothingLeft, Spinning, rest, run_virtually
 from tests.simulation.processes import Body, Process
 from tests.simulation.settled import undone, unlike
+from tests.simulation.snapshots import EVERY_EVENTS, Shelf
 from tests.simulation.target import FailingTarget
 from tests.simulation.weather import Weather
 from tests.simulation.wishes import Wishes
@@ -70,6 +73,7 @@ class World:
 
     def __init__(self, weather: Weather) -> None:
         self.server = MemoryServer()
+        self.shelf = Shelf()
         self.processes: list[Process] = []
         self.fleet: dict[str, list[str]] = {}
         self.all_well = False
@@ -129,6 +133,7 @@ class World:
                 body,
                 server=self.server,
                 weather=self._weather,
+                shelf=self.shelf,
                 complain=self.complain,
                 told=self.auditor.folded,
             )
@@ -190,7 +195,7 @@ class World:
 
 
 def _scheduler(name: str) -> Body:
-    return lambda service: scheduler.body(service, name)
+    return lambda service: scheduler.body(service, name, EVERY_EVENTS)
 
 
 def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
@@ -199,14 +204,20 @@ def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
 
 @contextmanager
 def _quiet(*, logs: bool) -> Iterator[None]:
-    """Keep the services' logs to themselves."""
-    before = logging.root.manager.disable
+    """Keep the services' logs to themselves, or show them all."""
+    before, structured = logging.root.manager.disable, structlog.get_config()
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, structlog.dev.ConsoleRenderer()],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
     if not logs:
         logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(before)
+        structlog.configure(**structured)
 
 
 def run(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -54,8 +55,17 @@ async def open_session(service: Service) -> AsyncIterator[Session]:
         await ledger.close()
 
 
+@runtime_checkable
+class BringsSnapshots(Protocol):
+    """A ledger that is not on a server, and keeps the snapshots itself."""
+
+    snapshots: Snapshots
+
+
 def _snapshots_of(ledger: Ledger) -> Snapshots | None:
-    """None for a ledger that is not on a server, which has no object store beside it."""
+    """None for a ledger that has no object store beside it."""
+    if isinstance(ledger, BringsSnapshots):
+        return ledger.snapshots
     return Snapshots(ledger.wire) if isinstance(ledger, JetStreamLedger) else None
 
 

@@ -1,0 +1,104 @@
+"""Snapshots in the simulation: the real rules over a bucket in memory, at the end of the same link.
+
+Invariant: the bucket holds what was put there, or bytes that the fault of that name tore.
+"""
+
+from __future__ import annotations
+
+import random
+from hashlib import sha256
+
+from apportion.core.ledger.snapshot import Taken
+from apportion.runtime.ledger import LedgerUnavailable
+from apportion.runtime.object_store import BadObject, Entry
+from apportion.runtime.snapshots import KEPT, Snapshots, Stored, _digest
+from apportion.runtime.wire import LostReply
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+
+EVERY_EVENTS = 25
+"""A run has about two hundred."""
+
+
+class Shelf:
+    """What the object store holds, by revision."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, tuple[Stored, bytes]] = {}
+
+    def tear(self, chance: random.Random) -> bool:
+        """Damage the newest snapshot; whether there was one."""
+        if not self.held:
+            return False
+        revision = max(self.held)
+        stored, data = self.held[revision]
+        at = chance.randrange(len(data))
+        torn = chance.choice((data[:at], data[:at] + b"\x00\xff" + data[at + 2 :], b""))
+        self.held[revision] = (stored, torn)
+        return True
+
+
+class _MemoryBucket:
+    """What `Snapshots.load` needs of object_store.Bucket."""
+
+    def __init__(self, ledger: MemoryLedger, shelf: Shelf) -> None:
+        self._ledger = ledger
+        self._shelf = shelf
+
+    async def get(self, entry: Entry, *, size_max: int) -> bytes:
+        """See object_store.Bucket. Of torn bytes half are left to the snapshot's own digest."""
+        del size_max
+        try:
+            held = await self._ledger.ask("snapshot", lambda: dict(self._shelf.held))
+        except LostReply as lost:
+            raise LedgerUnavailable(str(lost)) from lost
+        _, data = held.get(int(entry.name), (None, b""))
+        if sha256(data).hexdigest() != entry.digest and len(data) % 2:
+            raise BadObject(f"{entry.name} is not what was put there")
+        return data
+
+
+class MemorySnapshots(Snapshots):
+    """See runtime.snapshots: all but the transport is the real one's."""
+
+    def __init__(self, ledger: MemoryLedger, shelf: Shelf) -> None:
+        self._ledger = ledger
+        self._server: MemoryServer = ledger.server
+        self._shelf = shelf
+        self._bucket = _MemoryBucket(ledger, shelf)  # type: ignore[assignment] # its reading half
+
+    async def stored(self) -> list[Stored]:
+        """See Snapshots."""
+        try:
+            held = await self._ledger.ask("snapshots", lambda: dict(self._shelf.held))
+        except LostReply as lost:
+            raise LedgerUnavailable(str(lost)) from lost
+        return [stored for _, (stored, _) in sorted(held.items(), reverse=True)]
+
+    async def save(self, taken: Taken) -> None:
+        """See Snapshots."""
+        record = self._server.records[taken.revision - 1]
+        if record is None:
+            raise LedgerUnavailable("the ledger lost a record")
+        data = b"".join(taken.parts)
+        name = str(taken.revision)
+        digest = sha256(data).hexdigest()
+        entry = Entry(
+            name=name, bucket="memory", nuid=name, size=len(data), chunks=1, digest=digest
+        )
+        stored = Stored(taken.revision, _digest(record), entry)
+
+        def put() -> None:
+            self._shelf.held[taken.revision] = (stored, data)
+            for old in sorted(self._shelf.held)[:-KEPT]:
+                del self._shelf.held[old]
+
+        try:
+            await self._ledger.ask("save snapshot", put)
+        except LostReply as lost:
+            raise LedgerUnavailable(str(lost)) from lost
+
+    async def _check_place(self, stored: Stored) -> None:
+        record = self._server.records[stored.revision - 1]
+        if record is None or _digest(record) != stored.record:
+            raise BadObject("the ledger has another record there")
