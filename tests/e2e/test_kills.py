@@ -29,11 +29,12 @@ SETTLE_S = 90.0
 
 
 class Round:
-    """One round: its chance, its services, and what it has done."""
+    """One round: what it is about to do by chance, its services, and what it has done."""
 
     def __init__(self, world: KubeWorld, seed: int) -> None:
         self.world = world
-        self.chance = random.Random(seed)
+        self.chance = random.Random(f"{seed} kills")
+        self.whim = random.Random(f"{seed} pods")
         self.services: dict[str, ServiceProcess] = {}
         self.killed: list[str] = []
 
@@ -49,8 +50,8 @@ class Round:
         for first in range(0, PODS, 8):
             names = [f"p{number}" for number in range(first, min(first + 8, PODS))]
             await self._insist(self.world.plane.apply, *(kube_pod(n, share(2000)) for n in names))
-            if self.chance.random() < 0.5:
-                name = self.chance.choice(names)
+            if self.whim.random() < 0.5:
+                name = self.whim.choice(names)
                 gone = ("delete", "pod", name, "--grace-period=0", "--force", "--ignore-not-found")
                 await self._insist(self.world.plane.user, *gone)
 
