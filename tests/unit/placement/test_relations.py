@@ -21,7 +21,7 @@ from apportion_schemas import (
 )
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import pod, shape
+from tests.support.pods import gang, pod, shape
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 C = RefusalCode
@@ -37,11 +37,13 @@ def near(key: str, *names: str) -> PodTerm:
     return PodTerm(pods=app(*names), topology_key=key)
 
 
-def minding(uid: str, label: str = "", namespace: str = "default", **wishes: Any) -> PodSubmitted:
+def minding(
+    uid: str, label: str = "", namespace: str = "default", group: str = "", **wishes: Any
+) -> PodSubmitted:
     """A pod with the label `app` and these wishes about others."""
     constraints = PodConstraints(**wishes)
     labels = {"app": label} if label else {}
-    return pod(uid, shape=shape(pods=constraints), labels=labels, namespace=namespace)
+    return pod(uid, shape=shape(pods=constraints), labels=labels, namespace=namespace, group=group)
 
 
 def fleet(**zones: str) -> Ledger:
@@ -162,6 +164,24 @@ def test_preferences_are_points() -> None:
     assert ledger.where("q") != home
     ledger.submit(minding("r", "web", spread=(spread(HOST, required=False),))).settle()
     assert ledger.where("r") != other
+
+
+def test_a_gang_whose_pods_want_one_another() -> None:
+    """The worker comes first and must be near the server, which is placed after it, all at once."""
+    ledger = fleet(a="x", b="y").play(gang(min_available=3))
+    workers = [
+        minding(f"w{n}", "worker", group="team/job", affinity=(near(ZONE, "server"),))
+        for n in range(2)
+    ]
+    ledger.submit(*workers, minding("s", "server", group="team/job")).settle()
+    assert len({ledger.where(uid) for uid in ("w0", "w1", "s")} - {""}) == 1
+    apart = [
+        minding(f"v{n}", "lone", group="team/other", anti_affinity=(near(HOST, "lone"),))
+        for n in range(3)
+    ]
+    ledger.play(gang("team/other", min_available=3)).submit(*apart).settle()
+    assert [ledger.where(f"v{n}") for n in range(3)] == ["", "", ""]
+    assert ledger.reasons("v0")[C.POD_ANTI_AFFINITY] == 1
 
 
 # -------------------------------------------------------------- against a walk over everything

@@ -21,6 +21,7 @@ from apportion_schemas import (
     NodeObserved,
     NodeReported,
     NodeUncordoned,
+    NodeWeights,
     PlacementVoided,
     PodBound,
     PodGone,
@@ -154,6 +155,13 @@ def _bind_failed(data: BindFailed, name: str) -> str:
     return f"{name}: binding to {data.node} failed {final}: {data.message}"
 
 
+def _weighed(weights: NodeWeights | None) -> str:
+    """The weights of a node's resources, where they are set."""
+    if weights is None:
+        return ""
+    return f" (CPU {weights.cpu}, memory {weights.memory}, devices {weights.devices})"
+
+
 def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
@@ -184,8 +192,8 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     NodeCordoned: lambda e, _: f"node {e.node} cordoned by {e.by}: {e.reason}",
     NodeUncordoned: lambda e, _: f"node {e.node} uncordoned by {e.by}{_because(e.reason)}",
     PolicyChanged: lambda e, _: (
-        f"policy changed by {e.by}: nodes {e.node_policy}, devices {e.device_policy}"
-        f"{_because(e.reason)}"
+        f"policy changed by {e.by}: nodes {e.node_policy}{_weighed(e.node_weights)}, "
+        f"devices {e.device_policy}{_because(e.reason)}"
     ),
     ConfigurationChanged: lambda e, _: f"configuration changed by {e.by}{_because(e.reason)}",
     PricesLearnt: lambda e, _: f"prices learnt from {e.pods} pods of {len(e.shapes)} sorts",

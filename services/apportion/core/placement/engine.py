@@ -201,25 +201,40 @@ class Engine:
     ) -> tuple[list[Placed], PodState | None]:
         """Assume places for what a gang lacks, passing over pods that fit nowhere.
 
-        With them comes the first pod that was passed over, if those that fit are too few.
+        With them comes the first pod that was passed over, if those that fit are too few. A pod
+        that must be near another of the gang may fit once that has a place, and is tried again.
         """
         placed: list[Placed] = []
-        refused: dict[bytes, PodState] = {}
-        for pod in waiting:
-            rest = lack.less(pod)
-            key = self._key_of(pod)
-            if rest is None or key in refused:
-                continue
-            found = self._place(pod)
-            if found is None:
-                refused[key] = pod
-                continue
-            self._newest = (pod, found)
-            placed.append(self._newest)
-            lack = rest
-            if not lack.pods:
-                return placed, None
-        return placed, next(iter(refused.values()))
+        while True:
+            refused: dict[bytes, PodState] = {}
+            passed_over: list[PodState] = []
+            before = len(placed)
+            for pod in waiting:
+                rest = lack.less(pod)
+                if rest is None:
+                    continue
+                found = self._place_unless(refused, pod)
+                if found is None:
+                    passed_over.append(pod)
+                    continue
+                placed.append(found)
+                lack = rest
+                if not lack.pods:
+                    return placed, None
+            if len(placed) == before or not self._neighbours.active:
+                return placed, next(iter(refused.values()))
+            waiting = passed_over
+
+    def _place_unless(self, refused: dict[bytes, PodState], pod: PodState) -> Placed | None:
+        """A place for the pod, unless one like it was refused since; notes it where it is."""
+        self._assume_newest()
+        key = self._key_of(pod)
+        found = None if key in refused else self._place(pod)
+        if found is None:
+            refused.setdefault(key, pod)
+            return None
+        self._newest = (pod, found)
+        return self._newest
 
     def _settle(self, line: Line, placed: list[Placed], decision: Decision) -> None:
         """These members of the line have places; go on with the others."""
