@@ -57,6 +57,16 @@ def test_policy_chooses_the_device(policy: Policy, device: str) -> None:
     assert devices(found) == [device]
 
 
+def test_several_devices_in_the_order_of_preference() -> None:
+    """Those in use first, and the first of the others."""
+    held = (share("n1-g2"), share("n1-g3"))
+    assert devices(chosen(shape(ask(1000, count=3)), rack("n1", 4), *held)) == [
+        "n1-g2",
+        "n1-g3",
+        "n1-g0",
+    ]
+
+
 def test_containers_may_share_a_device() -> None:
     """Two containers of a pod, in the order in which they stand in it."""
     train, test = ask(2000, container="train"), ask(10000, cores=50, container="eval")

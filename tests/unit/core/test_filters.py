@@ -117,6 +117,12 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         Verdict(C.TAINT_NOT_TOLERATED, 1, 0),
     ),
     (
+        "another key tolerated",
+        (observed("n1", taints=(TAINT,)),),
+        tolerating(key="owner", value="red"),
+        Verdict(C.TAINT_NOT_TOLERATED, 1, 0),
+    ),
+    (
         "tolerated for another effect",
         (observed("n1", taints=(TAINT,)),),
         tolerating(key="team", value="red", effect="NoExecute"),

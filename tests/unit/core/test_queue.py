@@ -249,6 +249,21 @@ def test_a_pod_that_is_told_again_is_told_once() -> None:
     assert list(queue.untold()) == []
 
 
+def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
+    """However many wait, parking their line anew with the same codes walks through none of them."""
+    state, queue = queue_of("a", "b")
+    line = queue.next_line()
+    assert line is not None
+    queue.park(line, NO, reliefs=0)
+    assert len(list(queue.untold())) == 2
+    queue.wake(line)
+    queue.park(line, NO._replace(nodes=7), reliefs=1)
+    assert list(queue.untold()) == []
+    queue.wake(line)
+    queue.park(line, NO._replace(counts={RefusalCode.DEVICE_IN_USE: 1}), reliefs=2)
+    assert len(list(queue.untold())) == len(state.pods)
+
+
 def test_who_has_left_is_dropped() -> None:
     """From the head of a line, and the line with the last of them."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))

@@ -203,6 +203,8 @@ class PlacementClass:
             self._generation = columns.generation
             self._resize(len(columns.names))
             standing = changed = None
+        elif len(changed) > len(columns.names):
+            changed = None  # every row is fewer
         if standing is None or len(standing):
             self._rebuild(columns, None if standing is None else np.unique(standing))
         if changed is None or len(changed):
