@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 
 ROUNDS_PER_INSTANT_MAX = 100_000
+ENDINGS = 8  # a task may shield another, or start one while it ends
+END_S = 60.0
 THREAD_S = 0.05
 """How long whatever is given to a thread takes."""
 
@@ -164,13 +166,23 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
 
 
 def _end_all(loop: VirtualLoop) -> None:
-    for _ in range(8):  # a task may shield another, or start one while it ends
+    for _ in range(ENDINGS):
         left = sorted(asyncio.all_tasks(loop), key=hash)
         if not left:
             return
+        alive = len(left)
+
+        def ended(_task: asyncio.Task[Any]) -> None:
+            nonlocal alive
+            alive -= 1
+            if not alive:
+                loop.stop()
+
         for task in left:
+            task.add_done_callback(ended)
             task.cancel()
+        loop.call_later(END_S, loop.stop)
         try:
-            loop.run_until_complete(asyncio.wait(left, timeout=60))
-        except NothingLeft:
-            continue
+            loop.run_forever()
+        except Spinning:
+            return
