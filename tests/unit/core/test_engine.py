@@ -19,6 +19,8 @@ from apportion_schemas import (
     PodRefused,
     PolicyChanged,
     PreferredTerm,
+    PricedShape,
+    PricesLearnt,
     RefusalCode,
 )
 from apportion_schemas.quantities import Payload
@@ -307,6 +309,21 @@ def test_an_engine_that_is_new_to_a_state_decides_as_the_old_one() -> None:
     """Restart, or another replica."""
     ledger = half_full(policy("binpack")).submit(*(pod(f"p{n}", ask(1000 * n)) for n in range(9)))
     fresh: Decision = Engine(ledger.state).decide()
+    assert fresh.events == ledger.engine.decide().events
+
+
+def test_devices_that_are_no_more_weigh_nothing() -> None:
+    """A card of a kind that has left, on which one of the asks would have been the larger."""
+    small, part = ask(1000, container="a"), ask(memory_percent=30, container="b")
+    sorts = (ask(3000), ask(memory_percent=50), cards())
+    priced = tuple(
+        PricedShape(ask=each, cpu_milli=100, memory_mib=10, pods=5, size=1_000_000, value=value)
+        for each, value in zip(sorts, (800_000, 500_000, 1_500_000), strict=True)
+    )
+    ledger = Ledger(PricesLearnt(pods=10, shapes=priced), rack("old", 1, memory_mib=1000))
+    ledger.report(rack("a", 2, memory_mib=4000)).submit(pod("first", small, part)).settle()
+    ledger.report(node("old")).submit(pod("p", small, part))
+    fresh = Engine(ledger.state).decide()
     assert fresh.events == ledger.engine.decide().events
 
 

@@ -97,6 +97,8 @@ class Columns:
     def __init__(self, state: State) -> None:
         self._kind_of: dict[tuple[object, ...], int] = {}
         self.kinds: list[Device] = []
+        self._offered: list[Device | None] = []
+        self._offered_at = (-1, -1)
         self.generation = 0
         self.names: list[str] = []
         self.nodes: list[NodeState] = []
@@ -129,6 +131,24 @@ class Columns:
     def row_of(self, name: str) -> int:
         """The row of a node that has one."""
         return self._row_of[name]
+
+    def offered(self) -> list[Device | None]:
+        """The kinds of device that there are, by number; None where no node has any (more).
+
+        The same list as long as they are the same. What is weighed over all kinds is weighed over
+        these, or it would depend on what there has been.
+        """
+        now = (self.generation, self.standing_changed.end)
+        if now != self._offered_at:
+            self._offered_at = now
+            used = set(np.unique(self.kind).tolist())
+            offered = [
+                device if number in used else None
+                for number, device in enumerate([*[None] * FIRST_KIND, *self.kinds])
+            ]
+            if [device is None for device in offered] != [each is None for each in self._offered]:
+                self._offered = offered
+        return self._offered
 
     def positions(self, rows: Rows | None) -> Rows:
         """The numbers of these rows; None is all of them."""

@@ -308,11 +308,12 @@ class Engine:
 
     def _market_now(self) -> Market | None:
         """The tables of the newest prices for the kinds of device that there are."""
-        prices, kinds = self._state.prices, self._columns.kinds
+        prices = self._state.prices
         if prices is None:
             return None
-        if self._market is None or not self._market.covers(prices, kinds):
-            self._market = Market(prices, kinds)
+        offered = self._columns.offered()
+        if self._market is None or not self._market.covers(prices, offered):
+            self._market = Market(prices, offered)
         return self._market
 
     def _assume_newest(self) -> None:

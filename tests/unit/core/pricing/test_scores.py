@@ -115,7 +115,7 @@ def scored(
     assert ledger.state.prices is not None
     columns = Columns(ledger.state)
     columns.sync()
-    market = Market(ledger.state.prices, columns.kinds)
+    market = Market(ledger.state.prices, columns.offered())
     class_ = PlacementClass(shape_of(sort), PolicyChanged(by="ann", node_policy=policy), market)
     class_.refresh(columns)
     return class_, dict(zip(columns.names, class_.score.tolist(), strict=True))

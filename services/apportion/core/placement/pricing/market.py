@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement import packed
-from apportion.core.placement.columns import FIRST_KIND, HOST
+from apportion.core.placement.columns import HOST
 from apportion.core.placement.pricing import tables
 from apportion.core.placement.pricing.fragments import Fragments
 from apportion.core.placement.pricing.states import (
@@ -58,9 +58,9 @@ class Market:
     a column for each of the frequent shapes.
     """
 
-    def __init__(self, prices: PricesLearnt, kinds: list[Device]) -> None:
+    def __init__(self, prices: PricesLearnt, offered: list[Device | None]) -> None:
         self.prices = prices
-        self.devices: list[Device | None] = [*[None] * FIRST_KIND, *kinds]
+        self.devices = offered
         self.cpu_prices = tables.cpu_prices(prices.shapes)
         self._memory_mib = self._of_kinds("memory_mib")
         self._cores = self._of_kinds("cores")
@@ -72,9 +72,9 @@ class Market:
         self._make_room(frequent(prices.shapes))
         self.fragments = Fragments(prices, self.devices)
 
-    def covers(self, prices: PricesLearnt | None, kinds: list[Device]) -> bool:
-        """Whether the tables are of these prices and know all of these kinds."""
-        return self.prices is prices and len(self.devices) == FIRST_KIND + len(kinds)
+    def covers(self, prices: PricesLearnt | None, offered: list[Device | None]) -> bool:
+        """Whether the tables are of these very prices and kinds."""
+        return self.prices is prices and self.devices is offered
 
     def nodes(self, free: Ints, kind: NDArray[np.intp], slices: NDArray[np.uint8]) -> Nodes:
         """What these rows of the columns of these names come to."""
