@@ -28,6 +28,7 @@ nvidia:
       geometries: [{name: 3g.20gb, memory: 20480, count: 2}]
 nodeconfig:
 - {name: shared-1, devicesplitcount: 4, filterdevices: {index: [1]}}
+- {name: shared-l, devicesplitcount: 4}
 policy: {nodes: spread}
 """
 
@@ -71,7 +72,9 @@ def applied(up: Standalone, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     before = up.json("config", "show")
     assert (before["configuration_revision"], before["configuration"]) == (0, {})
     assert "nothing is wrong" in up.run("config", "check", str(file)).stdout
-    first = up.json("config", "apply", str(file), "--reason", "test")
+    done = up.run("config", "apply", str(file), "--reason", "test", "--json")
+    assert "nodeconfig[1].name: shared-l is no node of the cluster yet; is shared-1" in done.stderr
+    first = json.loads(done.stdout)
     again = up.json("config", "apply", str(file))
     assert (first["changed"], again["changed"]) == (True, False)
     assert again["revision"] == first["revision"]

@@ -10,6 +10,7 @@ due is what is undone.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -35,6 +36,7 @@ CHANNELS = ("inventory", "placement", "binding", "allocation")
 """The channels below `apportion.v1` that an agent follows, each for its own nodes."""
 
 
+_log = logging.getLogger(__name__)
 _Key = tuple[str, int]
 
 
@@ -79,7 +81,7 @@ class FleetView:
         """Fold one event; the name of the node whose inventory it changed, else nothing."""
         data, revision = event.data, record.revision
         if isinstance(data, ConfigurationChanged):
-            self._configure(data)
+            self._configure(data, revision)
             return ""
         node = self.nodes.get(getattr(data, "node", ""))
         if node is None:
@@ -114,11 +116,12 @@ class FleetView:
         self.became_due.clear()
         return due
 
-    def _configure(self, data: ConfigurationChanged) -> None:
+    def _configure(self, data: ConfigurationChanged, revision: int) -> None:
         """Take the document, unless every fold refuses it."""
         try:
             check(data.configuration)
-        except ConfigurationError:
+        except ConfigurationError as error:
+            _log.error("revision %d: this configuration is not obeyed: %s", revision, error)
             self.refused_count += 1
             return
         self.configuration = data.configuration

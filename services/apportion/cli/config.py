@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 
 import click
 import msgspec
 
+from apportion.cli.asking import Gateway
 from apportion.cli.configured import configuration_at, configuration_now
 from apportion.cli.connection import JSON, Where, asks_both
 from apportion.cli.exits import NotFound
@@ -14,6 +16,7 @@ from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.configuration import ConfigurationError, read_configuration
 from apportion.core.configuration.keys import KEYS
+from apportion.core.explain.answers import NodeAnswer
 from apportion.runtime.manifest_files import Problem, read_manifest_files
 from apportion_schemas import Configuration, ConfigurationChanged
 
@@ -71,6 +74,7 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
         revision = run(write(where.nats_url(), event, basis=now.revision)).revision or 0
         if configuration_at(where, revision).configuration_revision < revision:
             raise NotFound(f"revision {revision} was refused; the gateway's log says why")
+    _tell_absent(where, wanted)
     if as_json:
         print_json(Applied(revision, changed, wanted))
     else:
@@ -106,6 +110,20 @@ def keys(*, as_json: bool) -> None:
     for key in KEYS:
         made.add_row(plain(key.path), plain(key.obeyed_by or "nobody yet"), plain(key.meaning))
     console().print(made)
+
+
+def _tell_absent(where: Where, wanted: Configuration) -> None:
+    """Say which entries are about nodes that are not there: yet, or by a slip of the pen."""
+    if not wanted.nodeconfig:
+        return
+    pages = Gateway(where.gateway_url()).every("nodes", NodeAnswer)
+    there = {node.node for page in pages for node in page.items}
+    for position, node in enumerate(wanted.nodeconfig):
+        if node.name not in there:
+            near = get_close_matches(node.name, there, n=1)
+            hint = f"; is {near[0]} meant?" if near else ""
+            words = f"nodeconfig[{position}].name: {node.name} is no node of the cluster yet{hint}"
+            console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)
 
 
 def _read(file: str) -> Configuration:

@@ -21,6 +21,7 @@ EVENTS = {
     "policy.prices": {"scheduler"},
     "binding.n1": {"binder"},
     "operator.policy": {"operator"},
+    "operator.configuration": {"operator"},
     "unheard.of": set(),
 }
 """Subject and who may append to it."""

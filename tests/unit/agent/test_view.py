@@ -6,6 +6,8 @@ from apportion.agent.simulated import simulated_devices
 from apportion.agent.view import FleetView
 from apportion_schemas import (
     AllocationFailed,
+    Configuration,
+    ConfigurationChanged,
     DeviceHealthChanged,
     Host,
     NodeReported,
@@ -13,6 +15,7 @@ from apportion_schemas import (
     PodBound,
     SharesAllocated,
 )
+from apportion_schemas.configuration import NvidiaConfiguration
 from apportion_schemas.quantities import Payload
 from tests.unit.agent.events import event_of, placed, record_of
 
@@ -102,3 +105,16 @@ def test_inventory_is_the_last_report_with_the_health_since() -> None:
     failed = msgspec.structs.replace(second, healthy=False, health_reason="hot")
     assert view.said == msgspec.structs.replace(report, devices=(report.devices[0], failed))
     assert (view.said_revision, view.said_id) == (3, "id-3")
+
+
+def test_the_configuration_is_taken_whole_and_never_a_wrong_one() -> None:
+    """The newest that every fold takes; one that contradicts itself changes nothing."""
+    split = Configuration(nvidia=NvidiaConfiguration(device_split_count=4))
+    wrong = Configuration(nvidia=NvidiaConfiguration(resource_memory_name="nvidia.com/gpu"))
+    view = folded(
+        ConfigurationChanged(by="ada", configuration=split),
+        ConfigurationChanged(by="eve", configuration=wrong),
+    )
+    assert view.configuration == split
+    assert view.configured.is_set()
+    assert view.refused_count == 1
