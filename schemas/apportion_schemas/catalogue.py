@@ -4,6 +4,7 @@ Invariant: one event type has one writer and one kind of subject. The NATS permi
 Schemas, `asyncapi.yaml` and the table in the documentation all come from here.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -27,6 +28,7 @@ from apportion_schemas.workload import PodGone, PodRejected, PodSubmitted
 
 SUBJECTS = "apportion.v1"
 TYPE_PREFIX = "apportion.dev/"
+_is_token = re.compile(r"[A-Za-z0-9_~-]+").fullmatch  # most names; `quote` leaves them as they are
 
 
 class EventType(NamedTuple):
@@ -53,6 +55,8 @@ class EventType(NamedTuple):
 
 def token(name: str) -> str:
     """Encode any name as one NATS subject token, reversibly (`.` and wildcards cannot stand)."""
+    if _is_token(name):
+        return name
     return quote(name, safe="").replace(".", "%2E")
 
 

@@ -116,7 +116,7 @@ def decode(payload: bytes, *, subject: str) -> Event:
             f"not known to this build, which reads {row.version}: upgrade Apportion"
         )
     try:
-        data: Payload = _decode_data[row.type](wire.data)
+        data: Payload = _decode_data[wire.type](wire.data)
     except _NOT_TEXT as error:
         raise InvalidEvent(f"{row.name}: {error}") from None
     if subject_of(data) != subject:

@@ -1,0 +1,250 @@
+"""How fast a restart is: folding a ledger anew, and restoring a snapshot instead.
+
+    python -m tests.benchmarks.refold --json
+
+A real nats-server holds 1,000,000 events over 5,000 nodes of 8 devices: pods of 34 shapes that
+are submitted, placed, bound, allocated and gone, one in ten of them left running. `events_per_s`
+is what a service's own reader folds, from the first revision until it is caught up;
+`raw_read_per_s` is what an empty callback reads of the same ledger in the same run, and `ratio` the
+one over the other.
+`snapshot_restore_s` is from asking the object store until there is a state of 80,000 devices and
+200,000 live placements; `snapshot_pause_ms` is the longest that writing it held the loop.
+`*_cpu_s` are the processor's seconds, which say more where the machine has other work.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import uvloop
+from msgspec import structs
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.state import State
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import Draft, Record
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.reader import Reader, StateFold
+from apportion.runtime.snapshots import Snapshots
+from apportion.scheduler.snapshotting import Snapshotting
+from apportion_schemas import (
+    Ask,
+    Event,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    PodSubmitted,
+    Score,
+    Shape,
+    Share,
+    SharesAllocated,
+    encode,
+    subject_of,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+
+TIME = "2026-01-01T00:00:00.000000Z"
+BATCH = 1_000
+DEVICES = 8
+SHAPES = 34
+LEFT_RUNNING = 10  # one pod in so many
+RUNNERS_UP = 3
+SNAPSHOT_NODES = 10_000
+SNAPSHOT_PODS = 200_000
+ROLES = {"inventory": "agent", "allocation": "agent", "workload": "watcher",
+         "placement": "scheduler", "binding": "binder"}  # fmt: skip
+
+
+def life(number: int, nodes: int) -> list[Payload]:
+    """The events of one pod, up to its allocation."""
+    uid = f"{number:08x}-1111-2222-3333-444444444444"
+    node, memory_mib = f"node-{number % nodes:05}", 1_000 + number % SHAPES
+    device = f"{node}-g{number // nodes % DEVICES}"
+    ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=1)
+    share = Share(container="main", device=device, memory_mib=memory_mib, cores=1)
+    others = tuple(
+        Score(node=f"node-{(number + n) % nodes:05}", total=44.4, parts={"binpack": 44.4})
+        for n in range(1, RUNNERS_UP + 1)
+    )
+    return [
+        PodSubmitted(uid=uid, namespace="team", name=f"train-{number}", dialect="hami",
+                     shape=Shape(asks=(ask,)), labels={"app": "train"}),
+        PodPlaced(pod=uid, namespace="team", name=f"train-{number}", attempt=1, node=node,
+                  shares=(share,), score=Score(node=node, total=55.5, parts={"binpack": 55.5}),
+                  runners_up=others, fitting=nodes, nodes=nodes),
+        PodBound(pod=uid, node=node, attempt=1),
+        SharesAllocated(pod=uid, node=node, attempt=1, devices=(device,)),
+    ]  # fmt: skip
+
+
+def happenings(events: int, nodes: int) -> Iterator[Payload]:
+    """So many events: each stage of ten thousand pods, then the next, as under load."""
+
+    def endless() -> Iterator[Payload]:
+        yield from (rack(f"node-{n:05}", DEVICES, slots=64) for n in range(nodes))
+        for first in itertools.count(0, BATCH):
+            lives = [life(n, nodes) for n in range(first, first + BATCH)]
+            for stage in zip(*lives, strict=True):
+                yield from stage
+            for n in range(first, first + BATCH):
+                if n % LEFT_RUNNING:
+                    yield PodGone(uid=lives[n - first][0].uid, reason="finished")  # type: ignore[attr-defined]
+
+    return itertools.islice(endless(), events)
+
+
+async def fill(bus: Bus, events: int, nodes: int) -> None:
+    """Write the ledger in batches of one writer each."""
+    writers = {role: await bus.connect(role) for role in set(ROLES.values())}
+    chain: dict[str, str] = {}
+    numbers = itertools.count(1)
+    for channel, run in itertools.groupby(
+        happenings(events, nodes), key=lambda data: subject_of(data).split(".")[2]
+    ):
+        role = ROLES[channel]
+        while batch := list(itertools.islice(run, BATCH)):
+            drafts = []
+            for payload in batch:
+                data = payload
+                if isinstance(data, PodPlaced):
+                    data = structs.replace(data, previous=chain.get(data.node, ""))
+                name = f"{next(numbers)}"
+                content = encode(Event(id=name, source=role, time=TIME, data=data))
+                if isinstance(data, PodPlaced):
+                    chain[data.node] = sha256(content).hexdigest()
+                drafts.append(Draft(subject_of(data), name, content))
+            await writers[role].append(drafts)
+
+
+async def measure_raw(ledger: JetStreamLedger) -> float:
+    """Records per second of an empty callback."""
+
+    def nothing(_record: Record) -> None:
+        return
+
+    began = time.perf_counter()
+    subscription = await ledger.follow(nothing)
+    await subscription.caught_up()
+    rate = subscription.position / (time.perf_counter() - began)
+    await subscription.stop()
+    return rate
+
+
+async def measure_fold(ledger: JetStreamLedger) -> tuple[float, float]:
+    """Events per second of a service's reader, and its processor's seconds."""
+    cluster = StateFold()
+    reader = Reader(ledger, cluster, metrics=Metrics())
+    began, cpu = time.perf_counter(), time.process_time()
+    running = asyncio.create_task(reader.run())
+    await reader.caught_up()
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    assert not reader.halted
+    assert cluster.refused_count == 0, cluster.state.refused_events[:3]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return reader.revision / seconds, cpu
+
+
+def full_state(nodes: int, pods: int, revision: int) -> State:
+    """A state of so many nodes and live placements, which says that it is of this revision."""
+    state = State()
+
+    def happen(data: Payload) -> None:
+        digest = f"{state.revision:064x}"
+        event = Event(id="e", source="s", time=TIME, data=data)
+        change = fold.apply(state, state.revision + 1, event, digest=digest)
+        assert not change.refused, change.refused
+
+    for n in range(nodes):
+        happen(rack(f"node-{n:05}", DEVICES, slots=64))
+    for n in range(pods):
+        for data in life(n, nodes):
+            if isinstance(data, PodPlaced):
+                data = structs.replace(data, previous=state.nodes[data.node].chain)  # noqa: PLW2901
+            happen(data)
+    state.revision = revision
+    return state
+
+
+async def measure_snapshot(bus: Bus, nodes: int, pods: int) -> dict[str, float]:
+    """Written as a scheduler does, and restored as a service does."""
+    ledger = await bus.connect("scheduler")
+    snapshots = Snapshots(ledger.wire)
+    state = full_state(nodes, pods, await ledger.last_revision())
+    snapshotting = Snapshotting(state, snapshots, clock=SystemClock(), metrics=Metrics())
+    pauses: list[float] = []
+    snapshotting._slices.observe = pauses.append  # type: ignore[method-assign, assignment]
+    taken = await snapshotting.take()
+    began = time.perf_counter()
+    await snapshots.save(taken)
+    save_s, size_mb = time.perf_counter() - began, taken.size_bytes / 1e6
+    del state, snapshotting, taken
+    began, cpu = time.perf_counter(), time.process_time()
+    restored = await snapshots.restore()
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    assert (len(restored.pods), len(restored.node_of_device)) == (pods, nodes * DEVICES)
+    return {
+        "snapshot_restore_s": round(seconds, 2),
+        "snapshot_restore_cpu_s": round(cpu, 2),
+        "snapshot_pause_ms": round(max(pauses) * 1e3, 1),
+        "snapshot_pause_p50_ms": round(sorted(pauses)[len(pauses) // 2] * 1e3, 2),
+        "snapshot_save_s": round(save_s, 2),
+        "snapshot_mb": round(size_mb, 1),
+    }
+
+
+def rss_mb() -> float:
+    """Memory that this process holds now."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, float]:
+    """The figures of one run."""
+    async with running_bus(folder) as bus:
+        await fill(bus, events, nodes)
+        ledger = await bus.connect("auditor")
+        raw = await measure_raw(ledger)
+        rate, cpu = await measure_fold(ledger)
+        memory = rss_mb()
+        figures = await measure_snapshot(
+            bus, int(SNAPSHOT_NODES * scale), int(SNAPSHOT_PODS * scale)
+        )
+    return {
+        "events_per_s": round(rate),
+        "raw_read_per_s": round(raw),
+        "ratio": round(rate / raw, 3),
+        "fold_cpu_s": round(cpu, 2),
+        **figures,
+        "rss_mb": round(memory),
+    }
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description="How fast a restart is.")
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--snapshot-scale", type=float, default=1.0, metavar="PART")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = uvloop.run(run(Path(folder), given.events, given.nodes, given.snapshot_scale))
+    if given.json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:>24}: {value}")
+
+
+if __name__ == "__main__":
+    main()
