@@ -93,7 +93,6 @@ class KubeApi:
             self._more["proxy"] = proxy
         if configuration.tls_server_name:
             self._more["server_hostname"] = configuration.tls_server_name
-        self.mutations = 0
 
     async def request(
         self,
@@ -111,8 +110,6 @@ class KubeApi:
             KubeUnavailable: no answer within `timeout_s`.
         """
         headers = {"Accept": JSON} | ({"Content-Type": content_type} if body is not None else {})
-        if method != "GET":
-            self.mutations += 1
         try:
             async with (
                 asyncio.timeout(timeout_s),

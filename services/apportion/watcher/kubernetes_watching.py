@@ -49,6 +49,8 @@ PATHS = {
 OPTIONAL = ("podgroups", "queues")
 ASKED_MAX = 500
 """Pods that one comparison of the whole asks the API server for by name."""
+TOGETHER_MAX = 2_000
+"""Facts that wait for the ledger at once, however large the cluster is."""
 _NOT_FOUND = 404
 
 _log = logging.getLogger(__name__)
@@ -166,11 +168,11 @@ class KubernetesWatching:
         return len(left) + len(declared) + len(came)
 
     async def _append(self, reader: Reader[Change], facts: list[Fact]) -> None:
-        if not facts:
-            return
-        basis = self._state.revision
-        revisions = await asyncio.gather(*(self._write(fact, basis) for fact in facts))
-        await reader.reached(max(revisions))
+        for first in range(0, len(facts), TOGETHER_MAX):
+            batch = facts[first : first + TOGETHER_MAX]
+            basis = self._state.revision
+            revisions = await asyncio.gather(*(self._write(fact, basis) for fact in batch))
+            await reader.reached(max(revisions))
 
     async def _write(self, fact: Fact, basis: int) -> int:
         """Append one fact; the revision up to which the fold must go, 0 where nothing is known."""
