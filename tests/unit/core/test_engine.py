@@ -321,7 +321,8 @@ def test_devices_that_are_no_more_weigh_nothing() -> None:
         for each, value in zip(sorts, (800_000, 500_000, 1_500_000), strict=True)
     )
     ledger = Ledger(PricesLearnt(pods=10, shapes=priced), rack("old", 1, memory_mib=1000))
-    ledger.report(rack("a", 2, memory_mib=4000)).submit(pod("first", small, part)).settle()
+    ledger.report(*(rack(name, 2, memory_mib=4000) for name in "bc"))
+    ledger.submit(pod("first", small, part), pod("second", ask(900, cores=10))).settle()
     ledger.report(node("old")).submit(pod("p", small, part))
     fresh = Engine(ledger.state).decide()
     assert fresh.events == ledger.engine.decide().events
