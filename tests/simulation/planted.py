@@ -153,6 +153,18 @@ def _refused_pods_lost(patch: Patch) -> None:
     patch.setattr(Engine, "retry", retry)
 
 
+def _parked_for_what_never_came(patch: Patch) -> None:
+    """Lines that were parked beside a refused decision stay parked."""
+    real = Engine.retry
+
+    def retry(self: Engine, decision: Decision) -> None:
+        before = self._reliefs
+        real(self, decision)
+        self._reliefs = before
+
+    patch.setattr(Engine, "retry", retry)
+
+
 def _double_release(patch: Patch) -> None:
     """A pod that has gone gives its shares back twice."""
     real = fold.unplace
@@ -409,6 +421,7 @@ PLANTED = (
     Planted("decides before folding", _decides_before_folding, 10),
     Planted("lost undo", _lost_undo, 3),
     Planted("refused pods lost", _refused_pods_lost, 20),
+    Planted("parked for what never came", _parked_for_what_never_came, 60),
     Planted("double release", _double_release, 5),
     Planted("attempt not raised after void", _attempt_not_raised, 20),
     Planted("unsorted tie", _unsorted_tie, 5),

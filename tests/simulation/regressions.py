@@ -20,6 +20,12 @@ class Regression(NamedTuple):
 
 REGRESSIONS = (
     Regression(
+        37,
+        "pods that fitted nowhere beside what a decision assumed stayed parked after the ledger "
+        "had refused that decision, and starved until something else was freed",
+        "planted: parked for what never came",
+    ),
+    Regression(
         0,
         "a binder recorded that its bind had failed after another binder had bound the pod",
         "planted: binds what is gone",

@@ -133,6 +133,7 @@ class Engine:
 
     def retry(self, decision: Decision) -> None:
         """The decision did not come into the ledger: its pods wait again."""
+        self._reliefs += 1  # lines may be parked for what it assumed, and never took
         for pod in decision.placed + decision.told:
             if is_pending(self._state, pod):
                 self._queue.add(pod)
