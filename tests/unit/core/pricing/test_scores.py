@@ -24,7 +24,7 @@ from apportion_schemas import (
 from tests.support import prices as slow
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
-from tests.support.pods import placed, pod, share, wants
+from tests.support.pods import ask, placed, pod, share, wants
 from tests.support.prices import IDLE, Left, learnt, piece, priced, whole
 
 MEMORY_MIB = 10_000
@@ -263,3 +263,26 @@ def test_points_are_told_as_0_to_100(policy: Policy) -> None:
         told += [class_.node_score.total(each) for each in points.values() if each != -1]
     assert len(told) > 10
     assert all(0 <= total <= 100 for total in told)
+
+
+@pytest.mark.parametrize("policy", ["price", "fgd"])
+def test_prices_outlive_the_devices(policy: Policy) -> None:
+    """A scheduler that starts before its cluster's agents has prices and no device."""
+    chosen = PolicyChanged(by="ann", node_policy=policy, device_policy=policy)
+    ledger = Ledger(chosen, learnt(priced(piece(50), 500_000)), pod("p1", piece(50))).settle()
+    assert ledger.where("p1") == ""
+    ledger.play(node("n1", gpu("a-g0"))).settle()
+    assert ledger.where("p1") == "n1"
+
+
+def test_what_fits_by_a_fraction_is_no_gift() -> None:
+    """A share of 22.9 %, rounded to 23, takes all of the 22 that are left, and costs that."""
+    exact = priced(ask(2_290, container="any"), 300_000)
+    ledger = Ledger(
+        node("n1", gpu("a-g0", memory_mib=MEMORY_MIB)),
+        pod("x"),
+        placed("x", "n1", [share("a-g0", MEMORY_MIB - 2_290, 1)]),
+        learnt(exact, priced(piece(20), 250_000)),
+    )
+    _, points = scored(ledger, "price", exact)
+    assert points["n1"] <= POINTS - 250_000, "another pod could have earned as much there"

@@ -56,7 +56,7 @@ class Shaped(Protocol):
 
 
 def size_percent(ask: Ask, device: Device) -> int:
-    """The part of such a device that one share of the ask takes, rounded up; `NEVER` if none can.
+    """The part of such a device that one share of the ask takes, or `NEVER` if none can.
 
     `WHOLE` stands for a device that is wanted alone, too.
     """
@@ -67,11 +67,22 @@ def size_percent(ask: Ask, device: Device) -> int:
         return NEVER
     if wanted.alone:
         return WHOLE
-    parts = [-(-wanted.memory_mib * WHOLE // max(device.memory_mib, 1))]
-    if device.cores:
-        parts.append(-(-wanted.cores_needed * WHOLE // device.cores))
-    size = max(1, *parts)
-    return size if size <= WHOLE else NEVER
+    sizes = [_percent(wanted.memory_mib, device.memory_mib)]
+    sizes.append(_percent(wanted.cores_needed, device.cores))
+    return max(sizes) if max(sizes) <= WHOLE else NEVER
+
+
+def _percent(needed: int, available: int) -> int:
+    """The part in whole percent, at least one, rounded so that about as many fit as really do."""
+    if not needed or not available:
+        return 1
+    low, rest = divmod(needed * WHOLE, available)
+    if not rest:
+        return low
+    fit = available // needed
+    nearest = low + (2 * rest >= available)
+    around = [size for size in (low, low + 1) if size]
+    return min(around, key=lambda size: (abs(WHOLE // size - fit), abs(size - nearest)))
 
 
 def hardest(asks: tuple[Ask, ...], devices: list[Device | None]) -> int:

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from apportion.core.placement.columns import POINTS
 from apportion.core.placement.pricing.market import Floats, Ints, Market, Nodes
 from apportion.core.placement.pricing.sizes import hardest
-from apportion.core.placement.pricing.states import NOWHERE, STATES, after_share
+from apportion.core.placement.pricing.states import (
+    FULL,
+    NOWHERE,
+    STATES,
+    after_share,
+    is_cut,
+)
 from apportion.core.placement.pricing.tables import DEVICE_COUNTS
 from apportion.core.placement.scores.look import Look, Points
 from apportion.core.placement.scores.noted import NotedDevices
@@ -82,10 +88,12 @@ class Price:
         before = np.arange(len(market.devices) * STATES)
         after = before.copy()
         for kind, device in enumerate(market.devices):
-            states = after_share(ask, device)
-            after[kind * STATES :][:STATES][states != NOWHERE] = (
-                states[states != NOWHERE] + kind * STATES
-            )
+            states = after_share(ask, device).astype(np.int64)
+            if is_cut(device):
+                states = np.where(states == NOWHERE, np.arange(STATES), states)
+            else:  # what fits by a fraction of a percent takes all that is left
+                states[states == NOWHERE] = FULL
+            after[kind * STATES :][:STATES] = states + kind * STATES
         change = market.share_value[:, after] - market.share_value
         self._value_change = change * (self._count * SCALE) - market.percent_left
         self._room_change = (market.share_room[after] - market.share_room) * self._count
