@@ -2,7 +2,8 @@
 
 The rules are those of Kubernetes' scheduler: required pod affinity (whose first pod may go anywhere
 if it means itself), required anti-affinity in both directions, topology spread over the nodes that
-the pod's own selector and affinity allow, and their preferred forms as points.
+the pod's own selector and affinity allow, and the pod's own preferred forms as points. Unlike
+there, what placed pods would prefer of a new one does not count.
 
 Invariant: after `refresh`, `ranks` and `points` are what the counts and the labels say now.
 """
@@ -115,10 +116,9 @@ class Relations:
         """Where the pod leaves the domain at most `max_skew` above the one with fewest."""
         ids = self._domains.ids(columns, spread.topology_key)
         pods = self._neighbours.counts(spread.pods).rows(columns)
-        here, least = _sums(ids, pods, counted)
-        if len(np.unique(ids[counted])) < spread.min_domains:
-            least = 0
-        found: Flags = counted & (here + int(itself) - least <= spread.max_skew)
+        sums = _sums(ids, pods, counted)
+        least = sums.least if sums.domains >= spread.min_domains else 0
+        found: Flags = counted & (sums.here + int(itself) - least <= spread.max_skew)
         return found
 
     # -------------------------------------------------------------- points
@@ -135,7 +135,7 @@ class Relations:
                 ids = self._domains.ids(columns, spread.topology_key)
                 counted = eligible & (ids != NOWHERE)
                 pods = self._neighbours.counts(spread.pods).rows(columns)
-                here, _ = _sums(ids, pods, counted)
+                here = _sums(ids, pods, counted).here
                 parts.append(np.where(counted, _normal(-here, counted), 0))
         self.points = None
         if parts:
@@ -146,18 +146,26 @@ class Relations:
 
     def _in_domain(self, columns: Columns, key: str, counts: Counts) -> _Here:
         ids = self._domains.ids(columns, key)
-        here, _ = _sums(ids, counts.rows(columns), ids != NOWHERE)
-        return _Here(ids, here)
+        return _Here(ids, _sums(ids, counts.rows(columns), ids != NOWHERE).here)
 
 
-def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> tuple[Numbers, int]:
-    """For each row the pods of its domain on counted rows, and the least of any such domain."""
+class _Sums(NamedTuple):
+    """For each row the pods of its domain on counted rows; the least of any domain; how many."""
+
+    here: Numbers
+    least: int
+    domains: int
+
+
+def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> _Sums:
     domains = ids[counted]
     if not len(domains):
-        return np.zeros(len(ids), np.int64), 0
-    sums = np.bincount(domains, pods[counted], int(ids.max()) + 1).astype(np.int64)
-    here = np.where(ids != NOWHERE, sums[ids], 0)
-    return here, int(sums[np.unique(domains)].min())
+        return _Sums(np.zeros(len(ids), np.int64), 0, 0)
+    size = int(domains.max()) + 2  # the last is that of no domain: `NOWHERE` is -1
+    sums = np.bincount(domains, pods[counted], size).astype(np.int64)
+    there = np.bincount(domains, minlength=size) > 0
+    known = np.where(ids < size - 1, ids, NOWHERE)
+    return _Sums(sums.take(known, mode="wrap"), int(sums[there].min()), int(there.sum()))
 
 
 def _normal(values: Numbers, counted: Flags) -> Numbers:
