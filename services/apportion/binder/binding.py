@@ -156,7 +156,7 @@ class Binding:
             async with asyncio.timeout(BIND_TIMEOUT_S):
                 return await self._target.bind(placed)
         except TimeoutError:
-            return Failed(f"no answer within {BIND_TIMEOUT_S:g} s", final=False)
+            return Failed(f"no answer within {BIND_TIMEOUT_S:g} s", final=False, unknown=True)
 
     async def _record_bound(self, placed: PodPlaced, delivery: Delivery) -> None:
         data = PodBound(pod=placed.pod, node=placed.node, attempt=placed.attempt)
@@ -166,7 +166,7 @@ class Binding:
 
     async def _record_failed(self, placed: PodPlaced, failed: Failed, delivery: Delivery) -> None:
         tries = delivery.attempt
-        final = failed.final or tries >= TRIES_MAX
+        final = failed.final or (tries >= TRIES_MAX and not failed.unknown)
         data = BindFailed(
             pod=placed.pod,
             node=placed.node,

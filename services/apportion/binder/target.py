@@ -1,8 +1,8 @@
 """Where bindings take effect.
 
-Kubernetes will stand behind this port with one `pods/binding` call; where there is no Kubernetes
-the ledger is all there is, and a binding has no effect outside it. Invariant: `bind` may be called
-again for the same placement and then says what the first call did.
+Kubernetes stands behind this port with one `pods/binding` call (`kubernetes_target`); where there
+is no Kubernetes the ledger is all there is, and a binding has no effect outside it. Invariant:
+`bind` may be called again for the same placement and then says what the first call did.
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The pod is not bound. `final`: trying this placement again cannot help."""
+    """The pod is not bound. `final`: trying this placement again cannot help.
+
+    `unknown`: nobody answered, so the pod may be bound all the same; such a placement is never
+    given up, for its devices may be in use.
+    """
 
     message: str
     final: bool
+    unknown: bool = False
 
 
 Outcome = Bound | Failed

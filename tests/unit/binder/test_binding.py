@@ -161,6 +161,16 @@ async def test_a_failure_for_good_is_not_tried_again() -> None:
     assert [event.final for event in desk.said if isinstance(event, BindFailed)] == [True, True]
 
 
+async def test_what_nobody_answered_is_never_given_up() -> None:
+    """The pod may be bound all the same, and its devices in use."""
+    desk = Desk(Failed("no answer", final=False, unknown=True))
+    handed = await desk.settle(attempt=TRIES_MAX)
+    assert handed.answer == f"retry in {RETRY_MAX_S}"
+    (event,) = desk.said
+    assert isinstance(event, BindFailed)
+    assert not event.final
+
+
 async def test_an_endless_message_is_cut() -> None:
     """An API server's answer may be of any length; an event's may not."""
     desk = Desk(Failed("x" * 100_000, final=True))
