@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import canonical
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.snapshot import FORMAT, MAGIC, Taken, Taking, restore
@@ -20,8 +21,12 @@ from apportion.runtime.object_store import Bucket
 from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.snapshots import BUCKET, KEPT, Snapshots
 from apportion.scheduler.snapshotting import Snapshotting
+from apportion_schemas import PodPlaced, SharesAllocated
 from tests.support.facts import Facts
 from tests.support.nats import Bus, PlainServer, running_bus
+from tests.support.pods import ask, pod
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
 
 
 @pytest.fixture
@@ -258,3 +263,53 @@ async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_tha
     assert restored.revision == stored.revision >= 700
     assert canonical(await folded(bus, restored)) == whole
     assert 'apportion_snapshots_total{outcome="written"} 1.0' in metrics.render().decode()
+
+
+async def folded_events(service: ServiceProcess) -> int:
+    """How many events this process has folded itself."""
+    _, page = await service.get("/metrics")
+    counts = [
+        line.rpartition(" ")[2]
+        for line in page.splitlines()
+        if line.startswith("apportion_events_folded_total{")
+    ]
+    return int(sum(map(float, counts)))
+
+
+@pytest.mark.slow
+async def test_real_services_begin_with_the_snapshot(bus: Bus, facts: Facts) -> None:
+    """Killed and started again, they fold the tail alone, go on placing, and know the old pods."""
+    url = bus.server.url_for
+    bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
+    async with ServiceProcess(
+        "agent", url("agent"), "--simulate", "4xT4", "--nodes", "2", "--node", "node-{}"
+    ):
+        async with ServiceProcess("scheduler", url("scheduler"), "--snapshot-every", "30"):
+            await facts.write(*(pod(f"old-{n}", ask(500)) for n in range(30)))
+            await facts.count(PodPlaced, 30)
+            await until(bucket.entries, "a snapshot", timeout_s=30)
+        revision = max(int(entry.name) for entry in await bucket.entries())
+        before = facts.revision
+        assert revision > 30
+        async with (
+            ServiceProcess("scheduler", url("scheduler")) as scheduler,
+            ServiceProcess("binder", url("binder")) as binder,
+            ServiceProcess("gateway", url("gateway"), "--listen", "127.0.0.1:0") as gateway,
+        ):
+            for service in (scheduler, binder, gateway):
+                await service.ready()
+                assert await folded_events(service) <= facts.revision - revision, service.verb
+            await facts.write(*(pod(f"new-{n}", ask(500)) for n in range(3)))
+            placed = await facts.count(PodPlaced, 33)
+            assert {p.pod for p in placed[30:]} == {"new-0", "new-1", "new-2"}
+            await facts.count(SharesAllocated, 33)
+            assert facts.revision > before
+    auditor = Auditor()
+    seen: list[Violation] = []
+    ledger = await bus.connect("auditor")
+    following = await ledger.follow(
+        lambda record: seen.extend(auditor.take(record.revision, record.subject, record.payload))
+    )
+    await following.caught_up()
+    await following.stop()
+    assert {each.check for each in seen + auditor.finish()} <= {"owner"}  # the pen signs as a test
