@@ -246,6 +246,8 @@ class Columns:
         self.welcoming[row] = node.ready and not node.cordon and not kept_out
 
     def _cut(self, state: DeviceState) -> int:
+        if not state.slices:
+            return 0
         device = state.device
         groups = groups_of(self.geometries, device.family, device.model)
         return cut_state(state.slices, state.group, groups)
