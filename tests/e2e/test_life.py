@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from apportion.core.manifests.placed import SHARES
 from apportion_schemas import PlacementVoided, PodBound, PodGone, PodPlaced, PodSubmitted
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
@@ -79,3 +80,23 @@ async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them
     assert len(world.facts.of(PodSubmitted)) == len(world.facts.of(PodPlaced)) == 4
     assert not world.facts.of(PodGone)
     assert not world.facts.of(PlacementVoided)
+
+
+@pytest.mark.timeout(120)
+async def test_an_annotation_that_somebody_changed_is_noticed(world: KubeWorld) -> None:
+    """The ledger is not touched by it: it says what is so, and a counter says that they differ."""
+    await world.plane.apply(kube_node("n1"), kube_pod("p", share(2_000)))
+    await world.agents(("n1", "1xT4"))
+    watcher = await world.start("watcher", "--compare-every", "1")
+    await world.start("scheduler")
+    await world.start("binder")
+    await world.bound("p")
+    health = (await watcher.get("/metrics"))[1]
+    assert 'apportion_watcher_repairs{kind="annotation"} 0.0' in health
+    await world.plane.user("annotate", "--overwrite", "pod", "p", f"{SHARES}=[]")
+    line = await watcher.logged("its annotation differs from the ledger")
+    assert "default/p" in line["event"]
+    assert 'apportion_watcher_repairs{kind="annotation"} 0.0' not in str(
+        (await watcher.get("/metrics"))[1]
+    )
+    assert len(world.facts.of(PodPlaced)) == 1

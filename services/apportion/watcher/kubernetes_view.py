@@ -77,7 +77,7 @@ class _Kind(Generic[V]):
         before = self._entries.pop(key, None)
         if entry is not None:
             self._entries[key] = entry
-        self._changed(key, before, entry, 0)
+        self._changed(key, before, entry, number(_metadata(raw).resource_version))
 
     def gone(self, raw: bytes) -> None:
         """See `Audience`."""
@@ -192,10 +192,9 @@ class ClusterView:
             self.gone[uid] = DELETED
         elif now is not None:
             self.gone.pop(uid, None)
-        newest = now.version if now else version or (before.version + 1 if before else 0)
         for view in (before, now):
             if view is not None and view.node:
-                self.touched[view.node] = max(self.touched.get(view.node, 0), newest)
+                self.touched[view.node] = max(self.touched.get(view.node, 0), version)
                 self.marked.nodes[view.node] = None
         if before is not None and before.node:
             self.pods_on[before.node].pop(uid, None)

@@ -132,6 +132,21 @@ def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
     assert (fact.data.cpu_milli, fact.data.pods, fact.data.version) == (61_000, 109, 6)
 
 
+def test_a_foreign_pod_that_ended_gives_back_what_it_took() -> None:
+    """However much has happened since it came: the version is that of its end."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"), version=1)
+    theirs = {"limits": {"cpu": "3"}, "on": "n1", "schedulerName": "other"}
+    cluster.pod("theirs", version=2, **theirs)
+    cluster.write(cluster.node_facts())
+    cluster.see("nodes", kube_node("n1", labels={"zone": "b"}), version=300)
+    cluster.write(cluster.node_facts())
+    cluster.pod("theirs", version=500, phase="Succeeded", **theirs)
+    (fact,) = cluster.node_facts()
+    assert isinstance(fact.data, NodeObserved)
+    assert (fact.data.cpu_milli, fact.data.version) == (64_000, 500)
+
+
 def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:
     """The version tells who knows better, so two watchers never answer each other for ever."""
     cluster = Cluster()
