@@ -1,17 +1,16 @@
 """A snapshot at any revision, and the tail behind it, is the fold of everything."""
 
 from dataclasses import fields
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.core.ledger import snapshot as kept
-from apportion.core.ledger.digest import canonical
 from apportion.core.ledger.snapshot import Taking, restore, take
 from apportion.core.ledger.state import DeviceState, NodeState, PodState, State
 from apportion_schemas.quantities import Payload
 from tests.support.happenings import happen, happenings
+from tests.support.states import assert_same
 
 
 def folded(events: list[Payload], state: State | None = None) -> State:
@@ -20,27 +19,6 @@ def folded(events: list[Payload], state: State | None = None) -> State:
     for data in events:
         happen(state, data)
     return state
-
-
-def orders(state: State) -> list[Any]:
-    """Every map's keys in the order that the map has, and what a fold holds beside its digest."""
-    return [
-        list(state.nodes), list(state.pods), list(state.groups), list(state.queues),
-        list(state.failing), list(state.rejected), list(state.node_of_device),
-        [(list(n.pods), list(n.by_id), n.host) for n in state.nodes.values()],
-        [list(g.pods) for g in state.groups.values()],
-        [(p.shape_key, p.submitted.shape) for p in state.pods.values()],
-    ]  # fmt: skip
-
-
-def assert_same(one: State, other: State) -> None:
-    """Both say the same, in the same order, and hold each pod once."""
-    assert canonical(one) == canonical(other)
-    assert orders(one) == orders(other)
-    for node in one.nodes.values():
-        assert all(one.pods[uid] is pod for uid, pod in node.pods.items())
-    for pod in one.pods.values():
-        assert one.shapes[pod.shape_key] is pod.submitted.shape
 
 
 @given(happenings(), st.data())

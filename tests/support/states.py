@@ -1,0 +1,27 @@
+"""Whether two states are the same: what they say, and the order in which they hold it."""
+
+from typing import Any
+
+from apportion.core.ledger.digest import canonical
+from apportion.core.ledger.state import State
+
+
+def assert_same(one: State, other: State) -> None:
+    """Both say the same, in the same order, and hold each pod and shape once."""
+    assert canonical(one) == canonical(other)
+    assert orders(one) == orders(other)
+    for node in one.nodes.values():
+        assert all(one.pods[uid] is pod for uid, pod in node.pods.items())
+    for pod in one.pods.values():
+        assert one.shapes[pod.shape_key] is pod.submitted.shape
+
+
+def orders(state: State) -> list[Any]:
+    """Every map's keys in the order that the map has, and what a fold holds beside its digest."""
+    return [
+        list(state.nodes), list(state.pods), list(state.groups), list(state.queues),
+        list(state.failing), list(state.rejected), list(state.node_of_device),
+        [(list(n.pods), list(n.by_id), n.host) for n in state.nodes.values()],
+        [list(g.pods) for g in state.groups.values()],
+        [(p.shape_key, p.submitted.shape) for p in state.pods.values()],
+    ]  # fmt: skip

@@ -1,0 +1,114 @@
+"""What happens while a snapshot is taken is in it: each turn that a slice could miss."""
+
+import pytest
+
+from apportion.core.ledger.snapshot import CorruptSnapshot, NewerSnapshot, Taking, restore, take
+from apportion.core.ledger.state import State
+from apportion_schemas import (
+    BindFailed,
+    DeviceCordoned,
+    NodeGone,
+    PlacementVoided,
+    PodGone,
+    PodPlaced,
+    PodRejected,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import gpu, node
+from tests.support.happenings import happen
+from tests.support.pods import ask, gang, member, placed, pod, share
+from tests.support.states import assert_same
+
+N1 = node("n1", gpu("g0"), gpu("g1"))
+
+
+def folded(*events: Payload) -> State:
+    """The state of these events."""
+    state = State()
+    for data in events:
+        happen(state, data)
+    return state
+
+
+def on(uid: str, at: str = "n1", device: str = "g0", attempt: int = 1) -> PodPlaced:
+    """A placement."""
+    return placed(uid, at, [share(device)], attempt=attempt)
+
+
+BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
+    "a device goes over from a node that is gone": (
+        [N1, NodeGone(node="n1")],
+        [node("n2", gpu("g0"))],
+    ),
+    "a refused placement spends its attempt": (
+        [N1, pod("p1", ask(1))],
+        [on("p1", device="none")],
+    ),
+    "a refused placement makes a node": ([pod("p1", ask(1))], [on("p1", at="n9")]),
+    "a pod ends": ([N1, pod("p1", ask(1)), on("p1")], [PodGone(uid="p1")]),
+    "a pod ends and comes again": (
+        [N1, pod("p1", ask(1)), pod("p2", ask(1))],
+        [PodGone(uid="p1"), pod("p1", ask(2))],
+    ),
+    "a placement fails": (
+        [N1, pod("p1", ask(1)), on("p1")],
+        [BindFailed(pod="p1", node="n1", attempt=1, message="m", final=True)],
+    ),
+    "a placement is voided and made anew": (
+        [N1, pod("p1", ask(1)), pod("p2", ask(1)), on("p1"), on("p2")],
+        [PlacementVoided(pod="p1", node="n1", attempt=1, reason="r"), on("p1", attempt=2)],
+    ),
+    "a gang loses its last member": (
+        [gang("t/g", 1), member("p1", ask(1), group="t/g")],
+        [PodGone(uid="p1"), member("p2", ask(1), group="t/g")],
+    ),
+    "a device is cordoned": ([N1], [DeviceCordoned(device="g1", by="b", reason="r")]),
+    "a pod is rejected": (
+        [],
+        [PodRejected(uid="p", namespace="d", name="p", field="f", value="v", problem="p", fix="x")],
+    ),
+}
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 99])
+@pytest.mark.parametrize("turn", BETWEEN)
+def test_what_happens_between_slices_is_in_it(turn: str, first: int) -> None:
+    """However much had been taken by then."""
+    before, between = BETWEEN[turn]
+    state = folded(*before)
+    taking = Taking(state)
+    taking.step(first)
+    for data in between:
+        taking.observe(happen(state, data))
+        taking.step(first % 2)
+    taken = taking.finish()
+    assert taken.revision == state.revision
+    assert_same(restore(b"".join(taken.parts)), state)
+    assert_same(state, folded(*before, *between))
+
+
+def test_pods_of_a_node_keep_the_order_of_their_placements() -> None:
+    """Which is not that of their submissions."""
+    state = folded(N1, pod("p1", ask(1)), pod("p2", ask(1)), on("p2"), on("p1"))
+    assert list(restore(take(state)).nodes["n1"].pods) == ["p2", "p1"]
+    assert_same(restore(take(state)), state)
+
+
+def test_the_same_state_is_the_same_bytes() -> None:
+    """Two schedulers that fold alike write alike; a restored state too."""
+    events = [N1, pod("p1", ask(1)), pod("p2", ask(2)), on("p2")]
+    data = take(folded(*events))
+    assert data == take(folded(*events)) == take(restore(data))
+
+
+def test_every_byte_counts() -> None:
+    """Flipped anywhere, cut anywhere, or lengthened: never a state."""
+    data = take(folded(N1, pod("p1", ask(1)), on("p1")))
+    for at in range(len(data)):
+        flipped = data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+        with pytest.raises((CorruptSnapshot, NewerSnapshot)):
+            restore(flipped)
+        with pytest.raises(CorruptSnapshot):
+            restore(data[:at])
+    with pytest.raises(CorruptSnapshot):
+        restore(data + b"x")
