@@ -25,10 +25,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from apportion.core.manifests.placed import own_annotations
 from apportion.runtime.kube import KubeApi, open_kube
 from apportion.runtime.ledger import Record
-from apportion_schemas import PodBound, PodPlaced, PodSubmitted, decode
+from apportion_schemas import PodBound, PodSubmitted, decode
 from apportion_schemas.quantities import Payload
 from tests.support.control_plane import ControlPlane, find_binaries
 from tests.support.facts import Facts
@@ -193,7 +192,8 @@ async def _measure(
         p99_ms = await steady_p99_ms(log, api, options.steady_pods, options.steady)
     first_s = log.of(PodSubmitted)[0][0]
     last_s = log.of(PodBound)[options.pods - 1][0]
-    annotations = own_annotations(log.of(PodPlaced)[0][1])
+    bound = msgspec.json.decode(await api.get("/api/v1/namespaces/default/pods/pod-0"))
+    annotations = bound["metadata"]["annotations"]
     raw = await raw_rate(api, options.nodes, options.pods, annotations)
     rate = options.pods / (last_s - first_s)
     return {
