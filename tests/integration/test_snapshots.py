@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from apportion.runtime.nats_server import ROLES
 from apportion.runtime.object_store import Bucket
 from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.snapshots import BUCKET, KEPT, Snapshots
+from apportion.runtime.wire import LostReply, Message, Wire
 from apportion.scheduler.snapshotting import Snapshotting
 from apportion_schemas import PodPlaced, SharesAllocated
 from tests.support.facts import Facts
@@ -111,6 +113,22 @@ async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(
         await snapshots.save(taken(await folded(bus)))
     assert [each.revision for each in await snapshots.stored()] == [5, 4, 3]
     assert {nuid[:20] for nuid in await bucket.pieces()} == {f"{n:020}" for n in (3, 4, 5)}
+
+
+class Deaf:
+    """A connection on which nothing is heard of the bucket's messages."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wire, name)
+
+    async def request(self, subject: str, payload: bytes, **options: Any) -> Message:
+        """Lose the reply of every read from the bucket."""
+        if ".DIRECT.GET." in subject:
+            raise LostReply("no answer")
+        return await self._wire.request(subject, payload, **options)
 
 
 async def three(bus: Bus, facts: Facts) -> Snapshots:
@@ -232,6 +250,16 @@ async def test_without_a_bucket_the_whole_ledger_is_folded(tmp_path: Path) -> No
             assert await Bucket(ledger.wire, BUCKET).exists()
     finally:
         await plain.stop()
+
+
+async def test_a_bucket_that_does_not_answer_stops_nobody(
+    bus: Bus, facts: Facts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that serves the ledger and not its snapshots: the whole ledger is folded."""
+    await three(bus, facts)
+    deaf: Any = Deaf((await bus.connect("scheduler")).wire)
+    assert (await Snapshots(deaf).restore()).revision == 0
+    assert "snapshots are not used" in capsys.readouterr().out
 
 
 async def test_a_scheduler_writes_while_events_come_and_another_leaves_it_at_that(

@@ -31,11 +31,7 @@ class Session(msgspec.Struct, frozen=True):
     snapshots: Snapshots | None = None
 
     async def restored(self) -> State:
-        """The state of the newest snapshot that can be used; empty where there is none.
-
-        Raises:
-            LedgerUnavailable: see `Snapshots.restore`.
-        """
+        """The state of the newest snapshot that can be used; empty where there is none."""
         return State() if self.snapshots is None else await self.snapshots.restore()
 
 

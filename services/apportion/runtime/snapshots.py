@@ -68,15 +68,12 @@ class Snapshots:
         return sorted(found, key=lambda each: each.revision, reverse=True)
 
     async def restore(self, *, at_most: int | None = None) -> State:
-        """The newest state that can be used, not beyond `at_most`; else an empty one.
-
-        Raises:
-            LedgerUnavailable: the ledger, and so its snapshots, cannot be read now.
-        """
+        """The newest state that can be used, not beyond `at_most`; else an empty one."""
         try:
             stored = await self.stored()
-        except NotPermitted as refused:
-            _log.warning("snapshots are not used", error=str(refused))
+        except (NotPermitted, LedgerUnavailable) as trouble:
+            # The ledger may well be there where its snapshots are not; whoever reads it will see.
+            _log.warning("snapshots are not used", error=str(trouble))
             stored = []
         for each in stored:
             if at_most is None or each.revision <= at_most:
@@ -93,7 +90,7 @@ class Snapshots:
             state = await asyncio.to_thread(_restore, data)
             if state.revision != stored.revision:
                 raise BadObject(f"it is of revision {state.revision}")
-        except (BadObject, SnapshotError) as error:
+        except (BadObject, SnapshotError, LedgerUnavailable) as error:
             _log.warning(
                 "snapshot set aside, using an older one or the whole ledger",
                 snapshot=stored.entry.name,
