@@ -1,7 +1,8 @@
 """How many requests may be with the API server at once: as many as it answers promptly.
 
-More while answers are quick, fewer when it says 429, does not answer, or takes long. Invariants:
-there is always room for one; a burst of slow answers counts once, for it has one cause.
+More while answers are quick, fewer when it says 429, does not answer, or takes long: doubling until
+that happens first, by ones after it, as TCP does. Invariants: there is always room for one; a burst
+of slow answers counts once, for it has one cause.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from apportion.runtime.clock import Clock
 FIRST = 16.0
 LEAST = 1.0
 MOST = 256.0
-PROMPT_S = 0.25
+PROMPT_S = 0.1
 SLOW_S = 1.0
 LESS = 0.7
 CALM_S = 0.5
@@ -30,6 +31,7 @@ class Pace:
         self._clock = clock
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._calm_until = 0.0
+        self._doubling = True
         self.limit = FIRST
         self.in_flight = 0
 
@@ -57,13 +59,15 @@ class Pace:
         if took_s > SLOW_S:
             self._slower()
         elif took_s < PROMPT_S:
-            self.limit = min(self.limit + 1 / self.limit, MOST)
+            more = 1.0 if self._doubling else 1 / self.limit
+            self.limit = min(self.limit + more, MOST)
 
     def refused(self) -> None:
         """The server said that it has too much to do, or nothing at all."""
         self._slower()
 
     def _slower(self) -> None:
+        self._doubling = False
         now_s = self._clock.monotonic()
         if now_s >= self._calm_until:
             self._calm_until = now_s + CALM_S

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from apportion.binder.kubernetes_pace import CALM_S, FIRST, LEAST, MOST, Pace
+from apportion.binder.kubernetes_pace import CALM_S, FIRST, LEAST, MOST, PROMPT_S, Pace
 from apportion.runtime.clock import SystemClock
 
 
@@ -17,15 +17,27 @@ class Hand(SystemClock):
         return self.now_s
 
 
-async def test_prompt_answers_make_room_up_to_a_limit() -> None:
-    """One more per round of prompt answers, and never more than the most."""
+async def test_prompt_answers_double_the_room_up_to_a_limit() -> None:
+    """One more for each prompt answer, none for a slow one, and never more than the most."""
     pace = Pace(Hand())
     for _ in range(int(FIRST)):
         pace.answered(0.01)
-    assert FIRST + 0.9 < pace.limit < FIRST + 1.1
-    for _ in range(100_000):
+    assert pace.limit == 2 * FIRST
+    pace.answered(PROMPT_S)
+    assert pace.limit == 2 * FIRST
+    for _ in range(1_000):
         pace.answered(0.01)
     assert pace.limit == MOST
+
+
+async def test_after_the_first_refusal_room_grows_by_ones() -> None:
+    """One more per round of prompt answers."""
+    pace = Pace(Hand())
+    pace.refused()
+    before = pace.limit
+    for _ in range(int(before)):
+        pace.answered(0.01)
+    assert before + 0.8 < pace.limit < before + 1.1
 
 
 async def test_refusals_and_slow_answers_take_room_once_per_cause() -> None:
