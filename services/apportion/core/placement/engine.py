@@ -99,6 +99,7 @@ class Engine:
         self._reliefs_seen = 0
         self._assumed: list[PodState] = []
         self._newest: Placed | None = None
+        self._refused: dict[bytes, Reasons] = {}
 
     @property
     def pending(self) -> int:
@@ -157,7 +158,7 @@ class Engine:
         if line.gang:
             return self._serve_gang(line, decision, events_max)
         pod = self._state.pods[line.waiting[0].uid]
-        found = self._place(pod)
+        found = None if self._refused_alike(pod) else self._place(pod)
         if found is None:
             self._refuse(line, pod)
         else:
@@ -328,10 +329,12 @@ class Engine:
         self._neighbours.note(pod)
         self._columns.touch(node)
         self._assumed.append(pod)
+        self._refused.clear()
 
     def _undo_to(self, count: int) -> None:
         """Undo the assumptions, newest first, until so many are left."""
         self._newest = None
+        self._refused.clear()
         while len(self._assumed) > count:
             pod = self._assumed.pop()
             node = fold.unplace(self._state, pod)
@@ -351,11 +354,21 @@ class Engine:
 
         The pods behind it may have other labels, and so a place.
         """
-        if self._key_of(pod) != pod.shape_key and line.key == pod.shape_key:
+        key = self._key_of(pod)
+        if key != pod.shape_key and line.key == pod.shape_key:
             line = self._queue.move(line, pod, near_key(pod))
             if line.parked:
                 return
-        self._park(line, self._reasons(pod))
+        if key not in self._refused:
+            self._refused[key] = self._reasons(pod)
+        self._park(line, self._refused[key])
+
+    def _refused_alike(self, pod: PodState) -> bool:
+        """Whether a pod of the same class has just been refused, and nothing was placed since."""
+        if not self._refused:
+            return False
+        self._assume_newest()
+        return self._key_of(pod) in self._refused
 
     def _park(self, line: Line, reasons: Reasons) -> None:
         self._queue.park(line, reasons, reliefs=self._reliefs)
@@ -365,17 +378,25 @@ class Engine:
         if self._reliefs == self._reliefs_seen:
             return
         self._reliefs_seen = self._reliefs
+        answers: dict[bytes, bool] = {}
         for line in self._queue.parked():
             if line.parked_at == self._reliefs:
                 continue
             turns = line.live(self._state) if line.gang else line.waiting[:1]
             heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
-            if any(self._could_fit(line, pod) for pod in heads.values()):
+            if any(self._could_fit(line, pod, answers) for pod in heads.values()):
                 self._queue.wake(line)
 
-    def _could_fit(self, line: Line, pod: PodState) -> bool:
-        """Whether a pod of the line might; in one that has no labels in common, without labels."""
-        return self._class_of(pod, alone=line.key == pod.shape_key).fits_somewhere
+    def _could_fit(self, line: Line, pod: PodState, answers: dict[bytes, bool]) -> bool:
+        """Whether a pod of the line might; in one that has no labels in common, without labels.
+
+        `answers` are those of this round by class, which pods with labels of their own may share.
+        """
+        alone = line.key == pod.shape_key
+        key = pod.shape_key if alone else self._key_of(pod)
+        if key not in answers:
+            answers[key] = self._class_of(pod, alone=alone).fits_somewhere
+        return answers[key]
 
     def _tell(self, decision: Decision, events_max: int) -> None:
         """Say why to each pod of a parked line that has not heard it."""
