@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.5
 ORDER_TIMEOUT_S = 2.0
+ORDERS_OVER_S = 30.0
+"""By then every order that was on its way has arrived."""
 STEPS_MAX = 60
 AT_WORK_S = (0.0, 0.012)
 """From an event to the appends that it causes."""
@@ -109,6 +111,7 @@ class Chaos:
             process.mend()
             process.start()
         if self._chance.random() < 0.5:
+            await rest(ORDERS_OVER_S)
             for node, devices in self._world.fleet.items():
                 for device in devices:
                     await self._insist(node, device)

@@ -25,7 +25,6 @@ from apportion.core.ledger.state import DeviceState, Phase, PodState, State
 from apportion.core.placement import columns, engine, gangs, packed
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack
-from apportion.core.placement.queue import PendingQueue
 from apportion.runtime.batching import Appended
 from apportion.runtime.ledger import Delivery, Draft, LedgerError, WorkQueue
 from apportion.runtime.object_store import BadObject
@@ -250,20 +249,6 @@ def _gangs_in_part(patch: Patch) -> None:
     patch.setattr(engine, "lack_of", lack_of)
 
 
-def _gang_turn_lost(patch: Patch) -> None:
-    """A parked gang that gets another member waits for that member's turn."""
-    real = PendingQueue.add
-
-    def add(self: PendingQueue, pod: PodState) -> None:
-        gang = pod.submitted.group
-        line = self._lines.get(b"gang " + gang.encode()) if gang else None
-        if line is not None:
-            line.reasons = None
-        real(self, pod)
-
-    patch.setattr(PendingQueue, "add", add)
-
-
 def _parked_for_ever(patch: Patch) -> None:
     """A pod that has gone wakes nobody."""
     reliefs = tuple(kind for kind in engine.RELIEFS if kind is not PodGone)
@@ -424,12 +409,11 @@ PLANTED = (
     Planted("parked for what never came", _parked_for_what_never_came, 60),
     Planted("double release", _double_release, 5),
     Planted("attempt not raised after void", _attempt_not_raised, 20),
-    Planted("unsorted tie", _unsorted_tie, 5),
+    Planted("unsorted tie", _unsorted_tie, 30),
     Planted("fold by reader", _fold_by_reader, 5),
     Planted("sick devices offered", _sick_devices_offered, 20),
     Planted("cordons ignored", _cordons_ignored, 20),
     Planted("gangs in part", _gangs_in_part, 10),
-    Planted("gang's turn lost", _gang_turn_lost, 100),
     Planted("parked for ever", _parked_for_ever, 10),
     Planted("allocates when placed", _allocates_when_placed, 3),
     Planted("wrong devices", _wrong_devices, 3),
