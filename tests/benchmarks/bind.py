@@ -29,7 +29,7 @@ from apportion.runtime.kube import KubeApi, open_kube
 from apportion.runtime.ledger import Record
 from apportion_schemas import PodBound, PodSubmitted, decode
 from apportion_schemas.quantities import Payload
-from tests.support.control_plane import ControlPlane, find_binaries
+from tests.support.control_plane import ControlPlane, binaries
 from tests.support.facts import Facts
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
@@ -161,7 +161,7 @@ def seconds(moment: str) -> float:
 
 async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One run."""
-    plane = ControlPlane(find_binaries(), folder / "plane")
+    plane = ControlPlane(binaries(), folder / "plane")
     plane.start()
     try:
         async with open_kube(plane.kubeconfig, None) as api, running_bus(folder / "nats") as bus:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
+from functools import cache
 from pathlib import Path
 from ssl import create_default_context
 from typing import Any
@@ -33,15 +34,21 @@ START_TIMEOUT_S = 60.0
 ADMIN_TOKEN = "test-admin"
 
 
-def find_binaries() -> Path:
-    """The folder with etcd and kube-apiserver; skips the test, or fails it where they are due."""
+@cache
+def find_binaries() -> tuple[Path | None, str]:
+    """The folder with etcd and kube-apiserver, or why there is none."""
     found = subprocess.run([BUILD, "--find"], capture_output=True, text=True, check=False)
     if found.returncode == 0:
-        return Path(found.stdout.strip())
-    reason = found.stderr.strip().splitlines()[-1]
-    if os.environ.get(REQUIRED) == "1":
-        pytest.fail(f"{REQUIRED}=1 and {reason}", pytrace=False)
-    pytest.skip(reason)
+        return Path(found.stdout.strip()), ""
+    return None, found.stderr.strip().splitlines()[-1]
+
+
+def binaries() -> Path:
+    """The folder with etcd and kube-apiserver; fails the test where there is none."""
+    found, reason = find_binaries()
+    if found is None:
+        pytest.fail(reason, pytrace=False)
+    return found
 
 
 def free_port() -> int:

@@ -1,20 +1,35 @@
-"""Fixtures of tests against a real API server: one control plane for the run, a world per test."""
+"""Fixtures of tests against a real API server: one control plane for the run, a world per test.
+
+Invariant: where there is no control plane these tests are skipped with the reason, or fail with it
+where `APPORTION_REQUIRE_KUBERNETES=1` says that there must be one.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.control_plane import ControlPlane, find_binaries
+from tests.support.control_plane import REQUIRED, ControlPlane, binaries, find_binaries
 from tests.support.kube_world import KubeWorld, running_world
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One reason for all of them; a skip of each by itself would be told once for each."""
+    _, reason = find_binaries()
+    if not reason or os.environ.get(REQUIRED) == "1":
+        return
+    for item in items:
+        if "control_plane" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Etcd and kube-apiserver, fresh for this run; skips where they cannot be had."""
-    plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("control-plane"))
+    """Etcd and kube-apiserver, fresh for this run."""
+    plane = ControlPlane(binaries(), tmp_path_factory.mktemp("control-plane"))
     try:
         plane.start()
         yield plane

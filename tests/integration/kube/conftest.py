@@ -1,5 +1,5 @@
 """The control plane and the world around it, for every test of this folder."""
 
-from tests.support.kube_fixtures import control_plane, world
+from tests.support.kube_fixtures import control_plane, pytest_collection_modifyitems, world
 
-__all__ = ["control_plane", "world"]
+__all__ = ["control_plane", "pytest_collection_modifyitems", "world"]
