@@ -168,9 +168,12 @@ def test_fgd_is_the_fall_of_expected_fragments(seed: int) -> None:
             if not ways:
                 assert points[report.node] == -1
                 continue
-            device, best = min(ways, key=lambda way: (slow.node_fragments(sorts, way[1]), way[0]))
-            before, now = slow.node_fragments(sorts, left), slow.node_fragments(sorts, best)
-            wanted = floor(100 / (1 + exp(-(before - now) / total)))
+            before = slow.node_fragments(sorts, left)
+            score = {
+                device: floor(100 / (1 + exp((slow.node_fragments(sorts, way) - before) / total)))
+                for device, way in ways
+            }
+            wanted, device = max(score.values()), max(score, key=score.__getitem__)
             assert points[report.node] == wanted * (POINTS // 100)
             assert class_.node_score.device(row) == device
 

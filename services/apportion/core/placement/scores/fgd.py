@@ -54,48 +54,52 @@ class Fgd:
         nodes = self._market.nodes(*look.of(chosen))
         left = self._market.percent_left.take(nodes.state)
         sizes = self._fragments.sizes.take(nodes.none_idle // DEVICE_COUNTS, 0)
-        before = Usable.of(left, sizes)
+        usable = Usable.of(left, sizes)
+        before = self._expected(nodes.cpu_milli, usable)
         cpu_milli = nodes.cpu_milli - self._cpu_milli
-        after = self._expected(cpu_milli, before)
-        if self._ask_at >= 0:
+        if self._ask_at < 0:
+            percent = self._percent(before - self._expected(cpu_milli, usable))
+        else:
             taken = np.minimum(self._taken.take(nodes.state), left)
             taken *= look.enough[self._ask_at].take(chosen, 0)
-            column, after = self._best(cpu_milli, left, taken, sizes)
+            column, percent = self._best(before, cpu_milli, left, taken, usable)
             self._devices.note(look, chosen, column - 1)
-        gain = self._expected(nodes.cpu_milli, before) - after
-        points[chosen] = np.searchsorted(self._steps, gain, "right") * (POINTS // 100)
+        points[chosen] = percent * (POINTS // 100)
         return points
 
     def device(self, row: int) -> int:
-        """The device on which the share leaves the least fragmentation."""
+        """The device with the best score."""
         return self._devices.of(row)
 
     def total(self, points: int) -> float:
         """The published score."""
         return points * 100 / POINTS
 
+    def _percent(self, gain: Ints) -> Ints:
+        """The published score of a fall of the expected fragmentation."""
+        return np.searchsorted(self._steps, gain, "right")
+
     def _best(
-        self, cpu_milli: Ints, left: Ints, taken: Ints, sizes: Ints
+        self, before: Ints, cpu_milli: Ints, left: Ints, taken: Ints, usable: "Usable"
     ) -> tuple[NDArray[np.intp], Ints]:
-        """The column of the best device, the first of equals, and the fragmentation after it.
+        """The column of the device with the best score, the first of equals, and the score.
 
         `taken` is what the share would take of each device that has enough. Of several devices the
         first are taken.
         """
         if self._count > 1:
             taken *= (taken > 0).cumsum(1) <= self._count
-            after = self._expected(cpu_milli, Usable.of(left - taken, sizes))
-            return taken.argmax(1), after
-        before = Usable.of(left, sizes)
-        least = np.full(len(left), np.iinfo(np.int64).max)
+            after = self._expected(cpu_milli, Usable.of(left - taken, usable.sizes))
+            return taken.argmax(1), self._percent(before - after)
+        most = np.full(len(left), -1)
         best = np.zeros(len(left), np.intp)
         for column in np.flatnonzero(taken.any(0)).tolist():
-            changed = before.changed(left[:, column], left[:, column] - taken[:, column])
-            after = self._expected(cpu_milli, changed)
-            better = (after < least) & (taken[:, column] > 0)
-            least[better] = after[better]
+            changed = usable.changed(left[:, column], left[:, column] - taken[:, column])
+            percent = self._percent(before - self._expected(cpu_milli, changed))
+            better = (percent > most) & (taken[:, column] > 0)
+            most[better] = percent[better]
             best[better] = column
-        return best, least
+        return best, np.maximum(most, 0)
 
     def _expected(self, cpu_milli: Ints, usable: "Usable") -> Ints:
         """Expected fragments by node, in percent of a device times the pods counted."""
