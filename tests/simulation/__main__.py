@@ -54,7 +54,7 @@ def _one(given: argparse.Namespace) -> int:
         return 2
     if faults:
         with planted(faults[0]):
-            outcome = run(given.seed, logs=given.logs)
+            outcome = run(given.seed, logs=given.logs, adjust=faults[0].adjust)
     else:
         outcome = run(given.seed, logs=given.logs)
     if given.events:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -35,16 +35,25 @@ from apportion.scheduler import cycle, sealing
 from apportion.watcher.reconcile import Fact
 from apportion.watcher.watching import Watching
 from apportion_schemas import BindFailed, PlacementVoided, PodBound, PodGone, PodPlaced
+from tests.simulation.weather import Weather
 
 Patch = pytest.MonkeyPatch
 
 
 class Planted(NamedTuple):
-    """One broken variant, and in how many seeds from 0 on it must be seen."""
+    """One broken variant, and in how many seeds from 0 on it must be seen.
+
+    `rates` are faults that are on in each of these seeds, for variants that show in a race only.
+    """
 
     name: str
     plant: Callable[[Patch], None]
     seeds: int
+    rates: Mapping[str, float] = {}
+
+    def adjust(self, weather: Weather) -> None:
+        """Turn on what shows this variant."""
+        weather.rates.update(self.rates)
 
 
 def _no_node_fence(patch: Patch) -> None:
@@ -396,9 +405,11 @@ def _snapshot_believed(patch: Patch) -> None:
     patch.setattr(Snapshots, "load", load)
 
 
+RACES = {"rogue event": 1.0, "policy change": 1.0, "cordon": 1.0, "delayed delivery": 0.1}
+
 PLANTED = (
-    Planted("no node fence", _no_node_fence, 20),
-    Planted("no pod fence", _no_pod_fence, 80),
+    Planted("no node fence", _no_node_fence, 30, RACES),
+    Planted("no pod fence", _no_pod_fence, 30, RACES),
     Planted("ack before effect", _ack_before_effect, 80),
     Planted("cursor moved before publish", _cursor_before_publish, 20),
     Planted("failed bind forgotten", _failed_bind_forgotten, 10),

@@ -15,6 +15,8 @@ from apportion_schemas import Event, PodBound, PodPlaced, Score, Share, encode
 from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.quantities import Payload
 
+FIRST_NODE = "n0-1"
+"""One that every run has; what a rogue places where no agent is would never be allocated."""
 TIME = "2026-01-01T00:00:00.000000Z"
 GARBAGE = (b"", b"{}", b"not json", b"[" * 2000, b'{"specversion":"1.0"}', b"\xff\xfe\x00")
 
@@ -78,7 +80,8 @@ class Rogue:
         return "binder", f"{SUBJECTS}.binding.{token(node)}", _encoded(event)
 
     def _node(self, state: State) -> str:
-        return self._chance.choice(sorted(state.nodes) or ["n1"])
+        reported = sorted(name for name, node in state.nodes.items() if node.reported)
+        return self._chance.choice(reported or [FIRST_NODE])
 
     def _pod(self, state: State) -> str:
         return self._chance.choice([*state.pods, "nobody"])

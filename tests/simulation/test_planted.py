@@ -12,7 +12,7 @@ def test_a_planted_fault_is_caught(fault: Planted) -> None:
     """Some seed in the stated range sees it, and tells what it saw."""
     with planted(fault):
         for seed in range(fault.seeds):
-            outcome = run(seed)
+            outcome = run(seed, adjust=fault.adjust)
             if outcome.trouble:
                 assert f"--seed {seed}" in outcome.told()
                 return
