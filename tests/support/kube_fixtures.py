@@ -7,13 +7,15 @@ where `APPORTION_REQUIRE_KUBERNETES=1` says that there must be one.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.control_plane import REQUIRED, ControlPlane, binaries, find_binaries
 from tests.support.kube_world import KubeWorld, running_world
+
+PLANE = pytest.StashKey[ControlPlane]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,14 +29,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Etcd and kube-apiserver, fresh for this run."""
-    plane = ControlPlane(binaries(), tmp_path_factory.mktemp("control-plane"))
-    try:
+def control_plane(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ControlPlane:
+    """A real etcd and kube-apiserver, fresh for this run; one for all folders that ask for it."""
+    plane = request.config.stash.get(PLANE, None)
+    if plane is None:
+        plane = ControlPlane(binaries(), tmp_path_factory.mktemp("control-plane"))
+        request.config.add_cleanup(plane.stop)
         plane.start()
-        yield plane
-    finally:
-        plane.stop()
+        request.config.stash[PLANE] = plane
+    return plane
 
 
 @pytest.fixture
