@@ -355,7 +355,7 @@ def test_trace(up: Standalone, tmp_path: Path) -> None:
 def test_ledger_folds_without_a_contradiction(up: Standalone) -> None:
     """After all of the above a fresh fold breaks no invariant.
 
-    The only events that it may refuse are placements that crossed the deletion of their pod.
+    The only events that it may refuse are those that crossed the deletion of their pod.
     """
     state = up.folded().state
     assert violations(state) == []

@@ -163,7 +163,7 @@ CONTRADICTIONS: list[tuple[str, Callable[[], Ledger], Payload, str]] = [
     ("placed, never there", Ledger, BAD, "pod p1 is not live"),
     ("placed twice", placed, BAD, "pod p1 is placed already"),
     ("placed when bound", _after(BOUND), BAD, "pod p1 is bound already"),
-    ("void when gone", _after(GONE), VOIDED, "pod p1 has no placement"),
+    ("void when gone", _after(GONE), VOIDED, "pod p1 is not live"),
     ("void when pending", pending, VOIDED, "pod p1 has no placement"),
     ("void twice", _after(VOIDED), VOIDED, "pod p1 has no placement"),
     ("void when allocated", _after(ALLOCATED), VOIDED, "pod p1 is allocated already"),

@@ -436,7 +436,9 @@ def unplace(state: State, pod: PodState) -> NodeState | None:
 def _placed_pod(state: State, data: Any) -> PodState:
     """The live pod whose current placement the event speaks of."""
     pod = state.pods.get(data.pod)
-    if pod is None or pod.placement is None:
+    if pod is None:
+        raise _Refused(f"pod {data.pod} is not live")
+    if pod.placement is None:
         raise _Refused(f"pod {data.pod} has no placement")
     if (pod.placement.node, pod.placement.attempt) != (data.node, data.attempt):
         raise _Refused(
