@@ -102,7 +102,18 @@ def test_prices_that_another_scheduler_learnt_count() -> None:
     prices = learnt(priced(piece(50), 500_000, pods=20))
     census.observe(fold.apply(state, state.revision + 1, event_of(prices)))
     assert (before, census.due) == (True, False)
-    assert Census(state).pods == 40, "what was learnt from, and the pods that are live"
+
+
+def test_a_census_from_a_snapshot_goes_on_from_the_prices() -> None:
+    """Pods that have ended since count as they were learnt; the live ones are not counted twice."""
+    ledger = Ledger(*pods(3), learnt(priced(piece(50), 500_000, 700, memory_mib=64, pods=20)))
+    ledger.submit(*pods(2, first=3)).gone("p0", "p3")
+    census = Census(ledger.state)
+    assert (census.pods, census.fresh) == (21, 1)
+    assert census.shapes() == [
+        SeenShape(piece(50), 700, 64, 20),
+        SeenShape(ask(1000, container="any"), 0, 0, 1),
+    ]
 
 
 def test_what_no_longer_comes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

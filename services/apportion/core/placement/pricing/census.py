@@ -1,17 +1,19 @@
 """Which shapes of pods come, and how often: counted, and forgotten again as times change.
 
-Invariant: the counts depend on the events alone, so every scheduler that has folded the same ledger
-counts the same.
+A scheduler that starts from a snapshot has not seen the pods that came before; it goes on from what
+the newest prices say of them.
+
+Invariant: counts depend on what the ledger says and on nothing else, such as the time.
 """
 
 from collections import Counter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.pricing.sizes import Sort
+from apportion.core.placement.pricing.sizes import Sort, sort_of
 from apportion_schemas import Ask, Mode, PodSubmitted, PricesLearnt, Shape
 from apportion_schemas.pricing import SHAPES_MAX
 
@@ -20,6 +22,8 @@ FRESH_PODS_MAX: Final = 10_000  # prices are never older than this
 MEMORY_PODS: Final = 20_000  # twice as many are counted, then all counts are halved
 KEYS_MAX: Final = 10_000
 ANY_CONTAINER: Final = "any"
+
+K = TypeVar("K")
 
 
 class SeenShape(NamedTuple):
@@ -33,17 +37,25 @@ class SeenShape(NamedTuple):
     use_types: tuple[str, ...] = ()
 
 
+Key = tuple[Sort, tuple[str, ...]]
+"""Sort and models."""
+
+
 class Census:
     """Counts pods by shape. `pods` is how many were ever seen, `fresh` how many since prices."""
 
     def __init__(self, state: State) -> None:
-        self._counts: dict[bytes, int] = {}
+        self._counts: Counter[bytes] = Counter()
         self._shapes: dict[bytes, Shape] = {}
-        self._counted = 0
+        learnt = state.prices.shapes if state.prices else ()
+        self._learnt = Counter({(sort_of(each), each.use_types): each.pods for each in learnt})
+        self._memory_mib = {(sort_of(each), each.use_types): each.memory_mib for each in learnt}
+        self._counted = self._learnt.total()
         self.pods = state.prices.pods if state.prices else 0
         self.fresh = 0
         for pod in state.pods.values():
-            self.note(pod)
+            if pod.submitted_revision > state.prices_revision:
+                self.note(pod)
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
@@ -57,7 +69,6 @@ class Census:
         key = pod.shape_key
         if key not in self._counts:
             self._shapes[key] = pod.submitted.shape
-            self._counts[key] = 0
         self._counts[key] += 1
         self._counted += 1
         self.pods += 1
@@ -77,18 +88,19 @@ class Census:
 
     def shapes(self) -> list[SeenShape]:
         """The sorts of pods, the most frequent first, at most `SHAPES_MAX`."""
-        pods: Counter[tuple[Sort, tuple[str, ...]]] = Counter()
-        memory_mib: Counter[tuple[Sort, tuple[str, ...]]] = Counter()
-        for key, count in self._counts.items():
-            shape = self._shapes[key]
+        pods = self._learnt.copy()
+        memory_mib = {key: count * self._memory_mib[key] for key, count in pods.items()}
+        for shape_key, count in self._counts.items():
+            shape = self._shapes[shape_key]
             wanted: list[Ask | None] = [
                 structs.replace(ask, container=ANY_CONTAINER, init=False) for ask in shape.asks
             ]
             parts = max(len(wanted), 1)
             for ask in wanted or [None]:
                 sort = Sort(ask, shape.devices.modes, shape.node.cpu_milli // parts)
-                pods[sort, shape.devices.use_types] += count
-                memory_mib[sort, shape.devices.use_types] += count * shape.node.memory_mib // parts
+                key = sort, shape.devices.use_types
+                pods[key] += count
+                memory_mib[key] = memory_mib.get(key, 0) + count * shape.node.memory_mib // parts
         found = [
             SeenShape(
                 ask=sort.ask,
@@ -104,7 +116,11 @@ class Census:
         return found[:SHAPES_MAX]
 
     def _forget(self) -> None:
-        kept = {key: count // 2 for key, count in self._counts.items() if count > 1}
-        self._counts = kept
-        self._shapes = {key: self._shapes[key] for key in kept}
-        self._counted = sum(kept.values())
+        self._counts = _halved(self._counts)
+        self._learnt = _halved(self._learnt)
+        self._shapes = {key: self._shapes[key] for key in self._counts}
+        self._counted = self._counts.total() + self._learnt.total()
+
+
+def _halved(counts: Counter[K]) -> Counter[K]:
+    return Counter({key: count // 2 for key, count in counts.items() if count > 1})
