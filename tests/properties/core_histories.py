@@ -7,7 +7,7 @@ the phase that it needs, so that lives of pods go on to their end.
 
 import os
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as Stage
@@ -24,7 +24,9 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
+    DeviceWeights,
     Host,
+    LabelExpression,
     MigInstance,
     NodeConstraints,
     NodeCordoned,
@@ -35,11 +37,16 @@ from apportion_schemas import (
     NodeUncordoned,
     PlacementVoided,
     PodBound,
+    PodConstraints,
     PodGone,
     PodGroupObserved,
     PodPlaced,
+    PodSelector,
     PodSubmitted,
+    PodTerm,
+    Policy,
     PolicyChanged,
+    PreferredPodTerm,
     PreferredTerm,
     PricedShape,
     PricesLearnt,
@@ -47,6 +54,7 @@ from apportion_schemas import (
     Shape,
     Share,
     SharesAllocated,
+    SpreadConstraint,
     Taint,
     Toleration,
 )
@@ -174,6 +182,7 @@ def devices(draw: st.DrawFn, node: str, index: int) -> Device:
         physical_memory_mib=kind["memory_mib"],
         healthy=healthy,
         numa=numa,
+        nvlink_lanes=draw(st.sampled_from(({}, {}, {f"{home}0": 4}, {f"{home}1": 2}))),
         **kind,
     )
 
@@ -192,7 +201,10 @@ def reports(draw: st.DrawFn) -> NodeReported:
     return NodeReported(node=node, devices=found, host=host)
 
 
-labels = st.fixed_dictionaries({}, optional={"zone": st.sampled_from("12"), "rank": st.just("7")})
+labels = st.fixed_dictionaries(
+    {},
+    optional={"zone": st.sampled_from("12"), "rank": st.just("7"), "host": st.sampled_from("abc")},
+)
 observations = st.builds(
     NodeObserved,
     node=names,
@@ -251,8 +263,47 @@ node_constraints = st.just(NodeConstraints()) | st.builds(
     ).map(tuple),
     tolerations=st.sampled_from(((), (Toleration(key="t", operator="Exists"),))),
 )
-policies = st.sampled_from(("price", "fgd", "binpack", "spread"))
-own_policies = st.sampled_from(("", "", "", "binpack", "spread", "fgd", "price"))
+policies = st.sampled_from(get_args(Policy))
+own_policies = st.sampled_from(("", "", "", *get_args(Policy)))
+chains = own_policies | st.sampled_from(("numa,spread", "mutex,binpack", "topology-aware"))
+selectors = st.builds(
+    PodSelector,
+    expressions=st.sampled_from(
+        (
+            (LabelExpression(key="app", operator="In", values=("x",)),),
+            (LabelExpression(key="app", operator="Exists"),),
+            (LabelExpression(key="app", operator="NotIn", values=("x",)),),
+        )
+    ),
+)
+keys = st.sampled_from(("zone", "kubernetes.io/hostname"))
+near = st.builds(PodTerm, pods=selectors, topology_key=keys)
+relations = weighed(
+    (3, st.just(PodConstraints())),
+    (
+        1,
+        st.builds(
+            PodConstraints,
+            affinity=st.lists(near, max_size=1).map(tuple),
+            anti_affinity=st.lists(near, max_size=1).map(tuple),
+            preferred=st.lists(
+                st.builds(PreferredPodTerm, weight=st.sampled_from((-50, 1, 100)), term=near),
+                max_size=1,
+            ).map(tuple),
+            spread=st.lists(
+                st.builds(
+                    SpreadConstraint,
+                    pods=selectors,
+                    topology_key=keys,
+                    max_skew=st.integers(1, 2),
+                    required=st.booleans(),
+                    min_domains=st.integers(1, 3),
+                ),
+                max_size=1,
+            ).map(tuple),
+        ),
+    ),
+)
 
 
 @st.composite
@@ -263,8 +314,12 @@ def odd_shapes(draw: st.DrawFn) -> Shape:
         asks=tuple(draw(_asks(f"c{number}")) for number in range(count)),
         devices=draw(constraints),
         node=draw(node_constraints),
+        pods=draw(relations),
         node_policy=draw(own_policies),
-        device_policy=draw(own_policies),
+        device_policy=draw(chains),
+        device_weights=draw(
+            st.sampled_from((None, None, DeviceWeights(slots=1, cores=0, memory=3)))
+        ),
     )
 
 
@@ -314,6 +369,7 @@ def submissions(draw: st.DrawFn) -> PodSubmitted:
         dialect="hami",
         shape=draw(shapes),
         priority=draw(st.sampled_from((0, 0, 5))),
+        labels=draw(st.sampled_from(({}, {"app": "x"}, {"app": "y"}))),
         group=draw(st.sampled_from(GANGS)),
         task=draw(st.sampled_from(("", "t"))),
     )
@@ -408,12 +464,12 @@ gang_steps = st.builds(
 
 def exactly(steps: st.SearchStrategy[T], longest: int) -> st.SearchStrategy[list[T]]:
     """Lists of any length alike, where Hypothesis would rather have short ones."""
-    return st.integers(0, longest).flatmap(
+    return st.sampled_from(range(0, longest + 1, 4)).flatmap(
         lambda length: st.lists(steps, min_size=length, max_size=length)
     )
 
 
-def histories(*, longest: int = 40) -> st.SearchStrategy[list[Step]]:
+def histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
     """Steps after a first look at some nodes, gangs and pods."""
     start = st.tuples(
         st.lists(reports(), min_size=2, max_size=4),

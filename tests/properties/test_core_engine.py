@@ -18,7 +18,7 @@ from tests.properties.core_histories import (
 )
 from tests.support.ledger_of import Ledger
 
-SETTINGS = trying(60)
+SETTINGS = trying(50)
 ROUNDS_MAX = 60
 
 

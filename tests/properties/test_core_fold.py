@@ -12,7 +12,7 @@ from apportion_schemas.quantities import Payload
 from tests.properties.core_histories import Effect, effects, exactly, payloads, trying, weighed
 from tests.support.ledger_of import event_of, facts, replayed
 
-SETTINGS = trying(60)
+SETTINGS = trying(50)
 HISTORIES = exactly(weighed((1, payloads), (1, effects)), 60)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from apportion.core.ledger.state import State
-from tests.properties.core_histories import Step, histories
+from tests.properties.core_histories import Step, histories, trying
 from tests.properties.replaying import played, written
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ def lines() -> list[str]:
     """Some histories, the same in every run."""
     found: list[str] = []
 
-    @settings(max_examples=25, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(trying(25), derandomize=True, database=None, phases=[Phase.generate])
     @given(histories())
     def draw(steps: list[Step]) -> None:
         found.append(written(steps, State()))

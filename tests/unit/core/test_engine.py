@@ -11,17 +11,22 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
+    LabelExpression,
     NodeCordoned,
     NodeExpression,
     NodeUncordoned,
     PlacementVoided,
+    PodConstraints,
     PodPlaced,
     PodRefused,
+    PodSelector,
+    PodTerm,
     PolicyChanged,
     PreferredTerm,
     PricedShape,
     PricesLearnt,
     RefusalCode,
+    Shape,
 )
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import gpu, node, observed, rack
@@ -336,3 +341,29 @@ def test_ids_that_left_and_came_are_looked_at_again() -> None:
     ledger.gone("p").report(node("a", gpu("g6")), node("b", gpu("g5"), gpu("g7")))
     ledger.submit(pod("q", shape=only)).settle()
     assert (ledger.where("q"), ledger.devices("q")) == ("b", ["g7"])
+
+
+def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> None:
+    """Parked or new: an engine that has seen more is no slower than one that has seen nothing."""
+    near = PodTerm(
+        pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
+        topology_key="kubernetes.io/hostname",
+    )
+    follower = Shape(pods=PodConstraints(affinity=(near,)))
+    ledger = Ledger(rack("a", 1), rack("b", 1), pod("follower", shape=follower)).settle()
+    assert ledger.reasons("follower") == {C.POD_AFFINITY_MISMATCH: 2}
+    ledger.submit(pod("leader", ask(1), labels={"app": "x"}))
+    fresh = Engine(ledger.state).decide()
+    assert [event.pod for event in fresh.events] == ["leader", "follower"]
+    assert ledger.engine.decide().events == fresh.events
+
+
+def test_a_pod_refused_beside_one_that_never_came_is_asked_again() -> None:
+    """Both wanted the last card; the decision was lost, and the winner went elsewhere."""
+    ledger = Ledger(rack("a", 1), rack("b", 1), pod("x", cards())).settle()
+    ledger.submit(pod("first", cards()), pod("second", cards(memory_percent=100)))
+    lost = ledger.engine.decide()
+    assert [type(event) for event in lost.events] == [PodPlaced, PodRefused]
+    ledger.gone("first")
+    ledger.engine.retry(lost)
+    assert [(type(e), e.pod) for e in ledger.engine.decide().events] == [(PodPlaced, "second")]

@@ -9,6 +9,7 @@ Invariant: `decide` leaves the state as it was; the same state yields the same p
 the engine has seen before.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -97,6 +98,7 @@ class Engine:
         self._queue = PendingQueue(state)
         self._reliefs = 0
         self._reliefs_seen = 0
+        self._met = False  # since the near ones were asked, a pod was assumed that some look for
         self._assumed: list[PodState] = []
         self._newest: Placed | None = None
         self._refused: dict[bytes, Reasons] = {}
@@ -144,6 +146,8 @@ class Engine:
         decision = Decision(events=self._voids(events_max))
         self._wake()
         while len(decision.events) < events_max:
+            if self._neighbours.active:
+                self._wake_near()
             line = self._queue.next_line()
             if line is None or not self._serve(line, decision, events_max):
                 break
@@ -192,6 +196,7 @@ class Engine:
             return True
         reasons = self._reasons(refused)
         self._undo_to(before)
+        self._met = False  # nobody was placed after all
         if lack.pods > 1:
             shortage = structs.replace(shortage, fitting=here + len(placed))
             reasons = reasons._replace(gang=shortage)
@@ -326,7 +331,7 @@ class Engine:
         self._newest = None
         node = self._state.nodes[placed.node]
         fold.place(pod, node, placed)
-        self._neighbours.note(pod)
+        self._met |= self._neighbours.note(pod)
         self._columns.touch(node)
         self._assumed.append(pod)
         self._refused.clear()
@@ -378,10 +383,22 @@ class Engine:
         if self._reliefs == self._reliefs_seen:
             return
         self._reliefs_seen = self._reliefs
+        self._wake_those(line for line in self._queue.parked() if line.parked_at != self._reliefs)
+
+    def _wake_near(self) -> None:
+        """Ask again for those who look for others, when one whom somebody looks for is assumed.
+
+        Else they would have to wait until the decision comes back, unlike after a restart.
+        """
+        self._assume_newest()
+        if self._met:
+            self._met = False
+            self._wake_those(x for x in self._queue.parked() if x.looks_for_others(self._state))
+
+    def _wake_those(self, lines: Iterable[Line]) -> None:
+        """Wake those of the lines of which a pod could fit."""
         answers: dict[bytes, bool] = {}
-        for line in self._queue.parked():
-            if line.parked_at == self._reliefs:
-                continue
+        for line in lines:
             turns = line.live(self._state) if line.gang else line.waiting[:1]
             heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
             if any(self._could_fit(line, pod, answers) for pod in heads.values()):

@@ -88,6 +88,12 @@ class Line:
         """Whether there is an answer for those who have not heard it."""
         return self.reasons is not None and not self.reasons.silent
 
+    def looks_for_others(self, state: State) -> bool:
+        """Whether a pod of the line wants others near, or an even spread of them."""
+        turns = self.live(state) if self.gang else self.waiting[:1]
+        wishes = (state.pods[turn.uid].submitted.shape.pods for turn in turns)
+        return any(each.affinity or each.spread for each in wishes)
+
     def add(self, state: State, turn: Turn) -> None:
         """One more pod."""
         if turn not in self._turns:
