@@ -27,7 +27,6 @@ from apportion_schemas import (
     Ask,
     Event,
     NodeConstraints,
-    NodeReported,
     PodPlaced,
     PodSubmitted,
     Shape,
@@ -48,6 +47,7 @@ SERVICES = (
     ("gateway",),
     ("agent", "--simulate", "8xH100-80GB", "--nodes", "100", "--node", "node-{}"),
 )
+# What a pod's events are called, and who writes them.
 WRITERS = {
     "workload": "watcher",
     "placement": "scheduler",
@@ -95,7 +95,7 @@ class Watch:
         if isinstance(event.data, PodPlaced):
             self.placed[event.data.pod] = time.perf_counter()
         self.allocated += isinstance(event.data, SharesAllocated)
-        if not isinstance(event.data, NodeReported):
+        if record.subject.split(".")[2] in WRITERS:
             self.records.append((event.source.partition("/")[0], record))
         self._moved.set()
 
