@@ -73,6 +73,7 @@ class Line:
         self.gang = gang
         self.waiting: list[Turn] = []
         self._turns: set[Turn] = set()  # those in `waiting`
+        self.queued: Turn | None = None  # its one valid entry in the order of lines
         self.reasons: Reasons | None = None
         self.parked_at = 0
         self.fresh: dict[Turn, None] = {}
@@ -170,7 +171,7 @@ class PendingQueue:
         elif line.parked:
             self._untold[key] = None
         else:
-            heappush(self._order, (turn_of(pod), key))
+            self._enqueue(line)
 
     def park(self, line: Line, reasons: Reasons, *, reliefs: int) -> None:
         """The line's head fits nowhere: ask no more until `wake`."""
@@ -205,16 +206,18 @@ class PendingQueue:
         while self._order:
             turn, key = self._order[0]
             line = self._lines.get(key)
-            head = None if line is None or line.parked else line.head(self._state)
-            if head == turn:
+            if line is None or line.queued != turn:
+                heappop(self._order)  # the line has another entry, or has gone
+                continue
+            head = line.head(self._state)
+            if head == turn and not line.parked:
                 return line
             heappop(self._order)
-            if line is None or line.parked:
-                continue
-            if head is None:
+            line.queued = None
+            if head is None and not line.parked:
                 del self._lines[key]
-            elif not self._order or self._order[0] != (head, key):
-                heappush(self._order, (head, key))
+            elif not line.parked:
+                self._enqueue(line)
         return None
 
     def parked(self) -> list[Line]:
@@ -237,8 +240,13 @@ class PendingQueue:
     def wake(self, line: Line) -> None:
         """Ask for this line again, or go on with it."""
         line.reasons = None
+        self._enqueue(line)
+
+    def _enqueue(self, line: Line) -> None:
+        """Let the line's head stand in the order, once: an entry of another turn is void."""
         head = line.head(self._state)
-        if head is not None:
+        if head is not None and line.queued != head:
+            line.queued = head
             heappush(self._order, (head, line.key))
 
 
