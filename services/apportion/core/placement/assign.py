@@ -18,6 +18,7 @@ from apportion.core.placement.classes import AskColumns, PlacementClass
 from apportion.core.placement.columns import Columns
 from apportion.core.placement.linked import best_linked
 from apportion.core.placement.scores.devices import Order
+from apportion.core.placement.scores.look import NO_DEVICE
 from apportion_schemas import Ask, Device, MigInstance, Share
 
 
@@ -32,8 +33,19 @@ def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, .
 
 
 def _candidates(class_: PlacementClass, columns: Columns, row: int) -> Iterator[list[int]]:
-    """The positions to choose among: all devices, or those of one NUMA node after the other."""
+    """The positions to choose among: all devices, or those of one NUMA node after the other.
+
+    Where one device is wanted, the one that was scored comes before all.
+    """
     devices = columns.nodes[row].devices
+    if (
+        len(class_.asks) == 1
+        and class_.asks[0].ask.count == 1
+        and not class_.shape.devices.numa_bind
+    ):
+        scored = class_.scored_device(row)
+        if scored != NO_DEVICE:
+            yield [scored]
     if not class_.shape.devices.numa_bind:
         yield list(range(len(devices)))
         return

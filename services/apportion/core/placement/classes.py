@@ -234,10 +234,16 @@ class PlacementClass:
 
     def device_order(self, columns: Columns, row: int) -> Order:
         """In which order the devices of the node are tried: by policy, after the score's choice."""
-        device = self.node_score.device(row)
-        if device == NO_DEVICE or not self._follows_score:
+        device = self.scored_device(row)
+        if device == NO_DEVICE:
             return self._order
         return first(columns.nodes[row].devices[device], self._order)
+
+    def scored_device(self, row: int) -> int:
+        """The device that the score chose there, by position; `NO_DEVICE` if the policy does not
+        follow it.
+        """
+        return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
     def _resize(self, rows: int) -> None:
         self.score = np.full(rows, REFUSED, np.int32)

@@ -96,28 +96,28 @@ class Market:
             memory_mib=memory[:, HOST],
             state=state + kind * STATES,
             is_idle=is_idle,
-            idle=none_idle + is_idle.sum(1),
+            idle=none_idle + np.add.reduce(is_idle, 1),
             none_idle=none_idle,
         )
 
     def values(self, nodes: Nodes) -> Ints:
         """What the nodes could still earn, one row for each CPU price."""
-        earned: Ints = self.share_value.take(nodes.state, 1).sum(2)
+        earned: Ints = np.add.reduce(self.share_value.take(nodes.state, 1), 2)
         earned += self.device_value.take(nodes.idle, 1)
         earned += self.cpu_prices[:, np.newaxis] * nodes.cpu_milli
         return earned
 
     def room(self, nodes: Nodes) -> Floats:
         """How many pods of each of the frequent shapes the devices could take."""
-        room: Floats = self.share_room.take(nodes.state, 0).sum(1)
+        room: Floats = np.add.reduce(self.share_room.take(nodes.state, 0), 1)
         room += self.device_room.take(nodes.idle, 0)
         return room
 
     def variety(self, cpu_milli: Ints, memory_mib: Ints, room: Floats) -> Ints:
         """The room for the frequent shapes, weighed: of whole numbers, so the sum is exact."""
-        by_cpu = cpu_milli[:, np.newaxis] / self._shape_cpu
-        by_memory = memory_mib[:, np.newaxis] / self._shape_memory
-        pods = np.minimum(np.floor(np.minimum(by_cpu, by_memory)), room)
+        pods = cpu_milli[:, np.newaxis] / self._shape_cpu
+        np.minimum(pods, memory_mib[:, np.newaxis] / self._shape_memory, out=pods)
+        np.minimum(np.floor(pods, out=pods), room, out=pods)
         weighed: Ints = (pods @ self._weights).astype(np.int64)
         return weighed
 

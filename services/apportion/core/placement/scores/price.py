@@ -51,24 +51,26 @@ class Price:
     def points(self, look: Look) -> Points:
         """`POINTS` less the loss in millionths of a device."""
         points = np.zeros(len(look.fit), np.int32)
-        chosen = np.flatnonzero(look.fit)
+        chosen = look.fit.nonzero()[0]
         if not len(chosen):
             return points
         market = self._market
         nodes = market.nodes(*look.of(chosen))
         values, room = market.values(nodes), market.room(nodes)
-        worth = values.min(0) + market.variety(nodes.cpu_milli, nodes.memory_mib, room)
+        loss = np.minimum.reduce(values, 0)
+        loss += market.variety(nodes.cpu_milli, nodes.memory_mib, room)
         values -= self._cpu_cost
         if self._ask_at < 0:
-            left = values.min(0)
+            loss -= np.minimum.reduce(values, 0)
         else:
             enough = look.enough[self._ask_at].take(chosen, 0)
             left, column = self._place(nodes, values, room, enough)
             self._devices.note(look, chosen, column - 1)
-        left += market.variety(
+            loss -= left
+        loss -= market.variety(
             nodes.cpu_milli - self._cpu_milli, nodes.memory_mib - self._memory_mib, room
         )
-        points[chosen] = POINTS - np.clip(worth - left, 0, POINTS)
+        points[chosen] = POINTS - np.minimum(np.maximum(loss, 0), POINTS)
         return points
 
     def device(self, row: int) -> int:
@@ -110,7 +112,7 @@ class Price:
         after = self._value_broken.take(nodes.idle, 1)[:, :, np.newaxis] * nodes.is_idle
         after += (values * SCALE)[:, :, np.newaxis]
         after += self._value_change.take(nodes.state, 1)
-        least = np.where(enough, after.min(0), NEVER_CHOSEN)
+        least = np.where(enough, np.minimum.reduce(after, 0), NEVER_CHOSEN)
         column = least.argmax(1)
         at = column + np.arange(len(column)) * least.shape[1]
         room += self._room_change.take(nodes.state.take(at), 0)
