@@ -107,18 +107,20 @@ class Market:
         earned += self.cpu_prices[:, np.newaxis] * nodes.cpu_milli
         return earned
 
-    def room(self, nodes: Nodes) -> Floats:
-        """How many pods of each of the frequent shapes the devices could take."""
-        room: Floats = np.add.reduce(self.share_room.take(nodes.state, 0), 1)
-        room += self.device_room.take(nodes.idle, 0)
-        return room
+    def room(self, nodes: Nodes, out: Floats) -> None:
+        """How many pods of each of the frequent shapes the devices could take, by node."""
+        np.add.reduce(self.share_room.take(nodes.state, 0), 1, out=out)
+        out += self.device_room.take(nodes.idle, 0)
 
-    def variety(self, cpu_milli: Ints, memory_mib: Ints, room: Floats) -> Ints:
-        """The room for the frequent shapes, weighed: of whole numbers, so the sum is exact."""
-        pods = cpu_milli[:, np.newaxis] / self._shape_cpu
-        np.minimum(pods, memory_mib[:, np.newaxis] / self._shape_memory, out=pods)
-        np.minimum(np.floor(pods, out=pods), room, out=pods)
-        weighed: Ints = (pods @ self._weights).astype(np.int64)
+    def variety(self, cpu_milli: Ints, memory_mib: Ints, room: Floats) -> Floats:
+        """The room for the frequent shapes, weighed: of whole numbers, so the sum is exact.
+
+        `room` has the shapes as its last axis; it is used up.
+        """
+        host = cpu_milli[..., np.newaxis] / self._shape_cpu
+        np.minimum(host, memory_mib[..., np.newaxis] / self._shape_memory, out=host)
+        np.minimum(np.floor(host, out=host), room, out=room)
+        weighed: Floats = room @ self._weights
         return weighed
 
     def _of_kinds(self, amount: str) -> Ints:
@@ -147,6 +149,7 @@ class Market:
                 device[kind, :, at] = tables.device_room(shape.sort, each)
                 if each is not None:
                     share[kind, :, at] = tables.share_room(shape.sort, each)
+        self.shapes = len(shapes)
         kinds = len(self.devices)  # told, for there may be no shape
         self.share_room = share.reshape(kinds * STATES, len(shapes))
         self.device_room = device.reshape(kinds * tables.DEVICE_COUNTS, len(shapes))

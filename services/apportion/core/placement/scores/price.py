@@ -39,9 +39,9 @@ class Price:
     def __init__(self, shape: Shape, market: Market) -> None:
         self._market = market
         self._devices = NotedDevices()
-        self._cpu_milli = shape.node.cpu_milli
-        self._memory_mib = shape.node.memory_mib
-        self._cpu_cost = (market.cpu_prices * self._cpu_milli)[:, np.newaxis]
+        self._cpu_after = np.array([[0], [-shape.node.cpu_milli]])  # added to nodes', before first
+        self._memory_after = np.array([[0], [-shape.node.memory_mib]])
+        self._cpu_cost = (market.cpu_prices * shape.node.cpu_milli)[:, np.newaxis]
         self._ask_at = -1
         if shape.asks:
             self._ask_at = hardest(shape.asks, market.devices)
@@ -56,20 +56,24 @@ class Price:
             return points
         market = self._market
         nodes = market.nodes(*look.of(chosen))
-        values, room = market.values(nodes), market.room(nodes)
+        values, room = market.values(nodes), np.empty((2, len(chosen), market.shapes))
+        market.room(nodes, out=room[0])
         loss = np.minimum.reduce(values, 0)
-        loss += market.variety(nodes.cpu_milli, nodes.memory_mib, room)
         values -= self._cpu_cost
         if self._ask_at < 0:
+            room[1] = room[0]
             loss -= np.minimum.reduce(values, 0)
         else:
             enough = look.enough[self._ask_at].take(chosen, 0)
             left, column = self._place(nodes, values, room, enough)
             self._devices.note(look, chosen, column - 1)
             loss -= left
-        loss -= market.variety(
-            nodes.cpu_milli - self._cpu_milli, nodes.memory_mib - self._memory_mib, room
+        cpu_milli, memory_mib = (
+            nodes.cpu_milli + self._cpu_after,
+            nodes.memory_mib + self._memory_after,
         )
+        before, after = market.variety(cpu_milli, memory_mib, room)
+        loss += (before - after).astype(np.int64)
         points[chosen] = POINTS - np.minimum(np.maximum(loss, 0), POINTS)
         return points
 
@@ -108,14 +112,15 @@ class Price:
     def _place(
         self, nodes: Nodes, values: Ints, room: Floats, enough: NDArray[np.bool_]
     ) -> tuple[Ints, NDArray[np.intp]]:
-        """The value left with the best device, and its column; `room` is brought up to it."""
+        """The value left with the best device, and its column; `room[1]` is set to what it leaves."""
         after = self._value_broken.take(nodes.idle, 1)[:, :, np.newaxis] * nodes.is_idle
         after += (values * SCALE)[:, :, np.newaxis]
         after += self._value_change.take(nodes.state, 1)
         least = np.where(enough, np.minimum.reduce(after, 0), NEVER_CHOSEN)
         column = least.argmax(1)
         at = column + np.arange(len(column)) * least.shape[1]
-        room += self._room_change.take(nodes.state.take(at), 0)
         breaks = nodes.is_idle.take(at)[:, np.newaxis]
-        room += self._room_broken.take(nodes.idle, 0) * breaks
+        np.multiply(self._room_broken.take(nodes.idle, 0), breaks, out=room[1])
+        room[1] += self._room_change.take(nodes.state.take(at), 0)
+        room[1] += room[0]
         return -(-least.take(at) // SCALE), column
