@@ -2,23 +2,28 @@
 
 python -m tests.simulation --seeds 10000        all cores; counts per fault kind at the end
 python -m tests.simulation --seed 31 --logs     one run again, with what the services said
+python -m tests.simulation --seed 31 --shrink   what of its faults and wishes it takes to fail
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 from click import echo
 
 from tests.simulation.planted import PLANTED, planted
-from tests.simulation.weather import KINDS
-from tests.simulation.world import Outcome, run
+from tests.simulation.shrinking import Case, shrink
+from tests.simulation.weather import KINDS, Weather
+from tests.simulation.world import WISHES, Outcome, run
 
 PROGRESS_EVERY_S = 5.0
 FAILURES_SHOWN = 5
@@ -40,6 +45,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--logs", action="store_true", help="with --seed: the services' logs")
     parser.add_argument("--events", type=Path, help="with --seed: write the event log here")
+    parser.add_argument("--shrink", action="store_true", help="with --seed: make it smaller first")
+    parser.add_argument(
+        "--wishes", type=int, default=WISHES[1], help="with --seed: at most so many"
+    )
+    parser.add_argument("--spare", metavar="KINDS", default="", help="with --seed: no such faults")
     parser.add_argument("--planted", metavar="NAME", help="with --seed: with this planted fault")
     given = parser.parse_args()
     if given.seed is not None:
@@ -49,22 +59,41 @@ def main() -> int:
 
 def _one(given: argparse.Namespace) -> int:
     faults = [fault for fault in PLANTED if fault.name == given.planted]
+    spared = frozenset(given.spare.split(",")) - {""}
     if given.planted and not faults:
         echo(f"planted: {given.planted!r} is none of {', '.join(f.name for f in PLANTED)}")
         return 2
-    if faults:
-        with planted(faults[0]):
-            outcome = run(given.seed, logs=given.logs, adjust=faults[0].adjust)
-    else:
-        outcome = run(given.seed, logs=given.logs)
+    if spared - set(KINDS):
+        echo(f"spare: {', '.join(sorted(spared - set(KINDS)))}: none of {', '.join(KINDS)}")
+        return 2
+    with planted(faults[0]) if faults else nullcontext():
+        adjust = faults[0].adjust if faults else None
+        play = _player(logs=given.logs, adjust=adjust)
+        case = Case(given.seed, spared, given.wishes)
+        outcome = play(case)
+        if outcome.trouble and given.shrink:
+            case, outcome = shrink(case, outcome, play)
     if given.events:
         given.events.write_text("\n".join(outcome.log) + "\n")
-    echo(
-        outcome.told() if outcome.trouble else f"seed {given.seed}: {outcome.events} events, right"
-    )
+    if outcome.trouble:
+        also = f" --planted {shlex.quote(given.planted)}" if faults else ""
+        echo(f"{outcome.told()}\nthis run: {case.command()}{also}")
+    else:
+        echo(f"seed {given.seed}: {outcome.events} events, right")
     echo(f"log {outcome.log_digest}")
     _tell_counts(outcome.struck)
     return 1 if outcome.trouble else 0
+
+
+def _player(
+    *, logs: bool = False, adjust: Callable[[Weather], None] | None = None
+) -> Callable[[Case], Outcome]:
+    def play(case: Case) -> Outcome:
+        return run(
+            case.seed, logs=logs, adjust=adjust, spared=case.spared, wishes_max=case.wishes_max
+        )
+
+    return play
 
 
 def _many(seeds: range, jobs: int) -> int:
@@ -80,7 +109,9 @@ def _many(seeds: range, jobs: int) -> int:
             if outcome.trouble:
                 wrong.append(outcome)
                 if len(wrong) <= FAILURES_SHOWN:
-                    echo(outcome.told())
+                    echo(f"seed {outcome.seed}, event {outcome.events}: {outcome.trouble}")
+                    case, smaller = shrink(Case(outcome.seed), outcome, _player())
+                    echo(f"{smaller.told()}\nthis run: {case.command()}")
             if time.monotonic() - told_s > PROGRESS_EVERY_S or done == len(seeds):
                 told_s = time.monotonic()
                 spent_s = told_s - began_s

@@ -194,7 +194,20 @@ class Books:
         for share in data.shares:
             if min(self.free(share.device)) < 0:
                 return f"device {share.device} is oversold by pod {data.pod}"
+            if self._overlaps(share.device):
+                return f"a MIG slice of {share.device} is held twice, by pod {data.pod} too"
         return ""
+
+    def _overlaps(self, device: str) -> bool:
+        """Whether two instances cover one memory slice."""
+        covered = [
+            at
+            for pod in self.pods.values()
+            for share in (pod.placed.shares if pod.placed else ())
+            if share.device == device and share.instance
+            for at in range(share.instance.start, share.instance.start + share.instance.size)
+        ]
+        return len(covered) != len(set(covered))
 
     def _end_gang(self, group: str) -> None:
         """A gang whose last pod has gone is forgotten, and may start anew."""

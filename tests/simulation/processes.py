@@ -159,7 +159,10 @@ class Process:
         links: list[FaultyLink] = []
         self._links = links
         skew_s = self._chance.uniform(-SKEW_MAX_S, SKEW_MAX_S)
-        self._weather.struck["clock skew"] += 1
+        if "clock skew" in self._weather.spared:
+            skew_s = 0.0
+        else:
+            self._weather.struck["clock skew"] += 1
         clock = SkewedClock(self._weather.stream(f"pauses {life}"), skew_s=skew_s)
         service = SimulatedService(
             self.name,

@@ -46,10 +46,11 @@ class Weather:
     """The faults of one run: a rate for each that is on, and a count of those that struck.
 
     The rate of a fault on the wire or at the target is a probability per message or call, that of
-    one on a timer is per virtual second. `calm` ends them all.
+    one on a timer is per virtual second. `calm` ends them all; those of `spared` never strike.
     """
 
     seed: int
+    spared: frozenset[str] = frozenset()
     rates: dict[str, float] = field(default_factory=dict)
     struck: Counter[str] = field(default_factory=Counter)
     calm: bool = False
@@ -67,7 +68,7 @@ class Weather:
 
     def _draw(self, chance: random.Random, kind: str, least: float, most: float) -> None:
         rate = chance.uniform(least, most)
-        if chance.random() < 0.5:
+        if chance.random() < 0.5 and kind not in self.spared:
             self.rates[kind] = rate * self.scale
 
     def stream(self, purpose: str) -> random.Random:

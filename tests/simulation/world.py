@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import structlog
 
@@ -27,6 +28,7 @@ from apportion_schemas.catalogue import SUBJECTS
 from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos
 from tests.simulation.loop import NothingLeft, Spinning, rest, run_virtually
+from tests.simulation.markets import shared_markets
 from tests.simulation.processes import Body, Process
 from tests.simulation.settled import undone, unlike
 from tests.simulation.snapshots import EVERY_EVENTS, Shelf
@@ -35,7 +37,17 @@ from tests.simulation.weather import Weather
 from tests.simulation.wishes import Wishes
 from tests.support.memory_server import MemoryServer
 
-SPECS = ("1xT4", "2xT4", "3xT4", "2xA10", "1xA100-40GB", "2xT4+1xA10")
+SPECS = (
+    "1xT4",
+    "2xT4",
+    "3xT4",
+    "2xA10",
+    "1xA100-40GB",
+    "2xT4+1xA10",
+    "1xA100-40GB:mig",
+    "2xA30-24GB:mig",
+    "1xA100-40GB:mig+1xT4",
+)
 FAULTS_S = (20.0, 60.0)
 WISHES = (15, 45)
 PODS_MAX = 24
@@ -59,19 +71,19 @@ class Outcome:
     log: list[str] = field(repr=False, default_factory=list)
 
     def told(self) -> str:
-        """The failure with its last events, and how to see it again."""
+        """The failure with its last events, and how to see it again with less around it."""
         shown = "\n".join(f"  {line[:240]}" for line in self.log[-LAST_EVENTS:])
         return (
             f"seed {self.seed}, event {self.events}, at {self.virtual_s:.3f} s:\n  {self.trouble}\n"
             f"last events:\n{shown}\n"
-            f"again: python -m tests.simulation --seed {self.seed}"
+            f"made smaller: python -m tests.simulation --seed {self.seed} --shrink"
         )
 
 
 class World:
     """The server, the processes, the users and the auditor of one run."""
 
-    def __init__(self, weather: Weather) -> None:
+    def __init__(self, weather: Weather, *, wishes_max: int) -> None:
         self.server = MemoryServer()
         self.shelf = Shelf()
         self.processes: list[Process] = []
@@ -83,6 +95,7 @@ class World:
         self.auditor = Auditor(self.complain, loop.time)
         self.server.watch(self.auditor.take)
         self._weather = weather
+        self._wishes_max = wishes_max
         self._chance: random.Random = weather.stream("world")
         self._wishes = Wishes(weather.stream("wishes"), pods_max=PODS_MAX)
         self._chaos = Chaos(self, weather, self.server)
@@ -162,7 +175,7 @@ class World:
 
     async def _use(self, span_s: float) -> None:
         count = self._chance.randint(*WISHES)
-        for _ in range(count):
+        for _ in range(min(count, self._wishes_max)):
             await rest(span_s / count * self._chance.uniform(0.0, 2.0))
             self._wishes.stir()
 
@@ -202,12 +215,17 @@ def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
     return lambda service: agent.body(service, name, nodes)
 
 
+def _drop(*_entry: object) -> NoReturn:
+    """Before anything is rendered: a traceback takes longer than the run that it is of."""
+    raise structlog.DropEvent
+
+
 @contextmanager
 def _quiet(*, logs: bool) -> Iterator[None]:
     """Keep the services' logs to themselves, or show them all."""
     before, structured = logging.root.manager.disable, structlog.get_config()
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, structlog.dev.ConsoleRenderer()],
+        processors=[structlog.dev.ConsoleRenderer() if logs else _drop],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
@@ -221,10 +239,18 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 
 def run(
-    seed: int, *, logs: bool = False, adjust: Callable[[Weather], None] | None = None
+    seed: int,
+    *,
+    logs: bool = False,
+    adjust: Callable[[Weather], None] | None = None,
+    spared: frozenset[str] = frozenset(),
+    wishes_max: int = WISHES[1],
 ) -> Outcome:
-    """One whole run. `adjust` may change the weather before it begins."""
-    weather = Weather(seed)
+    """One whole run. `adjust` may change the weather before it begins.
+
+    For a smaller run: `spared` kinds of fault never strike, and users have `wishes_max` wishes.
+    """
+    weather = Weather(seed, spared)
     if adjust is not None:
         adjust(weather)
     worlds: list[World] = []
@@ -232,7 +258,7 @@ def run(
 
     async def main() -> None:
         nonlocal ended_s
-        world = World(weather)
+        world = World(weather, wishes_max=wishes_max)
         worlds.append(world)
         try:
             await world.run()
@@ -240,7 +266,7 @@ def run(
             ended_s = asyncio.get_running_loop().time()
 
     trouble = ""
-    with _quiet(logs=logs):
+    with _quiet(logs=logs), shared_markets():
         try:
             run_virtually(main())
         except (NothingLeft, Spinning) as stuck:

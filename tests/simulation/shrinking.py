@@ -1,0 +1,63 @@
+"""Makes a run that fails smaller: fewer kinds of fault, fewer wishes of users, and it still fails.
+
+Whoever looks for the cause has then less to read. Invariant: what is returned failed when it was
+tried last.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from tests.simulation.weather import KINDS
+from tests.simulation.world import WISHES, Outcome
+
+TRIES_MAX = 60
+
+
+@dataclass(frozen=True)
+class Case:
+    """A seed, the kinds of fault that are left out of it, and after how many wishes users rest."""
+
+    seed: int
+    spared: frozenset[str] = frozenset()
+    wishes_max: int = WISHES[1]
+
+    def command(self) -> str:
+        """What shows it again."""
+        parts = ["python -m tests.simulation", "--seed", str(self.seed)]
+        if self.wishes_max < WISHES[1]:
+            parts += ["--wishes", str(self.wishes_max)]
+        if self.spared:
+            parts += ["--spare", shlex.quote(",".join(sorted(self.spared)))]
+        return " ".join(parts)
+
+
+def shrink(case: Case, outcome: Outcome, play: Callable[[Case], Outcome]) -> tuple[Case, Outcome]:
+    """The smallest failing case that is found within a minute's worth of tries, and its outcome."""
+    tries = 0
+    smaller = True
+    while smaller:
+        smaller = False
+        for next_case in _smaller(case, outcome):
+            if tries >= TRIES_MAX:
+                return case, outcome
+            tries += 1
+            found = play(next_case)
+            if found.trouble:
+                case, outcome, smaller = next_case, found, True
+                break
+    return case, outcome
+
+
+def _smaller(case: Case, outcome: Outcome) -> Iterator[Case]:
+    """The largest steps first; what never struck is no fault of this run."""
+    idle = frozenset(KINDS) - outcome.struck.keys() - case.spared
+    if idle:
+        yield replace(case, spared=case.spared | idle)
+    for wishes_max in (case.wishes_max // 4, case.wishes_max // 2, case.wishes_max * 3 // 4):
+        if 0 < wishes_max < case.wishes_max:
+            yield replace(case, wishes_max=wishes_max)
+    for kind in sorted(outcome.struck.keys() - case.spared, key=KINDS.index):
+        yield replace(case, spared=case.spared | {kind})
