@@ -217,9 +217,22 @@ class PlacementClass:
         self.score[row] = REFUSED
         self.collided.add(row)
 
-    def best(self, count: int) -> list[tuple[int, int]]:
-        """The best rows with their points, at most `count`; equals in the order of names."""
+    @property
+    def prefers(self) -> bool:
+        """Whether it prefers some nodes for their labels or for the pods there."""
+        near = self.relations is not None and self.relations.points is not None
+        return near or self._preferred is not None
+
+    def best(self, count: int, *, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
+        """The best rows with their points, at most `count`; equals in the order of names.
+
+        Of the rows that `first` marks, if any of them fits.
+        """
         score = self.score
+        if first is not None:
+            among = np.where(first, score, _REFUSED)
+            if len(among) and int(among.max()) != REFUSED:
+                score = among
         found: list[tuple[int, int]] = []
         while len(found) < min(count, len(score)):
             row = int(score.argmax())

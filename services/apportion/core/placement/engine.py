@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
@@ -25,6 +27,7 @@ from apportion.core.placement.columns import Columns
 from apportion.core.placement.domains import Domains
 from apportion.core.placement.gangs import GANG_PODS_MAX, Lack, held, lack_of
 from apportion.core.placement.neighbours import NO_CONCERN, Concern, Neighbours
+from apportion.core.placement.ownership import WHOLE, Portion
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.queue import (
     UNDECLARED,
@@ -36,6 +39,7 @@ from apportion.core.placement.queue import (
 )
 from apportion.core.placement.refusals import explain
 from apportion.core.placement.relations import Relations
+from apportion.core.placement.waiting import Waiting
 from apportion_schemas import (
     ConfigurationChanged,
     DeviceHealthChanged,
@@ -96,6 +100,9 @@ class Engine:
         self._classes: dict[bytes, PlacementClass] = {}
         self._market: Market | None = None
         self._queue = PendingQueue(state)
+        self._waiting = Waiting(state, self._queue)
+        self._apart = False
+        self._own_rows: tuple[int, NDArray[np.bool_]] | None = None
         self._reliefs = 0
         self._reliefs_seen = 0
         self._met = False  # since the near ones were asked, a pod was assumed that some look for
@@ -105,25 +112,38 @@ class Engine:
 
     @property
     def pending(self) -> int:
-        """Pods that wait, parked ones among them."""
+        """Pods that wait for this engine, parked ones among them."""
         return len(self._queue)
+
+    def own(self, portion: Portion) -> None:
+        """Decide for the pods of this portion only, from now on; all are ours until told."""
+        self._waiting.own(portion)
+        self._own_rows = None
+
+    def keep_apart(self, *, apart: bool) -> None:
+        """Whether to try the nodes of our portion before all others: while others place as well."""
+        self._apart = apart
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
         data, pod = change.data, change.pod
         if change.node is not None:
-            self._columns.touch(change.node)
+            self._columns.touch(change.node, change.shares)
         moved = pod is not None and self._neighbours.note(pod)
         if moved or isinstance(data, RELIEFS):
             self._reliefs += 1
         if isinstance(data, PodSubmitted) and pod is not None:
-            self._queue.add(pod)
+            self._waiting.add(pod)
+        elif isinstance(data, PodGone):
+            self._waiting.forget(data.uid)
         elif isinstance(data, PlacementVoided | PodPlaced):
             again = self._state.pods.get(data.pod)
             if again is not None and again.phase is Phase.PENDING:
-                self._queue.add(again)
-            elif again is not None and again.submitted.group:
-                self._queue.wake_gang(again.submitted.group)  # it lacks one pod less
+                self._waiting.add(again)
+            elif again is not None:
+                self._waiting.forget(again.uid)
+                if again.submitted.group:
+                    self._queue.wake_gang(again.submitted.group)  # it lacks one pod less
         elif isinstance(data, PodGroupObserved):
             self._queue.wake_gang(data.group)
         elif isinstance(data, ConfigurationChanged):
@@ -139,7 +159,7 @@ class Engine:
         self._reliefs += 1  # lines may be parked for what it assumed, and never took
         for pod in decision.placed + decision.told:
             if is_pending(self._state, pod):
-                self._queue.add(pod)
+                self._waiting.add(pod)
 
     def decide(self, *, events_max: int = EVENTS_MAX) -> Decision:
         """Decide for as many waiting pods as the batch holds; empty when nothing is to be said."""
@@ -255,7 +275,7 @@ class Engine:
         self._assume_newest()
         class_ = self._class_of(pod)
         while True:
-            best = class_.best(1 + RUNNERS_UP)
+            best = class_.best(1 + RUNNERS_UP, first=self._first_of(class_))
             if not best:
                 return None
             shares = assign(class_, self._columns, best[0][0])
@@ -278,6 +298,19 @@ class Engine:
             fitting=class_.fitting,
             nodes=len(self._columns.names),
         )
+
+    def _first_of(self, class_: PlacementClass) -> NDArray[np.bool_] | None:
+        """The rows that are tried before all others, None for no such: ours, while kept apart.
+
+        A class that prefers some nodes by name or neighbour goes where it prefers to be.
+        """
+        if not self._apart or class_.prefers or self._waiting.portion is WHOLE:
+            return None
+        if self._own_rows is None or self._own_rows[0] != self._columns.generation:
+            owns, names = self._waiting.portion.owns, self._columns.names
+            rows = np.fromiter((owns(name) for name in names), np.bool_, len(names))
+            self._own_rows = (self._columns.generation, rows)
+        return self._own_rows[1]
 
     def _all_fit(self, class_: PlacementClass, rows: list[tuple[int, int]]) -> bool:
         """Whether the containers collide on none of these rows; where they do is excluded."""
@@ -332,7 +365,7 @@ class Engine:
         node = self._state.nodes[placed.node]
         fold.place(pod, node, placed)
         self._met |= self._neighbours.note(pod)
-        self._columns.touch(node)
+        self._columns.touch(node, placed.shares)
         self._assumed.append(pod)
         self._refused.clear()
 
@@ -342,10 +375,11 @@ class Engine:
         self._refused.clear()
         while len(self._assumed) > count:
             pod = self._assumed.pop()
+            shares = fold.shares_of(pod)
             node = fold.unplace(self._state, pod)
             self._neighbours.note(pod)
             if node is not None:
-                self._columns.touch(node)
+                self._columns.touch(node, shares)
 
     # -------------------------------------------------------------- refusals
 
@@ -443,9 +477,10 @@ class Engine:
     def _voids(self, events_max: int) -> list[DecisionEvent]:
         """Void the placements that came to nothing."""
         voids: list[DecisionEvent] = []
-        for uid, cause in sorted(self._state.failing.items())[:events_max]:
-            placed = self._state.pods[uid].placement
-            if placed is not None:
+        for uid, cause in sorted(self._state.failing.items()):
+            pod = self._state.pods[uid]
+            placed = pod.placement
+            if len(voids) < events_max and placed is not None and self._waiting.owns(pod):
                 voids.append(
                     PlacementVoided(pod=uid, attempt=placed.attempt, node=placed.node, reason=cause)
                 )

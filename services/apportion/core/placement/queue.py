@@ -79,6 +79,10 @@ class Line:
         self.fresh: dict[Turn, None] = {}
         self._told: frozenset[RefusalCode] = frozenset()
 
+    def __len__(self) -> int:
+        """Pods that stand here; may count pods that have just left."""
+        return len(self._turns)
+
     @property
     def parked(self) -> bool:
         """Whether the answer was no and nothing has happened that could change it."""
@@ -117,10 +121,16 @@ class Line:
     def head(self, state: State) -> Turn | None:
         """The first pod that still waits; those that no longer do are dropped."""
         while self.waiting:
-            if still_waits(state, self.waiting[0]):
-                return self.waiting[0]
+            first = self.waiting[0]
+            if first in self._turns and still_waits(state, first):
+                return first
             self._turns.discard(heappop(self.waiting))
         return None
+
+    def leave(self, turn: Turn) -> None:
+        """Another scheduler decides for this pod; its entry is dropped once it is the head."""
+        self._turns.discard(turn)
+        self.fresh.pop(turn, None)
 
     def live(self, state: State) -> list[Turn]:
         """Every pod that still waits, in order."""
@@ -156,7 +166,7 @@ class PendingQueue:
 
     def __len__(self) -> int:
         """Pods in lines, the parked among them; may count pods that have just left."""
-        return sum(len(line.waiting) for line in self._lines.values())
+        return sum(len(line) for line in self._lines.values())
 
     def add(self, pod: PodState) -> None:
         """Put a pending pod in its line; one that joins a parked line is to be told why."""
@@ -172,6 +182,14 @@ class PendingQueue:
             self._untold[key] = None
         else:
             self._enqueue(line)
+
+    def leave(self, pod: PodState) -> None:
+        """Take a pod out of its line, wherever it stands there."""
+        gang = pod.submitted.group
+        for key in (_gang_key(gang),) if gang else (line_key(pod), near_key(pod)):
+            line = self._lines.get(key)
+            if line is not None:
+                line.leave(turn_of(pod))
 
     def park(self, line: Line, reasons: Reasons, *, reliefs: int) -> None:
         """The line's head fits nowhere: ask no more until `wake`."""

@@ -1,0 +1,58 @@
+"""The pods that wait in the whole cluster, by part, and in the queue those that are ours to decide.
+
+Invariant: a pending pod of our portion stands in the queue, and no other does. What a change of the
+portion costs follows the number of pods that it moves.
+"""
+
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.ownership import WHOLE, Portion, key_of, part_of
+from apportion.core.placement.queue import PendingQueue, is_pending, turn_of
+
+
+class Waiting:
+    """Which pods wait, for us or for another scheduler; at first all are ours, in `queue`."""
+
+    def __init__(self, state: State, queue: PendingQueue) -> None:
+        self._state = state
+        self._queue = queue
+        self._part: dict[str, int] = {}
+        self._pods: dict[int, dict[str, None]] = {}
+        self.portion = WHOLE
+        for pod in sorted(state.pods.values(), key=turn_of):
+            if is_pending(state, pod):
+                self._note(pod)
+
+    def add(self, pod: PodState) -> None:
+        """The pod waits, or waits again."""
+        if self._note(pod) in self.portion.parts:
+            self._queue.add(pod)
+
+    def _note(self, pod: PodState) -> int:
+        part = self._part.get(pod.uid, -1)
+        if part < 0:
+            part = self._part[pod.uid] = part_of(key_of(pod))
+            self._pods.setdefault(part, {})[pod.uid] = None
+        return part
+
+    def forget(self, uid: str) -> None:
+        """The pod has its place, or is gone."""
+        part = self._part.pop(uid, None)
+        if part is not None:
+            pods = self._pods[part]
+            del pods[uid]
+            if not pods:
+                del self._pods[part]
+
+    def own(self, portion: Portion) -> None:
+        """Decide for these parts from now on: what became ours waits here, what did not leaves."""
+        before, self.portion = self.portion, portion
+        for part in sorted(before.parts - portion.parts):
+            for uid in self._pods.get(part, ()):
+                self._queue.leave(self._state.pods[uid])
+        for part in sorted(portion.parts - before.parts):
+            for uid in self._pods.get(part, ()):
+                self._queue.add(self._state.pods[uid])
+
+    def owns(self, pod: PodState) -> bool:
+        """Whether the pod is ours, whatever it does."""
+        return self.portion is WHOLE or self.portion.owns(key_of(pod))
