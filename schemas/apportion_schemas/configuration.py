@@ -122,6 +122,7 @@ class Configuration(Payload, frozen=True, rename="camel"):
     nodeconfig: Annotated[tuple[NodeConfiguration, ...], Meta(max_length=NODES_MAX)] = ()
     policy: PolicyConfiguration = PolicyConfiguration()
     scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
+    extended_scheduler_names: Annotated[tuple[Name, ...], Meta(max_length=SCHEDULERS_MAX)] = ()
 
 
 class ConfigurationChanged(Payload, frozen=True):

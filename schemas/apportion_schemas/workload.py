@@ -202,7 +202,8 @@ class PodSubmitted(Payload, frozen=True):
     `high_priority` names the containers whose tasks go first on a shared device (HAMi's
     `nvidia.com/priority: 0`); it binds the node's agent and no decision. `init_containers` and
     `containers` name those of the spec, in its order, for device plugins that count them; a pod
-    that asks for no device leaves them out.
+    that asks for no device leaves them out. `chooser` is the kube-scheduler that chooses the pod's
+    node and asks our extender; the pod is then placed when that is asked for, where it says.
     """
 
     uid: Name
@@ -218,6 +219,7 @@ class PodSubmitted(Payload, frozen=True):
     high_priority: Containers = ()
     init_containers: Containers = ()
     containers: Containers = ()
+    chooser: Text = ""
 
 
 class PodGone(Payload, frozen=True):

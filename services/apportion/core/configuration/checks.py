@@ -19,6 +19,7 @@ from apportion.core.configuration.resources import (
 from apportion.core.devices.catalogue import normal
 from apportion.core.devices.geometries import Unlaid, laid_out
 from apportion.core.dialects.reading import dialects
+from apportion.core.manifests.schedulers import OURS
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import (
     MigGeometries,
@@ -51,11 +52,22 @@ def check(configuration: Configuration) -> None:
                 f"nodeconfig[{position}].name", node.name, "comes twice", "make one entry of both"
             )
         seen.add(node.name)
-    names = configuration.scheduler_names
-    if len(set(names)) < len(names):
-        raise ConfigurationError(
-            "schedulerNames", names, "names one twice", "name each scheduler once"
-        )
+    _check_schedulers(configuration.scheduler_names, configuration.extended_scheduler_names)
+
+
+def _check_schedulers(ours: tuple[str, ...], extended: tuple[str, ...]) -> None:
+    for key, names in (("schedulerNames", ours), ("extendedSchedulerNames", extended)):
+        if len(set(names)) < len(names):
+            raise ConfigurationError(key, names, "names one twice", "name each scheduler once")
+    for position, name in enumerate(extended):
+        if name in (ours or OURS):
+            raise ConfigurationError(
+                f"extendedSchedulerNames[{position}]",
+                name,
+                "is one of our own names, so two would choose the node of its pods",
+                "name the kube-scheduler that asks our extender otherwise, or take the name out of "
+                "schedulerNames",
+            )
 
 
 def _check_idle(nvidia: NvidiaConfiguration) -> None:

@@ -131,7 +131,13 @@ KEYS: tuple[Key, ...] = (
         "schedulerNames",
         "the values of `spec.schedulerName` whose pods are taken from Kubernetes; without it, "
         "those of the watcher's --scheduler-name",
-        "watcher",
+        "watcher, gateway",
+    ),
+    Key(
+        "extendedSchedulerNames",
+        "the values of `spec.schedulerName` whose pods a kube-scheduler places that asks our "
+        "extender; of these, pods that ask for devices are taken, and placed where it says",
+        "watcher, gateway",
     ),
 )
 IDLE = frozenset(key.path for key in KEYS if not key.obeyed_by)

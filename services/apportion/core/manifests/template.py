@@ -74,7 +74,7 @@ def read_template(
     unsupported.check_pod_spec(raw_spec, spec_field)
     annotations = texts(parts.metadata.annotations, notes_field)
     unsupported.check_annotations(annotations, notes_field)
-    containers = _containers(parts.spec, spec_field)
+    containers = containers_of(parts.spec, spec_field)
     own = neighbours.Own(namespace, neighbours.labels_of(parts.metadata, f"{meta_field}.labels"))
     dialects = config.dialects
     request = read_pod(containers, annotations, annotations_field=notes_field, config=dialects)
@@ -128,7 +128,12 @@ def _names(containers: list[kube.ContainerSpec]) -> tuple[str, ...]:
     return tuple(container.name for container in containers)
 
 
-def _containers(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
+def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
+    """The containers of the spec at `field`, in the order in which they start.
+
+    Raises:
+        ManifestError: a name is malformed or comes twice, or there are too many.
+    """
     found: dict[str, Container] = {}
     groups = (("initContainers", spec.init_containers), ("containers", spec.containers))
     for kind, group in groups:

@@ -40,6 +40,7 @@ class PodDraft(Struct, frozen=True, kw_only=True):
     init_containers: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
     scheduler_name: str = ""
+    chooser: str = ""
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -68,6 +69,7 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
         high_priority=draft.high_priority,
         init_containers=draft.init_containers,
         containers=draft.containers,
+        chooser=draft.chooser,
     )
 
 
