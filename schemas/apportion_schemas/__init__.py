@@ -8,6 +8,7 @@ Invariant: what `decode` accepts, `encode` writes back unchanged, and what it do
 names: an event is never skipped in silence.
 """
 
+from apportion_schemas.agreement import DifferenceFound, LedgerRebuilt, PodAdopted
 from apportion_schemas.allocation import AllocationFailed, SharesAllocated
 from apportion_schemas.binding import BindFailed, PodBound
 from apportion_schemas.catalogue import CATALOGUE, EventType, subject_of
@@ -83,6 +84,7 @@ __all__ = [
     "DeviceHealthChanged",
     "DeviceUncordoned",
     "DeviceWeights",
+    "DifferenceFound",
     "Event",
     "EventError",
     "EventType",
@@ -90,6 +92,7 @@ __all__ = [
     "Host",
     "InvalidEvent",
     "LabelExpression",
+    "LedgerRebuilt",
     "MigInstance",
     "Mode",
     "NearMiss",
@@ -102,6 +105,7 @@ __all__ = [
     "NodeUncordoned",
     "NodeWeights",
     "PlacementVoided",
+    "PodAdopted",
     "PodBound",
     "PodConstraints",
     "PodGone",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from apportion_schemas.agreement import DifferenceFound, LedgerRebuilt, PodAdopted
 from apportion_schemas.allocation import AllocationFailed, SharesAllocated
 from apportion_schemas.binding import BindFailed, PodBound
 from apportion_schemas.cluster import NodeGone, NodeObserved, PodGroupObserved, QueueObserved
@@ -91,6 +92,22 @@ CATALOGUE: tuple[EventType, ...] = (
     EventType(PodSubmitted, "workload", _uid, "watcher", "all", "a pod wants a place"),
     EventType(PodRejected, "workload", _uid, "watcher", "all", "a pod cannot be read, and why"),
     EventType(PodGone, "workload", _uid, "watcher", "all", "a pod ended: its shares are free"),
+    EventType(
+        PodAdopted,
+        "adoption",
+        _node,
+        "watcher",
+        "all",
+        "a pod runs without a placement of this ledger: what it holds is held",
+    ),
+    EventType(
+        DifferenceFound,
+        "cluster",
+        lambda data: "difference." + token(data.name),
+        "watcher",
+        "operator",
+        "cluster and ledger differ: none of these in health",
+    ),
     EventType(
         NodeObserved,
         "cluster",
@@ -185,6 +202,14 @@ CATALOGUE: tuple[EventType, ...] = (
         "operator",
         "all",
         "resource names, defaults, how devices are offered and cut, from now on",
+    ),
+    EventType(
+        LedgerRebuilt,
+        "operator",
+        lambda _: "ledger",
+        "operator",
+        "all",
+        "a lost ledger is written anew from what runs in the cluster",
     ),
 )
 

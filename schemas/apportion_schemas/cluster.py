@@ -31,6 +31,8 @@ class NodeObserved(Payload, frozen=True):
     """A node of the cluster; amounts are `status.allocatable` less what other schedulers placed.
 
     `unhealthy_indexes` are the devices of the annotation `volcano.sh/gpu-unhealthy-ids`.
+    `unnamed_families` are families of devices of which pods of other schedulers hold some that
+    nobody names, so that none of them can be offered.
     `version` is the API server's revision as of which this is so; of two writers, the one with the
     lower version has nothing to say. 0 where there is no API server.
     """
@@ -46,6 +48,7 @@ class NodeObserved(Payload, frozen=True):
     unschedulable: bool = False
     unhealthy_indexes: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
     version: Natural = 0
+    unnamed_families: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
 
 
 class NodeGone(Payload, frozen=True):

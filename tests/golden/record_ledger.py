@@ -1,11 +1,14 @@
 """Records a small real ledger: real scheduler, agent and binder, and pens for who is not there.
 
     python -m tests.golden.record_ledger tests/golden/ledgers/v1.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-agreement.jsonl
 
-Every type of event is in it, and so are the turns that matter: placements that come to nothing, a
-gang, a refusal that a release ends, a device that fails, an event that contradicts. Once recorded,
-a ledger is never recorded anew: it stands for all ledgers that people have. The digest beside it
-(`--digest` writes it) changes only when the state itself is told in another way.
+The first has every type of event that there was at first, the second those by which a ledger comes
+to agree with a cluster that it did not make. In them are the turns that matter: placements that
+come to nothing, a gang, a refusal that a release ends, a device that fails, an event that
+contradicts. Once recorded, a ledger is never recorded anew: it stands for all ledgers that people
+have. The digest beside it (`--digest` writes it) changes only when the state itself is told in
+another way.
 """
 
 import argparse
@@ -32,11 +35,14 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
+    DifferenceFound,
+    LedgerRebuilt,
     NodeCordoned,
     NodeGone,
     NodeReported,
     NodeUncordoned,
     PlacementVoided,
+    PodAdopted,
     PodBound,
     PodGone,
     PodPlaced,
@@ -52,10 +58,15 @@ from apportion_schemas.quantities import Payload
 from tests.support.facts import Facts
 from tests.support.fleet import observed
 from tests.support.nats import Bus, running_bus
-from tests.support.pods import ask, cards, gang, member, pod, shape
+from tests.support.pods import ask, cards, gang, member, pod, shape, share
 from tests.support.processes import ServiceProcess
 
 FLEET = "2xA100-40GB:mig+4xH100-80GB"
+CARDS = (
+    "GPU-b9a928f1-69e7-f0e0-c2d9-5add693ef600",
+    "GPU-721568b1-e872-2daa-6141-5901d298cc6f",
+)
+"""Of the simulated node-1 with two A100-80GB."""
 
 
 class Pens:
@@ -163,15 +174,50 @@ async def _end(pens: Pens, facts: Facts) -> None:
     )
 
 
+async def agree(bus: Bus, facts: Facts) -> None:
+    """A ledger that was lost is written anew before any agent reports, and goes on."""
+    pens = Pens(bus, facts)
+    claims = [
+        PodAdopted(
+            node="node-1", submitted=pod(f"old-{n}", ask(2_000 + n)), attempt=1 + n % 2,
+            shares=(share(CARDS[n % 2], 2_000 + n, 10),), evidence="apportion.dev/shares",
+            running=n % 2 == 0,
+        )
+        for n in range(4)
+    ]  # fmt: skip
+    await pens.write(LedgerRebuilt(by="alice", reason="lost", cluster="test", pods=4), *claims)
+    async with contextlib.AsyncExitStack() as stack:
+        for verb, *options in (
+            ("agent", "--simulate", "2xA100-80GB", "--node", "node-1"),
+            ("scheduler", "--name", "golden", "--snapshot-every", "0"),
+            ("binder",),
+        ):
+            url = bus.server.url_for(verb)
+            await stack.enter_async_context(ServiceProcess(verb, url, *options))
+        await facts.count(NodeReported, 1)
+        await pens.write(observed("node-1", unnamed_families=("ascend310p",)))
+        await pens.write(*(pod(f"new-{n}", ask(2_000, cores=5)) for n in range(8)))
+        await facts.count(SharesAllocated, 2 + 8)
+        await pens.write(
+            DifferenceFound(kind="gone", name="default/old-0", pod="old-0", ledger="node-1"),
+            PodGone(uid="old-0", reason="deleted"),
+            DifferenceFound(kind="annotation", name="default/old-1", pod="old-1", cluster="[]"),
+            PodGone(uid="old-3", reason="finished"),
+            claims[0],
+            claims[1],
+        )
+
+
+SCENES = {"v1": happen, "v1-agreement": agree}
+
+
 async def record(path: Path) -> None:
     """Let it happen, and archive the ledger."""
     with tempfile.TemporaryDirectory() as folder:
         async with running_bus(Path(folder) / "nats") as bus:
             facts = Facts(bus)
             await facts.open()
-            await happen(bus, facts)
-            missing = [row.name for row in BY_PAYLOAD.values() if not facts.of(row.payload)]
-            assert not missing, missing
+            await SCENES[path.stem](bus, facts)
             ledger = await bus.connect("auditor")
             last, info = await ledger.last_revision(), await check_stream(ledger)
             whole = asyncio.Event()

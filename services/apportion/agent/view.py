@@ -27,12 +27,13 @@ from apportion_schemas import (
     Event,
     NodeReported,
     PlacementVoided,
+    PodAdopted,
     PodBound,
     PodPlaced,
     SharesAllocated,
 )
 
-CHANNELS = ("inventory", "placement", "binding", "allocation")
+CHANNELS = ("inventory", "placement", "binding", "allocation", "adoption")
 """The channels below `apportion.v1` that an agent follows, each for its own nodes."""
 
 
@@ -95,6 +96,8 @@ class FleetView:
             case PodPlaced():
                 placements = node.placed.setdefault((data.pod, data.attempt), {})
                 placements[revision] = _devices(data)
+            case PodAdopted() if not data.running:
+                self._adopted(node, data, revision)
             case PodBound():
                 self._bound(node, data, revision, event.cause)
             case PlacementVoided() | SharesAllocated() | AllocationFailed():
@@ -137,8 +140,16 @@ class FleetView:
         self.due[key] = Claim(data.node, data.pod, data.attempt, devices, revision)
         self.became_due.set()
 
+    def _adopted(self, node: NodeView, data: PodAdopted, revision: int) -> None:
+        """Bound by somebody else, and perhaps not started yet: a claim like any other."""
+        key = (data.submitted.uid, data.attempt)
+        if key not in node.bound:
+            node.bound.add(key)
+            self.due[key] = Claim(data.node, *key, _devices(data), revision)
+            self.became_due.set()
 
-def _devices(placed: PodPlaced) -> tuple[str, ...]:
+
+def _devices(placed: PodPlaced | PodAdopted) -> tuple[str, ...]:
     return tuple(dict.fromkeys(share.device for share in placed.shares))
 
 

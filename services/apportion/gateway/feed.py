@@ -16,7 +16,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.runtime.ledger import Record
 from apportion.runtime.reader import StateFold
-from apportion_schemas import Event, PodGone, PodSubmitted
+from apportion_schemas import Event, PodAdopted, PodGone, PodSubmitted
 
 WINDOW_EVENTS = 8_192
 WINDOW_BYTES = 16 << 20
@@ -97,7 +97,7 @@ class Feed:
             self._waiting = None
 
     def _note_name(self, data: object, pod: PodState) -> None:
-        if isinstance(data, PodSubmitted):
+        if isinstance(data, PodSubmitted | PodAdopted):
             self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
         elif isinstance(data, PodGone):
             named = self._pods[pod.full_name]

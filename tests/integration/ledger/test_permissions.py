@@ -15,6 +15,7 @@ EVENTS = {
     "inventory.n1": {"agent"},
     "allocation.n1": {"agent"},
     "workload.uid1": {"watcher", "operator"},
+    "adoption.n1": {"watcher", "operator"},
     "cluster.node.n1": {"watcher", "operator"},
     "placement.n1": {"scheduler"},
     "pending.uid1": {"scheduler"},

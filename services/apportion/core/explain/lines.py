@@ -16,6 +16,8 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
+    DifferenceFound,
+    LedgerRebuilt,
     NodeCordoned,
     NodeGone,
     NodeObserved,
@@ -23,6 +25,7 @@ from apportion_schemas import (
     NodeUncordoned,
     NodeWeights,
     PlacementVoided,
+    PodAdopted,
     PodBound,
     PodGone,
     PodGroupObserved,
@@ -59,6 +62,9 @@ class Teller:
         match data:
             case PodSubmitted() | PodRejected():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
+            case PodAdopted():
+                about = data.submitted
+                self._remember(about.uid, f"{about.namespace}/{about.name}")
             case PodPlaced() | PodRefused():
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")
@@ -132,6 +138,25 @@ def _placed(data: PodPlaced, name: str) -> str:
     return f"{name} placed on {data.node}: {shares_words(data.shares)}"
 
 
+def _adopted(data: PodAdopted) -> str:
+    about = data.submitted
+    told = f" (by {data.evidence})" if data.evidence else ""
+    held = shares_words(data.shares)
+    return f"{about.namespace}/{about.name} adopted on {data.node}: {held}{told}"
+
+
+def difference_words(data: DifferenceFound) -> str:
+    """How cluster and ledger differ, as in `default/a: the ledger has …, the cluster has …`."""
+    said = (("the ledger has", data.ledger), ("the cluster has", data.cluster))
+    return f"{data.name}: " + ", ".join(f"{who} {what or 'nothing'}" for who, what in said)
+
+
+def _rebuilt(data: LedgerRebuilt) -> str:
+    unread = f", {data.unread} of which do not tell their devices" if data.unread else ""
+    pods = f"{data.pods} bound pods{unread}"
+    return f"ledger rebuilt by {data.by} from {data.cluster}: {pods}{_because(data.reason)}"
+
+
 def _reported(data: NodeReported) -> str:
     models: dict[str, int] = {}
     for device in data.devices:
@@ -176,6 +201,9 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     PodSubmitted: _submitted,
     PodRejected: lambda e, name: f"{name} rejected: {rejection_words(e)}",
     PodGone: lambda e, name: f"{name} is gone{_because(e.reason)}",
+    PodAdopted: lambda e, _: _adopted(e),
+    DifferenceFound: lambda e, _: f"difference ({e.kind}): {difference_words(e)}",
+    LedgerRebuilt: lambda e, _: _rebuilt(e),
     NodeObserved: lambda e, _: _observed(e),
     NodeGone: lambda e, _: f"node {e.node} left the cluster",
     PodGroupObserved: lambda e, _: f"gang {e.group} needs {e.min_available} pods together",

@@ -37,8 +37,16 @@ def canonical(state: State) -> bytes:
             "configuration": [state.configuration_revision, state.configuration],
             "refused": [state.refused_count, state.released_count],
             "refused_events": [[e.revision, e.subject, e.reason] for e in state.refused_events],
+            **_told(state),
         }
     )
+
+
+def _told(state: State) -> dict[str, Any]:
+    """What ledgers of the first release have not: they keep their digests."""
+    if not state.differences:
+        return {}
+    return {"differences": [state.differences, state.differing]}
 
 
 def _device(state: DeviceState) -> dict[str, Any]:

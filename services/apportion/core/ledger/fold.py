@@ -16,6 +16,8 @@ import msgspec
 
 from apportion.core.configuration import ConfigurationError, check
 from apportion.core.devices.shares import Oversold, occupy, release, template_cpu_of
+from apportion.core.ledger.adoption import charged, hold, settle
+from apportion.core.ledger.seating import seat, unseat
 from apportion.core.ledger.state import (
     NO_HOST,
     REFUSED_EVENTS_KEPT,
@@ -36,14 +38,17 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
+    DifferenceFound,
     Event,
     Host,
+    LedgerRebuilt,
     NodeCordoned,
     NodeGone,
     NodeObserved,
     NodeReported,
     NodeUncordoned,
     PlacementVoided,
+    PodAdopted,
     PodBound,
     PodGone,
     PodGroupObserved,
@@ -55,6 +60,7 @@ from apportion_schemas import (
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
+    Share,
     SharesAllocated,
 )
 from apportion_schemas.catalogue import SUBJECTS, untoken
@@ -62,6 +68,7 @@ from apportion_schemas.configuration import PolicyConfiguration
 
 POLICIES = frozenset(("", *get_args(Policy)))
 MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
+UNNAMED = "pods of another scheduler hold devices of this family here, and nobody names which"
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
 _shape_key = msgspec.json.Encoder(order="sorted").encode
 
@@ -69,13 +76,15 @@ _shape_key = msgspec.json.Encoder(order="sorted").encode
 class Change(NamedTuple):
     """What one event touched, for whatever is derived from the state (index, queue, metrics).
 
-    `refused` is empty, or why the event was not applied.
+    `refused` is empty, or why the event was not applied. `shares` came to the node or left it with
+    the pod and nothing else of it changed; None where anything may have.
     """
 
     data: Any
     node: NodeState | None = None
     pod: PodState | None = None
     refused: str = ""
+    shares: tuple[Share, ...] | None = None
 
 
 class _Refused(Exception):
@@ -236,12 +245,15 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
 
 
 def _judge(node: NodeState) -> None:
-    """A device is healthy if its agent says so and the node's annotation does not say otherwise."""
+    """A device is healthy if its agent says so and Kubernetes does not say otherwise."""
     marked = node.observed.unhealthy_indexes if node.observed else ()
+    unnamed = node.observed.unnamed_families if node.observed else ()
     for state in node.devices:
         state.healthy, state.health_reason = state.agent_health
         if state.device.index in marked:
             state.healthy, state.health_reason = False, MARKED_UNHEALTHY
+        elif state.device.family in unnamed:
+            state.healthy, state.health_reason = False, UNNAMED
 
 
 def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
@@ -287,6 +299,10 @@ def _queue_observed(context: _Context, data: QueueObserved) -> Change:
 
 
 def _pod_submitted(context: _Context, data: PodSubmitted) -> Change:
+    return Change(data, pod=_submit(context, data))
+
+
+def _submit(context: _Context, data: PodSubmitted) -> PodState:
     state = context.state
     if data.uid in state.pods:
         raise _Refused(f"pod {data.uid} was submitted already")
@@ -307,7 +323,7 @@ def _pod_submitted(context: _Context, data: PodSubmitted) -> Change:
     state.rejected.pop(data.uid, None)
     if data.group:
         state.groups.setdefault(data.group, GroupState()).pods[data.uid] = pod
-    return Change(data, pod=pod)
+    return pod
 
 
 def _pod_rejected(context: _Context, data: PodRejected) -> Change:
@@ -324,15 +340,42 @@ def _pod_gone(context: _Context, data: PodGone) -> Change:
     pod = state.pods.pop(data.uid, None)
     if pod is None:
         raise _Refused(f"pod {data.uid} is not live")
+    shares = shares_of(pod)
     node = unplace(state, pod)
     state.failing.pop(data.uid, None)
+    state.differing.pop(data.uid, None)
     state.released_count += 1
     if pod.submitted.group:
         group = state.groups[pod.submitted.group]
         del group.pods[data.uid]
         if not group.pods:
             del state.groups[pod.submitted.group]
+    return Change(data, node=node, pod=pod, shares=shares)
+
+
+def _pod_adopted(context: _Context, data: PodAdopted) -> Change:
+    """A running pod: charged like a placement, whatever could be placed beside it."""
+    state = context.state
+    devices = charged(state, data)
+    pod = _submit(context, data.submitted)
+    node = _node(state, data.node)
+    hold(state, node, devices)
+    settle(pod, node, data)
     return Change(data, node=node, pod=pod)
+
+
+def _difference_found(context: _Context, data: DifferenceFound) -> Change:
+    state = context.state
+    state.differences[data.kind] = state.differences.get(data.kind, 0) + 1
+    if data.pod in state.pods:
+        state.differing[data.pod] = data
+    return Change(data)
+
+
+def _ledger_rebuilt(context: _Context, data: LedgerRebuilt) -> Change:
+    if context.state.pods:
+        raise _Refused(f"the ledger has {len(context.state.pods)} pods, and so is not lost")
+    return Change(data)
 
 
 # ------------------------------------------------------------------ decisions
@@ -357,18 +400,19 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
     place(pod, node, data)
     pod.placed_revision, pod.placed_time = context.revision, context.time
     pod.refusal, pod.refused_revision, pod.last_failure = None, 0, ""
-    return Change(data, node=node, pod=pod)
+    return Change(data, node=node, pod=pod, shares=data.shares)
 
 
 def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.phase is Phase.ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already: only its end frees its shares")
+    shares = shares_of(pod)
     node = unplace(context.state, pod)
     context.state.failing.pop(data.pod, None)
     pod.attempt += 1
     pod.last_failure = data.reason
-    return Change(data, node=node, pod=pod)
+    return Change(data, node=node, pod=pod, shares=shares)
 
 
 def _pod_refused(context: _Context, data: PodRefused) -> Change:
@@ -377,6 +421,11 @@ def _pod_refused(context: _Context, data: PodRefused) -> Change:
         raise _Refused(f"pod {data.pod} is not pending")
     pod.refusal, pod.refused_revision = data, context.revision
     return Change(data, pod=pod)
+
+
+def shares_of(pod: PodState) -> tuple[Share, ...]:
+    """What the pod holds; nothing while it has no place."""
+    return pod.placement.shares if pod.placement is not None else ()
 
 
 def place(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
@@ -397,13 +446,7 @@ def place(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
         for device, share in reversed(charged):
             release(device, share)
         raise
-    needs = pod.submitted.shape.node
-    node.cpu_used_milli += needs.cpu_milli
-    node.memory_used_mib += needs.memory_mib
-    for name, amount in needs.extended.items():
-        node.extended_used[name] = node.extended_used.get(name, 0) + amount
-    node.pods[pod.uid] = pod
-    pod.placement, pod.phase = placed, Phase.PLACED
+    seat(pod, node, placed)
 
 
 def unplace(state: State, pod: PodState) -> NodeState | None:
@@ -414,19 +457,7 @@ def unplace(state: State, pod: PodState) -> NodeState | None:
     node = state.nodes[placed.node]
     for share in placed.shares:
         release(node.by_id[share.device], share)
-    needs = pod.submitted.shape.node
-    node.cpu_used_milli -= needs.cpu_milli
-    node.memory_used_mib -= needs.memory_mib
-    for name, amount in needs.extended.items():
-        left = node.extended_used[name] - amount
-        if left:
-            node.extended_used[name] = left
-        else:
-            del node.extended_used[name]
-    del node.pods[pod.uid]
-    pod.placement, pod.phase = None, Phase.PENDING
-    pod.placed_revision = pod.bound_revision = pod.allocated_revision = 0
-    pod.placed_time = ""
+    unseat(pod, node)
     return node
 
 
@@ -455,7 +486,7 @@ def _pod_bound(context: _Context, data: PodBound) -> Change:
     pod.bound_revision = context.revision
     if pod.phase is Phase.PLACED:  # the agent may have told of the shares first
         pod.phase = Phase.BOUND
-    return Change(data, node=context.state.nodes[data.node], pod=pod)
+    return Change(data, node=context.state.nodes[data.node], pod=pod, shares=())
 
 
 def _bind_failed(context: _Context, data: BindFailed) -> Change:
@@ -474,7 +505,7 @@ def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
         raise _Refused(f"pod {data.pod} is allocated already")
     pod.phase, pod.allocated_revision = Phase.ALLOCATED, context.revision
     context.state.failing.pop(data.pod, None)  # whatever failed before, the shares are there
-    return Change(data, node=context.state.nodes[data.node], pod=pod)
+    return Change(data, node=context.state.nodes[data.node], pod=pod, shares=())
 
 
 def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
@@ -548,6 +579,9 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     PodSubmitted: _pod_submitted,
     PodRejected: _pod_rejected,
     PodGone: _pod_gone,
+    PodAdopted: _pod_adopted,
+    DifferenceFound: _difference_found,
+    LedgerRebuilt: _ledger_rebuilt,
     PodPlaced: _pod_placed,
     PlacementVoided: _placement_voided,
     PodRefused: _pod_refused,

@@ -33,6 +33,7 @@ from apportion.core.ledger.state import (
 from apportion_schemas import (
     Configuration,
     Device,
+    DifferenceFound,
     NodeObserved,
     NodeReported,
     PodGroupObserved,
@@ -46,7 +47,7 @@ from apportion_schemas import (
     Shape,
 )
 
-FORMAT = 1
+FORMAT = 2
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"
@@ -147,6 +148,8 @@ class _Head(Struct, array_like=True, tag=1):
     refused_events: list[RefusedEvent]
     refused_count: int
     released_count: int
+    differences: dict[str, int]
+    differing: dict[str, DifferenceFound]
     nodes: int
     pods: int
 

@@ -9,6 +9,7 @@ simulator hold one and differ only in the revision that they have reached.
      pending ─────────────► placed ────────────► bound ────────────► allocated
         ▲                     │                   │                     │
         └── PlacementVoided ──┴───────────────────┘      PodGone: the pod leaves the state
+                                                         PodAdopted: a pod comes in bound or later
 
 Invariant: what a device has free is what it offers less the shares of the pods placed on it.
 """
@@ -20,6 +21,7 @@ from weakref import WeakValueDictionary
 from apportion_schemas import (
     Configuration,
     Device,
+    DifferenceFound,
     Host,
     NodeObserved,
     NodeReported,
@@ -180,7 +182,8 @@ class State:
 
     `failing` are placements that came to nothing and wait to be voided, by pod uid, with the cause.
     `rejected` are pods that cannot be read, by uid. `device_cordons` outlive the report of the
-    device.
+    device. `differences` counts by kind what comparisons with the cluster found; `differing` is the
+    newest of each live pod, by uid.
     """
 
     revision: int = 0
@@ -202,3 +205,5 @@ class State:
     refused_events: list[RefusedEvent] = field(default_factory=list)
     refused_count: int = 0
     released_count: int = 0
+    differences: dict[str, int] = field(default_factory=dict)
+    differing: dict[str, DifferenceFound] = field(default_factory=dict)

@@ -1,0 +1,35 @@
+"""A pod itself on its node: CPU, memory and extended resources, beside the shares of devices.
+
+Invariant: `unseat` is the exact inverse of `seat`.
+"""
+
+from apportion.core.ledger.state import NodeState, Phase, PodState
+from apportion_schemas import PodPlaced
+
+
+def seat(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
+    """Charge the pod to the node; its shares are charged already."""
+    needs = pod.submitted.shape.node
+    node.cpu_used_milli += needs.cpu_milli
+    node.memory_used_mib += needs.memory_mib
+    for name, amount in needs.extended.items():
+        node.extended_used[name] = node.extended_used.get(name, 0) + amount
+    node.pods[pod.uid] = pod
+    pod.placement, pod.phase = placed, Phase.PLACED
+
+
+def unseat(pod: PodState, node: NodeState) -> None:
+    """Give back what `seat` charged, and make the pod pending."""
+    needs = pod.submitted.shape.node
+    node.cpu_used_milli -= needs.cpu_milli
+    node.memory_used_mib -= needs.memory_mib
+    for name, amount in needs.extended.items():
+        left = node.extended_used[name] - amount
+        if left:
+            node.extended_used[name] = left
+        else:
+            del node.extended_used[name]
+    del node.pods[pod.uid]
+    pod.placement, pod.phase = None, Phase.PENDING
+    pod.placed_revision = pod.bound_revision = pod.allocated_revision = 0
+    pod.placed_time = ""
