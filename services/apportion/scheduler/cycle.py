@@ -3,18 +3,22 @@
     wake ──► decide ──► seal ──► append ──┬─ taken ──────────► fold up to it ──► decide …
                                           └─ refused, unknown ► fold up to now ─► retry …
 
-Invariants: one decision is under way at a time; after an append, whatever became of it, nothing is
-decided before the fold has passed everything that the ledger held when its outcome was known.
+Of several schedulers each decides for its portion of the pods. Invariants: one decision is under
+way at a time; after an append, whatever became of it, nothing is decided before the fold has passed
+everything that the ledger held when its outcome was known; a decision that a fence refused is made
+again for half as many pods, and after `REFUSALS_MAX` in a row what is derived is begun anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.placement.engine import RELIEFS, Decision, Engine
+from apportion.core.placement.engine import EVENTS_MAX, RELIEFS, Decision, Engine
+from apportion.core.placement.ownership import portion
 from apportion.runtime.clock import Clock
 from apportion.runtime.ledger import (
     DuplicateRefused,
@@ -28,6 +32,7 @@ from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader
 from apportion.scheduler.sealing import seal
+from apportion.scheduler.spreading import Spreading
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
@@ -39,10 +44,17 @@ from apportion_schemas import (
 
 RETRY_FIRST_S = 0.02
 RETRY_MAX_S = 5.0
+REFUSALS_MAX = 10
+"""In a row: by then a decision was for a single pod, and several seconds have passed."""
+TAKEN, REFUSED, UNKNOWN = "taken", "refused", "unknown"
 _STIRS = (*RELIEFS, PodSubmitted, PodGroupObserved, BindFailed, AllocationFailed)
 """Events after which there may be something to decide."""
 
 _log = logging.getLogger(__name__)
+
+
+class DecisionsRefused(Exception):
+    """The fences refused decision after decision, although the fold was up to date each time."""
 
 
 class DecisionMetrics:
@@ -59,9 +71,23 @@ class DecisionMetrics:
         self.refusals = metrics.counter(
             "apportion_refusals_total", "Pods told why they fit nowhere, by each code.", ("code",)
         )
+        self._decisions = metrics.counter(
+            "apportion_decisions_total",
+            "Decisions by what became of them: taken, refused by a fence, unknown.",
+            ("outcome",),
+        )
+        self._again = metrics.counter(
+            "apportion_decided_again_total", "Pods whose decision was not taken, each time."
+        )
+
+    def lost(self, decision: Decision, outcome: str) -> None:
+        """Count what is to be decided again: `refused` by a fence, or `unknown`."""
+        self._decisions.labels(outcome).inc()
+        self._again.inc(len(decision.placed))
 
     def note(self, decision: Decision, seconds: float) -> None:
         """Count what the ledger has taken."""
+        self._decisions.labels("taken").inc()
         self.decision_seconds.observe(seconds)
         for event in decision.events:
             if isinstance(event, PodPlaced):
@@ -81,7 +107,14 @@ class Cycle:
         self._publisher = publisher
         self._stirred = asyncio.Event()
         self._failures = 0
+        self._refusals = 0
+        self._spreading = Spreading()
         self.engine = Engine(state)
+
+    def share(self, member: str, members: Sequence[str]) -> None:
+        """Decide for what is `member`'s among `members`; what became ours is looked at now."""
+        self.engine.own(portion(member, members))
+        self._stirred.set()
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed; give this to the reader."""
@@ -89,41 +122,65 @@ class Cycle:
         if change.refused or isinstance(change.data, _STIRS):
             self._stirred.set()
 
-    async def run(self, reader: Reader[Change], metrics: DecisionMetrics) -> None:
-        """Decide whenever there is something to decide, until cancelled."""
+    async def run(
+        self,
+        reader: Reader[Change],
+        metrics: DecisionMetrics,
+        joined: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Decide whenever there is something to decide, until cancelled; `joined` says from when.
+
+        Raises:
+            DecisionsRefused: what is derived here can hardly be what the ledger says.
+        """
+        await joined()
         await reader.caught_up()
         while True:
             self._stirred.clear()
             started = self._clock.monotonic()
-            decision = self.engine.decide()
+            self._spreading.look(others_wait=self.engine.others_wait)
+            self.engine.keep_apart(apart=self._spreading.apart)
+            decision = self.engine.decide(events_max=max(EVENTS_MAX >> self._refusals, 1))
             if not decision.events:
                 await self._stirred.wait()
                 continue
             seconds = self._clock.monotonic() - started
-            if await self._append(decision, reader):
+            outcome = await self._append(decision, reader)
+            if outcome == TAKEN:
                 metrics.note(decision, seconds)
+            else:
+                metrics.lost(decision, outcome)
 
-    async def _append(self, decision: Decision, reader: Reader[Change]) -> bool:
-        """Append and fold up to the outcome; whether the ledger took the decision."""
+    async def _append(self, decision: Decision, reader: Reader[Change]) -> str:
+        """Append and fold up to the outcome, which is returned."""
+        drafts = seal(decision.events, self._state, self._publisher)
+        outcome = UNKNOWN
         try:
-            revisions = await self._ledger.append(
-                seal(decision.events, self._state, self._publisher)
-            )
+            revisions = await self._ledger.append(drafts)
         except (FenceRefused, DuplicateRefused) as refusal:
             _log.info("decision refused, deciding again: %s", refusal)
+            outcome = REFUSED
+            self._count_refusal(refusal)
         except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
             _log.warning("decision of unknown outcome, reading on: %s", trouble)
             await self._pause()
         else:
-            self._failures = 0
+            self._failures = self._refusals = 0
             await reader.reached(revisions[-1])
-            return True
+            return TAKEN
         await reader.reached(await self._newest())
         self.engine.retry(decision)
         if self._failures:
             await self._pause()
         self._failures += 1
-        return False
+        return outcome
+
+    def _count_refusal(self, refusal: FenceRefused | DuplicateRefused) -> None:
+        """One more in a row. Raises DecisionsRefused if that is too many."""
+        self._spreading.refused()
+        self._refusals += 1
+        if self._refusals > REFUSALS_MAX:
+            raise DecisionsRefused(f"{self._refusals} times in a row: {refusal}") from refusal
 
     async def _newest(self) -> int:
         """The ledger's newest revision; waits for a ledger that is away."""

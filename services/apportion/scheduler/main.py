@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import sys
 
@@ -10,6 +11,7 @@ import click
 from apportion.core.ledger.fold import Change
 from apportion.runtime.config import ServiceConfig
 from apportion.runtime.lifecycle import Service, run_service
+from apportion.runtime.membership import Membership
 from apportion.runtime.options import service_options
 from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader, StateFold
@@ -34,16 +36,35 @@ from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
 )
 @service_options
 def command(*, name: str, snapshot_every: int, config: ServiceConfig) -> None:
-    """Decide where pods go, and record why. Start as many as you like: the fences keep order."""
-    sys.exit(run_service("scheduler", lambda service: body(service, name, snapshot_every), config))
+    """Decide where pods go, and record why. Start as many as you like: they share the pods."""
+    life = secrets.token_hex(4)
+
+    async def live(service: Service) -> None:
+        await body(service, name, snapshot_every, life=life)
+
+    sys.exit(run_service("scheduler", live, config))
 
 
-async def body(service: Service, name: str, snapshot_every: int = EVERY_EVENTS) -> None:
-    """One life of the scheduler, until cancelled."""
+async def body(
+    service: Service, name: str, snapshot_every: int = EVERY_EVENTS, *, life: str = ""
+) -> None:
+    """One life of the scheduler, until cancelled.
+
+    `life` tells apart the processes that have one name, such as that of their host.
+    """
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         publisher = Publisher(f"scheduler/{name}", service.clock, session.append)
         cycle = Cycle(cluster.state, session.ledger, clock=service.clock, publisher=publisher)
+        member = f"{name}/{life}"
+        membership = Membership(
+            session.ledger,
+            "scheduler",
+            member,
+            clock=service.clock,
+            metrics=service.metrics,
+            on_change=lambda members: cycle.share(member, members),
+        )
         learning = Learning(cluster.state, session.ledger, publisher)
 
         observers = [cycle.observe, learning.observe]
@@ -70,7 +91,8 @@ async def body(service: Service, name: str, snapshot_every: int = EVERY_EVENTS) 
         )
         service.ready_when(reader.not_ready)
         metrics = DecisionMetrics(service.metrics, cycle.engine)
-        service.loop("decide", lambda: cycle.run(reader, metrics))
+        service.loop("members", lambda: membership.run(reader))
+        service.loop("decide", lambda: cycle.run(reader, metrics, membership.joined))
         service.loop("learn prices", lambda: learning.run(reader))
         if session.snapshots is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))

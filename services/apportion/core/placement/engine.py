@@ -53,7 +53,6 @@ from apportion_schemas import (
     PodGroupObserved,
     PodPlaced,
     PodRefused,
-    PodSubmitted,
     PolicyChanged,
     PricesLearnt,
     RefusalCode,
@@ -115,6 +114,11 @@ class Engine:
         """Pods that wait for this engine, parked ones among them."""
         return len(self._queue)
 
+    @property
+    def others_wait(self) -> bool:
+        """Whether others have pods to decide for that may well fit."""
+        return self._waiting.others_wait
+
     def own(self, portion: Portion) -> None:
         """Decide for the pods of this portion only, from now on; all are ours until told."""
         self._waiting.own(portion)
@@ -132,18 +136,11 @@ class Engine:
         moved = pod is not None and self._neighbours.note(pod)
         if moved or isinstance(data, RELIEFS):
             self._reliefs += 1
-        if isinstance(data, PodSubmitted) and pod is not None:
-            self._waiting.add(pod)
-        elif isinstance(data, PodGone):
-            self._waiting.forget(data.uid)
-        elif isinstance(data, PlacementVoided | PodPlaced):
-            again = self._state.pods.get(data.pod)
-            if again is not None and again.phase is Phase.PENDING:
-                self._waiting.add(again)
-            elif again is not None:
-                self._waiting.forget(again.uid)
-                if again.submitted.group:
-                    self._queue.wake_gang(again.submitted.group)  # it lacks one pod less
+        self._waiting.observe(change)
+        if isinstance(data, PlacementVoided | PodPlaced):
+            placed = self._state.pods.get(data.pod)
+            if placed is not None and placed.phase is not Phase.PENDING and placed.submitted.group:
+                self._queue.wake_gang(placed.submitted.group)  # it lacks one pod less
         elif isinstance(data, PodGroupObserved):
             self._queue.wake_gang(data.group)
         elif isinstance(data, ConfigurationChanged):

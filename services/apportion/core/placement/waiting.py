@@ -4,9 +4,11 @@ Invariant: a pending pod of our portion stands in the queue, and no other does. 
 portion costs follows the number of pods that it moves.
 """
 
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.placement.ownership import WHOLE, Portion, key_of, part_of
 from apportion.core.placement.queue import PendingQueue, is_pending, turn_of
+from apportion_schemas import PlacementVoided, PodGone, PodPlaced, PodRefused, PodSubmitted
 
 
 class Waiting:
@@ -17,15 +19,35 @@ class Waiting:
         self._queue = queue
         self._part: dict[str, int] = {}
         self._pods: dict[int, dict[str, None]] = {}
+        self._others: dict[str, None] = {}
         self.portion = WHOLE
         for pod in sorted(state.pods.values(), key=turn_of):
             if is_pending(state, pod):
                 self._note(pod)
 
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed."""
+        data = change.data
+        if isinstance(data, PodSubmitted):
+            if change.pod is not None:
+                self.add(change.pod)
+        elif isinstance(data, PodPlaced | PlacementVoided):
+            pod = self._state.pods.get(data.pod)
+            if pod is not None and pod.phase is Phase.PENDING:
+                self.add(pod)
+            elif pod is not None:
+                self._forget(pod.uid)
+        elif isinstance(data, PodGone):
+            self._forget(data.uid)
+        elif isinstance(data, PodRefused):
+            self._others.pop(data.pod, None)
+
     def add(self, pod: PodState) -> None:
         """The pod waits, or waits again."""
         if self._note(pod) in self.portion.parts:
             self._queue.add(pod)
+        elif pod.refusal is None:
+            self._others[pod.uid] = None
 
     def _note(self, pod: PodState) -> int:
         part = self._part.get(pod.uid, -1)
@@ -34,8 +56,13 @@ class Waiting:
             self._pods.setdefault(part, {})[pod.uid] = None
         return part
 
-    def forget(self, uid: str) -> None:
-        """The pod has its place, or is gone."""
+    @property
+    def others_wait(self) -> bool:
+        """Whether pods wait for other schedulers that have not been told that they fit nowhere."""
+        return bool(self._others)
+
+    def _forget(self, uid: str) -> None:
+        self._others.pop(uid, None)
         part = self._part.pop(uid, None)
         if part is not None:
             pods = self._pods[part]
@@ -48,9 +75,13 @@ class Waiting:
         before, self.portion = self.portion, portion
         for part in sorted(before.parts - portion.parts):
             for uid in self._pods.get(part, ()):
-                self._queue.leave(self._state.pods[uid])
+                pod = self._state.pods[uid]
+                self._queue.leave(pod)
+                if pod.refusal is None:
+                    self._others[uid] = None
         for part in sorted(portion.parts - before.parts):
             for uid in self._pods.get(part, ()):
+                self._others.pop(uid, None)
                 self._queue.add(self._state.pods[uid])
 
     def owns(self, pod: PodState) -> bool:

@@ -1,0 +1,120 @@
+"""The load of the scale benchmark, in a process of its own: pods in, placements seen.
+
+It writes as the watcher and reads as an auditor. Times are of the monotonic clock, which all
+processes of a machine share, so the parent may compare them with what it did itself.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import uvloop
+
+from apportion.runtime.jetstream import JetStreamLedger, connect
+from apportion.runtime.ledger import Draft, Record
+from apportion_schemas import PodPlaced, decode
+from tests.benchmarks.pipeline import submissions
+
+BATCH = 100
+PLACEMENTS = "apportion.v1.placement.*"
+
+
+@dataclass
+class Seen:
+    """When each pod was sent and its submission acknowledged, and when its placement was seen."""
+
+    sent: dict[str, float] = field(default_factory=dict)
+    acknowledged: dict[str, float] = field(default_factory=dict)
+    placed: dict[str, float] = field(default_factory=dict)
+    placements: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Urls:
+    """Where the load writes, and where it reads."""
+
+    writer: str
+    reader: str
+
+
+class _Load:
+    """Two connections, and what has been seen."""
+
+    def __init__(self, urls: Urls) -> None:
+        self._urls = urls
+        self._records: list[tuple[float, Record]] = []
+        self._moved = asyncio.Event()
+        self.seen = Seen()
+
+    async def __aenter__(self) -> JetStreamLedger:
+        self._reader = await connect(self._urls.reader, name="load, reading")
+        await self._reader.follow(self._deliver, subjects=[PLACEMENTS])
+        self._writer = await connect(self._urls.writer, name="load, writing")
+        return self._writer
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._writer.close()
+        await self._reader.close()
+        for moment, record in self._records:
+            event = decode(record.payload, subject=record.subject)
+            if isinstance(event.data, PodPlaced):
+                self.seen.placed.setdefault(event.data.pod, moment)
+                self.seen.placements[event.data.pod] += 1
+
+    def _deliver(self, record: Record) -> None:
+        # What it is can wait until the end: the load has no processor to spare.
+        self._records.append((time.monotonic(), record))
+        self._moved.set()
+
+    @property
+    def count(self) -> int:
+        """How many placements have been seen."""
+        return len(self._records)
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Return once `done` says so of what has been seen."""
+        while not done():
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def send(self, writer: JetStreamLedger, drafts: list[Draft]) -> None:
+        """Append, and note when."""
+        names = [draft.id.partition("/")[0] for draft in drafts]
+        self.seen.sent.update(dict.fromkeys(names, time.monotonic()))
+        await writer.append(drafts)
+        self.seen.acknowledged.update(dict.fromkeys(names, time.monotonic()))
+
+
+def flood(urls: Urls, pods: int, window: int) -> Seen:
+    """Submit as fast as places are found, at most `window` pods without one."""
+
+    async def run() -> Seen:
+        load = _Load(urls)
+        drafts = submissions(pods)
+        async with load as writer:
+            for start in range(0, pods, BATCH):
+                await load.until(lambda: len(load.seen.sent) - load.count < window)
+                await load.send(writer, drafts[start : start + BATCH])
+            await load.until(lambda: load.count >= pods)
+        return load.seen
+
+    return uvloop.run(run())
+
+
+def pace(urls: Urls, pods: int, per_s: float) -> Seen:
+    """Submit one pod after the other, so many in a second, whatever becomes of those before."""
+
+    async def run() -> Seen:
+        load = _Load(urls)
+        drafts = submissions(pods)
+        async with load as writer, asyncio.TaskGroup() as under_way:
+            begun = time.monotonic()
+            for number, draft in enumerate(drafts):
+                await asyncio.sleep(begun + number / per_s - time.monotonic())
+                under_way.create_task(load.send(writer, [draft]))
+            await load.until(lambda: load.count >= pods)
+        return load.seen
+
+    return uvloop.run(run())

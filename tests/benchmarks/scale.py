@@ -1,0 +1,213 @@
+"""How many pods several schedulers place, how seldom they collide, and how soon one is replaced.
+
+    python -m tests.benchmarks.scale --json
+
+A fleet of 1,000 nodes of 8 devices; real processes: nats-server (every append fsynced), one, two
+and three schedulers, and the load in a process of its own.
+
+`placed_per_s` is from the first submission to the last placement seen, while at most `--window`
+pods wait. `conflict_rate` is the part of all decisions that a fence refused. `p50_ms` and `p99_ms`
+are from the sending of a submission to its placement as the load sees it, at `--rate` single
+submissions a second, after a warm-up. `takeover_s`: of three schedulers under that load one is
+killed (SIGKILL); it is the longest that any pod waited from then on, counted from the kill or from
+its submission where that came later. `*_cpu_us` are the processor's microseconds per pod, which
+say more than the clock where processes share few cores.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from apportion.runtime.ledger import Draft
+from apportion_schemas import Event, encode, subject_of
+from tests.benchmarks.loading import Seen, Urls, flood, pace
+from tests.benchmarks.pipeline import TIME
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+
+DEVICES = 8
+MOST_SCHEDULERS = 3
+WARM_UP_S = 2.0
+PACED_S = 12.0
+KILL_AFTER_S = 5.0
+REPORTS = 100  # nodes of one batch
+TOLD = {"apportion_decided_again_total": "again", "process_cpu_seconds_total": "cpu_s"}
+
+
+def reported(node: str) -> Draft:
+    """The report of one node, as its agent would make it."""
+    data = rack(node, DEVICES)
+    event = Event(id=f"{node}/reported", source="agent/bench", time=TIME, data=data)
+    return Draft(subject_of(data), event.id, encode(event))
+
+
+@contextlib.asynccontextmanager
+async def cluster(
+    folder: Path, nodes: int, schedulers: int
+) -> AsyncIterator[tuple[Bus, list[ServiceProcess]]]:
+    """A ledger with a fleet on it, and schedulers that have folded it."""
+    async with running_bus(folder) as bus, contextlib.AsyncExitStack() as stack:
+        agent = await bus.connect("agent")
+        fleet = [reported(f"node-{number:05}") for number in range(nodes)]
+        for start in range(0, nodes, REPORTS):
+            await agent.append(fleet[start : start + REPORTS])
+        url = bus.server.url_for("scheduler")
+        services = [ServiceProcess("scheduler", url, "--name", f"s{n}") for n in range(schedulers)]
+        for service in services:
+            await stack.enter_async_context(service)
+        await asyncio.gather(*(service.ready() for service in services))
+        yield bus, services
+
+
+def urls_of(bus: Bus) -> Urls:
+    """The load's two roles."""
+    return Urls(bus.server.url_for("watcher"), bus.server.url_for("auditor"))
+
+
+async def told_by(services: list[ServiceProcess]) -> dict[str, float]:
+    """The schedulers' own counts, added up."""
+    told = dict.fromkeys(("taken", "refused", "again", "cpu_s"), 0.0)
+    for service in services:
+        if not service.running:
+            continue
+        _, text = await service.get("/metrics")
+        for sample in (sample for family in families(text) for sample in family.samples):
+            name = TOLD.get(sample.name) or sample.labels.get("outcome", "")
+            if sample.name in TOLD or sample.name == "apportion_decisions_total":
+                told[name] += sample.value
+    return told
+
+
+def server_cpu_s(bus: Bus) -> float:
+    """The processor's seconds that nats-server has used."""
+    fields = Path(f"/proc/{bus.server.pid}/stat").read_text(encoding="ascii").rpartition(")")[2]
+    user, system = fields.split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def once(seen: Seen) -> Seen:
+    """What was seen, after checking that every pod got one place."""
+    twice = [pod for pod, count in seen.placements.items() if count != 1]
+    missing = seen.sent.keys() - seen.placed.keys()
+    if twice or missing:
+        sys.exit(f"placed more than once: {twice[:5]}; never: {sorted(missing)[:5]}")
+    return seen
+
+
+async def throughput(
+    folder: Path, pool: ProcessPoolExecutor, args: argparse.Namespace, schedulers: int
+) -> dict[str, float]:
+    """The figures of one flood."""
+    async with cluster(folder, args.nodes, schedulers) as (bus, services):
+        before, server_before_s = await told_by(services), server_cpu_s(bus)
+        loop = asyncio.get_running_loop()
+        seen = once(await loop.run_in_executor(pool, flood, urls_of(bus), args.pods, args.window))
+        after = await told_by(services)
+        server_s = server_cpu_s(bus) - server_before_s
+    took_s = max(seen.placed.values()) - min(seen.sent.values())
+    told = {name: after[name] - before[name] for name in after}
+    tried = told["taken"] + told["refused"]
+    return {
+        "schedulers": schedulers,
+        "placed_per_s": round(args.pods / took_s),
+        "decisions": round(tried),
+        "conflict_rate": round(told["refused"] / tried, 4),
+        "pods_decided_again_rate": round(told["again"] / args.pods, 4),
+        "schedulers_cpu_us": round(told["cpu_s"] / args.pods * 1e6, 1),
+        "server_cpu_us": round(server_s / args.pods * 1e6, 1),
+    }
+
+
+async def latency(
+    folder: Path, pool: ProcessPoolExecutor, args: argparse.Namespace
+) -> dict[str, float]:
+    """How long single pods wait, with one scheduler."""
+    pods, warm = round((WARM_UP_S + PACED_S) * args.rate), round(WARM_UP_S * args.rate)
+    async with cluster(folder, args.nodes, 1) as (bus, _):
+        loop = asyncio.get_running_loop()
+        seen = once(await loop.run_in_executor(pool, pace, urls_of(bus), pods, args.rate))
+    measured = list(seen.sent)[warm:]
+    waits = sorted((seen.placed[pod] - seen.sent[pod]) * 1e3 for pod in measured)
+    told = sorted((seen.placed[pod] - seen.acknowledged[pod]) * 1e3 for pod in measured)
+    return {
+        "rate": args.rate,
+        "p50_ms": round(waits[len(waits) // 2], 1),
+        "p99_ms": round(waits[len(waits) * 99 // 100], 1),
+        "max_ms": round(waits[-1], 1),
+        "p99_after_ack_ms": round(told[len(told) * 99 // 100], 1),
+    }
+
+
+async def takeover(
+    folder: Path, pool: ProcessPoolExecutor, args: argparse.Namespace
+) -> dict[str, float]:
+    """How long the pods of a killed scheduler wait for the others."""
+    pods = round((KILL_AFTER_S + PACED_S) * args.rate)
+    async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
+        loop = asyncio.get_running_loop()
+        load = loop.run_in_executor(pool, pace, urls_of(bus), pods, args.rate)
+        await asyncio.sleep(KILL_AFTER_S)
+        await services[0].kill()
+        killed_at = time.monotonic()
+        seen = once(await load)
+    waits = [
+        (placed - max(seen.sent[pod], killed_at), seen.sent[pod] < killed_at)
+        for pod, placed in seen.placed.items()
+        if placed > killed_at
+    ]
+    return {
+        "takeover_s": round(max(waits)[0], 3),
+        "waited_over_100_ms": sum(wait > 0.1 for wait, _ in waits),  # noqa: PLR2004
+    }
+
+
+async def run(args: argparse.Namespace) -> dict[str, object]:
+    """All figures."""
+    spawned = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        ProcessPoolExecutor(max_workers=1, mp_context=spawned) as pool,
+    ):
+        folder = Path(temporary)
+        floods = [
+            await throughput(folder / f"flood-{count}", pool, args, count)
+            for count in args.schedulers
+        ]
+        figures: dict[str, object] = {"cores": os.cpu_count(), "floods": floods}
+        if args.rate:
+            figures["latency"] = await latency(folder / "latency", pool, args)
+            figures["takeover"] = await takeover(folder / "takeover", pool, args)
+        return figures
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--nodes", type=int, default=1_000)
+    parser.add_argument("--pods", type=int, default=12_000)
+    parser.add_argument("--window", type=int, default=2_000)
+    parser.add_argument("--rate", type=int, default=500, help="0 leaves latency and takeover out")
+    parser.add_argument("--schedulers", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    figures = asyncio.run(run(args))
+    if args.json:
+        print(json.dumps(figures))
+    else:
+        print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
