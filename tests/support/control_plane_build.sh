@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a Kubernetes control plane for the tests: etcd, kube-apiserver, kube-controller-manager,
-# kube-scheduler and kubectl in one folder, whose path is the only line on stdout.
+# Makes a Kubernetes control plane for the tests: etcd, kube-apiserver, kube-scheduler and kubectl in
+# one folder, whose path is the only line on stdout.
 #
 # Looked for in this order: $KUBEBUILDER_ASSETS (the envtest convention), the cache
 # (~/.cache/apportion/kubernetes-<version>), and built from Debian's source package into the cache.
@@ -10,11 +10,11 @@
 #   control_plane_build.sh            find or build
 #   control_plane_build.sh --find     find only; exit status 3 where a build would be needed
 #
-# The build takes about five minutes on two cores and 3 GB in the cache folder while it runs.
+# The build takes about three minutes on two cores (six of one) and 3 GB in the cache folder while it runs.
 # Exit status 4: it cannot be had on this machine, and the last line of stderr says why.
 set -euo pipefail
 
-binaries=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
+binaries=(etcd kube-apiserver kube-scheduler kubectl)
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/apportion"
 started=$SECONDS
 
@@ -104,7 +104,7 @@ build() {
   mkdir -p "$tree/.go/src/k8s.io"
   ln -sfn "$tree" "$tree/.go/src/k8s.io/kubernetes"
   local name
-  for name in kube-apiserver kube-controller-manager kube-scheduler kubectl; do
+  for name in kube-apiserver kube-scheduler kubectl; do
     say "building $name $version (the first one takes longest)"
     (cd "$tree" && nice -n 10 env GOPATH="$tree/.go" GOCACHE="$work/go-cache" GOFLAGS= CGO_ENABLED=0 \
       make WHAT="cmd/$name" >"$work/$name.log" 2>&1) ||
