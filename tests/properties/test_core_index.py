@@ -103,7 +103,7 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
             assert class_.standing[row] == (FITS if code is None else RANK[code])
             assert (class_.score[row] >= 0) == (refusal(shape, node) is None)
             for ask in class_.asks:
-                enough = ask.enough(columns, None, columns.free, columns.kind)[row].tolist()
+                enough = ask.look(columns, None, columns.free, columns.kind)[1][row].tolist()
                 fits = [reached(shape, ask.ask, device) == FITS for device in node.devices]
                 assert enough == [False, *fits] + [False] * (len(enough) - 1 - len(fits))
 

@@ -25,6 +25,8 @@ from apportion_schemas import (
     DeviceHealthChanged,
     NodeCordoned,
     NodeReported,
+    PodGone,
+    Share,
     Taint,
 )
 from tests.support.fleet import A100_40, gpu, node, npu, observed, rack
@@ -143,9 +145,9 @@ def test_sync_costs_what_was_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     refreshed: list[str] = []
     original = Columns._refresh
 
-    def counted(self: Columns, row: int, node: NodeState) -> None:
+    def counted(self: Columns, row: int, node: NodeState, shares: list[Share] | None) -> None:
         refreshed.append(node.name)
-        original(self, row, node)
+        original(self, row, node, shares)
 
     monkeypatch.setattr(Columns, "_refresh", counted)
     columns.touch(ledger.node("n042"))
@@ -157,6 +159,27 @@ def test_sync_costs_what_was_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     since = columns.changed.since(end)
     assert since is not None
     assert since.tolist() == [42]
+
+
+def test_only_the_devices_of_the_shares_are_read() -> None:
+    """A pod that comes or goes costs its own devices, not all that the node has."""
+    ledger = Ledger(rack("n1", 8), pod("p"), pod("q"))
+    columns = synced(ledger.state)
+    for data in (
+        placement("p", shares=[share("n1-g3", memory_mib=1000)]),
+        placement("q", shares=[share("n1-g5", memory_mib=2000)]),
+        PodGone(uid="p"),
+    ):
+        columns.touch(ledger.node(), ledger.take(data).shares)
+        columns.sync()
+        fresh = synced(ledger.state)
+        assert columns.free.tolist() == fresh.free.tolist()
+        assert columns.load.tolist() == fresh.load.tolist()
+    before = columns.free.tolist()
+    ledger.node().devices[0].memory_free_mib -= 1  # nobody told of it: no share is there
+    columns.touch(ledger.node(), ())
+    columns.sync()
+    assert columns.free.tolist() == before
 
 
 def test_standing_changes_are_told_apart() -> None:

@@ -4,10 +4,12 @@ from typing import get_args
 
 import pytest
 
-from apportion.core.ledger.state import State
+from apportion.core.ledger.state import DeviceState, State
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import POINTS, Columns, mean_load
+from apportion.core.placement.packed import free_amounts
 from apportion.core.placement.scores import DEVICE_ORDERS, LOADS, WEIGH_SHAPES
+from apportion.core.placement.scores.devices import Order
 from apportion_schemas import Policy, PolicyChanged, Shape, Share
 from tests.support.fleet import gpu, node, npu, rack
 from tests.support.ledger_of import Ledger
@@ -85,16 +87,20 @@ def test_device_orders(policy: str, order: list[str]) -> None:
     shares: list[Share] = [held for all_held in HELD.values() for held in all_held]
     ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), gpu("g2")), pod("p1"))
     ledger.play(placement("p1", shares=shares))
-    devices = sorted(ledger.node().devices, key=DEVICE_ORDERS[policy])
-    assert [state.device.id for state in devices] == order
+    assert [state.device.id for state in ordered(ledger, DEVICE_ORDERS[policy])] == order
 
 
 @pytest.mark.parametrize("policy", sorted(DEVICE_ORDERS))
 def test_equal_devices_come_in_the_order_of_their_index(policy: str) -> None:
     """No two devices tie."""
     ledger = Ledger(node("n1", npu("u3"), npu("u1"), npu("u2")))
-    devices = sorted(ledger.node().devices, key=DEVICE_ORDERS[policy])
+    devices = ordered(ledger, DEVICE_ORDERS[policy])
     assert [state.device.index for state in devices] == [1, 2, 3]
+
+
+def ordered(ledger: Ledger, order: Order) -> list[DeviceState]:
+    """The devices of the node as they would be tried."""
+    return sorted(ledger.node().devices, key=lambda state: order(free_amounts(state), state))
 
 
 def test_every_policy_that_may_be_chosen_is_known_to_both() -> None:

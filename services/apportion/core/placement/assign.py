@@ -3,84 +3,108 @@
 Asks are met hardest first (devices wanted alone, then the most memory); a container's `count` is
 that many different devices, those linked best, while two containers of a pod may share one.
 
-Invariant: `assign` leaves every device as it found it.
+Invariant: `assign` reads the columns and changes nothing; what one container takes counts for the
+next in a copy of the node's row.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from apportion.core.devices.demand import Demand, memory_charged_mib
 from apportion.core.devices.geometries import Place
-from apportion.core.devices.shares import occupy, release
+from apportion.core.devices.shares import slice_mask, template_cpu
 from apportion.core.ledger.state import DeviceState
 from apportion.core.placement import packed
 from apportion.core.placement.classes import AskColumns, PlacementClass
-from apportion.core.placement.columns import Columns
+from apportion.core.placement.columns import HOST, Columns
 from apportion.core.placement.linked import best_linked
 from apportion.core.placement.scores.devices import Order
 from apportion.core.placement.scores.look import NO_DEVICE
 from apportion_schemas import Ask, Device, MigInstance, Share
 
+_GUARDS: Final = packed.GUARDS
+
+
+class _Room:
+    """What the node's devices have free while the pod's containers take their shares.
+
+    `free` and `kinds` are the node's row of the columns of these names, the host left out; `cuts`
+    are the occupied slices and the group of the cards that this pod is cutting.
+    """
+
+    def __init__(self, columns: Columns, row: int) -> None:
+        self.devices: list[DeviceState] = columns.nodes[row].devices
+        self.free: list[int] = columns.free[row].tolist()[HOST + 1 :]
+        self.kinds: list[int] = columns.kind[row].tolist()[HOST + 1 :]
+        self.cuts: dict[int, tuple[int, str]] = {}
+
+    def places(self, at: int, wanted: Demand) -> Iterator[Place]:
+        """Where the instance could be made, the best place first."""
+        state = self.devices[at]
+        slices, group = self.cuts.get(at) or (state.slices, state.group)
+        return wanted.free_places(slices, group)
+
+    def take(self, at: int, share: Share) -> None:
+        """The next container finds the device with the share on it."""
+        cpu = template_cpu(share, self.devices[at])
+        self.free[at] -= packed.amounts(share.memory_mib, share.cores, 1, cpu)
+        if share.instance is not None:
+            slices = self.cuts[at][0] if at in self.cuts else self.devices[at].slices
+            self.cuts[at] = slices | slice_mask(share), share.instance.group
+
 
 def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
-    """The shares of a pod of this class on the node, in the order of its asks; None if it fails."""
+    """The shares of a pod of this class on the node, in the order of its asks; None if it fails.
+
+    Where one device is wanted, the one that was scored is tried before all.
+    """
+    numa_bind = class_.shape.devices.numa_bind
     order = class_.device_order(columns, row)
-    for chosen in _candidates(class_, columns, row):
-        shares = _assign(class_, columns, row, chosen, order)
+    room = _Room(columns, row)
+    if len(class_.asks) == 1 and class_.asks[0].ask.count == 1 and not numa_bind:
+        scored = class_.scored_device(row)
+        found = None if scored == NO_DEVICE else _assign(class_, row, room, (scored,), order)
+        if found is not None:
+            return found
+    for chosen in _candidates(room, numa_bind=numa_bind):
+        shares = _assign(class_, row, room, chosen, order)
         if shares is not None:
             return shares
+        if numa_bind:
+            room = _Room(columns, row)
     return None
 
 
-def _candidates(class_: PlacementClass, columns: Columns, row: int) -> Iterator[list[int]]:
-    """The positions to choose among: all devices, or those of one NUMA node after the other.
-
-    Where one device is wanted, the one that was scored comes before all.
-    """
-    devices = columns.nodes[row].devices
-    if (
-        len(class_.asks) == 1
-        and class_.asks[0].ask.count == 1
-        and not class_.shape.devices.numa_bind
-    ):
-        scored = class_.scored_device(row)
-        if scored != NO_DEVICE:
-            yield [scored]
-    if not class_.shape.devices.numa_bind:
-        yield list(range(len(devices)))
+def _candidates(room: _Room, *, numa_bind: bool) -> Iterator[Sequence[int]]:
+    """The positions to choose among: all devices, or those of one NUMA node after the other."""
+    if not numa_bind:
+        yield range(len(room.devices))
         return
-    nodes = {state.device.numa for state in devices}
-    for numa in sorted(numa for numa in nodes if numa is not None):
-        yield [at for at, state in enumerate(devices) if state.device.numa == numa]
+    nodes = [state.device.numa for state in room.devices]
+    for numa in sorted({numa for numa in nodes if numa is not None}):
+        yield [at for at, node in enumerate(nodes) if node == numa]
 
 
 def _assign(
-    class_: PlacementClass, columns: Columns, row: int, chosen: list[int], order: Order
+    class_: PlacementClass, row: int, room: _Room, chosen: Sequence[int], order: Order
 ) -> tuple[Share, ...] | None:
     asks = class_.asks
     if len(asks) == 1:
-        found = _choose(asks[0], columns, row, chosen, order)
-        return tuple([share for _, share in found]) if found is not None else None
-    charged: list[tuple[DeviceState, Share]] = []
+        found = _choose(asks[0], row, room, chosen, order)
+        return tuple(found.values()) if found is not None else None
     shares: dict[int, list[Share]] = {}
-    try:
-        kinds = set(columns.kind[row].tolist())
-        for position in sorted(range(len(asks)), key=lambda at: _hardness(asks[at], kinds)):
-            ask = asks[position]
-            found = _choose(ask, columns, row, chosen, order)
-            if found is None:
-                return None
-            for state, share in found:
-                occupy(state, share)
-                charged.append((state, share))
-            shares[position] = [share for _, share in found]
-    finally:
-        for state, share in reversed(charged):
-            release(state, share)
+    kinds = set(room.kinds)
+    for position in sorted(range(len(asks)), key=lambda at: _hardness(asks[at], kinds)):
+        found = _choose(asks[position], row, room, chosen, order)
+        if found is None:
+            return None
+        for at, share in found.items():
+            room.take(at, share)
+        shares[position] = list(found.values())
     return tuple(share for position in sorted(shares) for share in shares[position])
 
 
-def _hardness(ask: AskColumns, kinds: set[int]) -> tuple[bool, int, int]:
+def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
     """Least for the ask that is hardest to meet on these kinds of device."""
     wanted = [found for kind in kinds if isinstance(found := ask.demands[kind], Demand)]
     alone = any(found.alone for found in wanted)
@@ -88,35 +112,50 @@ def _hardness(ask: AskColumns, kinds: set[int]) -> tuple[bool, int, int]:
 
 
 def _choose(
-    ask: AskColumns, columns: Columns, row: int, chosen: list[int], order: Order
-) -> list[tuple[DeviceState, Share]] | None:
-    guards, demands, needs = packed.GUARDS, ask.demands, ask.needs
-    devices = columns.nodes[row].devices
-    kinds = columns.kind[row, 1:].tolist()
-    elsewhere = ask.elsewhere[row, 1:].tolist() if ask.elsewhere is not None else None
-    fitting: list[tuple[tuple[Any, ...], int, DeviceState, Demand]] = []
-    for at in chosen:
-        state, wanted = devices[at], demands[kinds[at]]
-        if not isinstance(wanted, Demand) or (elsewhere is not None and elsewhere[at]):
-            continue
-        if (packed.free_amounts(state) - needs[kinds[at]]) & guards != guards:
-            continue
-        if wanted.profile is None or _place(wanted, state) is not None:
-            fitting.append((order(state), at, state, wanted))
+    ask: AskColumns, row: int, room: _Room, chosen: Sequence[int], order: Order
+) -> dict[int, Share] | None:
+    """The devices that the ask takes, by position and in order, each with its share."""
+    fitting = _fitting(ask, row, room, chosen)
     count = ask.ask.count
     if len(fitting) < count:
         return None
+    keyed = [(order(room.free[at], room.devices[at]), at) for at in fitting] if fitting[1:] else ()
     if count == 1:
-        _, _, state, wanted = min(fitting)
-        return [(state, _share(ask.ask, state, wanted))]
-    fitting.sort()
+        at = min(keyed)[1] if keyed else fitting[0]
+        return {at: _share(ask, room, at)}
+    picked = [at for _, at in sorted(keyed)]
     would_do: list[Device] = []
     if ask.chain.best_linked:
-        wanted_kinds = [isinstance(known, Demand) for known in demands]
-        there = (at for at in chosen if wanted_kinds[kinds[at]])
-        would_do = [devices[at].device for at in there if elsewhere is None or not elsewhere[at]]
-    picked = _linked([state.device for _, _, state, _ in fitting], count, would_do)
-    return [(fitting[at][2], _share(ask.ask, *fitting[at][2:])) for at in picked] or None
+        would_do = [room.devices[at].device for at in _would_do(ask, row, room, chosen)]
+    linked = _linked([room.devices[at].device for at in picked], count, would_do)
+    return {picked[at]: _share(ask, room, picked[at]) for at in linked} or None
+
+
+def _would_do(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> Iterator[int]:
+    """The devices that would do for the ask, were they free."""
+    for at in chosen:
+        elsewhere = ask.elsewhere is not None and ask.elsewhere[row, HOST + 1 + at]
+        if not elsewhere and isinstance(ask.demands[room.kinds[at]], Demand):
+            yield at
+
+
+def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> list[int]:
+    """The devices that have enough for a share of the ask."""
+    needs, kinds, free = ask.needs, room.kinds, room.free
+    fitting = [at for at in chosen if (free[at] - needs[kinds[at]]) & _GUARDS == _GUARDS]
+    if ask.cuts_instances:
+        fitting = [at for at in fitting if _has_place(ask, room, at)]
+    if ask.elsewhere is not None:
+        elsewhere = ask.elsewhere[row].tolist()[HOST + 1 :]
+        fitting = [at for at in fitting if not elsewhere[at]]
+    return fitting
+
+
+def _has_place(ask: AskColumns, room: _Room, at: int) -> bool:
+    wanted = ask.demands[room.kinds[at]]
+    if not isinstance(wanted, Demand) or wanted.profile is None:
+        return True
+    return any(True for _ in room.places(at, wanted))
 
 
 def _linked(fitting: list[Device], count: int, would_do: list[Device]) -> Sequence[int]:
@@ -132,28 +171,32 @@ def _linked(fitting: list[Device], count: int, would_do: list[Device]) -> Sequen
     return found.positions
 
 
-def _place(wanted: Demand, state: DeviceState) -> Place | None:
-    """Where the instance would be made, or None where there is no room for it."""
-    return next(wanted.free_places(state.slices, state.group), None)
+def _share(ask: AskColumns, room: _Room, at: int) -> Share:
+    wanted, device = ask.demand_of(room.kinds[at]), room.devices[at].device
+    if wanted.profile is not None:
+        return _instance_share(ask.ask, room, at, wanted)
+    return Share(
+        container=ask.ask.container,
+        device=device.id,
+        memory_mib=wanted.memory_mib,
+        cores=wanted.cores,
+        template=wanted.template,
+    )
 
 
-def _share(ask: Ask, state: DeviceState, wanted: Demand) -> Share:
-    memory_mib, instance = wanted.memory_mib, None
-    place = _place(wanted, state) if wanted.profile is not None else None
-    if place is not None:
-        memory_mib = memory_charged_mib(place.profile, state.device)
-        instance = MigInstance(
-            profile=place.profile.name,
-            start=place.start,
-            size=place.profile.size,
-            group=place.group,
-            position=place.position,
-        )
+def _instance_share(ask: Ask, room: _Room, at: int, wanted: Demand) -> Share:
+    place, device = next(room.places(at, wanted)), room.devices[at].device
+    instance = MigInstance(
+        profile=place.profile.name,
+        start=place.start,
+        size=place.profile.size,
+        group=place.group,
+        position=place.position,
+    )
     return Share(
         container=ask.container,
-        device=state.device.id,
-        memory_mib=memory_mib,
+        device=device.id,
+        memory_mib=memory_charged_mib(place.profile, device),
         cores=wanted.cores,
         instance=instance,
-        template=wanted.template,
     )

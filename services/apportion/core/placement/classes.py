@@ -41,13 +41,14 @@ from apportion_schemas import (
 from apportion_schemas.configuration import GROUPS_MAX
 
 REFUSED: Final = -1
-_GUARDS: Final = np.int64(packed.GUARDS)
+_GUARDS: Final = np.array(packed.GUARDS)  # numpy takes an array of no dimensions faster than an int
 _REFUSED: Final = np.int32(REFUSED)
 
 
 class AskColumns:
     """One ask against every kind of device: what must be free there, and where it never fits.
 
+    `host_need` is what the pod needs of the host, packed, which stands among the devices.
     `demands`, `needs` and `instance_fits` have an entry for each kind; a need is packed, `NEVER`
     where a device rule refuses the kind, and whether an instance fits depends on how the card is
     cut. `elsewhere` marks the devices that the pod's uuids and
@@ -55,14 +56,20 @@ class AskColumns:
     """
 
     def __init__(
-        self, ask: Ask, constraints: DeviceConstraints, chain: Chain, geometries: Known
+        self,
+        ask: Ask,
+        constraints: DeviceConstraints,
+        chain: Chain,
+        geometries: Known,
+        *,
+        host_need: int,
     ) -> None:
         self.ask = ask
         self.geometries = geometries
         self.constraints = constraints
         self.chain = chain
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
-        self.needs: list[int] = [packed.NEVER] * FIRST_KIND
+        self.needs: list[int] = [packed.NEVER, host_need]
         self._need = np.array(self.needs, np.int64)
         self._cuts = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
         self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
@@ -85,29 +92,38 @@ class AskColumns:
                     there = there and device_rules.index(self.ask, wants, device)
                     self.elsewhere[row, at] = not there
 
-    def enough(
+    def demand_of(self, kind: int) -> Demand:
+        """What the ask comes to on a device of a kind that does not refuse it."""
+        found = self.demands[kind]
+        if not isinstance(found, Demand):
+            raise TypeError(f"kind {kind} refuses the ask: {found}")
+        return found
+
+    def look(
         self,
         columns: Columns,
         rows: Rows | None,
         free: NDArray[np.int64],
         kind: NDArray[np.intp],
-    ) -> NDArray[np.bool_]:
-        """Which devices of these rows have enough; `free` and `kind` are the rows' own."""
-        enough: NDArray[np.bool_] = ((free - self._need.take(kind)) & _GUARDS) == _GUARDS
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which of these rows have enough, host and devices, and which of their devices do.
+
+        `free` and `kind` are the rows' own.
+        """
+        left = free - self._need.take(kind)
+        left &= _GUARDS
+        enough: NDArray[np.bool_] = left == _GUARDS
         if self.cuts_instances:
             enough &= self.instance_fits[kind, rows_of(columns.cut, rows)]
         if self.elsewhere is not None:
-            enough &= ~rows_of(self.elsewhere, rows)
-        return enough
-
-    def fits(self, enough: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which rows have enough such devices."""
-        fit: NDArray[np.bool_]
+            enough[:, HOST + 1 :] &= ~rows_of(self.elsewhere, rows)[:, HOST + 1 :]
+        host = enough[:, HOST].copy()
+        enough[:, HOST] = False
         if self.ask.count == 1:
-            fit = np.bitwise_or.reduce(enough, 1)
+            host &= np.bitwise_or.reduce(enough, 1)
         else:
-            fit = enough.sum(1) >= self.ask.count
-        return fit
+            host &= enough.sum(1) >= self.ask.count
+        return host, enough
 
     def _learn(self, device: Device) -> None:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
@@ -169,15 +185,19 @@ class PlacementClass:
         self._order = order_of(self.chain, shape.device_weights)
         self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
         self.node_score = _node_score(shape, policy, market)
-        self.asks = [AskColumns(ask, shape.devices, self.chain, geometries) for ask in shape.asks]
+        needs = shape.node
+        host_need = packed.amounts(needs.memory_mib, needs.cpu_milli, 1)
+        self.asks = [
+            AskColumns(ask, shape.devices, self.chain, geometries, host_need=host_need)
+            for ask in shape.asks
+        ]
         self.score: NDArray[np.int32] = np.zeros(0, np.int32)
         self._unrelated = self.score
         self._eligible: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked
         self.collided: set[int] = set()
-        needs = shape.node
-        self._host_need = np.int64(packed.amounts(needs.memory_mib, needs.cpu_milli, 1))
+        self._host_need = np.array(host_need)
         self._preferred: NDArray[np.int32] | None = None
         self._some_refused = False
         self._generation = -1
@@ -288,10 +308,7 @@ class PlacementClass:
 
     def _evaluate(self, columns: Columns, rows: Rows | None) -> None:
         free, kind = rows_of(columns.free, rows), rows_of(columns.kind, rows)
-        fit = ((free[:, HOST] - self._host_need) & _GUARDS) == _GUARDS
-        enough = [ask.enough(columns, rows, free, kind) for ask in self.asks]
-        for ask, devices in zip(self.asks, enough, strict=True):
-            fit &= ask.fits(devices)
+        fit, enough = self._look(columns, rows, free, kind)
         if self._some_refused:
             fit &= rows_of(self.standing, rows) == FITS
         if self.shape.node.extended:
@@ -302,6 +319,22 @@ class PlacementClass:
         self._unrelated[... if rows is None else rows] = np.where(fit, points, _REFUSED)
         if self.collided:
             self.collided.difference_update(columns.positions(rows).tolist())
+
+    def _look(
+        self,
+        columns: Columns,
+        rows: Rows | None,
+        free: NDArray[np.int64],
+        kind: NDArray[np.intp],
+    ) -> tuple[NDArray[np.bool_], list[NDArray[np.bool_]]]:
+        """Which rows have enough for each of the asks, and for each ask which devices have."""
+        if not self.asks:
+            return ((free[:, HOST] - self._host_need) & _GUARDS) == _GUARDS, []
+        fits, enough = zip(*[ask.look(columns, rows, free, kind) for ask in self.asks], strict=True)
+        fit = fits[0]
+        for other in fits[1:]:
+            fit &= other
+        return fit, list(enough)
 
     def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> None:
         """Refuse and prefer nodes for the pods that are there already."""

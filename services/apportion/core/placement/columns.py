@@ -8,7 +8,8 @@ Invariant: after `sync`, row i says of node `names[i]` what the state says of it
 name every row that changed since a reader of them last looked.
 """
 
-from typing import Final, TypeVar
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.ledger.state import DeviceState, NodeState, State
 from apportion.core.placement import packed
-from apportion_schemas import Device, NodeObserved, NodeReported
+from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
 POINTS: Final = 1_000_000_000  # a score's full range; twice as much is still an int32
 LOG_ROWS_MAX: Final = 1 << 16
@@ -36,11 +37,20 @@ _COLUMNS: Final = (
     "host_load",
     "host_total",
     "welcoming",
+    "_memory_free",
+    "_cores_free",
 )
 
 Rows = NDArray[np.int64]
-Standing = tuple[NodeReported | None, NodeObserved | None, bool, str]
-UNSEEN: Final[Standing] = (None, None, False, "unseen")
+Standing = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Device]]
+UNSEEN: Final[Standing] = (None, None, False, "unseen", [])
+
+
+class Touch(NamedTuple):
+    """A node that changed: only by these shares and their pods, or in any way."""
+
+    node: NodeState
+    shares: list[Share] | None
 
 
 D = TypeVar("D", bound=np.generic)
@@ -105,28 +115,44 @@ class Columns:
         self._row_of: dict[str, int] = {}
         self._standing: list[Standing] = []
         self._totals: list[tuple[int, int]] = []
+        self._free_sums: list[list[int]] = []
+        self._column_of: list[dict[str, int]] = []
         self._odd: set[int] = set()
         self.changed = RowLog()
         self.standing_changed = RowLog()
-        self._touched: dict[str, NodeState] = dict(state.nodes)
+        self._touched: dict[str, Touch] = {n: Touch(node, None) for n, node in state.nodes.items()}
         self.geometries = state.configuration.nvidia.known_mig_geometries
         self._allocate(0, 1)
 
-    def touch(self, node: NodeState) -> None:
-        """Note that the node changed; its row is made again by the next `sync`."""
-        self._touched[node.name] = node
+    def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
+        """Note that the node changed; its row is brought up to it by the next `sync`.
+
+        `shares`: came or went, and nothing else of the node changed but what they and their pod
+        take; None where anything may have.
+        """
+        before = self._touched.get(node.name)
+        if shares is None:
+            self._touched[node.name] = Touch(node, None)
+        elif before is None:
+            self._touched[node.name] = Touch(node, list(shares))
+        elif before.shares is not None:
+            before.shares.extend(shares)
 
     def sync(self) -> None:
-        """Bring the rows up to the state: cost follows the number of touched nodes."""
+        """Bring the rows up to the state: cost follows the devices that were touched."""
         if not self._touched:
             return
         touched, self._touched = self._touched, {}
-        width = 1 + max(len(node.devices) for node in touched.values())
-        joined = {name: node for name, node in touched.items() if name not in self._row_of}
+        row_of = self._row_of
+        joined = {name: node for name, (node, _) in touched.items() if name not in row_of}
+        width = 1 + max(len(node.devices) for node, _ in touched.values())
         if joined or width > self.free.shape[1]:
             self._join(joined, width)
-        for name, node in touched.items():
-            self._refresh(self._row_of[name], node)
+            row_of = self._row_of
+        for name, (node, shares) in touched.items():
+            row = row_of[name]
+            self._refresh(row, node, None if name in joined else shares)
+            self.changed.append(row)
 
     def row_of(self, name: str) -> int:
         """The row of a node that has one."""
@@ -166,6 +192,9 @@ class Columns:
         self.host_load = np.zeros(rows, np.int32)
         self.host_total = np.zeros((rows, 2), np.int64)
         self.welcoming = np.zeros(rows, np.bool_)
+        # What the sums over a node's devices count of each: also of those that are closed.
+        self._memory_free = np.zeros((rows, width), np.int64)
+        self._cores_free = np.zeros((rows, width), np.int64)
 
     def _join(self, joined: dict[str, NodeState], width: int) -> None:
         """Make room for new nodes and wider ones; every class looks at every row again."""
@@ -173,11 +202,15 @@ class Columns:
         nodes = dict(zip(old_names, self.nodes, strict=True)) | joined
         standing = dict(zip(old_names, self._standing, strict=True))
         totals = dict(zip(old_names, self._totals, strict=True))
+        sums = dict(zip(old_names, self._free_sums, strict=True))
+        columns_of = dict(zip(old_names, self._column_of, strict=True))
         self.names = sorted(nodes)
         self._row_of = {name: row for row, name in enumerate(self.names)}
         self.nodes = [nodes[name] for name in self.names]
         self._standing = [standing.get(name, UNSEEN) for name in self.names]
         self._totals = [totals.get(name, (0, 0)) for name in self.names]
+        self._free_sums = [sums.get(name) or [0, 0] for name in self.names]
+        self._column_of = [columns_of.get(name, {}) for name in self.names]
         self._allocate(len(self.names), max(width, self.free.shape[1]))
         place = np.array([self._row_of[name] for name in old_names], np.int64)
         for column, was in old.items():
@@ -189,57 +222,75 @@ class Columns:
         self._odd = {int(place[row]) for row in self._odd}
         self.generation += 1
 
-    def _refresh(self, row: int, node: NodeState) -> None:
-        reported, observed, gone, cordon = self._standing[row]
+    def _refresh(self, row: int, node: NodeState, shares: list[Share] | None) -> None:
+        """Bring the row up to the node: the devices of these shares, or all of them."""
+        reported, observed, gone, cordon, devices = self._standing[row]
         if (
             node.reported is not reported
             or node.observed is not observed
             or node.gone != gone
             or node.cordon != cordon
+            or (shares is None and [state.device for state in node.devices] != devices)
         ):
             self._refresh_standing(row, node)
             self.standing_changed.append(row)
-        free, memory_free, cores_free, odd = [self._host(row, node)], 0, 0, False
-        for state in node.devices:
-            amounts = packed.free_amounts(state)
-            free.append(amounts)
-            memory_free += state.memory_free_mib
-            cores_free += state.cores_free
-            if state.slices or amounts == packed.GUARDS:
-                odd = True
-        count = len(free)
-        self.free[row, :count] = free
-        if odd or row in self._odd:  # MIG instances or closed devices, now or before
-            self.slices[row, 1:count] = [state.slices for state in node.devices]
-            if self.geometries:
-                self.cut[row, 1:count] = [self._cut(state) for state in node.devices]
-            self.closed[row, 1:count] = [_shut(state) for state in node.devices]
-            (self._odd.add if odd else self._odd.discard)(row)
+            shares = None
+        if shares is None:
+            for at, state in enumerate(node.devices, HOST + 1):
+                self._refresh_device(row, at, state)
+        else:
+            column_of = self._column_of[row]
+            for share in shares:
+                device = share.device
+                self._refresh_device(row, column_of[device], node.by_id[device])
+        self.free[row, HOST] = self._host(row, node)
         memory_total, cores_total = self._totals[row]
+        memory_free, cores_free = self._free_sums[row]
         self.load[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
-        self.changed.append(row)
+
+    def _refresh_device(self, row: int, at: int, state: DeviceState) -> None:
+        amounts = packed.free_amounts(state)
+        self.free[row, at] = amounts
+        sums, memory_free, cores_free = (
+            self._free_sums[row],
+            state.memory_free_mib,
+            state.cores_free,
+        )
+        sums[0] += memory_free - self._memory_free.item(row, at)
+        sums[1] += cores_free - self._cores_free.item(row, at)
+        self._memory_free[row, at], self._cores_free[row, at] = memory_free, cores_free
+        odd = bool(state.slices) or amounts == packed.GUARDS
+        if odd or row in self._odd:  # MIG instances or closed devices, now or before
+            self._odd.add(row)
+            self.slices[row, at] = state.slices
+            if self.geometries:
+                self.cut[row, at] = self._cut(state)
+            self.closed[row, at] = _shut(state)
 
     def _host(self, row: int, node: NodeState) -> int:
         host = node.host
-        cpu_free = host.cpu_milli - node.cpu_used_milli
-        memory_free = host.memory_mib - node.memory_used_mib
-        self.host_load[row] = mean_load(host.memory_mib, memory_free, host.cpu_milli, cpu_free)
-        room = packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
-        return packed.GUARDS | room
+        cpu_milli, memory_mib = host.cpu_milli, host.memory_mib
+        cpu_free, memory_free = cpu_milli - node.cpu_used_milli, memory_mib - node.memory_used_mib
+        self.host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
+        return packed.GUARDS | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
 
     def _refresh_standing(self, row: int, node: NodeState) -> None:
-        self._standing[row] = (node.reported, node.observed, node.gone, node.cordon)
-        count = 1 + len(node.devices)
+        devices = [state.device for state in node.devices]
+        self._standing[row] = (node.reported, node.observed, node.gone, node.cordon, devices)
+        self._column_of[row] = {device.id: at for at, device in enumerate(devices, HOST + 1)}
+        count = 1 + len(devices)
         self.host_total[row] = (node.host.memory_mib, node.host.cpu_milli)
         self.free[row] = packed.GUARDS
         self.kind[row] = NO_KIND
         self.index[row] = -1
         self.slices[row] = self.cut[row] = self.closed[row] = 0
-        self.kind[row, :count] = [HOST_KIND, *(self._kind(s.device) for s in node.devices)]
-        self.index[row, 1:count] = [state.device.index for state in node.devices]
+        self._memory_free[row] = self._cores_free[row] = 0
+        self._free_sums[row] = [0, 0]
+        self.kind[row, :count] = [HOST_KIND, *map(self._kind, devices)]
+        self.index[row, 1:count] = [device.index for device in devices]
         self._totals[row] = (
-            sum(state.device.memory_mib for state in node.devices),
-            sum(state.device.cores for state in node.devices),
+            sum(device.memory_mib for device in devices),
+            sum(device.cores for device in devices),
         )
         taints = node.observed.taints if node.observed else ()
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)

@@ -27,6 +27,9 @@ GUARDS: Final = (
     | 1 << (SLOTS_AT + SLOTS_BITS)
     | 1 << (TEMPLATE_CPU_AT + TEMPLATE_CPU_BITS)
 )
+_MEMORY_MAX: Final = (1 << MEMORY_BITS) - 1
+_COMPUTE_MAX: Final = (1 << COMPUTE_BITS) - 1
+_SLOTS_MAX: Final = (1 << SLOTS_BITS) - 1
 NEVER: Final = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
     (1 << TEMPLATE_CPU_BITS) - 1
 ) << TEMPLATE_CPU_AT
@@ -40,12 +43,34 @@ def clamped(amount: int, bits: int) -> int:
 
 def amounts(memory_mib: int, compute: int, slots: int, template_cpu: int = 0) -> int:
     """Amounts of one device or one host as one integer."""
+    if (
+        0 <= memory_mib <= _MEMORY_MAX
+        and 0 <= compute <= _COMPUTE_MAX
+        and 0 <= slots <= _SLOTS_MAX
+        and not template_cpu
+    ):
+        return memory_mib | compute << COMPUTE_AT | slots << SLOTS_AT
     return (
         clamped(memory_mib, MEMORY_BITS)
         | clamped(compute, COMPUTE_BITS) << COMPUTE_AT
         | clamped(slots, SLOTS_BITS) << SLOTS_AT
         | clamped(template_cpu, TEMPLATE_CPU_BITS) << TEMPLATE_CPU_AT
     )
+
+
+def memory_of(amounts: int) -> int:
+    """The memory, in MiB."""
+    return amounts & _MEMORY_MAX
+
+
+def compute_of(amounts: int) -> int:
+    """The cores of a device, or the milli-CPU of a host."""
+    return amounts >> COMPUTE_AT & _COMPUTE_MAX
+
+
+def slots_of(amounts: int) -> int:
+    """How many more shares or pods may come."""
+    return amounts >> SLOTS_AT & _SLOTS_MAX
 
 
 def free_amounts(state: DeviceState) -> int:

@@ -1,33 +1,36 @@
 """Device orders: the key by which the devices of the chosen node are tried, least first.
 
-Every key ends in the device's index, so that no two devices tie.
+A key is made of what the device has free, packed, and of what it is. Equal devices come in the
+order in which they stand on their node, that of their index.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from apportion.core.ledger.state import DeviceState
+from apportion.core.placement import packed
 from apportion.core.placement.columns import mean_load
 
-Order = Callable[[DeviceState], tuple[Any, ...]]
+Order = Callable[[int, DeviceState], Any]
 
 
-def load(state: DeviceState) -> int:
+def load(free: int, state: DeviceState) -> int:
     """The used part of the device: the mean over memory and cores."""
     device = state.device
-    return mean_load(device.memory_mib, state.memory_free_mib, device.cores, state.cores_free)
+    memory_free_mib, cores_free = packed.memory_of(free), packed.compute_of(free)
+    return mean_load(device.memory_mib, memory_free_mib, device.cores, cores_free)
 
 
-def binpack(state: DeviceState) -> tuple[int, int]:
+def binpack(free: int, state: DeviceState) -> int:
     """The fullest device that still fits, so that whole devices stay free."""
-    return -load(state), state.device.index
+    return -load(free, state)
 
 
-def spread(state: DeviceState) -> tuple[int, int, int]:
+def spread(free: int, state: DeviceState) -> tuple[int, int]:
     """The device with the fewest holders, then the emptiest."""
-    return state.device.slots - state.slots_free, load(state), state.device.index
+    return state.device.slots - packed.slots_of(free), load(free, state)
 
 
 def first(chosen: DeviceState, order: Order) -> Order:
     """The chosen device before all others, which keep their order."""
-    return lambda state: (state is not chosen, *order(state))
+    return lambda free, state: (state is not chosen, order(free, state))

@@ -1,13 +1,12 @@
 """Device orders made of a chain: several keys, one after the other, and loads weighed by the pod.
 
-Source: HAMi's `hami.io/gpu-scheduler-policy` and `hami.io/device-scoring-weights`. Invariant: every
-order ends in the device's index, so that no two devices tie.
+Source: HAMi's `hami.io/gpu-scheduler-policy` and `hami.io/device-scoring-weights`.
 """
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from apportion.core.ledger.state import DeviceState
+from apportion.core.placement import packed
 from apportion.core.placement.chains import NUMA, Chain
 from apportion.core.placement.columns import POINTS
 from apportion.core.placement.scores import devices
@@ -24,28 +23,31 @@ def order_of(chain: Chain, weights: DeviceWeights | None) -> Order:
     if weights is None and len(names) == 1 and names[0] in _PLAIN:
         return _PLAIN[names[0]]
     keys = [_key(name, weights) for name in names]
-    return lambda state: (*(key(state) for key in keys), state.device.index)
+    return lambda free, state: tuple([key(free, state) for key in keys])
 
 
-def weighed_load(state: DeviceState, weights: DeviceWeights) -> int:
+def weighed_load(free: int, state: DeviceState, weights: DeviceWeights) -> int:
     """The used part of the device's slots, cores and memory, each counted as often as it weighs."""
     device = state.device
     parts = (
-        (weights.slots, device.slots, state.slots_free),
-        (weights.cores, device.cores, state.cores_free),
-        (weights.memory, device.memory_mib, state.memory_free_mib),
+        (weights.slots, device.slots, packed.slots_of(free)),
+        (weights.cores, device.cores, packed.compute_of(free)),
+        (weights.memory, device.memory_mib, packed.memory_of(free)),
     )
-    used = sum(weight * (total - free) * POINTS // max(total, 1) for weight, total, free in parts)
+    used = sum(weight * (total - left) * POINTS // max(total, 1) for weight, total, left in parts)
     return used // max(weights.slots + weights.cores + weights.memory, 1)
 
 
-def _key(name: str, weights: DeviceWeights | None) -> Callable[[DeviceState], Any]:
+def _key(name: str, weights: DeviceWeights | None) -> Order:
     """One key of a chain, least first."""
     if name == NUMA:
-        return lambda state: _LAST_NUMA if state.device.numa is None else state.device.numa
+        return _numa
     sign = 1 if name == "spread" else -1
     if weights is not None:
-        return lambda state: sign * weighed_load(state, weights)
-    if name == "spread":
-        return lambda state: devices.spread(state)[:-1]
-    return lambda state: -devices.load(state)
+        return lambda free, state: sign * weighed_load(free, state, weights)
+    return _PLAIN[name]
+
+
+def _numa(free: int, state: DeviceState) -> int:
+    del free
+    return _LAST_NUMA if state.device.numa is None else state.device.numa

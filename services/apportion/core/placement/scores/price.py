@@ -112,7 +112,7 @@ class Price:
     def _place(
         self, nodes: Nodes, values: Ints, room: Floats, enough: NDArray[np.bool_]
     ) -> tuple[Ints, NDArray[np.intp]]:
-        """The value left with the best device, and its column; `room[1]` is set to what it leaves."""
+        """The value left with the best device, and its column; `room[1]` becomes what it leaves."""
         after = self._value_broken.take(nodes.idle, 1)[:, :, np.newaxis] * nodes.is_idle
         after += (values * SCALE)[:, :, np.newaxis]
         after += self._value_change.take(nodes.state, 1)
