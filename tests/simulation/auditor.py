@@ -9,17 +9,19 @@ new to it. An event of an honest writer that the fold refuses must have been rig
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.state import State
-from apportion.core.placement.engine import DecisionEvent, Engine
+from apportion.core.placement.engine import EVENTS_MAX, DecisionEvent, Engine
+from apportion.core.placement.ownership import WHOLE, Portion
 from apportion.runtime.ledger import Record
 from apportion.runtime.reader import StateFold
 from apportion.runtime.stream import DUPLICATE_WINDOW_S
+from apportion.scheduler.cycle import REFUSALS_MAX
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
@@ -56,13 +58,17 @@ _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
 
 
 class Auditor:
-    """One fold, one set of books, and the first thing that is wrong."""
+    """One fold, one set of books, and the first thing that is wrong.
+
+    `portions` is what the scheduler of a decision owned, by the first payload of its append.
+    """
 
     def __init__(self, complain: Callable[[str], None], now_s: Callable[[], float]) -> None:
         self.state = State()
         self.books = Books()
         self.log: list[str] = []
         self.checkpoints: dict[int, str] = {}
+        self.portions: dict[bytes, Portion] = {}
         self._complain = complain
         self._now_s = now_s
         self._chains: dict[str, str] = {}
@@ -225,16 +231,29 @@ class Auditor:
         if basis != self.state.revision or basis % DECIDED_AGAIN_EVERY:
             return
         before = digest(self.state)
-        again = Engine(self.state).decide()
+        found = _placements([event.data for event in events])
+        portion = self.portions.get(stored.records[0].payload, WHOLE)
+        right = found in self._decided_anew(portion)
         if digest(self.state) != before:
             self._complain(f"revision {basis}: deciding changed the state")
-        found = _placements([event.data for event in events])
-        expected = _placements(again.events)
-        if found != expected:
+        if not right:
+            expected = next(self._decided_anew(portion))
             self._complain(
                 f"revision {stored.records[0].revision}: {stored.writer} decided {found}, "
                 f"and an engine new to the state at {basis} decides {expected}"
             )
+
+    def _decided_anew(self, portion: Portion) -> Iterator[list[tuple[Any, ...]]]:
+        """What a scheduler of this portion may decide: as if alone, or apart from the others.
+
+        For fewer pods, after its decisions were refused.
+        """
+        for refused in range(REFUSALS_MAX + 1):
+            for apart in (False, True):
+                engine = Engine(self.state)
+                engine.own(portion)
+                engine.keep_apart(apart=apart)
+                yield _placements(engine.decide(events_max=max(EVENTS_MAX >> refused, 1)).events)
 
     def _check_gangs(self, first: dict[str, int], events: list[Event]) -> None:
         for group, basis in first.items():

@@ -12,17 +12,20 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from apportion.core.placement.engine import DecisionEvent
+from apportion.core.placement.ownership import Portion, portion
 from apportion.runtime import lifecycle
 from apportion.runtime.config import Address, ServiceConfig
 from apportion.runtime.ledger import (
     ALL_SUBJECTS,
     Draft,
+    Handler,
     Ledger,
     LedgerUnavailable,
     Record,
     Subscription,
 )
 from apportion.runtime.lifecycle import Service
+from apportion.runtime.membership import Membership
 from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.wire import LostReply
 from apportion_schemas import decode
@@ -79,6 +82,8 @@ class SimulatedLedger(MemoryLedger):
     told: Folded
     complain: Complain
     snapshots: MemorySnapshots
+    portions: dict[bytes, Portion]
+    membership: Membership | None = None
     acknowledged = 0
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
@@ -87,10 +92,20 @@ class SimulatedLedger(MemoryLedger):
         decides = isinstance(first.data, DecisionEvent)
         if decides and first.basis < self.acknowledged:
             self.complain(f"decided at {first.basis}, before its own at {self.acknowledged}")
+        if decides and self.membership is not None:
+            one = self.membership
+            self.portions[drafts[0].payload] = portion(one.member, one.members)
         revisions = await super().append(drafts)
         if decides:
             self.acknowledged = revisions[-1]
         return revisions
+
+    async def serve(self, subject: str, handler: Handler) -> None:
+        """See ledger.Ledger."""
+        listener = getattr(handler, "__self__", None)
+        if isinstance(listener, Membership):
+            self.membership = listener
+        await super().serve(subject, handler)
 
     async def follow(
         self,
@@ -127,6 +142,7 @@ class Process:
         shelf: Shelf,
         complain: Complain,
         told: Folded,
+        portions: dict[bytes, Portion],
     ) -> None:
         self.name = name
         self.role = role
@@ -137,6 +153,7 @@ class Process:
         self._shelf = shelf
         self._complain = complain
         self._told = told
+        self._portions = portions
         self._chance = weather.stream(f"process {name}")
         self._lives = 0
         self._links: list[FaultyLink] = []
@@ -193,6 +210,7 @@ class Process:
             ledger = SimulatedLedger(self._server, role=self.role, writer=self.name, link=link)
             ledger.folds = self.folds = []
             ledger.told = self._told
+            ledger.portions = self._portions
             ledger.snapshots = MemorySnapshots(ledger, self._shelf)
             ledger.complain = lambda what: self._heed(links, what)
             if links is self._links:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import random
 from collections import Counter
@@ -149,6 +150,7 @@ class World:
                 shelf=self.shelf,
                 complain=self.complain,
                 told=self.auditor.folded,
+                portions=self.auditor.portions,
             )
         )
 
@@ -208,7 +210,8 @@ class World:
 
 
 def _scheduler(name: str) -> Body:
-    return lambda service: scheduler.body(service, name, EVERY_EVENTS)
+    lives = itertools.count(1)
+    return lambda service: scheduler.body(service, name, EVERY_EVENTS, life=str(next(lives)))
 
 
 def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
