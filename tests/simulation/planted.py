@@ -409,7 +409,7 @@ RACES = {"rogue event": 1.0, "policy change": 1.0, "cordon": 1.0, "delayed deliv
 
 PLANTED = (
     Planted("no node fence", _no_node_fence, 30, RACES),
-    Planted("no pod fence", _no_pod_fence, 60),
+    Planted("no pod fence", _no_pod_fence, 20, RACES),
     Planted("ack before effect", _ack_before_effect, 80),
     Planted("cursor moved before publish", _cursor_before_publish, 20),
     Planted("failed bind forgotten", _failed_bind_forgotten, 10),

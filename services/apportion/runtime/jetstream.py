@@ -49,9 +49,13 @@ _NO_RESPONDERS = "503"
 
 
 def shown(url: str) -> str:
-    """`url` without user and password, for messages and logs."""
-    parts = urlsplit(url if "://" in url else f"nats://{url}")
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    """`url`, of one server or of several, without user and password, for messages and logs."""
+    servers = (urlsplit(_full(part.strip())) for part in url.split(","))
+    return ",".join(f"{each.scheme}://{each.netloc.rpartition('@')[2]}" for each in servers)
+
+
+def _full(url: str) -> str:
+    return url if "://" in url else f"nats://{url}"
 
 
 class _Waiting:
@@ -69,7 +73,7 @@ class Connection:
 
     def __init__(self, url: str) -> None:
         self._url = shown(url)
-        self._user = urlsplit(url if "://" in url else f"nats://{url}").username
+        self._user = urlsplit(_full(url.partition(",")[0])).username
         self._client = Client()
         self._up = asyncio.Event()
         self._closed = False

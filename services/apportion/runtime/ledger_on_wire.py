@@ -5,6 +5,7 @@ Invariant: every append is told to whoever watches, with its outcome and how lon
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -30,6 +31,7 @@ from apportion.runtime.logs import get_logger
 from apportion.runtime.wire import LostReply, Message, Wire
 
 _log = get_logger(__name__)
+_acknowledged = logging.getLogger(f"{__name__}.acknowledged")
 AppendWatch = Callable[[str, int, float], None]
 """Told of each append: outcome, number of drafts, seconds. Metrics.appended is one."""
 
@@ -82,10 +84,15 @@ class JetStreamLedger:
         began = self._clock.monotonic()
         outcome = "ok"
         try:
-            return await self._appender.append(drafts)
+            revisions = await self._appender.append(drafts)
         except LedgerError as failure:
             outcome = _OUTCOMES.get(type(failure), "refused")
             raise
+        else:
+            if _acknowledged.isEnabledFor(logging.DEBUG):
+                for revision, draft in zip(revisions, drafts, strict=True):
+                    _acknowledged.debug("acknowledged %d %s", revision, draft.id)
+            return revisions
         finally:
             self._watch(outcome, len(drafts), self._clock.monotonic() - began)
 

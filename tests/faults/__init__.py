@@ -1,0 +1,1 @@
+"""Real faults: three real servers, real processes, real signals and a real full disk."""

@@ -1,0 +1,67 @@
+"""Rounds of real faults: processes, servers and disks that fail under load, and nothing lost.
+
+python -m tests.faults --rounds 20 --seed 1     20 rounds, seeds 1 to 20; counts per fault
+python -m tests.faults --seed 7 --keep          that round again; its folder stays
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import traceback
+from collections import Counter
+
+from click import echo
+
+from tests.faults.rounds import Outcome, play
+from tests.faults.shaking import KINDS
+
+
+def main() -> int:
+    """Exit code 0 if every round was right."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of faults, in each round")
+    parser.add_argument("--rate", type=float, default=40.0, help="pods per second")
+    parser.add_argument("--keep", action="store_true", help="keep the folders of failed rounds")
+    given = parser.parse_args()
+    struck: Counter[str] = Counter()
+    wrong = []
+    done: list[Outcome] = []
+    for seed in range(given.seed, given.seed + given.rounds):
+        try:
+            outcome = asyncio.run(
+                play(seed, span_s=given.seconds, rate=given.rate, keep=given.keep)
+            )
+        except Exception:  # noqa: BLE001 - told, and the next round is played
+            wrong.append(seed)
+            echo(f"seed {seed}: WRONG\n{traceback.format_exc()}")
+            continue
+        done.append(outcome)
+        struck += outcome.struck
+        echo(_told(outcome))
+    for kind in KINDS:
+        echo(f"{struck[kind]:>6}  {kind}")
+    events = sum(each.events for each in done)
+    acknowledged = sum(each.acknowledged for each in done)
+    echo(
+        f"{given.rounds} rounds, {events} events, {acknowledged} acknowledgements checked, "
+        f"{sum(struck.values())} faults, {len(wrong)} wrong: {wrong}"
+    )
+    return 1 if wrong else 0
+
+
+def _told(outcome: Outcome) -> str:
+    faults = ", ".join(f"{count} {kind}" for kind, count in sorted(outcome.struck.items()))
+    return (
+        f"seed {outcome.seed}: right; {outcome.events} events, {outcome.acknowledged} "
+        f"acknowledgements, {outcome.allocated} pods allocated, {outcome.pending} wait, disks: "
+        f"{outcome.disks}, judged in {outcome.judged_s:.0f} s; {faults}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

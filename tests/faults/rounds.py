@@ -1,0 +1,165 @@
+"""One round: a cluster, its services, load, faults, peace, and the verdict.
+
+Invariant: a round leaves no process, no mount and no file behind, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from apportion.core.ledger.state import Phase
+from apportion.runtime import jetstream
+from apportion.runtime.jetstream import create_stream
+from apportion.runtime.ledger import LedgerUnavailable
+from tests.faults.servers import COUNT, Cluster
+from tests.faults.services import LoaderProcess, Service
+from tests.faults.shaking import Shaking
+from tests.faults.verdict import Contents, settled, stores, verified
+from tests.support.polling import until
+
+NODES = 20
+FLEET = ("--simulate", "8xH100-80GB", "--nodes", str(NODES), "--node", "node-{}")
+SNAPSHOT_EVERY = "500"
+CONNECT_S = 60.0
+READY_S = 90.0
+LOST_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A round that was right: what struck, and how much was there to lose."""
+
+    seed: int
+    struck: Counter[str]
+    disks: str
+    events: int
+    acknowledged: int
+    allocated: int
+    pending: int
+    judged_s: float
+
+
+class Round:
+    """One round of a seed: what runs in it, from the first start to the verdict."""
+
+    def __init__(self, seed: int, folder: Path, rate: float) -> None:
+        self.seed = seed
+        self.cluster = Cluster(folder)
+        self.services = _services(self.cluster)
+        self.loader = LoaderProcess(self.cluster.url_for("watcher"), folder, seed, rate)
+        self.shaking = Shaking(seed, self.cluster, self.services, self.loader)
+
+    async def begin(self) -> None:
+        """Start everything."""
+        await self.cluster.start()
+        await _make_stream(self.cluster)
+        await asyncio.gather(*(each.revive() for each in self.services), self.loader.revive())
+
+    async def verdict(self) -> Outcome:
+        """What became of it, once the faults have ended. AssertionError for what is wrong."""
+        began_s = time.monotonic()
+        await asyncio.gather(*(each.ready(timeout_s=READY_S) for each in self.services))
+        await self.loader.stop()
+        auditor = await jetstream.connect(self.cluster.url_for("auditor"), name="faults")
+        try:
+            state = await settled(auditor)
+            contents = Contents()
+            await contents.read(auditor)
+        finally:
+            await auditor.close()
+        acknowledged = self.loader.acknowledged()
+        for service in self.services:
+            acknowledged += service.acknowledged()
+            assert not service.troubles(), f"{service.name}: {service.troubles()[:2]}"
+        lost = contents.lost(acknowledged)
+        assert not lost, f"{len(lost)} lost: {lost[:LOST_SHOWN]}"
+        assert not contents.twice(), contents.twice()
+        events = await verified(self.cluster.url_for("operator"))
+        digests = await stores(self.cluster)
+        assert len(set(digests.values())) == 1, f"the servers do not agree: {digests}"
+        phases = Counter(pod.phase for pod in state.pods.values())
+        return Outcome(
+            seed=self.seed,
+            struck=self.shaking.struck,
+            disks=self.cluster.servers[0].disk.kind,
+            events=events,
+            acknowledged=len(acknowledged),
+            allocated=phases[Phase.ALLOCATED],
+            pending=phases[Phase.PENDING],
+            judged_s=time.monotonic() - began_s,
+        )
+
+    async def end(self) -> None:
+        """Leave nothing."""
+        for service in self.services:
+            if service.running:
+                await service.kill()
+        await self.loader.kill()
+        await self.cluster.end()
+
+    def last_words(self) -> list[str]:
+        """What servers and services said last."""
+        words = [f"{server.name}:\n{server.log_tail()}" for server in self.cluster.servers]
+        for service in self.services:
+            said = [line for line in service.log if line.get("level") != "debug"][-5:]
+            words.append(f"{service.name}: {said}")
+        return words
+
+
+async def play(seed: int, *, span_s: float, rate: float, keep: bool = False) -> Outcome:
+    """Play the round of a seed. AssertionError says what was wrong, or not done in time."""
+    folder = Path(tempfile.mkdtemp(prefix=f"apportion-faults-{seed}-"))
+    played = Round(seed, folder, rate)
+    right = False
+    try:
+        await played.begin()
+        await played.shaking.reign(span_s)
+        await played.shaking.mend()
+        outcome = await played.verdict()
+        right = True
+        return outcome
+    except BaseException as failure:
+        failure.add_note(f"round of seed {seed}" + (f", kept in {folder}" if keep else ""))
+        for words in played.last_words():
+            failure.add_note(words)
+        raise
+    finally:
+        await played.end()
+        if right or not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _services(cluster: Cluster) -> list[Service]:
+    scheduler, binder = cluster.url_for("scheduler"), cluster.url_for("binder")
+    options = ("--snapshot-every", SNAPSHOT_EVERY)
+    return [
+        Service("agent", "agent", cluster.url_for("agent"), *FLEET),
+        Service("scheduler 1", "scheduler", scheduler, "--name", "s1", *options),
+        Service("scheduler 2", "scheduler", scheduler, "--name", "s2", *options),
+        Service("binder 1", "binder", binder),
+        Service("binder 2", "binder", binder),
+    ]
+
+
+async def _make_stream(cluster: Cluster) -> None:
+    boot = await jetstream.connect(
+        cluster.url_for("bootstrap"), name="bootstrap", timeout_s=CONNECT_S
+    )
+
+    async def made() -> bool:
+        try:
+            await create_stream(boot, replicas=COUNT)
+        except LedgerUnavailable:
+            return False  # routes between servers that have just begun come and go
+        return True
+
+    try:
+        await until(made, "the stream to be made", timeout_s=CONNECT_S)
+    finally:
+        await boot.close()

@@ -1,0 +1,195 @@
+"""Three nats-servers as one cluster on this machine, each with a disk of its own.
+
+They run the product's nats.conf with a name, a cluster and one more user, who may order a change of
+leaders and nothing else. Invariant: an order of this module (kill, start, stop, go on) has taken
+effect when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.resources
+import os
+import signal
+import socket
+from pathlib import Path
+
+import aiohttp
+
+from apportion.runtime.nats_server import ROLES, find_binary
+from tests.faults.disks import Disk
+from tests.support.polling import until
+
+COUNT = 3
+HEALTHY_S = 60.0
+_CHAOS = """
+      {
+        user: chaos
+        password: $APPORTION_CHAOS_PASSWORD
+        permissions {
+          publish: { allow: [
+            "$JS.API.STREAM.LEADER.STEPDOWN.APPORTION"
+            "$JS.API.CONSUMER.LEADER.STEPDOWN.APPORTION.binder"
+            "$JS.API.STREAM.INFO.APPORTION"
+            "$JS.API.STREAM.MSG.GET.APPORTION"
+          ] }
+          subscribe: { allow: ["_INBOX_chaos.>"] }
+        }
+      }
+"""
+_CLUSTER = """
+cluster {
+  name: faults
+  listen: $NATS_CLUSTER
+  routes: [ ROUTES ]
+}
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+class Server:
+    """One of the three."""
+
+    def __init__(self, name: str, folder: Path, ports: tuple[int, int, int]) -> None:
+        self.name = name
+        self.port, self._monitor_port, self.cluster_port = ports
+        self.disk = Disk(folder)
+        self._folder = folder
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives, stopped or not."""
+        return self._process is not None and self._process.returncode is None
+
+    def prepare(self, routes: list[int]) -> None:
+        """Mount the disk and write the configuration."""
+        self._folder.mkdir(parents=True)
+        self.disk.mount()
+        text = importlib.resources.files("apportion.runtime").joinpath("nats.conf").read_text()
+        text = text.replace("server_name: apportion\n", "server_name: $NATS_NAME\n")
+        text = text.replace("    users: [\n", f"    users: [{_CHAOS}", 1)
+        urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+        (self._folder / "nats.conf").write_text(text + _CLUSTER.replace("ROUTES", urls))
+
+    async def start(self, passwords: dict[str, str]) -> None:
+        """Start the process; it may take a while to be healthy."""
+        environment = {
+            "NATS_NAME": self.name,
+            "NATS_HOST": "127.0.0.1",
+            "NATS_PORT": str(self.port),
+            "NATS_MONITOR_PORT": str(self._monitor_port),
+            "NATS_CLUSTER": f'"127.0.0.1:{self.cluster_port}"',
+            "NATS_STORE_DIR": str(self.disk.path / "store"),
+            "NATS_MAX_STORE": str(8 << 30),
+            **{f"APPORTION_{role.upper()}_PASSWORD": word for role, word in passwords.items()},
+        }
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                find_binary(),
+                "--config",
+                self._folder / "nats.conf",
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+    def stop(self) -> None:
+        """SIGSTOP: its sockets stay open and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self.running:
+            os.kill(self._process.pid, number)
+
+    async def healthy(self) -> bool:
+        """Whether it says that all that it holds is there and up to date."""
+        url = f"http://127.0.0.1:{self._monitor_port}/healthz"
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2)) as session,
+                session.get(url) as page,
+            ):
+                return page.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def healthy_or_ended(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+        return not self.running or await self.healthy()
+
+    def log_tail(self, lines: int = 12) -> str:
+        """The last that it said."""
+        text = (self._folder / "server.log").read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+
+class Cluster:
+    """The three, and the passwords by which one connects."""
+
+    def __init__(self, folder: Path) -> None:
+        ports = free_ports(3 * COUNT)
+        self.servers = [
+            Server(f"n{at + 1}", folder / f"n{at + 1}", (ports[at], ports[3 + at], ports[6 + at]))
+            for at in range(COUNT)
+        ]
+        self._passwords = {role: f"p{role}" for role in (*ROLES, "chaos")}
+
+    def url_for(self, role: str) -> str:
+        """Where `role` connects: all three, in one URL."""
+        word = self._passwords[role]
+        return ",".join(f"nats://{role}:{word}@127.0.0.1:{each.port}" for each in self.servers)
+
+    async def start(self) -> None:
+        """Start all and wait until they are one cluster."""
+        for server in self.servers:
+            server.prepare([each.cluster_port for each in self.servers])
+        await asyncio.gather(*(self.revive(server) for server in self.servers))
+        await self.all_healthy()
+
+    async def revive(self, server: Server) -> None:
+        """Start one that does not run."""
+        if not server.running:
+            await server.start(self._passwords)
+
+    async def all_healthy(self) -> None:
+        """Wait until every server says so."""
+        for server in self.servers:
+            try:
+                what = f"{server.name} to be healthy, or to end"
+                await until(server.healthy_or_ended, what, timeout_s=HEALTHY_S)
+                assert server.running, f"{server.name} ended"
+            except AssertionError as late:
+                late.add_note(server.log_tail())
+                raise
+
+    async def end(self) -> None:
+        """Leave no process and no mount."""
+        for server in self.servers:
+            await server.kill()
+            server.disk.unmount()

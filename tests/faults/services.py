@@ -1,0 +1,100 @@
+"""The services and the loader of a round, as processes that are killed, stopped and begun again.
+
+Invariant: what a process said that the ledger acknowledged is kept, whatever becomes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+from tests.support.processes import ServiceProcess
+
+_ACKNOWLEDGED = re.compile(r"acknowledged (\d+) (.+)")
+Acknowledged = tuple[str, int | None]
+"""An event's id, and its revision where it is known."""
+
+
+class Service(ServiceProcess):
+    """One service; `name` tells two of a kind apart."""
+
+    def __init__(self, name: str, verb: str, url: str, *options: str) -> None:
+        super().__init__(verb, url, "--log-level", "debug", *options)
+        self.name = name
+
+    async def revive(self) -> None:
+        """Start it if it does not run."""
+        if not self.running:
+            await self.start()
+
+    def stop_short(self) -> None:
+        """SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self.running:
+            os.kill(self._process.pid, number)
+
+    def acknowledged(self) -> list[Acknowledged]:
+        """Every append that the ledger promised to keep, as the service's log has it."""
+        found = (_ACKNOWLEDGED.fullmatch(str(line.get("event"))) for line in self.log)
+        return [(match[2], int(match[1])) for match in found if match]
+
+    def troubles(self) -> list[str]:
+        """What the service called an unexpected error."""
+        return [str(line) for line in self.log if line.get("event") == "unexpected error"]
+
+
+class LoaderProcess:
+    """The loader; see tests.faults.loader."""
+
+    name = "loader"
+
+    def __init__(self, url: str, folder: Path, seed: int, rate: float) -> None:
+        self._journal = folder / "journal"
+        self._log = folder / "loader.log"
+        self._arguments = ["--nats", url, "--journal", str(self._journal)]
+        self._arguments += ["--seed", str(seed), "--rate", str(rate)]
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def revive(self) -> None:
+        """Start it if it does not run."""
+        if self._process is not None and self._process.returncode is None:
+            return
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.faults.loader", *self._arguments, stderr=log
+            )
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        """SIGTERM: what was begun is ended. AssertionError when it ends in another way."""
+        code = await asyncio.wait_for(self._end(signal.SIGTERM), 90)
+        assert code == 0, self._log.read_text(encoding="utf-8")[-2000:]
+
+    async def _end(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+        return await self._process.wait()
+
+    def acknowledged(self) -> list[Acknowledged]:
+        """Every append that the ledger promised to keep."""
+        if not self._journal.exists():
+            return []
+        lines = self._journal.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [tuple(json.loads(line)) for line in lines if line.endswith("\n")]

@@ -1,0 +1,212 @@
+"""What is done to a running cluster, at random from a seed.
+
+Each deed mends itself after a while; several may overlap, also so that two servers of three are
+away. Invariant: after `mend` nothing of what was done is left but what the system made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from apportion.runtime import jetstream
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.ledger import LedgerError
+from apportion.runtime.wire import call_api
+from tests.faults.servers import Cluster, Server
+from tests.faults.services import LoaderProcess, Service
+
+KINDS = (
+    "server killed",
+    "server stopped",
+    "two servers killed",
+    "stream leader stepped down",
+    "queue leader stepped down",
+    "disk full",
+    "two disks full",
+    "scheduler killed",
+    "scheduler stopped",
+    "binder killed",
+    "binder stopped",
+    "agent killed",
+    "agent stopped",
+    "loader killed",
+    "server started again after its disk was full",
+)
+CLOCK = SystemClock()
+PAUSE_S = (0.3, 1.6)
+AWAY_S = (0.3, 4.0)
+STOPPED_S = (0.5, 9.0)
+FULL_S = (1.0, 5.0)
+RECOVERY_S = 10.0
+"""A person would wait about so long before starting a server again whose disk had been full."""
+
+
+class Shaking:
+    """One round's faults; `struck` counts them."""
+
+    def __init__(
+        self, seed: int, cluster: Cluster, services: Sequence[Service], loader: LoaderProcess
+    ) -> None:
+        self._chance = random.Random(f"{seed}/shaking")
+        self._cluster = cluster
+        self._services = services
+        self._loader = loader
+        self._busy: set[str] = set()
+        self._filled: set[Server] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.struck: Counter[str] = Counter()
+
+    async def reign(self, span_s: float) -> None:
+        """Shake for so long, then wait for what is under way."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + span_s
+        while loop.time() < end_s:
+            await CLOCK.pause(self._chance.uniform(*PAUSE_S))
+            kind, deed = self._chance.choice(self._deeds())
+            task = asyncio.create_task(self._do(kind, deed), name=kind)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if self._tasks:
+            for task in (await asyncio.wait(self._tasks))[0]:
+                task.result()
+
+    async def mend(self) -> None:
+        """All is whole again; a server that a full disk has silenced is started again."""
+        for server in self._filled:
+            if not await self._recovers(server):
+                self.struck[KINDS[-1]] += 1
+                await server.kill()
+                await self._cluster.revive(server)
+        await self._cluster.all_healthy()
+        await asyncio.gather(*(each.revive() for each in self._services), self._loader.revive())
+
+    async def _recovers(self, server: Server) -> bool:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + RECOVERY_S
+        while loop.time() < end_s:
+            if await server.healthy():
+                return True
+            await CLOCK.pause(0.2)
+        return False
+
+    def _deeds(self) -> list[tuple[str, Callable[[], Awaitable[bool]]]]:
+        deeds: list[tuple[str, Callable[[], Awaitable[bool]]]] = [
+            ("server killed", lambda: self._kill_servers(1)),
+            ("server stopped", self._stop_server),
+            ("two servers killed", lambda: self._kill_servers(2)),
+            ("stream leader stepped down", lambda: self._step_down("STREAM", "APPORTION")),
+            ("queue leader stepped down", lambda: self._step_down("CONSUMER", "APPORTION.binder")),
+            ("loader killed", self._kill_loader),
+        ]
+        for verb in ("scheduler", "binder", "agent"):
+            deeds.append((f"{verb} killed", partial(self._kill_service, verb)))
+            deeds.append((f"{verb} stopped", partial(self._stop_service, verb)))
+        if all(server.disk.can_fill for server in self._cluster.servers):
+            deeds.append(("disk full", lambda: self._fill(1)))
+            deeds.append(("two disks full", lambda: self._fill(2)))
+        return deeds
+
+    async def _do(self, kind: str, deed: Callable[[], Awaitable[bool]]) -> None:
+        if await deed():
+            self.struck[kind] += 1
+
+    def _take(self, count: int) -> list[Server]:
+        """Servers that nothing is being done to, chosen at random; none where there are too few."""
+        free = [each for each in self._cluster.servers if each.name not in self._busy]
+        if len(free) < count:
+            return []
+        chosen = self._chance.sample(free, count)
+        self._busy |= {each.name for each in chosen}
+        return chosen
+
+    async def _rest(self, span_s: tuple[float, float]) -> None:
+        await CLOCK.pause(self._chance.uniform(*span_s))
+
+    async def _kill_servers(self, count: int) -> bool:
+        chosen = self._take(count)
+        for server in chosen:
+            await server.kill()
+        if chosen:
+            await self._rest(AWAY_S)
+        for server in chosen:
+            await self._cluster.revive(server)
+            self._busy.discard(server.name)
+        return bool(chosen)
+
+    async def _stop_server(self) -> bool:
+        for server in self._take(1):
+            server.stop()
+            await self._rest(STOPPED_S)
+            server.go_on()
+            self._busy.discard(server.name)
+            return True
+        return False
+
+    async def _fill(self, count: int) -> bool:
+        chosen = self._take(count)
+        self._filled |= set(chosen)
+        for server in chosen:
+            await asyncio.to_thread(server.disk.fill)
+        if chosen:
+            await self._rest(FULL_S)
+        for server in chosen:
+            server.disk.free()
+            self._busy.discard(server.name)
+        return bool(chosen)
+
+    async def _step_down(self, what: str, name: str) -> bool:
+        try:
+            ledger = await jetstream.connect(
+                self._cluster.url_for("chaos"), name="chaos", timeout_s=2
+            )
+        except LedgerError:
+            return False  # nobody is there to be told
+        try:
+            await call_api(ledger.wire, f"{what}.LEADER.STEPDOWN.{name}")
+        except LedgerError:
+            return False
+        finally:
+            await ledger.close()
+        return True
+
+    def _service(self, verb: str) -> Service | None:
+        free = [s for s in self._services if s.verb == verb and s.name not in self._busy]
+        if not free:
+            return None
+        chosen = self._chance.choice(free)
+        self._busy.add(chosen.name)
+        return chosen
+
+    async def _kill_service(self, verb: str) -> bool:
+        service = self._service(verb)
+        if service is None:
+            return False
+        await service.kill()
+        await self._rest(AWAY_S)
+        await service.revive()
+        self._busy.discard(service.name)
+        return True
+
+    async def _stop_service(self, verb: str) -> bool:
+        service = self._service(verb)
+        if service is None:
+            return False
+        service.stop_short()
+        await self._rest(STOPPED_S)
+        service.go_on()
+        self._busy.discard(service.name)
+        return True
+
+    async def _kill_loader(self) -> bool:
+        if self._loader.name in self._busy:
+            return False
+        self._busy.add(self._loader.name)
+        await self._loader.kill()
+        await self._rest(AWAY_S)
+        await self._loader.revive()
+        self._busy.discard(self._loader.name)
+        return True

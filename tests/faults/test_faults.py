@@ -1,0 +1,55 @@
+"""One short round of real faults for CI, and that its verdict can be bad."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.faults.disks import Disk
+from tests.faults.rounds import play
+from tests.faults.verdict import Contents
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_nothing_acknowledged_is_lost() -> None:
+    """Servers, services and disks fail under load; `python -m tests.faults` plays many rounds."""
+    outcome = await play(1, span_s=8.0, rate=30.0)
+    assert outcome.struck.total() >= 3
+    assert outcome.acknowledged > outcome.allocated > 0
+
+
+def test_what_is_not_there_is_lost() -> None:
+    """By id, by revision, and a placement that stands there twice."""
+    contents = Contents()
+    contents.at = {"a/submitted": [1], "a/1/placed": [2, 5]}
+    assert contents.lost([("a/submitted", 1), ("a/submitted", None), ("a/1/placed", 5)]) == []
+    assert len(contents.lost([("a/submitted", 3), ("b/submitted", None)])) == 2
+    assert contents.twice() == ["a/1/placed stands at [2, 5]"]
+
+
+def test_a_small_disk_is_full_to_the_last_byte(tmp_path: Path) -> None:
+    """And has room again afterwards; where nothing can be mounted, filling is refused."""
+    disk = Disk(tmp_path, size_mib=16)
+    disk.mount()
+    try:
+        if not disk.can_fill:
+            with pytest.raises(RuntimeError, match="no disk of its own"):
+                disk.fill()
+            return
+        disk.fill()
+        with pytest.raises(OSError, match="No space left"):
+            write_through(disk.path / "more")
+        disk.free()
+        write_through(disk.path / "more")
+    finally:
+        disk.unmount()
+    assert not os.path.ismount(disk.path)
+
+
+def write_through(path: Path) -> None:
+    """A few blocks, as far as the disk."""
+    with path.open("wb") as file:
+        file.write(b"x" * 65_536)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,151 @@
+"""What must be so after a round: nothing acknowledged is lost, and all that fits has its place.
+
+Three witnesses: `apportion verify`, what loader and services noted when the ledger acknowledged it,
+and the store of each server, read while that one leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+
+from apportion.core.ledger.state import Phase, State
+from apportion.core.placement.engine import Engine
+from apportion.runtime import jetstream, stream
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import LedgerError, Record
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.reader import Reader, StateFold
+from apportion.runtime.wire import call_api
+from apportion_schemas import EventError, PodRefused, decode
+from tests.faults.servers import COUNT, Cluster
+from tests.faults.services import Acknowledged
+from tests.support.polling import until
+
+SETTLE_S = 120.0
+READ_TOGETHER = 200
+
+
+def undone(state: State) -> Iterator[str]:
+    """What is still to be done on this ledger."""
+    for pod in state.pods.values():
+        if pod.phase in (Phase.PLACED, Phase.BOUND):
+            yield f"pod {pod.uid} is {pod.phase.value} and not allocated"
+    for event in Engine(state).decide().events:
+        if not isinstance(event, PodRefused):
+            yield f"an engine would still say {type(event).__name__} of pod {event.pod}"
+
+
+async def settled(ledger: JetStreamLedger) -> State:
+    """Fold until there is nothing left to do, and return the state."""
+    cluster = StateFold()
+    reader = Reader(ledger, cluster, metrics=Metrics())
+    following = asyncio.create_task(reader.run())
+    try:
+        await reader.caught_up()
+
+        async def done() -> bool:
+            if reader.revision < await ledger.last_revision():
+                return False
+            return not any(undone(cluster.state))
+
+        try:
+            await until(done, "all to be placed", timeout_s=SETTLE_S, interval_s=0.5)
+        except AssertionError as late:
+            late.add_note("\n".join(list(undone(cluster.state))[:10]))
+            raise
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    return cluster.state
+
+
+async def verified(url: str) -> int:
+    """Run `apportion verify`; how many events it checked. AssertionError when it finds anything."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "apportion.cli.main", "verify", "--json"],
+        env={**os.environ, "APPORTION_NATS_URL": url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"verify: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    return int(json.loads(done.stdout)["checked"])
+
+
+class Contents:
+    """Where each event stands, by its id, on the ledger as it is."""
+
+    def __init__(self) -> None:
+        self.at: dict[str, list[int]] = {}
+
+    async def read(self, ledger: JetStreamLedger) -> None:
+        """Read all of it."""
+
+        def deliver(record: Record) -> None:
+            try:
+                event = decode(record.payload, subject=record.subject)
+            except EventError:
+                return
+            self.at.setdefault(event.id, []).append(record.revision)
+
+        subscription = await ledger.follow(deliver)
+        await subscription.caught_up()
+        await subscription.stop()
+
+    def lost(self, acknowledged: Iterable[Acknowledged]) -> list[str]:
+        """What was acknowledged and is not there, or elsewhere than it was said to be."""
+        lost = []
+        for event_id, revision in acknowledged:
+            found = self.at.get(event_id, [])
+            if not found or (revision is not None and revision not in found):
+                lost.append(f"{event_id} was acknowledged at {revision} and stands at {found}")
+        return lost
+
+    def twice(self) -> list[str]:
+        """Placements that stand there more than once."""
+        count = Counter({each: len(at) for each, at in self.at.items() if each.endswith("/placed")})
+        return [f"{each} stands at {self.at[each]}" for each, times in count.items() if times > 1]
+
+
+async def stores(cluster: Cluster) -> dict[str, str]:
+    """The digest of what each server has stored, read from it while it leads the stream."""
+    ledger = await jetstream.connect(cluster.url_for("chaos"), name="chaos")
+    try:
+        return {server.name: await _store(ledger, server.name) for server in cluster.servers}
+    finally:
+        await ledger.close()
+
+
+async def _store(ledger: JetStreamLedger, name: str) -> str:
+    async def leads() -> bool:
+        try:
+            info = await call_api(ledger.wire, "STREAM.INFO.APPORTION")
+            leader = json.loads(info)["cluster"].get("leader")
+            if leader != name and leader:
+                body = {"placement": {"preferred": name}}
+                await call_api(ledger.wire, "STREAM.LEADER.STEPDOWN.APPORTION", body)
+        except LedgerError:
+            return False  # between two leaders nobody answers
+        return bool(leader == name)
+
+    await until(leads, f"{name} to lead the stream", timeout_s=60, interval_s=0.3)
+    info = await stream.read_info(ledger.wire)
+    digest = sha256(f"{info.state.first_seq} {info.state.last_seq}".encode())
+    revisions = range(info.state.first_seq, info.state.last_seq + 1)
+    for first in range(0, len(revisions), READ_TOGETHER):
+        group = revisions[first : first + READ_TOGETHER]
+        asked = (call_api(ledger.wire, "STREAM.MSG.GET.APPORTION", {"seq": at}) for at in group)
+        for answer in await asyncio.gather(*asked):
+            digest.update(json.dumps(json.loads(answer)["message"], sort_keys=True).encode())
+    cluster = json.loads(await call_api(ledger.wire, "STREAM.INFO.APPORTION"))["cluster"]
+    assert cluster["leader"] == name, f"{name} led no longer while its store was read"
+    assert len(cluster["replicas"]) == COUNT - 1
+    return digest.hexdigest()
