@@ -37,7 +37,6 @@ from apportion_schemas import (
     AllocationFailed,
     BindFailed,
     PodGroupObserved,
-    PodPlaced,
     PodRefused,
     PodSubmitted,
 )
@@ -89,10 +88,9 @@ class DecisionMetrics:
         """Count what the ledger has taken."""
         self._decisions.labels("taken").inc()
         self.decision_seconds.observe(seconds)
-        for event in decision.events:
-            if isinstance(event, PodPlaced):
-                self.placements.inc()
-            elif isinstance(event, PodRefused):
+        self.placements.inc(len(decision.placed))
+        for event in decision.events if decision.told else ():
+            if isinstance(event, PodRefused):
                 for code in event.reasons:
                     self.refusals.labels(code.value).inc()
 

@@ -39,7 +39,7 @@ from apportion.core.placement.queue import (
 )
 from apportion.core.placement.refusals import explain
 from apportion.core.placement.relations import Relations
-from apportion.core.placement.waiting import Waiting
+from apportion.core.placement.waiting import PLACEMENTS, Waiting
 from apportion_schemas import (
     ConfigurationChanged,
     DeviceHealthChanged,
@@ -137,7 +137,7 @@ class Engine:
         if moved or isinstance(data, RELIEFS):
             self._reliefs += 1
         self._waiting.observe(change)
-        if isinstance(data, PlacementVoided | PodPlaced):
+        if type(data) in PLACEMENTS:
             placed = self._state.pods.get(data.pod)
             if placed is not None and placed.phase is not Phase.PENDING and placed.submitted.group:
                 self._queue.wake_gang(placed.submitted.group)  # it lacks one pod less
@@ -147,7 +147,7 @@ class Engine:
             self._columns, self._market = Columns(self._state), None  # cards may be cut otherwise
             self._classes.clear()
             self._reliefs += 1
-        elif isinstance(data, PolicyChanged | PricesLearnt):
+        elif isinstance(data, (PolicyChanged, PricesLearnt)):
             self._classes.clear()
             self._reliefs += 1  # another order of devices may let containers in that collided
 

@@ -4,11 +4,16 @@ Invariant: a pending pod of our portion stands in the queue, and no other does. 
 portion costs follows the number of pods that it moves.
 """
 
+from typing import Final
+
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.placement.ownership import WHOLE, Portion, key_of, part_of
 from apportion.core.placement.queue import PendingQueue, is_pending, turn_of
 from apportion_schemas import PlacementVoided, PodGone, PodPlaced, PodRefused, PodSubmitted
+
+PLACEMENTS: Final = (PodPlaced, PlacementVoided)
+"""Events by which a pod comes to have a place, or to have none."""
 
 
 class Waiting:
@@ -27,11 +32,11 @@ class Waiting:
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
-        data = change.data
+        data, pod = change.data, change.pod
         if isinstance(data, PodSubmitted):
-            if change.pod is not None:
-                self.add(change.pod)
-        elif isinstance(data, PodPlaced | PlacementVoided):
+            if pod is not None:
+                self.add(pod)
+        elif isinstance(data, PLACEMENTS):
             pod = self._state.pods.get(data.pod)
             if pod is not None and pod.phase is Phase.PENDING:
                 self.add(pod)
