@@ -33,7 +33,8 @@ CONNECT_TIMEOUT_S = 10.0
 ACK_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 RECONNECT_MAX_S = 1.0
-PING_INTERVAL_S = 5
+PING_INTERVAL_S = 2
+"""A server that leaves two pings without an answer is given up: at the third, six seconds on."""
 OLDEST_SERVER = (2, 12, 0)
 FIXED_SERVER = (2, 14, 0)
 FIXED_2_12 = (2, 12, 7)
@@ -68,13 +69,27 @@ class _Waiting:
         self.reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
 
+class _LeavingClient(Client):
+    """The client, without its patience for a server that it has given up.
+
+    Before it turns to another server it waits until what it still has to send is sent, which a
+    frozen server, or one behind a broken line, never takes.
+    """
+
+    async def _process_op_err(self, e: Exception) -> None:
+        writer = getattr(self._transport, "_io_writer", None)
+        if self.is_connected and writer is not None:
+            writer.transport.abort()
+        await super()._process_op_err(e)
+
+
 class Connection:
     """One connection to nats-server; see wire.Wire."""
 
     def __init__(self, url: str) -> None:
         self._url = shown(url)
         self._user = urlsplit(_full(url.partition(",")[0])).username
-        self._client = Client()
+        self._client = _LeavingClient()
         self._up = asyncio.Event()
         self._closed = False
         self._refused = asyncio.Event()
@@ -300,8 +315,13 @@ def _status(message: Message) -> str:
 
 
 def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
-    """A random server after a random pause that grows with the failures, so no herd forms."""
-    server = random.choice(pool)  # noqa: S311 - spreads load, guards nothing
+    """A random one of those that failed least, after a random pause that grows with the failures.
+
+    So no herd forms, and a server that is frozen costs one try.
+    """
+    fewest = min(server.reconnects for server in pool)
+    best = [server for server in pool if server.reconnects == fewest]
+    server = random.choice(best)  # noqa: S311 - spreads load, guards nothing
     longest_s = min(RECONNECT_MAX_S, 0.05 * 2 ** min(server.reconnects, 10))
     return server, random.uniform(longest_s / 2, longest_s)  # noqa: S311 - jitter
 

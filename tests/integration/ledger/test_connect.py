@@ -3,14 +3,21 @@
 import asyncio
 import contextlib
 import json
+import os
+import shutil
+import signal
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from apportion.runtime.jetstream import connect
+from apportion.runtime import jetstream
+from apportion.runtime.jetstream import JetStreamLedger, connect
 from apportion.runtime.ledger import LedgerUnavailable, NotPermitted, ServerTooOld
+from apportion.runtime.nats_server import EmbeddedServer
 from tests.support.nats import Bus, draft
 
 
@@ -111,6 +118,47 @@ async def test_any_server_of_a_list_will_do(bus: Bus) -> None:
     ledger = await connect(url, name="test")
     assert await ledger.append([draft()]) == [1]
     await ledger.close()
+
+
+async def test_a_frozen_server_is_left_with_what_it_would_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that wait for a server that is stopped hold nobody up: the other one is taken."""
+    monkeypatch.setattr(jetstream, "PING_INTERVAL_S", 1)
+    first, second = EmbeddedServer(tmp_path / "a", port=-1), EmbeddedServer(tmp_path / "b", port=-1)
+    await first.start()
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a" / "credentials.json", tmp_path / "b")
+    await second.start()
+    ledger = await connect(f"{first.url_for('agent')},{second.url_for('agent')}", name="test")
+    moved = asyncio.Event()
+    ledger.wire.on_reconnect(moved.set)
+    frozen = first if await connections(first) else second
+    os.kill(frozen.pid, signal.SIGSTOP)
+    sending = asyncio.create_task(send_much(ledger))
+    try:
+        await asyncio.wait_for(moved.wait(), 20)
+        await ledger.publish("apportion.beat.agent.test", b"")
+    finally:
+        sending.cancel()
+        os.kill(frozen.pid, signal.SIGCONT)
+        await ledger.close()
+        await first.stop()
+        await second.stop()
+
+
+async def send_much(ledger: JetStreamLedger) -> None:
+    """More than any buffer holds."""
+    with contextlib.suppress(LedgerUnavailable):
+        while True:
+            await ledger.publish("apportion.beat.agent.test", b"x" * 500_000)
+            await asyncio.sleep(0)
+
+
+async def connections(server: EmbeddedServer) -> int:
+    """How many clients the server has."""
+    async with aiohttp.request("GET", f"{server.monitor_url}/varz") as page:
+        return int((await page.json())["connections"])
 
 
 async def test_a_closed_ledger_says_so(bus: Bus) -> None:
