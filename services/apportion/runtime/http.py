@@ -6,6 +6,7 @@ Invariant: /readyz is true only while nobody has a reason against it, and it giv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from ssl import SSLContext
 
 import msgspec
 from aiohttp import web
@@ -18,7 +19,10 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class HttpServer:
-    """Serves one address from `start` to `stop`; `routes` come on top of the common ones."""
+    """Serves one address from `start` to `stop`; `routes` come on top of the common ones.
+
+    `tls` makes it HTTPS; a request body has at most `request_bytes_max` bytes.
+    """
 
     def __init__(
         self,
@@ -28,12 +32,15 @@ class HttpServer:
         not_ready: Callable[[], list[str]],
         routes: Iterable[web.AbstractRouteDef] = (),
         key: str = "APPORTION_HEALTH",
+        tls: SSLContext | None = None,
+        request_bytes_max: int = MAX_REQUEST_BYTES,
     ) -> None:
         self._address = address
+        self._tls = tls
         self._metrics = metrics
         self._not_ready = not_ready
         self._key = key
-        app = web.Application(client_max_size=MAX_REQUEST_BYTES)
+        app = web.Application(client_max_size=request_bytes_max)
         app.add_routes(
             [
                 web.get("/healthz", self._healthz),
@@ -47,7 +54,8 @@ class HttpServer:
     async def start(self) -> Address:
         """Listen, and return the address with the port really taken. Raises ConfigError."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._address.host, self._address.port)
+        host, port = self._address.host, self._address.port
+        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls)
         try:
             await site.start()
         except OSError as failure:
@@ -57,8 +65,7 @@ class HttpServer:
                 str(self._address),
                 f"cannot listen there ({failure.strerror or failure}); choose a free port",
             ) from failure
-        port: int = self._runner.addresses[0][1]
-        return Address(self._address.host, port)
+        return Address(host, self._runner.addresses[0][1])
 
     async def stop(self) -> None:
         """Stop listening and end what is open."""

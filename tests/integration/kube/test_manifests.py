@@ -1,11 +1,21 @@
 """What is in deploy/kubernetes is what an API server takes, and says what it should."""
 
 import json
+from collections.abc import Iterator
+
+import pytest
 
 from tests.support.control_plane import ROOT, ControlPlane
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
 SERVICES = ("watcher", "scheduler", "binder", "gateway")
+
+
+@pytest.fixture(autouse=True)
+def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
+    """Nobody answers for it here, so every pod of later tests would wait for an answer."""
+    yield
+    control_plane.kubectl("delete", "-k", str(DEPLOY / "admission"), "--ignore-not-found")
 
 
 def test_everything_is_applied_and_again(control_plane: ControlPlane) -> None:

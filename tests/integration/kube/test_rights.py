@@ -28,6 +28,9 @@ FORBIDDEN = [
     ("scheduler", "get", "pods"),
     ("scheduler", "list", "nodes"),
     ("gateway", "get", "pods"),
+    ("gateway", "get", "secrets"),
+    ("gateway", "create", "secrets"),
+    ("gateway", "patch", "mutatingwebhookconfigurations"),
     ("agent", "list", "pods"),
     ("agent", "patch", "nodes/status"),
 ]
@@ -53,5 +56,5 @@ def test_what_a_service_needs_is_allowed(
 def test_nothing_else_is(
     control_plane: ControlPlane, account: str, verb: str, resource: str
 ) -> None:
-    """Least privilege: the scheduler, the gateway and the agents have no right at all."""
+    """Least privilege: the scheduler and the agents have no right at all."""
     assert may(control_plane, account, verb, resource) == "no"

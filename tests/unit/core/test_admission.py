@@ -65,7 +65,7 @@ def limits(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
 
 def samples() -> list[Any]:
     """Every pod of the samples that people have, under the name of its file."""
-    found = []
+    found: list[Any] = []
     for path in sorted((ROOT / "examples").glob("*/*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
             if document["kind"] == "Pod":

@@ -1,0 +1,155 @@
+"""The admission webhook: an AdmissionReview in, the same with an answer out.
+
+The rule itself is core's (`core.admission`); here is the wire. Invariants: a review that can be
+read is answered with its uid, whatever pod is in it; one that cannot gets an error that names what
+is wrong with it; and nothing is answered from a configuration that may be out of date.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
+from apportion.core.configuration import manifest_config
+from apportion.core.ledger.state import State
+from apportion.core.manifests.schedulers import scheduler_names
+from apportion.gateway.callers import answering, read_body
+from apportion.runtime.metrics import Metrics
+
+PATH = "/admission"
+REVIEW_BYTES_MAX = 8 << 20
+"""A change carries the pod twice, and etcd takes objects up to 1.5 MiB."""
+_REJECTED = 400
+
+_encode = msgspec.json.Encoder().encode
+ShortText = Annotated[str, Meta(max_length=1024)]
+
+
+class _Kube(Struct, frozen=True, rename="camel"):
+    """A part of a review; what is not named here is not decoded."""
+
+
+class _User(_Kube, frozen=True):
+    username: str = ""
+    groups: list[str] = []
+
+
+class _Resource(_Kube, frozen=True):
+    group: ShortText = ""
+    resource: ShortText = ""
+
+
+class _Request(_Kube, frozen=True, kw_only=True):
+    uid: Annotated[str, Meta(min_length=1, max_length=256)]
+    operation: ShortText
+    resource: _Resource = _Resource()
+    sub_resource: ShortText = ""
+    namespace: ShortText = ""
+    user_info: _User = _User()
+    object: Any = None
+    old_object: Any = None
+
+
+class _Review(_Kube, frozen=True):
+    api_version: Literal["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
+    kind: Literal["AdmissionReview"]
+    request: _Request
+
+
+_decode = msgspec.json.Decoder(_Review).decode
+
+
+class Admission:
+    """Answers reviews under the configuration of one state.
+
+    `unready` says why there is no answer yet, or is empty; `told` and `scheduler` are the names of
+    our schedulers and the one that is filled in; `accounts` is the group of our services' accounts.
+    """
+
+    def __init__(
+        self,
+        state: Callable[[], State],
+        *,
+        unready: Callable[[], str],
+        metrics: Metrics,
+        told: Iterable[str],
+        scheduler: str,
+        accounts: str,
+    ) -> None:
+        self._state = state
+        self._unready = unready
+        self._told = frozenset(told)
+        self._scheduler = scheduler
+        self._accounts = accounts
+        self._reviews = metrics.counter(
+            "apportion_admission_reviews_total", "Pods that were judged, by outcome.", ("outcome",)
+        )
+        self._seconds = metrics.histogram(
+            "apportion_admission_seconds", "Time to judge one pod, reading and answering included."
+        )
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """The one route."""
+        yield web.post(PATH, answering(self._reviewed, self._unready))
+
+    async def _reviewed(self, request: web.Request) -> bytes:
+        body = await request.read()
+        began = time.perf_counter()
+        answer = self.answer(body)
+        self._seconds.observe(time.perf_counter() - began)
+        return answer
+
+    def answer(self, body: bytes) -> bytes:
+        """The review with its answer.
+
+        Raises:
+            BadBody: it cannot be read.
+        """
+        review = read_body(_decode, body, "an AdmissionReview of admission.k8s.io/v1")
+        request = review.request
+        verdict = self._judge(request)
+        self._reviews.labels("rejected" if isinstance(verdict, Rejected) else verdict.why).inc()
+        return _encode(
+            {
+                "apiVersion": review.api_version,
+                "kind": "AdmissionReview",
+                "response": {"uid": request.uid} | _response(verdict),
+            }
+        )
+
+    def _judge(self, request: _Request) -> Admitted | Rejected:
+        about = request.resource
+        if (about.group, about.resource, request.sub_resource) != ("", "pods", ""):
+            return Admitted("not a pod")
+        configuration = self._state().configuration
+        rules = Rules(
+            config=manifest_config(configuration),
+            names=scheduler_names(configuration, self._told),
+            scheduler=self._scheduler,
+            accounts=self._accounts,
+        )
+        asked = Asked(
+            operation=request.operation,
+            pod=request.object,
+            before=request.old_object,
+            namespace=request.namespace or "default",
+            groups=tuple(request.user_info.groups),
+        )
+        return admit(asked, rules)
+
+
+def _response(verdict: Admitted | Rejected) -> dict[str, Any]:
+    if isinstance(verdict, Rejected):
+        status = {"code": _REJECTED, "reason": "BadRequest", "message": str(verdict.error)}
+        return {"allowed": False, "status": status}
+    if not verdict.patches:
+        return {"allowed": True}
+    patch = base64.b64encode(_encode(verdict.patches)).decode()
+    return {"allowed": True, "patchType": "JSONPatch", "patch": patch}

@@ -1,0 +1,149 @@
+"""What the gateway is asked to be beside the read API: a webhook, an extender, or neither.
+
+Invariant: a combination that could not work is named before anything is started.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from apportion.core.manifests.schedulers import OURS
+from apportion.runtime.config import Address, ConfigError, parse_address
+from apportion.runtime.options import Command
+
+HOST = "admission.apportion.svc"
+NAMESPACE = "apportion"
+SCHEDULERS_MAX = 32
+DAY_S = 86_400.0
+
+
+class AdmissionChoice(Struct, frozen=True, kw_only=True):
+    """How the webhook is served: where, under which names, with whose certificate.
+
+    `scheduler` is filled in; `told` are all names of our schedulers; `namespace` is our services'.
+    Without `files` the certificate is made here, for `life_s` seconds.
+    """
+
+    listen: Address
+    hosts: tuple[str, ...]
+    scheduler: str
+    told: tuple[str, ...]
+    namespace: str
+    files: tuple[Path, Path] | None = None
+    life_s: float
+
+
+_file = click.Path(dir_okay=False, path_type=Path)
+_OPTIONS = (
+    click.option(
+        "--admission",
+        envvar="APPORTION_ADMISSION",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="Where the admission webhook answers, over HTTPS.  [default: nowhere]",
+    ),
+    click.option(
+        "--admission-host",
+        "hosts",
+        multiple=True,
+        default=(HOST,),
+        show_default=True,
+        metavar="NAME",
+        help="Name or IP address by which the API server calls the webhook; for the certificate.",
+    ),
+    click.option(
+        "--admission-scheduler",
+        "scheduler",
+        default=OURS[0],
+        show_default=True,
+        metavar="NAME",
+        help="The schedulerName of pods that ask for a device and name none.",
+    ),
+    click.option(
+        "--scheduler-name",
+        "schedulers",
+        multiple=True,
+        default=OURS,
+        show_default=True,
+        metavar="NAME",
+        help="Pods with this schedulerName are ours, as for the watcher.",
+    ),
+    click.option(
+        "--namespace",
+        default=NAMESPACE,
+        envvar="APPORTION_NAMESPACE",
+        show_default=True,
+        show_envvar=True,
+        metavar="NAME",
+        help="Where our services run; their accounts may change our annotations.",
+    ),
+    click.option(
+        "--certificate", type=_file, metavar="FILE", help="Certificate of the webhook, in PEM."
+    ),
+    click.option("--private-key", type=_file, metavar="FILE", help="Its key, in PEM."),
+    click.option(
+        "--certificate-days",
+        type=click.FloatRange(min=0.0001, max=3650),
+        default=90.0,
+        show_default=True,
+        help="How long a certificate lives that is made here.",
+    ),
+    click.option(
+        "--extender",
+        envvar="APPORTION_EXTENDER",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="Where a kube-scheduler may ask for devices, over HTTP.  [default: nowhere]",
+    ),
+)
+
+
+def role_options(command: Command) -> Command:
+    """Add the options of the webhook and the extender."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def admission_choice(given: dict[str, Any], *, kube_wanted: bool) -> AdmissionChoice | None:
+    """How the webhook is served; None where it is not.
+
+    Raises:
+        ConfigError: the options do not go together.
+    """
+    if given["admission"] is None:
+        return None
+    pair = (given["certificate"], given["private_key"])
+    if (pair[0] is None) != (pair[1] is None):
+        raise ConfigError(
+            "--certificate and --private-key", None, "give both, or neither to have one made"
+        )
+    if pair[0] is None and not kube_wanted:
+        raise ConfigError(
+            "--admission",
+            given["admission"],
+            "needs --kubernetes, where a certificate that is made here is kept and published, or "
+            "--certificate and --private-key",
+        )
+    if len(given["schedulers"]) > SCHEDULERS_MAX:
+        raise ConfigError(
+            "--scheduler-name", len(given["schedulers"]), f"name at most {SCHEDULERS_MAX}"
+        )
+    return AdmissionChoice(
+        listen=parse_address("--admission", given["admission"]),
+        hosts=tuple(dict.fromkeys(given["hosts"])),
+        scheduler=given["scheduler"],
+        told=given["schedulers"],
+        namespace=given["namespace"],
+        files=None if pair[0] is None else pair,
+        life_s=given["certificate_days"] * DAY_S,
+    )
+
+
+def extender_choice(given: dict[str, Any]) -> Address | None:
+    """Where the extender listens; None where there is none. Raises ConfigError."""
+    return None if given["extender"] is None else parse_address("--extender", given["extender"])

@@ -1,0 +1,143 @@
+"""The webhook, asked by a real API server: what a user of kubectl gets, with it and without."""
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from apportion_schemas import PodBound
+from tests.support.control_plane import free_port
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
+from tests.support.webhook import running_webhook
+
+DAY_S = 86_400
+MEMORY = {"nvidia.com/gpumem": "3100"}
+
+
+def pod(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    """A pod that names no scheduler."""
+    made = kube_pod(name, limits, **fields)
+    del made["spec"]["schedulerName"]
+    return made
+
+
+async def create(world: KubeWorld, document: dict[str, Any], *options: str, ok: bool = True) -> str:
+    """What `kubectl create` says."""
+    return await world.plane.user("create", *options, "-f", "-", stdin=json.dumps(document), ok=ok)
+
+
+async def dry(world: KubeWorld, document: dict[str, Any], *options: str) -> Any:
+    """The pod that the API server would make of it."""
+    told = ("--dry-run=server", "-o", "json", *options)
+    return json.loads(await create(world, document, *told))
+
+
+@pytest.mark.timeout(180)
+async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: KubeWorld) -> None:
+    """Memory alone is one card; the pod is ours, runs, and carries what only we may write."""
+    await world.plane.apply(kube_node("n1"))
+    await world.agents(("n1", "1xT4"))
+    for verb in ("watcher", "scheduler", "binder"):
+        await world.start(verb)
+    async with running_webhook(world) as webhook:
+        await create(world, pod("p", MEMORY))
+        found = await world.bound("p")
+        assert found["spec"]["schedulerName"] == "apportion"
+        resources = found["spec"]["containers"][0]["resources"]
+        assert resources["limits"] == resources["requests"] == {**MEMORY, "nvidia.com/gpu": "1"}
+        assert found["metadata"]["annotations"]["apportion.dev/shares"]
+        await world.facts.count(PodBound, 1)
+        # What we wrote is nobody else's to change, and everything else is.
+        refused = await world.plane.user("annotate", "pod", "p", "apportion.dev/shares-", ok=False)
+        assert "is written by Apportion alone: leave it as it was" in refused
+        await world.plane.user("annotate", "pod", "p", "team=blue")
+        await world.plane.user("delete", "pod", "p", "--grace-period=0", "--force")
+        await webhook.in_force()
+
+
+@pytest.mark.timeout(120)
+async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
+    """Contradictions with their fix, our annotations, and every label that says hands off."""
+    plane = world.plane
+    async with running_webhook(world):
+        both = MEMORY | {"nvidia.com/gpumem-percentage": "50"}
+        said = await create(world, pod("both", both), ok=False)
+        assert "denied the request" in said
+        assert "contradicts nvidia.com/gpumem, which says how much as well: keep one" in said
+        forged = pod("forged", MEMORY, annotations={"apportion.dev/shares": "[]"})
+        said = await create(world, forged, ok=False)
+        assert 'metadata.annotations["apportion.dev/shares"]' in said
+        assert "remove it" in said
+        assert (await dry(world, pod("plain")))["spec"]["schedulerName"] == "default-scheduler"
+        theirs = await dry(world, kube_pod("theirs", MEMORY, schedulerName="theirs"))
+        assert theirs["spec"]["schedulerName"] == "theirs"
+        for key in ("hami.io/webhook", "apportion.dev/webhook"):
+            skipped = await dry(world, pod("skipped", MEMORY, labels={key: "ignore"}))
+            assert skipped["spec"]["schedulerName"] == "default-scheduler"
+            name = key.partition(".")[0]
+            await plane.user("create", "namespace", f"left-{name}", ok=None)
+            await plane.user("label", "--overwrite", "namespace", f"left-{name}", f"{key}=ignore")
+            left = await dry(world, pod("left", both), "-n", f"left-{name}")
+            assert left["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.timeout(120)
+async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
+    """kube-system and all others go on; only a namespace labelled so waits for it."""
+    plane = world.plane
+    await plane.user("create", "namespace", "strict", ok=None)
+    await plane.user(
+        "label", "--overwrite", "namespace", "strict", "apportion.dev/webhook=required"
+    )
+    async with running_webhook(world):
+        taken = await dry(world, pod("p", MEMORY), "-n", "strict")
+        assert taken["spec"]["schedulerName"] == "apportion"
+        await world.stop("gateway")
+        for namespace in ("kube-system", "default"):
+            made = await dry(world, pod("p", MEMORY), "-n", namespace)
+            assert made["spec"]["schedulerName"] == "default-scheduler"
+        said = await create(world, pod("p"), "-n", "strict", ok=False)
+        assert "failed calling webhook" in said
+
+
+@pytest.mark.timeout(180)
+async def test_certificates_are_renewed_without_a_gap(world: KubeWorld) -> None:
+    """Two rotations while pods come that may not pass unseen: not one of them is refused."""
+    plane = world.plane
+    await plane.user("create", "namespace", "strict", ok=None)
+    await plane.user(
+        "label", "--overwrite", "namespace", "strict", "apportion.dev/webhook=required"
+    )
+    days = str(12 / DAY_S)
+    async with running_webhook(world, "--certificate-days", days) as webhook:
+        served: list[str] = []
+
+        async def rotated() -> bool:
+            taken = await dry(world, pod("p", share()), "-n", "strict")
+            assert taken["spec"]["schedulerName"] == "apportion"
+            now = await asyncio.to_thread(webhook.certificate)
+            if now not in served:
+                served.append(now)
+                trusted = base64.b64decode(await webhook.trusted()).decode()
+                assert now.strip() in trusted
+            return len(served) > 2
+
+        await until(rotated, "two rotations", timeout_s=90, interval_s=0.3)
+
+
+@pytest.mark.timeout(120)
+async def test_replicas_serve_the_same_certificate(world: KubeWorld) -> None:
+    """Through the Secret that they share; one that begins anew goes on with it."""
+    async with running_webhook(world) as webhook:
+        port = free_port()
+        await webhook.start(port=port)
+        first = await asyncio.to_thread(webhook.certificate)
+        assert await asyncio.to_thread(webhook.certificate, port) == first
+        await world.stop("gateway")
+        await webhook.start()
+        assert await asyncio.to_thread(webhook.certificate) == first
+        await webhook.in_force()

@@ -1,0 +1,97 @@
+"""The webhook of a test: the project's own manifests, with the address of a gateway that runs here.
+
+Invariant: after a test the API server asks nobody any more.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import yaml
+
+from tests.support.control_plane import ROOT, ControlPlane, free_port
+from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+MANIFESTS = ROOT / "deploy" / "kubernetes" / "admission"
+HOST = "127.0.0.1"
+CONFIGURATION = ("mutatingwebhookconfiguration", "apportion")
+SECRET = ("secret", "admission-certificates")
+
+
+class Webhook:
+    """One webhook of a cluster; `port` is where the API server finds it."""
+
+    def __init__(self, world: KubeWorld) -> None:
+        self.world = world
+        self.port = free_port()
+
+    async def install(self) -> None:
+        """Apply the manifests, but for the address, which is ours instead of a Service's."""
+        plane = self.world.plane
+        documents = []
+        for text in (await plane.user("kustomize", str(MANIFESTS))).split("\n---\n"):
+            document = yaml.safe_load(text)
+            for webhook in document.get("webhooks", ()):
+                path = webhook["clientConfig"].pop("service")["path"]
+                webhook["clientConfig"]["url"] = f"https://{HOST}:{self.port}{path}"
+            documents.append(document)
+        await plane.apply(*documents, namespace="apportion")
+
+    async def start(self, *options: str, port: int | None = None) -> ServiceProcess:
+        """A gateway that answers as the webhook, ready."""
+        kubeconfig = str(self.world.plane.kubeconfig_of("gateway"))
+        address = f"{HOST}:{port or self.port}"
+        told = ("--admission", address, "--admission-host", HOST, "--listen", f"{HOST}:0")
+        return await self.world.start("gateway", "--kubeconfig", kubeconfig, *told, *options)
+
+    async def in_force(self) -> None:
+        """Wait until the API server has learnt of the webhook, its address and its certificate."""
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "probe", "annotations": {"apportion.dev/probe": ""}},
+            "spec": {"containers": [{"name": "main", "image": "app"}]},
+        }
+
+        async def refused() -> bool:
+            said = await self.world.plane.user(
+                "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod), ok=None
+            )
+            return not said
+
+        await until(refused, "the API server to ask the webhook", interval_s=0.2)
+
+    def certificate(self, port: int | None = None) -> str:
+        """The certificate that is served, in PEM."""
+        return ssl.get_server_certificate((HOST, port or self.port))
+
+    async def trusted(self) -> str:
+        """The caBundle that the API server goes by, as it stands in the configuration."""
+        found: Any = await self.world.plane.get(*CONFIGURATION)
+        (bundle,) = {each["clientConfig"].get("caBundle", "") for each in found["webhooks"]}
+        return str(bundle)
+
+
+@asynccontextmanager
+async def running_webhook(world: KubeWorld, *options: str) -> AsyncIterator[Webhook]:
+    """The webhook of the world, in force."""
+    webhook = Webhook(world)
+    try:
+        await webhook.install()
+        await webhook.start(*options)
+        await webhook.in_force()
+        yield webhook
+    finally:
+        await remove(world.plane)
+
+
+async def remove(plane: ControlPlane) -> None:
+    """Take the webhook and its certificates out of the cluster."""
+    await plane.user("delete", *CONFIGURATION, "--ignore-not-found")
+    await plane.user("delete", *SECRET, "-n", "apportion", "--ignore-not-found")

@@ -1,0 +1,193 @@
+"""The wire of the webhook: reviews in, answers out, and an error for everything else."""
+
+import asyncio
+import base64
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.state import State
+from apportion.gateway.admission import PATH, REVIEW_BYTES_MAX, Admission
+from apportion.runtime.config import Address
+from apportion.runtime.http import HttpServer
+from apportion.runtime.metrics import Metrics
+from apportion_schemas import Configuration
+from apportion_schemas.configuration import NvidiaConfiguration
+from tests.support.kube_objects import kube_pod, share
+
+ACCOUNTS = "system:serviceaccounts:apportion"
+
+
+class Webhook:
+    """One admission endpoint; `reason` says why it is not ready."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.reason = ""
+        self.metrics = Metrics()
+        self.url = ""
+        self.admission = Admission(
+            lambda: self.state,
+            unready=lambda: self.reason,
+            metrics=self.metrics,
+            told=("apportion",),
+            scheduler="apportion",
+            accounts=ACCOUNTS,
+        )
+
+    async def post(self, body: bytes) -> tuple[int, Any]:
+        """Status and answer."""
+        return await asyncio.to_thread(self._post, body)
+
+    def _post(self, body: bytes) -> tuple[int, Any]:
+        request = urllib.request.Request(self.url, data=body, method="POST")  # noqa: S310 - our own
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310 - our own
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    async def ask(self, pod: Any, **fields: Any) -> Any:
+        """The answer about a new pod."""
+        status, answer = await self.post(review(pod, **fields))
+        assert status == 200, answer
+        return answer["response"]
+
+
+@pytest.fixture
+async def webhook() -> AsyncIterator[Webhook]:
+    """A webhook that listens."""
+    made = Webhook()
+    server = HttpServer(
+        Address("127.0.0.1", 0),
+        metrics=made.metrics,
+        not_ready=list,
+        routes=made.admission.routes(),
+        request_bytes_max=REVIEW_BYTES_MAX,
+    )
+    made.url = f"http://{await server.start()}{PATH}"
+    yield made
+    await server.stop()
+
+
+def review(pod: Any, *, version: str = "v1", **fields: Any) -> bytes:
+    """A review as an API server sends it."""
+    request = {
+        "uid": "u-1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": "CREATE",
+        "namespace": "team",
+        "userInfo": {"username": "alice", "groups": ["system:authenticated"]},
+        "object": pod,
+        "oldObject": None,
+        "dryRun": True,
+    } | fields
+    api_version = f"admission.k8s.io/{version}"
+    return json.dumps(
+        {"apiVersion": api_version, "kind": "AdmissionReview", "request": request}
+    ).encode()
+
+
+def unnamed(limits: dict[str, str]) -> dict[str, Any]:
+    """A pod for which nobody named a scheduler."""
+    return kube_pod("p", limits, schedulerName="default-scheduler")
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_a_review_is_answered_in_its_own_version(webhook: Webhook, version: str) -> None:
+    """With the uid of the request, and the patch in base64."""
+    status, answer = await webhook.post(review(unnamed(share()), version=version))
+    assert status == 200
+    assert answer["apiVersion"] == f"admission.k8s.io/{version}"
+    response = answer["response"]
+    assert (response["uid"], response["allowed"], response["patchType"]) == (
+        "u-1", True, "JSONPatch",
+    )  # fmt: skip
+    (patch,) = json.loads(base64.b64decode(response["patch"]))
+    assert patch == {"op": "add", "path": "/spec/schedulerName", "value": "apportion"}
+
+
+async def test_a_rejection_says_why(webhook: Webhook) -> None:
+    """The message is for people; the status for kubectl."""
+    response = await webhook.ask(unnamed({"tencent.com/vcuda-core": "150"}))
+    assert response["allowed"] is False
+    assert response["status"]["code"] == 400
+    assert "write 100 or 200" in response["status"]["message"]
+
+
+async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
+    """Names and defaults come from the ledger, and from the ledger alone."""
+    pod = unnamed({"a.b/gpu": "1"})
+    assert await webhook.ask(pod) == {"uid": "u-1", "allowed": True}
+    nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
+    webhook.state.configuration = Configuration(nvidia=nvidia)
+    assert "patch" in await webhook.ask(pod)
+
+
+async def test_what_is_no_pod_goes_through(webhook: Webhook) -> None:
+    """A rule that somebody wrote too wide harms nobody; nor does a part of a pod."""
+    deployments = {"group": "apps", "version": "v1", "resource": "deployments"}
+    assert (await webhook.ask({}, resource=deployments))["allowed"]
+    assert (await webhook.ask(unnamed({"a": "b"}), subResource="binding"))["allowed"]
+    assert (await webhook.ask(None, operation="DELETE"))["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "the body is not an AdmissionReview"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"{", "the body is not an AdmissionReview"),
+        (b"\xff\xfe", "the body is not an AdmissionReview"),
+        (b"[" * 100_000, "the body is not an AdmissionReview"),
+        (b'{"apiVersion":"v1","kind":"AdmissionReview","request":{}}', "apiVersion"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', "request"),
+        (review({}, uid=""), "uid"),
+        (review({}, userInfo={"groups": "x"}), "groups"),
+    ],
+)
+async def test_a_review_that_cannot_be_read_is_an_error_that_says_so(
+    webhook: Webhook, body: bytes, words: str
+) -> None:
+    """And the next one is answered."""
+    status, answer = await webhook.post(body)
+    assert (status, words in answer["error"]) == (400, True), answer
+    assert answer["fix"]
+    assert (await webhook.ask(unnamed(share())))["allowed"]
+
+
+async def test_a_deeply_nested_pod_is_rejected_and_not_crashed_on(webhook: Webhook) -> None:
+    """Deeper than we read and shallower than a decoder gives up."""
+    pod = unnamed(share())
+    for _ in range(300):
+        pod["spec"]["affinity"] = {"x": pod["spec"].get("affinity")}
+    response = await webhook.ask(pod)
+    assert "is nested too deep" in response["status"]["message"]
+
+
+async def test_a_body_over_the_limit_is_refused(webhook: Webhook) -> None:
+    """With a status of its own, before it is all read."""
+    status, answer = await webhook.post(b" " * (REVIEW_BYTES_MAX + 1))
+    assert status == 413
+    assert answer["fix"]
+
+
+async def test_a_gateway_that_is_behind_judges_nobody(webhook: Webhook) -> None:
+    """An old configuration would judge wrongly; the API server does what its policy says."""
+    webhook.reason = "the ledger is being read"
+    status, answer = await webhook.post(review(unnamed(share())))
+    assert (status, "the ledger is being read" in answer["error"]) == (503, True)
+
+
+async def test_outcomes_are_counted(webhook: Webhook) -> None:
+    """By case, so that a cluster without any taken pod is seen."""
+    await webhook.ask(unnamed(share()))
+    await webhook.ask(unnamed({"tencent.com/vcuda-core": "150"}))
+    told = webhook.metrics.render().decode()
+    for outcome in ("taken", "rejected"):
+        assert f'apportion_admission_reviews_total{{outcome="{outcome}"}} 1.0' in told
