@@ -77,10 +77,21 @@ class _LeavingClient(Client):
     """
 
     async def _process_op_err(self, e: Exception) -> None:
-        writer = getattr(self._transport, "_io_writer", None)
-        if self.is_connected and writer is not None:
-            writer.transport.abort()
+        if self.is_connected:
+            self._abort()
         await super()._process_op_err(e)
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            self._abort()  # the next attempt would forget this connection, and leave it open
+            raise
+
+    def _abort(self) -> None:
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
 
 
 class Connection:
