@@ -7,17 +7,19 @@ processes of a machine share, so the parent may compare them with what it did it
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import uvloop
 
+from apportion.runtime.batching import GroupCommit
 from apportion.runtime.jetstream import JetStreamLedger, connect
 from apportion.runtime.ledger import Draft, Record
 from apportion_schemas import PodPlaced, decode
 from tests.benchmarks.pipeline import submissions
 
 BATCH = 100
+Append = Callable[[list[Draft]], Awaitable[object]]
 PLACEMENTS = "apportion.v1.placement.*"
 
 
@@ -79,11 +81,11 @@ class _Load:
             self._moved.clear()
             await self._moved.wait()
 
-    async def send(self, writer: JetStreamLedger, drafts: list[Draft]) -> None:
+    async def send(self, append: Append, drafts: list[Draft]) -> None:
         """Append, and note when."""
         names = [draft.id.partition("/")[0] for draft in drafts]
         self.seen.sent.update(dict.fromkeys(names, time.monotonic()))
-        await writer.append(drafts)
+        await append(drafts)
         self.seen.acknowledged.update(dict.fromkeys(names, time.monotonic()))
 
 
@@ -96,7 +98,7 @@ def flood(urls: Urls, pods: int, window: int) -> Seen:
         async with load as writer:
             for start in range(0, pods, BATCH):
                 await load.until(lambda: len(load.seen.sent) - load.count < window)
-                await load.send(writer, drafts[start : start + BATCH])
+                await load.send(writer.append, drafts[start : start + BATCH])
             await load.until(lambda: load.count >= pods)
         return load.seen
 
@@ -104,16 +106,23 @@ def flood(urls: Urls, pods: int, window: int) -> Seen:
 
 
 def pace(urls: Urls, pods: int, per_s: float) -> Seen:
-    """Submit one pod after the other, so many in a second, whatever becomes of those before."""
+    """Submit one pod after the other, so many in a second, whatever becomes of those before.
+
+    As the watcher does: what comes while an append is under way goes into the next.
+    """
 
     async def run() -> Seen:
         load = _Load(urls)
         drafts = submissions(pods)
-        async with load as writer, asyncio.TaskGroup() as under_way:
+        async with (
+            load as writer,
+            GroupCommit(writer) as commit,
+            asyncio.TaskGroup() as under_way,
+        ):
             begun = time.monotonic()
             for number, draft in enumerate(drafts):
                 await asyncio.sleep(begun + number / per_s - time.monotonic())
-                under_way.create_task(load.send(writer, [draft]))
+                under_way.create_task(load.send(commit.append_group, [draft]))
             await load.until(lambda: load.count >= pods)
         return load.seen
 

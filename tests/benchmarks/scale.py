@@ -135,9 +135,12 @@ async def latency(
 ) -> dict[str, float]:
     """How long single pods wait, with one scheduler."""
     pods, warm = round((WARM_UP_S + PACED_S) * args.rate), round(WARM_UP_S * args.rate)
-    async with cluster(folder, args.nodes, 1) as (bus, _):
+    async with cluster(folder, args.nodes, 1) as (bus, services):
+        before, server_before_s = await told_by(services), server_cpu_s(bus)
         loop = asyncio.get_running_loop()
         seen = once(await loop.run_in_executor(pool, pace, urls_of(bus), pods, args.rate))
+        cpu_s = (await told_by(services))["cpu_s"] - before["cpu_s"]
+        server_s = server_cpu_s(bus) - server_before_s
     measured = list(seen.sent)[warm:]
     waits = sorted((seen.placed[pod] - seen.sent[pod]) * 1e3 for pod in measured)
     told = sorted((seen.placed[pod] - seen.acknowledged[pod]) * 1e3 for pod in measured)
@@ -147,6 +150,8 @@ async def latency(
         "p99_ms": round(waits[len(waits) * 99 // 100], 1),
         "max_ms": round(waits[-1], 1),
         "p99_after_ack_ms": round(told[len(told) * 99 // 100], 1),
+        "schedulers_cpu_us": round(cpu_s / pods * 1e6, 1),
+        "server_cpu_us": round(server_s / pods * 1e6, 1),
     }
 
 
