@@ -17,8 +17,9 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 import uvloop
 
@@ -43,6 +44,7 @@ EXIT_CONFIG = 78
 MAX_RESTARTS = 5
 RESTART_WINDOW_S = 60.0
 RESTART_PAUSE_MAX_S = 5.0
+LEAVE_S = 0.5
 
 _HOPELESS = (ConfigError, ServerTooOld, LedgerDrifted, LedgerHole, NotPermitted)
 """What trying again cannot mend."""
@@ -133,9 +135,18 @@ def run_service(
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_serve(name, main, config, clock=clock or SystemClock()))
         if code == EXIT_STUCK:
-            logging.shutdown()
-            os._exit(code)  # closing the loop would wait for the very tasks that are stuck
-        return code
+            _leave(code)  # closing the loop would wait for the very tasks that are stuck
+        # It also waits for threads, and a look-up of a name takes twenty seconds to fail.
+        leaving = threading.Timer(LEAVE_S, _leave, (code,))
+        leaving.daemon = True
+        leaving.start()
+    leaving.cancel()
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    logging.shutdown()
+    os._exit(code)
 
 
 async def _serve(

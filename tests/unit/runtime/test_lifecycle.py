@@ -123,6 +123,21 @@ async def main(service):
     assert "stubborn" in str(line["tasks"])
 
 
+async def test_a_thread_that_does_not_end_is_left_behind(run: Run) -> None:
+    """As one that looks up a name nobody answers for: who has stopped is gone."""
+    process = await run(
+        """
+import time
+async def main(service):
+    print("at it", file=sys.stderr, flush=True)
+    await asyncio.to_thread(time.sleep, 600)
+"""
+    )
+    await process.logged("at it\n")
+    process.child.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.exit_code(), 10) == EXIT_OK
+
+
 async def test_a_failing_loop_drops_the_body_and_begins_anew(run: Run) -> None:
     """Crash-only: one loop's error ends the others, and the next life starts from nothing."""
     process = await run(
