@@ -29,9 +29,11 @@ class PodAdopted(Payload, frozen=True):
 
     Another scheduler bound it, or an attempt that was given up, or the ledger was lost. `evidence`
     names the annotation that tells of the shares, `attempt` is the one it speaks of (0: none).
-    `running`: the kubelet has handed the shares out.
+    `pod` is its uid, which `submitted` has as well. `running`: the kubelet has handed the shares
+    out.
     """
 
+    pod: Name
     node: Name
     submitted: PodSubmitted
     attempt: Natural = 0

@@ -95,7 +95,7 @@ CATALOGUE: tuple[EventType, ...] = (
     EventType(
         PodAdopted,
         "adoption",
-        _node,
+        lambda data: f"{token(data.node)}.{token(data.pod)}",
         "watcher",
         "all",
         "a pod runs without a placement of this ledger: what it holds is held",

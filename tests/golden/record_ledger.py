@@ -179,7 +179,8 @@ async def agree(bus: Bus, facts: Facts) -> None:
     pens = Pens(bus, facts)
     claims = [
         PodAdopted(
-            node="node-1", submitted=pod(f"old-{n}", ask(2_000 + n)), attempt=1 + n % 2,
+            pod=f"old-{n}", node="node-1", submitted=pod(f"old-{n}", ask(2_000 + n)),
+            attempt=1 + n % 2,
             shares=(share(CARDS[n % 2], 2_000 + n, 10),), evidence="apportion.dev/shares",
             running=n % 2 == 0,
         )

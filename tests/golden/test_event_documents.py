@@ -17,7 +17,7 @@ SUBJECTS = {
         ("NodeReported DeviceHealthChanged", f"inventory.{NODE}"),
         ("SharesAllocated AllocationFailed", f"allocation.{NODE}"),
         ("PodSubmitted PodRejected PodGone", f"workload.{POD}"),
-        ("PodAdopted", f"adoption.{NODE}"),
+        ("PodAdopted", f"adoption.{NODE}.{POD}"),
         ("DifferenceFound", "cluster.difference.research%2Ftrainer-0"),
         ("LedgerRebuilt", "operator.ledger"),
         ("NodeObserved NodeGone", f"cluster.node.{NODE}"),

@@ -18,7 +18,7 @@ from apportion.agent.backend import DeviceBackend
 from apportion.agent.commands import command_subject, obey
 from apportion.agent.inventory import event_id, news
 from apportion.agent.simulated import SimulatedBackend
-from apportion.agent.view import CHANNELS, Claim, FleetView
+from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView
 from apportion.core.configuration.offering import MISCONFIGURED, offered
 from apportion.runtime.ledger import Ledger
 from apportion.runtime.metrics import Metrics
@@ -51,9 +51,11 @@ class Node:
 def subjects(nodes: Sequence[str]) -> list[str]:
     """What an agent of these nodes follows."""
     every = [f"{SUBJECTS}.operator.configuration"]
-    if len(nodes) * len(CHANNELS) > SUBJECTS_MAX:
-        return every + [f"{SUBJECTS}.{channel}.*" for channel in CHANNELS]
-    return every + [f"{SUBJECTS}.{channel}.{token(node)}" for channel in CHANNELS for node in nodes]
+    if len(nodes) * (len(CHANNELS) + 1) > SUBJECTS_MAX:
+        every += [f"{SUBJECTS}.{channel}.*" for channel in CHANNELS]
+        return [*every, f"{SUBJECTS}.{ADOPTIONS}.>"]
+    every += [f"{SUBJECTS}.{channel}.{token(node)}" for channel in CHANNELS for node in nodes]
+    return every + [f"{SUBJECTS}.{ADOPTIONS}.{token(node)}.*" for node in nodes]
 
 
 class Agent:

@@ -33,8 +33,10 @@ from apportion_schemas import (
     SharesAllocated,
 )
 
-CHANNELS = ("inventory", "placement", "binding", "allocation", "adoption")
+CHANNELS = ("inventory", "placement", "binding", "allocation")
 """The channels below `apportion.v1` that an agent follows, each for its own nodes."""
+ADOPTIONS = "adoption"
+"""One more, whose subjects name the pod as well."""
 
 
 _log = logging.getLogger(__name__)
@@ -142,7 +144,7 @@ class FleetView:
 
     def _adopted(self, node: NodeView, data: PodAdopted, revision: int) -> None:
         """Bound by somebody else, and perhaps not started yet: a claim like any other."""
-        key = (data.submitted.uid, data.attempt)
+        key = (data.pod, data.attempt)
         if key not in node.bound:
             node.bound.add(key)
             self.due[key] = Claim(data.node, *key, _devices(data), revision)

@@ -11,19 +11,25 @@ from typing import NamedTuple
 
 import msgspec
 
+from apportion.core.devices.shares import Oversold
 from apportion.core.dialects.errors import shown
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.adoption import charged
+from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.manifests import submitted
+from apportion.core.manifests.placed import shares_text
 from apportion.watcher.kubernetes_objects import NodeView, PodView
-from apportion.watcher.kubernetes_view import ClusterView
+from apportion.watcher.kubernetes_view import ClusterView, placed_on
 from apportion_schemas import (
+    DifferenceFound,
     NodeGone,
     NodeObserved,
+    PodAdopted,
     PodGone,
     PodRejected,
     subject_of,
 )
-from apportion_schemas.quantities import TEXT_MAX, Payload
+from apportion_schemas.catalogue import SUBJECTS
+from apportion_schemas.quantities import NAME_MAX, TEXT_MAX, Payload
 
 
 class Fact(NamedTuple):
@@ -34,11 +40,22 @@ class Fact(NamedTuple):
     expect: int
 
 
+class Adoption(NamedTuple):
+    """A pod to be held; `problem` says why the ledger cannot account for what it holds."""
+
+    data: PodAdopted
+    problem: str = ""
+
+
 class Revisions:
-    """The newest revision of each subject that this watcher fences, but for live pods'."""
+    """The newest revision of each subject that this watcher fences, but for live pods'.
+
+    `adopted` are live pods that were not submitted: their ends are fenced like anything else.
+    """
 
     def __init__(self) -> None:
         self._newest: dict[str, int] = {}
+        self.adopted: set[str] = set()
 
     def note(self, subject: str, revision: int) -> None:
         """Something stands on the subject at that revision."""
@@ -73,9 +90,13 @@ class Facts:
                 continue
             reason = self._why_gone(uid, known)
             if reason:
-                data = PodGone(uid=uid, reason=reason[:TEXT_MAX])
-                expect = known.submitted_revision if known else self._revisions.of(data)
-                yield Fact(data, f"{uid}/gone", expect)
+                yield self._end(PodGone(uid=uid, reason=reason[:TEXT_MAX]), known)
+
+    def _end(self, data: PodGone, known: PodState | None) -> Fact:
+        if known is not None and data.uid not in self._revisions.adopted:
+            return Fact(data, f"{data.uid}/gone", known.submitted_revision)
+        expect = self._revisions.of(data)  # a pod that was let go before it was adopted ends twice
+        return Fact(data, f"{data.uid}/gone" + (f"/{expect}" if expect else ""), expect)
 
     def _why_gone(self, uid: str, known: PodState | None) -> str:
         pod = self._view.pods.get(uid)
@@ -87,7 +108,60 @@ class Facts:
             return "deleted before it was bound"
         if pod.node and not placed_on(known, pod.node):
             return f"bound to {pod.node} outside of the ledger"
+        if pod.node and known is not None and _bound_by_another(known, pod):
+            return f"bound to {pod.node} by attempt {pod.attempt}, which was given up"
         return ""
+
+    # -------------------------------------------------------------- pods that run already
+
+    def adoptions(self, uids: Iterable[str]) -> Iterator[Adoption]:
+        """Pods that are on a node without a place in the ledger, and what they hold."""
+        for uid in uids:
+            pod = self._view.pods.get(uid)
+            if pod is None or pod.claim is None or pod.ended or uid in self._state.pods:
+                continue
+            node = self._state.nodes.get(pod.node)
+            devices = {name: each.device for name, each in node.by_id.items()} if node else {}
+            data = pod.claim.on(pod.node, devices)
+            if data is None:
+                continue
+            try:
+                charged(self._state, data)
+            except Oversold as error:
+                yield Adoption(data, str(error))
+            else:
+                yield Adoption(data)
+
+    def difference(self, data: DifferenceFound) -> Iterator[Fact]:
+        """That cluster and ledger differ, unless the ledger says so already."""
+        if self._state.differing.get(data.pod) != data:
+            yield self._fact(data)
+
+    def annotations(self) -> Iterator[Fact]:
+        """Bound pods that say otherwise of their shares than the ledger."""
+        for uid, pod in self._view.pods.items():
+            known = self._state.pods.get(uid)
+            placed = known.placement if known else None
+            if known is None or placed is None or placed.node != pod.node or pod.ended:
+                continue
+            held = shares_text(placed)
+            if pod.shares and pod.shares != held:
+                yield from self.difference(
+                    DifferenceFound(
+                        kind="annotation", name=known.full_name[:NAME_MAX], pod=uid,
+                        ledger=held[:TEXT_MAX], cluster=pod.shares[:TEXT_MAX],
+                    )
+                )  # fmt: skip
+
+    def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
+        """That no watch told of these."""
+        for fact in facts:
+            if not isinstance(fact.data, DifferenceFound):
+                about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
+                kind = type(fact.data).__name__
+                yield from self.difference(
+                    DifferenceFound(kind="missed", name=about[:NAME_MAX], cluster=kind)
+                )
 
     # -------------------------------------------------------------- pods that come
 
@@ -166,12 +240,14 @@ class Facts:
         """The node, less what pods take of it that the ledger has not placed there."""
         cpu_milli, memory_mib, pods = node.cpu_milli, node.memory_mib, node.pods
         extended = dict(node.extended)
+        unnamed: set[str] = set()
         for uid, pod in self._view.pods_on.get(node.name, {}).items():
             if pod.ended or placed_on(self._state.pods.get(uid), node.name):
                 continue
             cpu_milli -= pod.amounts.cpu_milli
             memory_mib -= pod.amounts.memory_mib
             pods -= 1
+            unnamed.update(pod.claim.families if pod.claim else ())
             for name, amount in pod.amounts.extended.items():
                 if name in extended:
                     extended[name] = max(extended[name] - amount, 0)
@@ -187,9 +263,17 @@ class Facts:
             unschedulable=node.unschedulable,
             unhealthy_indexes=node.unhealthy_indexes,
             version=self._view.version_of(node),
+            unnamed_families=tuple(sorted(unnamed)),
         )
 
 
-def placed_on(pod: PodState | None, node: str) -> bool:
-    """Whether the ledger has the pod on that node."""
-    return pod is not None and pod.placement is not None and pod.placement.node == node
+def _bound_by_another(known: PodState, pod: PodView) -> bool:
+    """Whether the cluster took a binding that the ledger had let go of, before the newest one."""
+    placed = known.placement
+    return (
+        known.phase is Phase.PLACED
+        and placed is not None
+        and pod.attempt.isdecimal()
+        and pod.attempt != str(placed.attempt)
+        and pod.shares != shares_text(placed)
+    )

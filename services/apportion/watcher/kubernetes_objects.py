@@ -8,6 +8,7 @@ the record as a problem.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -22,9 +23,10 @@ from apportion.core.dialects.node_annotations import unhealthy_indexes
 from apportion.core.dialects.quantity import quantity
 from apportion.core.dialects.reading import claimed
 from apportion.core.manifests import ManifestConfig, PodDraft, read_document
-from apportion.core.manifests.placed import SHARES
+from apportion.core.manifests.placed import ATTEMPT, SHARES
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.runtime.kube_watch import number
+from apportion.watcher.kubernetes_claims import Claim, claim_of
 from apportion_schemas import Configuration, PodGroupObserved, QueueObserved, Taint
 from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
@@ -114,7 +116,8 @@ _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 @dataclass(slots=True, eq=False)
 class PodView:
     """A pod of the cluster. `ended` says how, once it has; `draft` or `problem` is set while it
-    wants a place from us; `amounts` is what it takes of its node.
+    wants a place from us; `amounts` is what it takes of its node. `claim` is what it says to hold,
+    where it is bound and the ledger does not have it; `unread` where the ledger had it.
     """
 
     uid: str
@@ -127,8 +130,11 @@ class PodView:
     deleting: bool = False
     amounts: NodeAmounts = NOTHING
     shares: str = ""
+    attempt: str = ""
     draft: PodDraft | None = None
     problem: ManifestError | None = None
+    claim: Claim | None = None
+    unread: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -149,11 +155,21 @@ class NodeView:
 
 
 class ObjectReader:
-    """Reads objects for one watcher: which schedulers' pods are ours, how manifests are read."""
+    """Reads objects for one watcher: which schedulers' pods are ours, how manifests are read.
 
-    def __init__(self, schedulers: frozenset[str], config: ManifestConfig) -> None:
+    `knows` says whether the ledger has the pod of a uid.
+    """
+
+    def __init__(
+        self,
+        schedulers: frozenset[str],
+        config: ManifestConfig,
+        *,
+        knows: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._schedulers = self._told = schedulers
         self._config = config
+        self._knows = knows
 
     def configure(self, configuration: Configuration) -> None:
         """Read objects like this from now on; what was read before stands.
@@ -163,15 +179,19 @@ class ObjectReader:
         self._config = manifest_config(configuration)
         self._schedulers = frozenset(configuration.scheduler_names) or self._told
 
-    def identity(self, raw: bytes) -> tuple[str, str]:
-        """Uid and name of any object."""
-        meta = _decode_pod(raw).metadata
-        return meta.uid, meta.name
+    def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
+        """Uid, pod and version; no pod where it matters to nobody here.
 
-    def pod(self, raw: bytes, before: PodView | None) -> PodView | None:
-        """The pod; None where it matters to nobody here. What `before` read is not read again."""
+        What `entries` has of it is not read again.
+        """
         pod = _decode_pod(raw)
+        meta = pod.metadata
+        before = entries.get(meta.uid)
+        return meta.uid, self._pod(pod, raw, before), number(meta.resource_version)
+
+    def _pod(self, pod: _Pod, raw: bytes, before: PodView | None) -> PodView | None:
         meta, spec = pod.metadata, pod.spec
+        notes = meta.annotations or {}
         view = PodView(
             uid=meta.uid,
             namespace=meta.namespace,
@@ -180,13 +200,17 @@ class ObjectReader:
             ours=spec.scheduler_name in self._schedulers,
             node=spec.node_name,
             deleting=meta.deletion_timestamp is not None,
-            shares=(meta.annotations or {}).get(SHARES, ""),
+            shares=notes.get(SHARES, ""),
+            attempt=notes.get(ATTEMPT, ""),
         )
         if pod.status.phase in _ENDED:
             view.ended = f"{pod.status.phase}: {pod.status.reason}".rstrip(": ")
-            return view if view.ours else None
+            return view if view.ours or self._knows(view.uid) else None
         if view.node:
             view.amounts = self._amounts(spec)
+            view.unread = self._knows(view.uid)
+            if not view.unread and (view.shares or self._asks(spec)):
+                view.claim = self._claim(raw, view, running=pod.status.phase == "Running")
             return view
         if not view.ours:
             return None
@@ -195,6 +219,14 @@ class ObjectReader:
         elif not view.deleting:
             self._read(raw, view)
         return view
+
+    def _claim(self, raw: bytes, view: PodView, *, running: bool) -> Claim | None:
+        """What a pod that somebody bound says to hold; None where it asks for no device of ours."""
+        document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
+        return claim_of(
+            document, self._config, uid=view.uid, ours=view.ours, amounts=view.amounts,
+            running=running,
+        )  # fmt: skip
 
     def _read(self, raw: bytes, view: PodView) -> None:
         document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
@@ -207,6 +239,12 @@ class ObjectReader:
         parts = [(bytes(c.resources), _init_role(c)) for c in spec.init_containers or ()]
         parts += [(bytes(c.resources), "app") for c in spec.containers]
         return _amounts(tuple(parts), bytes(spec.overhead), claimed(self._config.dialects))
+
+    def _asks(self, spec: _PodSpec) -> bool:
+        """Whether any container asks for devices."""
+        parts = (*spec.containers, *(spec.init_containers or ()))
+        ours = claimed(self._config.dialects)
+        return any(_names_any(bytes(part.resources), ours) for part in parts)
 
     def node(self, raw: bytes) -> NodeView:
         """The node; an amount that cannot be read is none."""
@@ -280,6 +318,12 @@ def _amounts(
         return node_amounts(containers, _decode_any(overhead), field="spec", claimed=ours)
     except ManifestError:
         return NOTHING  # the API server took what we cannot add up; the kubelet has the last word
+
+
+@lru_cache(maxsize=8192)
+def _names_any(resources: bytes, names: frozenset[str]) -> bool:
+    found = _decode_resources(resources) or _Resources()
+    return not names.isdisjoint((*(found.limits or ()), *(found.requests or ())))
 
 
 def _whole(amount: object, factor: int = 1) -> int:

@@ -17,12 +17,13 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from apportion.core.dialects import ManifestError
-from apportion.core.ledger.state import State
+from apportion.core.ledger.state import PodState, State
 from apportion.runtime.kube_watch import number
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
 from apportion_schemas import (
     NodeGone,
     NodeObserved,
+    PodAdopted,
     PodGone,
     PodGroupObserved,
     PodRejected,
@@ -54,7 +55,7 @@ class _Kind(Generic[V]):
     def __init__(
         self,
         entries: dict[str, V],
-        read: Callable[[bytes], tuple[str, V | None]],
+        read: Callable[[bytes], tuple[str, V | None, int]],
         changed: Callable[[str, V | None, V | None, int], None],
         *,
         expected: Callable[[], Iterable[str]],
@@ -72,17 +73,17 @@ class _Kind(Generic[V]):
 
     def seen(self, raw: bytes) -> None:
         """See `Audience`."""
-        key, entry = self._read(raw)
+        key, entry, version = self._read(raw)
         self._missing.discard(key)
         before = self._entries.pop(key, None)
         if entry is not None:
             self._entries[key] = entry
-        self._changed(key, before, entry, number(_metadata(raw).resource_version))
+        self._changed(key, before, entry, version)
 
     def gone(self, raw: bytes) -> None:
         """See `Audience`."""
-        key, _ = self._read(raw)
-        self._remove(key, number(_metadata(raw).resource_version))
+        key, _, version = self._read(raw)
+        self._remove(key, version)
 
     def listed(self, version: int) -> None:
         """See `Audience`."""
@@ -146,7 +147,9 @@ class ClusterView:
         """Compare again what this event is about."""
         match data:
             case PodSubmitted() | PodRejected() | PodGone():
-                self.marked.pods[data.uid] = None
+                self.mark_pod(data.uid)
+            case PodAdopted():
+                self.mark_pod(data.pod)
             case NodeObserved() | NodeGone():
                 self.marked.nodes[data.node] = None
             case PodGroupObserved():
@@ -154,6 +157,20 @@ class ClusterView:
             case QueueObserved():
                 self.marked.queues[data.queue] = None
         self.stirred.set()
+
+    def mark_pod(self, uid: str) -> None:
+        """Compare the pod again, and the node that it is on."""
+        self.marked.pods[uid] = None
+        view = self.pods.get(uid)
+        if view is not None and view.node:
+            self.marked.nodes[view.node] = None
+        self.stirred.set()
+
+    def mark_claims(self, node: str) -> None:
+        """Compare again what pods on the node hold; more may be known of its devices."""
+        for uid, view in self.pods_on.get(node, {}).items():
+            if view.claim is not None and uid not in self._state.pods:
+                self.mark_pod(uid)
 
     def note_gone(self, uid: str, reason: str) -> None:
         """The server does not have this pod."""
@@ -165,6 +182,11 @@ class ClusterView:
         """The server's revision as of which this view knows the node and the pods on it."""
         listed = min(self.audiences["pods"].version, self.audiences["nodes"].version)
         return max(node.version, self.touched.get(node.name, 0), listed)
+
+    def unread(self, uids: Iterable[str]) -> list[PodView]:
+        """Pods on nodes whose claims were not read: the ledger had them then, and has them not."""
+        views = (self.pods.get(uid) for uid in uids if uid not in self._state.pods)
+        return [view for view in views if view is not None and view.unread and not view.ended]
 
     def unseen(self) -> list[str]:
         """Pods of the ledger that the cluster is not known to have."""
@@ -180,14 +202,14 @@ class ClusterView:
 
     # -------------------------------------------------------------- pods
 
-    def _read_pod(self, raw: bytes) -> tuple[str, PodView | None]:
-        uid, _ = self._reader.identity(raw)
-        return uid, self._reader.pod(raw, self.pods.get(uid))
+    def _read_pod(self, raw: bytes) -> tuple[str, PodView | None, int]:
+        return self._reader.pod(raw, self.pods)
 
     def _pod_changed(
         self, uid: str, before: PodView | None, now: PodView | None, version: int
     ) -> None:
-        known = uid in self._state.pods or uid in self._state.rejected
+        pod = self._state.pods.get(uid)
+        known = pod is not None or uid in self._state.rejected
         if now is None and known:
             self.gone[uid] = DELETED
         elif now is not None:
@@ -195,20 +217,24 @@ class ClusterView:
         for view in (before, now):
             if view is not None and view.node:
                 self.touched[view.node] = max(self.touched.get(view.node, 0), version)
-                self.marked.nodes[view.node] = None
+                if not placed_on(
+                    pod, view.node
+                ):  # what the ledger placed is not the node's to tell
+                    self.marked.nodes[view.node] = None
         if before is not None and before.node:
             self.pods_on[before.node].pop(uid, None)
         if now is not None and now.node:
             self.pods_on[now.node][uid] = now
-        if known or (now is not None and now.ours) or (before is not None and before.ours):
+        views = [view for view in (before, now) if view is not None]
+        if known or any(view.ours or view.claim is not None for view in views):
             self.marked.pods[uid] = None
         self.stirred.set()
 
     # -------------------------------------------------------------- nodes
 
-    def _read_node(self, raw: bytes) -> tuple[str, NodeView | None]:
+    def _read_node(self, raw: bytes) -> tuple[str, NodeView | None, int]:
         view = self._reader.node(raw)
-        return view.name, view
+        return view.name, view, view.version
 
     def _node_changed(
         self, name: str, _before: NodeView | None, now: NodeView | None, version: int
@@ -222,19 +248,19 @@ class ClusterView:
 
     # -------------------------------------------------------------- gangs and queues
 
-    def _read_group(self, raw: bytes) -> tuple[str, PodGroupObserved | None]:
+    def _read_group(self, raw: bytes) -> tuple[str, PodGroupObserved | None, int]:
         meta = _metadata(raw)
-        key = f"{meta.namespace}/{meta.name}"
+        key, version = f"{meta.namespace}/{meta.name}", number(meta.resource_version)
         self.waiting.discard(key)
         try:
             found, waits = self._reader.group(raw)
         except ManifestError as error:
             self._problem(f"PodGroup {key}", str(error))
-            return key, self.groups.get(key)  # what it said before still holds
+            return key, self.groups.get(key), version  # what it said before still holds
         self.problems.pop(f"PodGroup {key}", None)
         if waits:
             self.waiting.add(key)
-        return key, found
+        return key, found, version
 
     def _group_changed(
         self, name: str, _before: PodGroupObserved | None, now: object, _version: int
@@ -244,9 +270,9 @@ class ClusterView:
         self.marked.groups[name] = None
         self.stirred.set()
 
-    def _read_queue(self, raw: bytes) -> tuple[str, QueueObserved | None]:
+    def _read_queue(self, raw: bytes) -> tuple[str, QueueObserved | None, int]:
         queue = self._reader.queue(raw)
-        return queue.queue, queue
+        return queue.queue, queue, number(_metadata(raw).resource_version)
 
     def _queue_changed(
         self, name: str, _before: QueueObserved | None, _now: object, _version: int
@@ -258,6 +284,11 @@ class ClusterView:
         if self.problems.get(title) != problem:
             _log.error("%s: %s", title, problem)
         self.problems[title] = problem
+
+
+def placed_on(pod: PodState | None, node: str) -> bool:
+    """Whether the ledger has the pod on that node."""
+    return pod is not None and pod.placement is not None and pod.placement.node == node
 
 
 class _Named(msgspec.Struct, frozen=True, rename="camel"):

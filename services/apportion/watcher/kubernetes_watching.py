@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from urllib.parse import quote
 
 import msgspec
 
+from apportion.core.explain.lines import shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.manifests import ManifestConfig
-from apportion.core.manifests.placed import shares_text
 from apportion.runtime.clock import Clock
 from apportion.runtime.kube import KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.kube_watch import Watch, any_problem
@@ -26,19 +27,26 @@ from apportion.runtime.ledger import FenceRefused, Ledger
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Append, Publisher
 from apportion.runtime.reader import Reader
-from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions, placed_on
+from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import DELETED, ClusterView, Marked
 from apportion_schemas import (
     ConfigurationChanged,
+    DifferenceFound,
     InvalidEvent,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    PlacementVoided,
+    PodAdopted,
     PodGone,
+    PodGroupObserved,
     PodRejected,
     PodSubmitted,
+    QueueObserved,
     subject_of,
 )
-from apportion_schemas.catalogue import SUBJECTS
-from apportion_schemas.quantities import Payload
+from apportion_schemas.quantities import NAME_MAX, TEXT_MAX, Payload
 
 PATHS = {
     "pods": "/api/v1/pods",
@@ -49,9 +57,15 @@ PATHS = {
 OPTIONAL = ("podgroups", "queues")
 ASKED_MAX = 500
 """Pods that one comparison of the whole asks the API server for by name."""
+MISSED_MAX = 100
+"""Differences of one kind that one comparison tells one by one; of more it is enough to know."""
 TOGETHER_MAX = 2_000
 """Facts that wait for the ledger at once, however large the cluster is."""
 _NOT_FOUND = 404
+_FENCED = (
+    DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodGroupObserved, PodRejected,
+    QueueObserved,
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -84,20 +98,46 @@ class KubernetesWatching:
         }
         self._settled = False
         self._final: set[str] = set()
+        self._conflicts: dict[str, str] = {}
         self.written: Counter[str] = Counter()
         self.repairs: Counter[str] = Counter()
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed; give this to the reader."""
         data = change.data
-        if isinstance(data, PodGone | PodSubmitted):
+        if isinstance(data, PodSubmitted):
             self._revisions.forget(subject_of(data))
-        elif isinstance(data, PodRejected) or _is_about_cluster(data):
+        elif isinstance(data, PodGone):
+            self._gone(data)
+        elif isinstance(data, _FENCED):
             self._revisions.note(subject_of(data), self._state.revision)
+        if isinstance(data, PodAdopted) and not change.refused:
+            self._revisions.adopted.add(data.pod)
+            self._look_again(data.pod)
+        elif isinstance(data, PlacementVoided):
+            self._look_again(data.pod)
+        elif isinstance(data, NodeReported):
+            self._view.mark_claims(data.node)
         if isinstance(data, ConfigurationChanged):
             self._reader.configure(self._state.configuration)
         if isinstance(data, PodRejected):
             self._final.discard(data.uid)
+
+    def _gone(self, data: PodGone) -> None:
+        """The pod may run on all the same, and then comes back."""
+        self._revisions.adopted.discard(data.uid)
+        if self._look_again(data.uid):
+            self._revisions.note(subject_of(data), self._state.revision)
+        else:
+            self._revisions.forget(subject_of(data))
+
+    def _look_again(self, uid: str) -> bool:
+        """Mark a pod that the ledger let go of or took; whether it is on a node."""
+        pod = self._view.pods.get(uid)
+        if pod is None or not pod.node or pod.ended:
+            return False
+        self._view.mark_pod(uid)
+        return True
 
     def not_ready(self) -> list[str]:
         """Why the watcher is not ready; empty while it is in step with the cluster."""
@@ -112,11 +152,14 @@ class KubernetesWatching:
         repairs = metrics.gauge(
             "apportion_watcher_repairs",
             "Differences that only a comparison of the whole found: of the ledger, a pod, an "
-            "annotation.",
+            "annotation; and what pods hold that the ledger cannot account for (conflict).",
             ("kind",),
         )
-        for kind in ("ledger", "pod", "annotation"):
+        for kind in ("ledger", "pod", "annotation", "conflict"):
             repairs.labels(kind).set_function(partial(self.repairs.__getitem__, kind))
+        metrics.gauge(
+            "apportion_watcher_adopted", "Pods held that ran without a placement of the ledger."
+        ).set_function(lambda: self.written[PodAdopted.__name__])
 
     async def run(self, reader: Reader[Change], ledger: Ledger, *, compare_every_s: float) -> None:
         """Keep the ledger as the cluster is, until cancelled."""
@@ -128,6 +171,7 @@ class KubernetesWatching:
             for watch in self._watches.values():
                 await watch.synced()
             await self._settle(reader, ledger, self._view.take())
+            await self._compare_annotations(reader)
             self._settled = True
             while True:
                 await self._follow(reader, ledger, for_s=compare_every_s)
@@ -148,24 +192,38 @@ class KubernetesWatching:
 
     # -------------------------------------------------------------- one comparison
 
-    async def _settle(self, reader: Reader[Change], ledger: Ledger, marked: Marked) -> int:
-        """Write what differs among the marked; returns how many facts that took."""
+    async def _settle(
+        self, reader: Reader[Change], ledger: Ledger, marked: Marked, *, missed: bool = False
+    ) -> int:
+        """Write what differs among the marked; returns how many facts that took.
+
+        `missed`: no watch told of these, so each is a difference that the ledger is told of.
+        """
         await reader.reached(await ledger.last_revision())
         self._final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
         pods = [uid for uid in marked.pods if uid not in self._final]
+        written = 0
+        for facts in self._steps(marked, pods):
+            if missed and facts:
+                await self._append(reader, list(self._facts.missed(facts[:MISSED_MAX])))
+            await self._append(reader, facts)
+            written += len(facts)
+            await self._read_claims(marked.pods)
+        return written
+
+    def _steps(self, marked: Marked, pods: list[str]) -> Iterator[list[Fact]]:
+        """What to write, one kind after the other, each upon the state that the one before made."""
         facts = self._facts
-        left = [*facts.ends(marked.pods), *facts.nodes(marked.nodes), *facts.queues(marked.queues)]
-        await self._append(reader, left)
+        yield [*facts.ends(marked.pods)]  # also nothing: what these pods hold is read now
+        yield [*self._adoptions(marked.pods)]
+        yield [*facts.nodes(marked.nodes), *facts.queues(marked.queues)]
         groups = facts.groups_of(pods) | {
             name: None
             for name in marked.groups
             if name in self._state.groups or name in self._view.waiting
         }
-        declared = [*facts.groups(groups)]
-        await self._append(reader, declared)
-        came = [*facts.arrivals(pods)]
-        await self._append(reader, came)
-        return len(left) + len(declared) + len(came)
+        yield [*facts.groups(groups)]
+        yield [*facts.arrivals(pods)]
 
     async def _append(self, reader: Reader[Change], facts: list[Fact]) -> None:
         for first in range(0, len(facts), TOGETHER_MAX):
@@ -199,45 +257,82 @@ class KubernetesWatching:
             self._revisions.note(subject_of(data), refused.found)
             self._view.mark(data)
 
+    # -------------------------------------------------------------- pods that run already
+
+    def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
+        """Pods to be held; what the ledger cannot account for is told once and counted."""
+        for data, problem in self._facts.adoptions(uids):
+            if not problem:
+                self._conflicts.pop(data.pod, None)
+                expect = self._revisions.of(data)
+                yield Fact(data, f"{data.pod}/adopted/{expect}", expect)
+            elif self._conflicts.get(data.pod) != problem:
+                self._conflicts[data.pod] = problem
+                self.repairs["conflict"] += 1
+                difference = DifferenceFound(
+                    kind="conflict",
+                    name=_named(data.submitted),
+                    pod=data.pod,
+                    ledger=problem[:TEXT_MAX],
+                    cluster=f"{data.node}: {shares_words(data.shares)}"[:TEXT_MAX],
+                )
+                _log.error("pod %s cannot be accounted for: %s", difference.name, problem)
+                yield from self._facts.difference(difference)
+
+    async def _read_claims(self, uids: Iterable[str]) -> None:
+        """Read what pods hold that the ledger had until now."""
+        for pod in self._view.unread(uids):
+            try:
+                raw = await self._api.get(pod_path(pod.namespace, pod.name))
+            except KubeRefused as error:
+                _log.info("pod %s/%s is not read again: %s", pod.namespace, pod.name, error)
+            except KubeUnavailable:
+                return
+            else:
+                self._view.audiences["pods"].seen(raw)
+
     # -------------------------------------------------------------- the whole
 
     async def _compare(self, reader: Reader[Change], ledger: Ledger) -> None:
         """Compare the whole: what is found now should have been seen before."""
-        await self._ask_for(self._view.unseen()[:ASKED_MAX])
+        await self._ask_for(reader, self._view.unseen()[:ASKED_MAX])
         await self._settle(reader, ledger, self._view.take())
         await self._repair(reader, ledger)
 
     async def _repair(self, reader: Reader[Change], ledger: Ledger) -> None:
-        found = await self._settle(reader, ledger, self._view.everything())
+        found = await self._settle(reader, ledger, self._view.everything(), missed=True)
         if found:
             self.repairs["ledger"] += found
             _log.warning("%d differences between cluster and ledger repaired", found)
-        for uid, pod in self._view.pods.items():
-            known = self._state.pods.get(uid)
-            if not pod.node or pod.ended or not placed_on(known, pod.node):
-                continue
-            if known is not None and known.placement and pod.shares:
-                differs = pod.shares != shares_text(known.placement)
-                self.repairs["annotation"] += differs
-                if differs:
-                    _log.warning("pod %s: its annotation differs from the ledger", known.full_name)
+        await self._compare_annotations(reader)
 
-    async def _ask_for(self, uids: Iterable[str]) -> None:
+    async def _compare_annotations(self, reader: Reader[Change]) -> None:
+        """What bound pods say of their shares against the ledger, which is right."""
+        facts = list(self._facts.annotations())
+        for fact in facts:
+            self.repairs["annotation"] += 1
+            name = getattr(fact.data, "name", "")
+            _log.warning("pod %s: its annotation differs from the ledger", name)
+        await self._append(reader, facts)
+
+    async def _ask_for(self, reader: Reader[Change], uids: Iterable[str]) -> None:
         """Ask the API server for pods that the ledger has and no watch has told of."""
         for uid in uids:
             known = self._state.pods.get(uid)
             about = known.submitted if known else self._state.rejected.get(uid)
             if about is None:
                 continue
-            path = f"/api/v1/namespaces/{about.namespace}/pods/{about.name}"
             try:
-                found = _uid(await self._api.get(path))
+                found = _uid(await self._api.get(pod_path(about.namespace, about.name)))
             except KubeRefused as error:
                 found = "" if error.status == _NOT_FOUND else uid
             except KubeUnavailable:
                 return
             if found != uid and uid not in self._view.pods:
                 self.repairs["pod"] += 1
+                at = known.placement.node if known and known.placement else "pending"
+                gone = DifferenceFound(kind="gone", name=_named(about), pod=uid, ledger=at)
+                await self._append(reader, list(self._facts.difference(gone)))
                 self._view.note_gone(uid, DELETED)
 
 
@@ -251,14 +346,20 @@ def kubernetes_watching(
     clock: Clock,
 ) -> KubernetesWatching:
     """A watcher of the pods of these schedulers."""
-    reader = ObjectReader(schedulers, ManifestConfig())
+    known = state.pods
+    reader = ObjectReader(schedulers, ManifestConfig(), knows=lambda uid: uid in known)
     reader.configure(state.configuration)
     view = ClusterView(reader, state)
     return KubernetesWatching(api, view, state, publisher, append, reader=reader, clock=clock)
 
 
-def _is_about_cluster(data: object) -> bool:
-    return isinstance(data, Payload) and subject_of(data).startswith(f"{SUBJECTS}.cluster.")
+def _named(about: PodSubmitted | PodRejected) -> str:
+    return f"{about.namespace}/{about.name}"[:NAME_MAX]
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """Where a pod is."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
 class _Meta(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from apportion.runtime.choosing import SUBJECT as CHOICES
 from apportion.runtime.jetstream import JetStreamLedger
 from apportion.runtime.ledger import Draft, LedgerUnavailable, NotPermitted
 from apportion.runtime.nats_server import ROLES
@@ -15,7 +16,7 @@ EVENTS = {
     "inventory.n1": {"agent"},
     "allocation.n1": {"agent"},
     "workload.uid1": {"watcher", "operator"},
-    "adoption.n1": {"watcher", "operator"},
+    "adoption.n1.uid1": {"watcher", "operator"},
     "cluster.node.n1": {"watcher", "operator"},
     "placement.n1": {"scheduler"},
     "pending.uid1": {"scheduler"},
@@ -164,6 +165,21 @@ async def test_commands_go_from_the_operator_to_agents_and_back(bus: Bus) -> Non
         assert not await _may_send(other, "apportion.command.agent.n1")
     for role in set(ROLES) - {"agent"}:
         assert not await _may_listen(await bus.connect(role), "apportion.command.agent.n1")
+
+
+async def test_choices_go_from_the_gateway_to_schedulers_and_back(bus: Bus) -> None:
+    """Where a pod is to be placed is asked by the gateway alone, and heard by schedulers alone."""
+    scheduler, gateway = await bus.connect("scheduler"), await bus.connect("gateway")
+
+    async def answer(_subject: str, payload: bytes) -> bytes:
+        return b"heard " + payload
+
+    await scheduler.serve(CHOICES, answer)
+    assert await gateway.request(CHOICES, b"n1", 5) == b"heard n1"
+    for role in set(ROLES) - {"gateway"}:
+        assert not await _may_send(await bus.connect(role), CHOICES), role
+    for role in set(ROLES) - {"scheduler"}:
+        assert not await _may_listen(await bus.connect(role), CHOICES), role
 
 
 @pytest.mark.parametrize("role", ["agent", "watcher", "scheduler", "binder", "gateway"])

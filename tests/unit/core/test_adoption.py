@@ -16,7 +16,7 @@ CARD = node("n1", gpu("g0"), gpu("g1"))
 def adopted(uid: str = "p1", *shares: Share, **fields: object) -> PodAdopted:
     """A pod that runs with these shares of n1."""
     wanted = pod(uid, ask(1000), shape=fields.pop("shape", wants(ask(1000))))
-    return PodAdopted(node="n1", submitted=wanted, shares=shares, **fields)  # type: ignore[arg-type]
+    return PodAdopted(pod=uid, node="n1", submitted=wanted, shares=shares, **fields)  # type: ignore[arg-type]
 
 
 def test_an_adopted_pod_holds_its_shares() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from apportion.core.manifests import ManifestConfig
-from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
+from apportion.watcher.kubernetes_facts import Adoption, Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import ClusterView
 from apportion_schemas import NodeGone, NodeObserved, PodGone, PodRejected, PodSubmitted, subject_of
@@ -20,7 +20,10 @@ class Cluster:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+        pods = self.ledger.state.pods
+        reader = ObjectReader(
+            frozenset({"apportion"}), ManifestConfig(), knows=lambda uid: uid in pods
+        )
         self.view = ClusterView(reader, self.ledger.state)
         self.revisions = Revisions()
         self.facts = Facts(self.view, self.ledger.state, self.revisions)
@@ -49,6 +52,10 @@ class Cluster:
         """What is to be told of pods."""
         marked = self.view.take().pods
         return [*self.facts.ends(marked), *self.facts.arrivals(marked)]
+
+    def adoptions(self) -> list[Adoption]:
+        """What pods hold that the ledger has not."""
+        return list(self.facts.adoptions(self.view.take().pods))
 
     def write(self, facts: list[Fact]) -> None:
         """The ledger takes them, and the watcher notes where they stand."""

@@ -22,12 +22,12 @@ def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> 
     """Resource names, defaults and whose pods are taken; without any, what the watcher was told."""
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     raw = json.dumps(kube_pod("p", {"a.b/gpu": "1"}, schedulerName="theirs")).encode()
-    assert reader.pod(raw, None) is None
+    assert reader.pod(raw, {})[1] is None
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu", default_memory=5000)
     reader.configure(Configuration(nvidia=nvidia, scheduler_names=("theirs",)))
-    read = reader.pod(raw, None)
+    _, read, _ = reader.pod(raw, {})
     assert read is not None
     assert read.draft is not None
     assert read.draft.shape.asks == (ask(5000),)
     reader.configure(Configuration())
-    assert reader.pod(raw, None) is None
+    assert reader.pod(raw, {})[1] is None

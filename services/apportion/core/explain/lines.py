@@ -63,8 +63,7 @@ class Teller:
             case PodSubmitted() | PodRejected():
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
             case PodAdopted():
-                about = data.submitted
-                self._remember(about.uid, f"{about.namespace}/{about.name}")
+                self._remember(data.pod, f"{data.submitted.namespace}/{data.submitted.name}")
             case PodPlaced() | PodRefused():
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")

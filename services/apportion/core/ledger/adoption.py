@@ -30,6 +30,8 @@ def charged(state: State, data: PodAdopted) -> list[DeviceState]:
     Raises:
         Oversold: says which device cannot hold it, and why.
     """
+    if data.pod != data.submitted.uid:
+        raise Oversold(f"pod {data.pod} is described as pod {data.submitted.uid}")
     families = {ask.container: ask.family for ask in data.submitted.shape.asks}
     known = state.nodes.get(data.node)
     found: dict[str, DeviceState] = {}

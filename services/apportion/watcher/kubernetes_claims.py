@@ -1,0 +1,178 @@
+"""What a bound pod holds that the ledger does not have: its own word, turned into an event.
+
+A pod that we bound says it in our annotation; one that another scheduler bound, in that one's. A
+pod that asks for devices and says of none which it got has a claim without a holding: then nobody
+knows, and no device of these families can be offered on its node. Our annotation on a pod that is
+not ours is its author's, and is not believed. Invariant: a claim is of a pod that asks for devices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from msgspec import structs
+from msgspec.structs import astuple
+
+from apportion.core.dialects import ManifestError, cambricon
+from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.reading import NO_DIALECT, claimed
+from apportion.core.dialects.recovering import NVIDIA, BoundPod, Held, recover, shares_of
+from apportion.core.manifests import ManifestConfig, PodDraft, read_document, submitted
+from apportion.core.manifests.placed import ATTEMPT, SHARES, read_shares
+from apportion.core.manifests.resources import NodeAmounts
+from apportion_schemas import (
+    Ask,
+    Device,
+    NodeConstraints,
+    PodAdopted,
+    PodSubmitted,
+    Shape,
+    Share,
+)
+from apportion_schemas.quantities import COUNT_MAX, NAME_MAX
+
+ATTEMPT_DIGITS_MAX = 9
+
+
+class Claim(NamedTuple):
+    """A bound pod as it would be submitted, and what it holds: `shares`, or `held` while devices
+    are named by number. Neither: nobody knows. `families` are those of the devices asked for.
+    """
+
+    submitted: PodSubmitted
+    families: tuple[str, ...]
+    evidence: str = ""
+    shares: tuple[Share, ...] | None = None
+    held: tuple[Held, ...] = ()
+    attempt: int = 0
+    running: bool = False
+
+    def on(self, node: str, devices: Mapping[str, Device]) -> PodAdopted | None:
+        """The event, with the node's devices by id; None while nobody knows what the pod holds."""
+        shares = self.shares
+        if shares is None and self.held:
+            shares = shares_of(self.held, self.submitted.shape.asks, devices)
+        if shares is None:
+            return None
+        about = _asking(self.submitted, shares, self.held, devices)
+        return PodAdopted(
+            pod=about.uid, node=node, submitted=about,
+            attempt=self.attempt, shares=shares, evidence=self.evidence, running=self.running,
+        )  # fmt: skip
+
+
+def claim_of(
+    document: dict[str, Any],
+    config: ManifestConfig,
+    *,
+    uid: str,
+    ours: bool,
+    amounts: NodeAmounts,
+    running: bool,
+) -> Claim | None:
+    """The claim of a bound pod; None where it asks for no device and was not bound by us."""
+    names = _resource_names(document) & claimed(config.dialects)
+    notes = _notes(document)
+    if not names and not (ours and notes.get(SHARES)):
+        return None
+    draft = _draft(document, config)
+    about = _submitted(document, draft, uid, ours=ours, amounts=amounts)
+    families = tuple(sorted({ask.family for ask in about.shape.asks}))
+    claim = Claim(about, families or _families(names, config.dialects), running=running)
+    if ours and notes.get(SHARES):
+        return _own(claim, notes)
+    init, containers = (_names(document, part) for part in ("initContainers", "containers"))
+    found = recover(BoundPod(notes, init, containers, about.shape.asks, config.dialects))
+    return claim if found is None else claim._replace(evidence=found.evidence, held=found.held)
+
+
+def _own(claim: Claim, notes: Mapping[str, str]) -> Claim:
+    """What our binder wrote."""
+    try:
+        shares = read_shares(notes)
+    except ManifestError:
+        return claim
+    text = notes.get(ATTEMPT, "")
+    known = text.isascii() and text.isdecimal() and len(text) <= ATTEMPT_DIGITS_MAX
+    return claim._replace(evidence=SHARES, shares=shares, attempt=int(text) if known else 0)
+
+
+def _draft(document: dict[str, Any], config: ManifestConfig) -> PodDraft | None:
+    """The pod as it would be read without its node; None where it cannot be."""
+    spec = {name: value for name, value in document["spec"].items() if name != "nodeName"}
+    try:
+        (draft,) = read_document(document | {"spec": spec}, config).pods
+    except ManifestError:
+        return None
+    return draft
+
+
+def _submitted(
+    document: dict[str, Any], draft: PodDraft | None, uid: str, *, ours: bool, amounts: NodeAmounts
+) -> PodSubmitted:
+    """The pod; of one that cannot be read, what it takes of its node."""
+    if draft is not None:
+        about = submitted(draft, uid)
+        return about if ours else structs.replace(about, group="", task="")
+    meta = document["metadata"]
+    node = NodeConstraints(
+        cpu_milli=amounts.cpu_milli, memory_mib=amounts.memory_mib, extended=amounts.extended
+    )
+    return PodSubmitted(
+        uid=uid, namespace=meta.get("namespace", "default"), name=meta["name"][:NAME_MAX],
+        shape=Shape(node=node), dialect=NO_DIALECT,
+    )  # fmt: skip
+
+
+def _asking(
+    about: PodSubmitted,
+    shares: tuple[Share, ...],
+    held: tuple[Held, ...],
+    devices: Mapping[str, Device],
+) -> PodSubmitted:
+    """The pod with an ask for every container that holds a share; some cannot be read as asks."""
+    asking = {ask.container for ask in about.shape.asks}
+    missing = [share for share in shares if share.container not in asking]
+    if not missing:
+        return about
+    families = {each.container: each.family for each in held}
+    counts = Counter(share.container for share in missing)
+    asks = list(about.shape.asks)
+    for name, share in {each.container: each for each in missing}.items():
+        known = devices.get(share.device)
+        family = families.get(name) or (known.family if known else NVIDIA)
+        count = min(counts[name], COUNT_MAX)
+        asks.append(Ask(container=name, family=family, count=count, memory_mib=share.memory_mib))
+    return structs.replace(about, shape=structs.replace(about.shape, asks=tuple(asks)))
+
+
+def _families(names: frozenset[str], config: DialectConfig) -> tuple[str, ...]:
+    """The families of devices that resources of these names are about."""
+    of = dict.fromkeys(astuple(config.cambricon), cambricon.FAMILY)
+    for npu in config.ascend:
+        for name in (npu.count, npu.memory, npu.cores):
+            of |= {name: npu.family, name.lower(): npu.family}
+    return tuple(sorted({of.get(name, NVIDIA) for name in names}))
+
+
+def _resource_names(document: dict[str, Any]) -> frozenset[str]:
+    """Every resource that a container names with an amount that is not nothing."""
+    return frozenset(
+        name
+        for part in ("initContainers", "containers")
+        for container in document["spec"].get(part) or ()
+        for kind in ("limits", "requests")
+        for name, amount in ((container.get("resources") or {}).get(kind) or {}).items()
+        if str(amount) != "0"
+    )
+
+
+def _names(document: dict[str, Any], part: str) -> tuple[str, ...]:
+    return tuple(container["name"] for container in document["spec"].get(part) or ())
+
+
+def _notes(document: dict[str, Any]) -> Mapping[str, str]:
+    notes: Mapping[str, str] = document["metadata"].get("annotations") or {}
+    return notes

@@ -1,0 +1,90 @@
+"""What pods hold, read back from what their schedulers wrote: the inverse of rendering."""
+
+import msgspec
+import pytest
+
+from apportion.core.configuration.resources import dialect_config
+from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.recovering import BoundPod, Held, recover, shares_of
+from apportion_schemas import Ask
+from tests.golden.test_annotations import NAMES, VECTORS, Vector
+from tests.support.fleet import gpu
+from tests.support.pods import ask
+
+UNTOLD = {
+    "plain-under-nvidias-own-plugin": "that plugin is told nothing",
+    "volcano-vgpu-mig-configured-group": "a place in a group tells no slices",
+    "volcano-vgpu-mig-without-groups": "a place in a group tells no slices",
+}
+
+
+def bound(
+    annotations: dict[str, str], *asks: Ask, containers: tuple[str, ...] = ("main",)
+) -> BoundPod:
+    """A bound pod with these annotations."""
+    return BoundPod(annotations, (), containers, asks, DialectConfig())
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - set(UNTOLD)))
+def test_what_was_rendered_is_read_back(name: str) -> None:
+    """The very shares of the placement, from the annotations of the other system alone."""
+    vector = msgspec.json.decode((VECTORS / f"{name}.json").read_bytes(), type=Vector)
+    pod = vector.pod
+    names = tuple(dict.fromkeys(each.container for each in pod.shape.asks if not each.init))
+    init = tuple(dict.fromkeys(each.container for each in pod.shape.asks if each.init))
+    found = recover(
+        BoundPod(
+            vector.annotations, pod.init_containers or init, pod.containers or names,
+            pod.shape.asks, dialect_config(vector.configuration),
+        )
+    )  # fmt: skip
+    assert found is not None
+    devices = {device.id: device for device in vector.devices}
+    assert shares_of(found.held, pod.shape.asks, devices) == vector.placed.shares
+
+
+def test_mig_instances_are_read_with_their_slices() -> None:
+    """HAMi writes them beside the segments."""
+    vector = msgspec.json.decode((VECTORS / "hami-mig.json").read_bytes(), type=Vector)
+    found = recover(bound(vector.annotations, containers=("side", "main")))
+    assert found is not None
+    shares = shares_of(found.held, (), {}) or ()
+    assert [share.instance for share in shares] == [s.instance for s in vector.placed.shares]
+    assert [share.device for share in shares] == ["GPU-a", "GPU-b"]
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {},
+        {"hami.io/vgpu-devices-allocated": ""},
+        {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,many,50:;"},
+        {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,50:;"},
+        {"hami.io/vgpu-devices-allocated": "GPU-a[1-0],NVIDIA,5,50:;"},
+        {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,5,5:;GPU-b,NVIDIA,5,5:;"},
+        {"hami.io/vgpu-devices-allocated": "a,NVIDIA,5,5:;", "hami.io/vgpu-mig-allocations": "{"},
+        {"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,5,5:;GPU-b,NVIDIA,5,5:"},
+        {"volcano.sh/gpu-index": "0"},
+        {"volcano.sh/gpu-index": "0,1", "volcano.sh/predicate-time": "1"},
+        {"docker.com/predicate-node": "n1"},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_understood_whole_is_not_understood(annotations: dict[str, str]) -> None:
+    """Half of what a pod holds would be taken for free; a wish of its author is no holding."""
+    assert recover(bound(annotations, ask(5))) is None
+
+
+def test_a_number_needs_the_nodes_devices() -> None:
+    """Without them nobody knows which card it is."""
+    held = (Held("main", "nvidia", number=3),)
+    assert shares_of(held, (ask(100),), {}) is None
+    shares = shares_of(held, (ask(100),), {"g3": gpu("g3")})
+    assert [(share.device, share.memory_mib) for share in shares or ()] == [("g3", 100)]
+
+
+def test_an_id_is_enough_where_the_amounts_are_written() -> None:
+    """A pod's card is held before its node has reported."""
+    shares = shares_of((Held("main", "nvidia", "g9", -1, 500, 20),), (), {})
+    assert [(share.device, share.memory_mib, share.cores) for share in shares or ()] == [
+        ("g9", 500, 20)
+    ]

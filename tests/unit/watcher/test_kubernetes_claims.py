@@ -1,0 +1,204 @@
+"""Pods that run without a placement of the ledger: what is told of them, one rule at a time."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.state import Phase
+from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
+from apportion_schemas import BindFailed, DifferenceFound, NodeObserved, PodAdopted, PodGone, Share
+from tests.support.fleet import gpu, node
+from tests.support.kube_objects import kube_node
+from tests.support.kube_objects import share as asks_share
+from tests.support.pods import placed, pod
+from tests.support.pods import share as of
+from tests.unit.watcher.test_kubernetes_facts import Cluster
+
+CARD = node("n1", gpu("g0"), gpu("g1"))
+HAMI = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,3000,30:;"}
+VOLCANO_SHARE = {"volcano.sh/gpu-index": "1", "volcano.sh/predicate-time": "1"}
+
+
+def said(*shares: Share, attempt: int = 1) -> dict[str, str]:
+    """What our binder writes."""
+    text = shares_text(placed("p", shares=shares))
+    return {SHARES: text, ATTEMPT: str(attempt)}
+
+
+def held(cluster: Cluster) -> PodAdopted:
+    """The one pod that is to be adopted, without a problem."""
+    ((data, problem),) = cluster.adoptions()
+    assert not problem
+    return data
+
+
+def unnamed(cluster: Cluster) -> tuple[str, ...]:
+    """The families that n1 cannot offer."""
+    (fact,) = cluster.facts.nodes(["n1"])
+    assert isinstance(fact.data, NodeObserved)
+    return fact.data.unnamed_families
+
+
+def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
+    """A ledger that was lost has it again, with its constraints and gang."""
+    cluster = Cluster()
+    notes = said(of("g1", 4000, 0), attempt=3)
+    cluster.pod("p", annotations=notes, on="n1", phase="Running", labels={"app": "a"})
+    data = held(cluster)
+    assert (data.node, data.attempt, data.running) == ("n1", 3, True)
+    assert (data.shares, data.evidence) == ((of("g1", 4000, 0),), SHARES)
+    assert data.submitted.labels == {"app": "a"}
+    cluster.ledger.play(data)
+    cluster.pod("p", version=2, annotations=notes, on="n1")
+    assert cluster.pod_facts() == []
+    assert cluster.adoptions() == []
+
+
+def test_a_pod_of_ours_without_a_device_is_adopted_too() -> None:
+    """Others may mind where it is."""
+    cluster = Cluster()
+    cluster.pod("p", annotations=said(), limits={"cpu": "1"}, on="n1")
+    assert held(cluster).submitted.shape.node.cpu_milli == 1000
+
+
+@pytest.mark.parametrize(
+    ("notes", "limits", "share"),
+    [
+        (HAMI, asks_share(3000, 30), of("g1", 3000, 30)),
+        ({"volcano.sh/vgpu-ids-new": "g1,NVIDIA,3000,30:"},
+         {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}, of("g1", 3000, 30)),
+        (VOLCANO_SHARE, {"volcano.sh/gpu-memory": "3000"}, of("g1", 3000, 0)),
+    ],
+)  # fmt: skip
+def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
+    notes: dict[str, str], limits: dict[str, str], share: Share
+) -> None:
+    """Its devices are not offered to others, and its CPU is charged once."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.see("nodes", kube_node("n1"))
+    limits = limits | {"cpu": "2"}
+    cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName="hami-scheduler")
+    data = held(cluster)
+    assert data.shares == (share,)
+    cluster.ledger.play(data)
+    assert unnamed(cluster) == ()
+    assert cluster.ledger.node().cpu_used_milli == 2000
+
+
+@pytest.mark.parametrize(
+    ("notes", "limits", "scheduler", "families"),
+    [
+        ({}, {"nvidia.com/gpu": "1"}, "default-scheduler", ("nvidia",)),
+        ({}, {"huawei.com/Ascend310P": "1"}, "default-scheduler", ("ascend310p",)),
+        (said(of("g0")), asks_share(), "default-scheduler", ("nvidia",)),
+        ({"volcano.sh/vgpu-mode": "odd"}, asks_share(), "other", ("nvidia",)),
+        ({SHARES: "[{]"}, asks_share(), "apportion", ("nvidia",)),
+        ({}, {"nvidia.com/gpu": "0", "cpu": "1"}, "default-scheduler", ()),
+        ({}, {"cpu": "1"}, "default-scheduler", ()),
+    ],
+)
+def test_devices_that_nobody_names_close_their_family(
+    notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
+) -> None:
+    """A pod holds devices, and which is not known or is only its author's word."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == families
+
+
+def test_a_number_is_known_once_the_node_has_reported() -> None:
+    """Until then its family is closed there."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    limits = {"volcano.sh/gpu-memory": "3000"}
+    cluster.pod("p", annotations=VOLCANO_SHARE, limits=limits, on="n1", schedulerName="volcano")
+    assert cluster.adoptions() == []
+    assert unnamed(cluster) == ("nvidia",)
+    cluster.ledger.report(CARD)
+    cluster.view.mark_claims("n1")
+    assert [share.device for share in held(cluster).shares] == ["g1"]
+
+
+def test_what_does_not_fit_is_told_and_not_held() -> None:
+    """The ledger has given the card to another; the family is closed until that is settled."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    whole = placed("q", shares=[of("g1", 81920, 100)])
+    cluster.ledger.play(CARD, pod("q"), whole)
+    cluster.pod("p", annotations=HAMI, on="n1", schedulerName="hami-scheduler")
+    ((data, problem),) = cluster.adoptions()
+    assert (data.pod, "memory_mib needed 3000, available 0" in problem) == ("p", True)
+    assert unnamed(cluster) == ("nvidia",)
+
+
+def test_a_pod_bound_by_an_attempt_that_was_given_up_is_let_go_and_held_anew() -> None:
+    """The binding of the first attempt arrived after all; what it holds is what it says."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.pod("p")
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle()
+    cluster.ledger.play(
+        BindFailed(pod="p", node="n1", attempt=1, message="no answer", final=True)
+    ).settle()
+    assert cluster.ledger.placement("p").attempt == 2
+    notes = said(of("g1", 5000, 0))
+    cluster.pod("p", version=5, annotations=notes, on="n1")
+    (gone,) = cluster.pod_facts()
+    assert isinstance(gone.data, PodGone)
+    assert "by attempt 1, which was given up" in gone.data.reason
+    cluster.write([gone])
+    (unread,) = cluster.view.unread(["p"])
+    assert unread.uid == "p"
+    cluster.pod("p", version=5, annotations=notes, on="n1")
+    data = held(cluster)
+    cluster.ledger.play(data)
+    assert cluster.ledger.pod("p").phase is Phase.BOUND
+    assert cluster.ledger.device("g1").memory_free_mib == 81920 - 5000
+
+
+def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
+    """It was never submitted, or was gone before: its end is another event than that one."""
+    cluster = Cluster()
+    cluster.pod("p", annotations=said(of("g1")), on="n1")
+    cluster.ledger.play(held(cluster))
+    cluster.revisions.adopted.add("p")
+    cluster.pod("p", version=2, annotations=said(of("g1")), on="n1", phase="Succeeded")
+    (gone,) = cluster.pod_facts()
+    assert (gone.expect, gone.event_id) == (0, "p/gone")
+    cluster.revisions.note("apportion.v1.workload.p", 7)
+    cluster.pod("p", version=3, annotations=said(of("g1")), on="n1", phase="Succeeded")
+    (gone,) = cluster.pod_facts()
+    assert (gone.expect, gone.event_id) == (7, "p/gone/7")
+
+
+def test_an_annotation_that_differs_is_told_once() -> None:
+    """The ledger is right; what somebody wrote over it is said."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    notes = said(of("g1"))
+    cluster.pod("p", annotations=notes, on="n1")
+    cluster.ledger.play(held(cluster))
+    assert list(cluster.facts.annotations()) == []
+    cluster.pod("p", version=2, annotations=notes | {SHARES: "[]"}, on="n1")
+    (fact,) = cluster.facts.annotations()
+    assert isinstance(fact.data, DifferenceFound)
+    assert (fact.data.kind, fact.data.name, fact.data.cluster) == ("annotation", "default/p", "[]")
+    cluster.write([fact])
+    assert list(cluster.facts.annotations()) == []
+
+
+def test_a_manifest_that_makes_no_sense_still_holds_what_it_holds() -> None:
+    """Its asks cannot be read, so they are what its scheduler gave it."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    limits: dict[str, Any] = asks_share(3000, 30) | {"volcano.sh/vgpu-number": "1"}
+    cluster.pod("p", annotations=HAMI, limits=limits, on="n1", schedulerName="hami-scheduler")
+    data = held(cluster)
+    assert [(ask.container, ask.memory_mib) for ask in data.submitted.shape.asks] == [
+        ("main", 3000)
+    ]
+    cluster.ledger.play(data)
