@@ -1,5 +1,6 @@
 """Each waiting pod is one member's to decide, whoever comes and goes; and where members put it."""
 
+from collections.abc import Sequence
 from itertools import chain
 
 import pytest
@@ -28,7 +29,7 @@ def owned_by(name: str, names: tuple[str, ...] = THREE) -> list[str]:
     return [uid for uid in UIDS if owner(uid, names) == name]
 
 
-def told(events: list[Payload], kind: type[PodPlaced | PodRefused]) -> list[str]:
+def told(events: Sequence[Payload], kind: type[PodPlaced | PodRefused]) -> list[str]:
     """The pods of the events of one type."""
     return sorted(event.pod for event in events if isinstance(event, kind))
 
@@ -154,10 +155,7 @@ def test_a_pod_that_is_voided_waits_for_its_owner() -> None:
 def test_members_that_keep_apart_choose_different_nodes() -> None:
     """On one state, at the same time: so no fence refuses them."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS))
-    chosen = {
-        name: {e.node for e in members.decided_by(name, apart=True).events if _is_placed(e)}
-        for name in THREE
-    }
+    chosen = {name: _nodes(members.decided_by(name, apart=True).events) for name in THREE}
     assert all(chosen.values())
     assert (
         not chosen["s0"] & chosen["s1"] | chosen["s0"] & chosen["s2"] | chosen["s1"] & chosen["s2"]
@@ -170,8 +168,7 @@ def test_members_that_do_not_choose_as_one_alone() -> None:
     """What packs best, whoever's node it is."""
     members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS[:10]))
     for name in THREE:
-        events = members.decided_by(name, apart=False).events
-        assert {event.node for event in events if _is_placed(event)} == {"n00"}
+        assert _nodes(members.decided_by(name, apart=False).events) == {"n00"}
 
 
 @pytest.mark.parametrize("names", [("s0",), THREE])
@@ -219,5 +216,5 @@ def test_the_same_portion_decides_the_same() -> None:
         assert again.decided_by(name, apart=True).events == old
 
 
-def _is_placed(event: object) -> bool:
-    return isinstance(event, PodPlaced)
+def _nodes(events: Sequence[Payload]) -> set[str]:
+    return {event.node for event in events if isinstance(event, PodPlaced)}
