@@ -1,0 +1,167 @@
+"""What a scheduler does when the fences refuse it: decides again, for fewer pods, not for ever."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import Phase
+from apportion.core.placement.engine import EVENTS_MAX
+from apportion.runtime.batching import Appended
+from apportion.runtime.ledger import Draft
+from apportion.runtime.metrics import Metrics
+from apportion.runtime.publisher import Publisher
+from apportion.runtime.reader import Reader, StateFold
+from apportion.scheduler.cycle import (
+    REFUSALS_MAX,
+    Cycle,
+    DecisionMetrics,
+    DecisionsRefused,
+)
+from apportion_schemas import Event, encode, subject_of
+from apportion_schemas.catalogue import BY_PAYLOAD
+from apportion_schemas.quantities import Payload
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.fleet import rack
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+from tests.support.pods import ask, pod
+
+TIME = "2026-01-01T00:00:00.000000Z"
+PODS = 40
+
+
+class RivalledLedger(MemoryLedger):
+    """A connection whose every append comes too late by one record, so many times in a row."""
+
+    rivals = 0
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """See ledger.Ledger."""
+        self.sizes.append(len(drafts))
+        if self.rivals:
+            self.rivals -= 1
+            rival = Draft(drafts[0].subject, f"rival-{len(self.sizes)}", b"{}")
+            self.server.append([rival], {}, role="scheduler", writer="rival")
+        return await super().append(drafts)
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server, role="scheduler")
+        self.sizes: list[int] = []
+
+
+class Scheduler:
+    """A cycle over a ledger in memory, with one roomy node and forty pods on it."""
+
+    def __init__(self, *, rivals: int) -> None:
+        self.server = MemoryServer()
+        self.ledger = RivalledLedger(self.server)
+        self.ledger.rivals = rivals
+        self.metrics = Metrics()
+        self.cluster = StateFold()
+        clock = SkewedClock(random.Random(7), skew_s=0.0)
+        publisher = Publisher("scheduler/test", clock, _nothing)
+        self.cycle = Cycle(self.cluster.state, self.ledger, clock=clock, publisher=publisher)
+        self.reader: Reader[Change] = Reader(
+            self.ledger, self.cluster, metrics=self.metrics, on_change=self.cycle.observe
+        )
+        self.write(rack("n1", 8))
+        self.write(*(pod(f"p{number:02}", ask(1000, cores=1)) for number in range(PODS)))
+
+    def write(self, *payloads: Payload) -> None:
+        """Facts of the others."""
+        for data in payloads:
+            role = BY_PAYLOAD[type(data)].writer
+            identity = f"test-{self.server.last_revision}"
+            event = Event(id=identity, source=f"{role}/test", time=TIME, data=data)
+            draft = Draft(subject_of(data), identity, encode(event))
+            self.server.append([draft], {}, role=role, writer=role)
+
+    async def run(self) -> None:
+        """Read and decide, until cancelled or something is raised."""
+        decisions = DecisionMetrics(self.metrics, self.cycle.engine)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.reader.run())
+            tasks.create_task(self.cycle.run(self.reader, decisions, _at_once))
+
+    def counted(self, outcome: str) -> float:
+        """Decisions of this outcome."""
+        labels = {"outcome": outcome}
+        return self.metrics.registry.get_sample_value("apportion_decisions_total", labels) or 0.0
+
+    @property
+    def placed(self) -> int:
+        """Pods that have a place."""
+        pods = self.cluster.state.pods.values()
+        return sum(each.phase is Phase.PLACED for each in pods)
+
+
+async def _at_once() -> None:
+    return
+
+
+async def _nothing(_draft: Draft) -> Appended:
+    raise AssertionError("a cycle appends whole decisions only")
+
+
+def after(rivals: int, *, check: Callable[[Scheduler], None]) -> None:
+    """Let a scheduler with so many rivals run for a while, then check."""
+
+    async def main() -> None:
+        scheduler = Scheduler(rivals=rivals)
+        running = asyncio.create_task(scheduler.run())
+        await rest(60.0)
+        running.cancel()
+        check(scheduler)
+
+    run_virtually(main())
+
+
+def test_a_refused_decision_is_made_again_and_counted() -> None:
+    """Upon what was folded since; every pod gets its place."""
+
+    def check(scheduler: Scheduler) -> None:
+        assert scheduler.placed == PODS
+        assert (scheduler.counted("refused"), scheduler.counted("taken")) == (1.0, 1.0)
+        again = scheduler.metrics.registry.get_sample_value("apportion_decided_again_total")
+        assert again == PODS
+
+    after(1, check=check)
+
+
+def test_each_refusal_halves_the_next_decision() -> None:
+    """The fewer nodes one touches, the likelier it is taken; then it is whole again."""
+
+    def check(scheduler: Scheduler) -> None:
+        sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(6)]
+        assert scheduler.ledger.sizes == [*sizes, PODS - sizes[-1]]
+        assert scheduler.placed == PODS
+
+    after(5, check=check)
+
+
+def test_refusals_without_end_begin_the_service_anew() -> None:
+    """What it has folded can hardly be what the ledger says; it does not spin for ever."""
+
+    async def main() -> None:
+        scheduler = Scheduler(rivals=1_000)
+        with pytest.raises(ExceptionGroup) as caught:
+            await scheduler.run()
+        assert caught.group_contains(DecisionsRefused)
+        assert len(scheduler.ledger.sizes) == REFUSALS_MAX + 1
+        assert scheduler.ledger.sizes[-1] == 1
+
+    run_virtually(main())
+
+
+def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
+    """Only refusals in a row count."""
+
+    def check(scheduler: Scheduler) -> None:
+        assert scheduler.placed == PODS
+        scheduler.ledger.rivals = REFUSALS_MAX
+
+    after(REFUSALS_MAX, check=check)
