@@ -15,7 +15,7 @@ from apportion.gateway.certificates import Keeper
 from apportion.gateway.certificates_given import GivenCertificate
 from apportion.gateway.certificates_tls import Tls
 from apportion.gateway.choices import AdmissionChoice
-from apportion.runtime.http import HttpServer
+from apportion.runtime.http import HttpServer, listening
 from apportion.runtime.kube_options import KubeChoice
 from apportion.runtime.lifecycle import Service
 
@@ -71,13 +71,10 @@ class AdmissionService:
                 tls=tls.context,
                 request_bytes_max=REVIEW_BYTES_MAX,
             )
-            address = await server.start()
-            self._service.log.info("admitting", url=f"https://{address}/")
-            self._listening = True
-            try:
+            async with listening(server) as address:
+                self._service.log.info("admitting", url=f"https://{address}/")
+                self._listening = True
                 await asyncio.Event().wait()
-            finally:
-                await server.stop()
 
     @asynccontextmanager
     async def _made_or_given(self, tls: Tls) -> AsyncIterator[_Certificates]:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
 import click
 from aiohttp import web
 from msgspec import Struct
 
+from apportion.core.ledger.fold import Change
+from apportion.core.placement.survey import Survey
 from apportion.gateway.admission import Admission
 from apportion.gateway.api import PREFIX, Api, unknown_path
-from apportion.gateway.choices import AdmissionChoice, admission_choice, role_options
+from apportion.gateway.choices import (
+    AdmissionChoice,
+    admission_choice,
+    extender_choice,
+    role_options,
+)
+from apportion.gateway.extender import REQUEST_BYTES_MAX, Extender
+from apportion.gateway.extender_binding import ExtenderBinding
 from apportion.gateway.feed import Feed
 from apportion.gateway.measures import Measures
 from apportion.gateway.stream import EventStream
 from apportion.runtime import jetstream
 from apportion.runtime.config import Address, ConfigError, ServiceConfig, parse_address
-from apportion.runtime.http import HttpServer
+from apportion.runtime.http import HttpServer, listening
 from apportion.runtime.jetstream import JetStreamLedger
 from apportion.runtime.kube_options import KubeChoice, kube_choice, kubernetes_options
 from apportion.runtime.lifecycle import Service, run_service
@@ -34,6 +44,7 @@ class Roles(Struct, frozen=True, kw_only=True):
     listen: Address
     kube: KubeChoice = KubeChoice(wanted=False)
     admission: AdmissionChoice | None = None
+    extender: Address | None = None
 
 
 @click.command(
@@ -55,7 +66,8 @@ def command(*, listen: str, config: ServiceConfig, **given: Any) -> None:
     """Answer questions about the cluster over HTTP: nodes, devices, pods, why, live events.
 
     /healthz, /readyz and /metrics are on the same port. There is no login: listen on a public
-    address only behind something that has one. With --admission it is the cluster's webhook too.
+    address only behind something that has one. With --admission it is the cluster's webhook too,
+    with --extender the extender of its kube-scheduler.
     """
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
     try:
@@ -63,6 +75,7 @@ def command(*, listen: str, config: ServiceConfig, **given: Any) -> None:
             listen=parse_address("--listen", listen),
             kube=kube,
             admission=admission_choice(given, kube_wanted=kube.wanted),
+            extender=extender_choice(given),
         )
     except ConfigError as error:
         stop_with(str(error))
@@ -78,34 +91,59 @@ class Gateway:
 
     async def body(self, service: Service) -> None:
         """One life of the gateway, until cancelled."""
+        measures = self._measures = self._measures or Measures(service.metrics)
         ledger = await jetstream.connect(service.config.nats_url, name=service.name)
         try:
             await jetstream.check_stream(ledger)
-            feed = Feed(await Snapshots(ledger.wire).restore())
-            reader = Reader(ledger, feed, metrics=service.metrics, after=feed.state.revision)
-            service.ready_when(reader.not_ready)
+            life = _Life(service, ledger, Feed(await Snapshots(ledger.wire).restore()))
+            service.ready_when(life.reader.not_ready)
             if self._roles.admission is not None:
-                self._admit(service, feed, reader, self._roles.admission)
-            server = self._api(service, feed, reader, ledger)
-            listening = await server.start()
-            service.log.info("answering", url=f"http://{listening}{PREFIX}/")
-            try:
-                await reader.run()
-            finally:
-                await server.stop()
+                life.admit(self._roles.admission, self._roles.kube)
+            async with AsyncExitStack() as open_servers:
+                if self._roles.extender is not None:
+                    server = life.extender(self._roles.extender)
+                    address = await open_servers.enter_async_context(listening(server))
+                    service.log.info("extending", url=f"http://{address}")
+                server = life.api(self._roles.listen, measures)
+                address = await open_servers.enter_async_context(listening(server))
+                service.log.info("answering", url=f"http://{address}{PREFIX}/")
+                await life.reader.run()
         finally:
             await ledger.close()
 
-    def _api(
-        self, service: Service, feed: Feed, reader: Reader[Any], ledger: JetStreamLedger
-    ) -> HttpServer:
-        measures = self._measures = self._measures or Measures(service.metrics)
-        api = Api(feed, unready=lambda: "; ".join(reader.not_ready()), measures=measures)
-        stream = EventStream(feed, ledger, measures=measures)
-        return HttpServer(
-            self._roles.listen,
+
+class _Life:
+    """What one life of the gateway folds, and the servers that answer from it."""
+
+    def __init__(self, service: Service, ledger: JetStreamLedger, feed: Feed) -> None:
+        self._service = service
+        self._ledger = ledger
+        self._feed = feed
+        self._survey = Survey(feed.state)
+        self._binding = ExtenderBinding(lambda: feed.state, ledger.request)
+        self.reader = Reader(
+            ledger,
+            feed,
             metrics=service.metrics,
-            not_ready=service.reasons_against_ready,
+            on_change=self._observe,
+            after=feed.state.revision,
+        )
+
+    def _observe(self, change: Change) -> None:
+        self._survey.observe(change)
+        self._binding.observe(change)
+
+    def _unready(self) -> str:
+        return "; ".join(self.reader.not_ready())
+
+    def api(self, listen: Address, measures: Measures) -> HttpServer:
+        """The read API and the event stream."""
+        api = Api(self._feed, unready=self._unready, measures=measures)
+        stream = EventStream(self._feed, self._ledger, measures=measures)
+        return HttpServer(
+            listen,
+            metrics=self._service.metrics,
+            not_ready=self._service.reasons_against_ready,
             routes=[
                 *api.routes(),
                 web.get(f"{PREFIX}/events", api.guarded("events", stream.handle)),
@@ -114,20 +152,37 @@ class Gateway:
             key="--listen",
         )
 
-    def _admit(
-        self, service: Service, feed: Feed, reader: Reader[Any], choice: AdmissionChoice
-    ) -> None:
+    def extender(self, listen: Address) -> HttpServer:
+        """The extender of kube-schedulers."""
+        extender = Extender(
+            lambda: self._feed.state,
+            self._survey,
+            self._binding,
+            unready=self._unready,
+            metrics=self._service.metrics,
+        )
+        return HttpServer(
+            listen,
+            metrics=self._service.metrics,
+            not_ready=self._service.reasons_against_ready,
+            routes=extender.routes(),
+            key="--extender",
+            request_bytes_max=REQUEST_BYTES_MAX,
+        )
+
+    def admit(self, choice: AdmissionChoice, kube: KubeChoice) -> None:
+        """Serve the webhook beside the rest."""
         # The library behind certificates takes its time; a gateway without a webhook needs none.
         from apportion.gateway.admission_service import AdmissionService  # noqa: PLC0415
 
         admission = Admission(
-            lambda: feed.state,
-            unready=lambda: "; ".join(reader.not_ready()),
-            metrics=service.metrics,
+            lambda: self._feed.state,
+            unready=self._unready,
+            metrics=self._service.metrics,
             told=choice.told,
             scheduler=choice.scheduler,
             accounts=f"system:serviceaccounts:{choice.namespace}",
         )
-        webhook = AdmissionService(choice, self._roles.kube, admission, service)
-        service.ready_when(webhook.not_ready)
-        service.loop("admit", webhook.run)
+        webhook = AdmissionService(choice, kube, admission, self._service)
+        self._service.ready_when(webhook.not_ready)
+        self._service.loop("admit", webhook.run)

@@ -5,7 +5,8 @@ Invariant: /readyz is true only while nobody has a reason against it, and it giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from ssl import SSLContext
 
 import msgspec
@@ -80,6 +81,20 @@ class HttpServer:
 
     async def _render_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+
+@asynccontextmanager
+async def listening(server: HttpServer) -> AsyncIterator[Address]:
+    """The server, from here to the end of the block, at the address really taken.
+
+    Raises:
+        ConfigError: see `start`.
+    """
+    address = await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop()
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
+from apportion.core.placement.chosen import Chosen
 from apportion.core.placement.engine import EVENTS_MAX, RELIEFS, Decision, Engine
 from apportion.core.placement.ownership import portion
 from apportion.runtime.clock import Clock
@@ -31,12 +32,14 @@ from apportion.runtime.ledger import (
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader
+from apportion.scheduler.choices import hear
 from apportion.scheduler.sealing import seal
 from apportion.scheduler.spreading import Spreading
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
     PodGroupObserved,
+    PodPlaced,
     PodRefused,
     PodSubmitted,
 )
@@ -107,6 +110,7 @@ class Cycle:
         self._failures = 0
         self._refusals = 0
         self._spreading = Spreading()
+        self._chosen = Chosen(state)
         self.engine = Engine(state)
 
     def share(self, member: str, members: Sequence[str]) -> None:
@@ -117,6 +121,7 @@ class Cycle:
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed; give this to the reader."""
         self.engine.observe(change)
+        self._chosen.observe(change)
         if change.refused or isinstance(change.data, _STIRS):
             self._stirred.set()
 
@@ -131,14 +136,13 @@ class Cycle:
         Raises:
             DecisionsRefused: what is derived here can hardly be what the ledger says.
         """
+        await hear(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()
         while True:
             self._stirred.clear()
             started = self._clock.monotonic()
-            self._spreading.look(others_wait=self.engine.others_wait)
-            self.engine.keep_apart(apart=self._spreading.apart)
-            decision = self.engine.decide(events_max=max(EVENTS_MAX >> self._refusals, 1))
+            decision = self._decide(max(EVENTS_MAX >> self._refusals, 1))
             if not decision.events:
                 await self._stirred.wait()
                 continue
@@ -148,6 +152,18 @@ class Cycle:
                 metrics.note(decision, seconds)
             else:
                 metrics.lost(decision, outcome)
+
+    def _decide(self, events_max: int) -> Decision:
+        """What is to be appended next: where others have chosen, before where we may choose."""
+        chosen = self._chosen.decide(self.engine.owns, events_max=events_max)
+        if chosen:
+            decision = Decision(events=[event for _, event in chosen])
+            for pod, event in chosen:
+                (decision.placed if isinstance(event, PodPlaced) else decision.told).append(pod)
+            return decision
+        self._spreading.look(others_wait=self.engine.others_wait)
+        self.engine.keep_apart(apart=self._spreading.apart)
+        return self.engine.decide(events_max=events_max)
 
     async def _append(self, decision: Decision, reader: Reader[Change]) -> str:
         """Append and fold up to the outcome, which is returned."""

@@ -124,6 +124,10 @@ class Engine:
         self._waiting.own(portion)
         self._own_rows = None
 
+    def owns(self, pod: PodState) -> bool:
+        """Whether the pod is of our portion."""
+        return self._waiting.owns(pod)
+
     def keep_apart(self, *, apart: bool) -> None:
         """Whether to try the nodes of our portion before all others: while others place as well."""
         self._apart = apart

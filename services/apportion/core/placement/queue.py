@@ -169,7 +169,12 @@ class PendingQueue:
         return sum(len(line) for line in self._lines.values())
 
     def add(self, pod: PodState) -> None:
-        """Put a pending pod in its line; one that joins a parked line is to be told why."""
+        """Put a pending pod in its line; one that joins a parked line is to be told why.
+
+        A pod whose node somebody else chooses has no line.
+        """
+        if pod.submitted.chooser:
+            return
         gang = pod.submitted.group
         key = _gang_key(gang) if gang else line_key(pod)
         line = self._lines.get(key)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement import packed
-from apportion.core.placement.classes import AskColumns, PlacementClass
+from apportion.core.placement.ask_columns import AskColumns
+from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import CORDONED, HOST, UNHEALTHY, Columns
 from apportion.core.placement.filters import (
     FITS,
@@ -48,11 +49,11 @@ def explain(
     refused = np.flatnonzero(ranks < FITS)
     nearest = refused[np.argsort(-ranks[refused].astype(np.int16), kind="stable")]
     misses = [
-        (-int(ranks[row]), *_miss(class_, columns.nodes[row], ORDER[ranks[row]]))
+        (-int(ranks[row]), *miss(class_, columns.nodes[row], ORDER[ranks[row]]))
         for row in nearest[:NEAREST_WEIGHED].tolist()
     ]
-    misses.sort(key=lambda miss: miss[:2])
-    return reasons, tuple(miss[2] for miss in misses[:NEAREST_KEPT])
+    misses.sort(key=lambda each: each[:2])
+    return reasons, tuple(each[2] for each in misses[:NEAREST_KEPT])
 
 
 def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
@@ -150,17 +151,17 @@ def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:
     ranks[where & (ranks == FITS)] = RANK[code]
 
 
-def _miss(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tuple[float, NearMiss]:
-    """The miss of one node, with its shortage as a part of what was needed."""
+def miss(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tuple[float, NearMiss]:
+    """The miss of a node that this code refuses, with its shortage as a part of what was needed."""
     device, verdict = _verdict(class_, node, code)
-    miss = NearMiss(
+    missed = NearMiss(
         node=node.name,
         device=device,
         code=code,
         needed=verdict.needed,
         available=verdict.available,
     )
-    return (verdict.needed - verdict.available) / max(verdict.needed, 1), miss
+    return (verdict.needed - verdict.available) / max(verdict.needed, 1), missed
 
 
 def _verdict(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tuple[str, Verdict]:

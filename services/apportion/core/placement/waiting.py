@@ -27,7 +27,7 @@ class Waiting:
         self._others: dict[str, None] = {}
         self.portion = WHOLE
         for pod in sorted(state.pods.values(), key=turn_of):
-            if is_pending(state, pod):
+            if is_pending(state, pod) and not pod.submitted.chooser:
                 self._note(pod)
 
     def observe(self, change: Change) -> None:
@@ -48,7 +48,9 @@ class Waiting:
             self._others.pop(data.pod, None)
 
     def add(self, pod: PodState) -> None:
-        """The pod waits, or waits again."""
+        """The pod waits, or waits again; one whose node somebody else chooses waits for him."""
+        if pod.submitted.chooser:
+            return
         if self._note(pod) in self.portion.parts:
             self._queue.add(pod)
         elif pod.refusal is None:

@@ -1,0 +1,100 @@
+"""Pods whose node somebody else chooses: placed there when they are asked to, or told why not.
+
+A choice is a wish, not a fact: it waits here until the ledger says what came of it, and whoever
+made it asks again where that never happens. Invariant: a pod with a chooser is placed on the node
+that was chosen last, by a question about that node alone, and never by the queue.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.queue import is_pending
+from apportion.core.placement.survey import Survey
+from apportion_schemas import PodGone, PodPlaced, PodRefused, Score
+
+CHOICES_MAX: Final = 10_000
+"""Choices that wait; beyond, the oldest is forgotten, and whoever made it asks again."""
+
+
+class Chosen:
+    """The choices that wait over one state."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._survey = Survey(state)
+        self._nodes: dict[str, str] = {}
+
+    def choose(self, uid: str, node: str) -> None:
+        """The pod is to be placed on this node; a choice before this one is void."""
+        self._nodes.pop(uid, None)
+        self._nodes[uid] = node
+        if len(self._nodes) > CHOICES_MAX:
+            del self._nodes[next(iter(self._nodes))]
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed."""
+        self._survey.observe(change)
+        data = change.data
+        if isinstance(data, PodPlaced | PodRefused):
+            self._nodes.pop(data.pod, None)
+        elif isinstance(data, PodGone):
+            self._nodes.pop(data.uid, None)
+
+    def decide(
+        self, owns: Callable[[PodState], bool], *, events_max: int
+    ) -> list[tuple[PodState, PodPlaced | PodRefused]]:
+        """What becomes of the choices for pods that are ours, each beside those before it.
+
+        A choice for a pod that is not in the ledger yet waits for it.
+        """
+        decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
+        placed: list[PodState] = []
+        for uid, name in self._nodes.items():
+            pod = self._state.pods.get(uid)
+            if pod is None or not is_pending(self._state, pod) or not owns(pod):
+                continue
+            found = self._place(pod, name)
+            decided.append((pod, found))
+            if isinstance(found, PodPlaced):
+                self._assume(pod, found)
+                placed.append(pod)
+            if len(decided) >= events_max:
+                break
+        for pod in reversed(placed):
+            node = fold.unplace(self._state, pod)
+            if node is not None:
+                self._survey.columns.touch(node)
+        return decided
+
+    def _assume(self, pod: PodState, placed: PodPlaced) -> None:
+        node = self._state.nodes[placed.node]
+        fold.place(pod, node, placed)
+        self._survey.columns.touch(node)
+
+    def _place(self, pod: PodState, name: str) -> PodPlaced | PodRefused:
+        about, shape = pod.submitted, pod.submitted.shape
+        seat = self._survey.seat(shape, name)
+        if seat is not None:
+            return PodPlaced(
+                pod=pod.uid,
+                namespace=about.namespace,
+                name=about.name,
+                attempt=pod.attempt,
+                node=name,
+                shares=seat.shares,
+                score=Score(node=name, total=seat.total, parts={seat.policy: seat.total}),
+                fitting=seat.fitting,
+                nodes=len(self._survey.columns.names),
+            )
+        code, nearest = self._survey.shortage(shape, name)
+        return PodRefused(
+            pod=pod.uid,
+            namespace=about.namespace,
+            name=about.name,
+            reasons={code: 1},
+            nodes=1,
+            nearest=(nearest,) if nearest else (),
+        )

@@ -1,0 +1,201 @@
+"""The extender of kube-scheduler: which nodes have the devices, how good they are, and binding.
+
+kube-scheduler chooses the node, by all that it knows; we say where the devices are and which they
+will be. Invariants: `filter` and `prioritize` change nothing; every node that fails has a reason;
+nodes come back in the form in which they came, whole objects or names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Raw
+
+from apportion.core.configuration import manifest_config
+from apportion.core.dialects import ManifestError
+from apportion.core.explain import words
+from apportion.core.ledger.state import State
+from apportion.core.manifests import PodDraft, read_document
+from apportion.core.manifests.devices_only import devices_only
+from apportion.core.manifests.schedulers import Chooser, scheduler_names
+from apportion.core.placement.survey import Outlook, Survey
+from apportion.gateway.callers import answering, read_body
+from apportion.gateway.extender_binding import ExtenderBinding
+from apportion.gateway.extender_wire import (
+    BindingArgs,
+    Candidates,
+    FilterArgs,
+    decode_binding,
+    decode_filter,
+)
+from apportion.runtime.metrics import Metrics
+from apportion_schemas import RefusalCode
+
+PREFIXES = ("/scheduler", "")
+"""gpu-admission's, and HAMi's."""
+SCORE_MAX = 10
+"""`MaxExtenderPriority` of kube-scheduler."""
+REQUEST_BYTES_MAX = 128 << 20
+"""5,000 nodes as whole objects of 25 KiB."""
+UNTOLD = "no agent of Apportion has told of this node's devices"
+VERBS = ("filter", "predicates", "prioritize", "priorities", "bind")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Extender:
+    """Answers kube-schedulers from one state and a survey of it."""
+
+    def __init__(
+        self,
+        state: Callable[[], State],
+        survey: Survey,
+        binding: ExtenderBinding,
+        *,
+        unready: Callable[[], str],
+        metrics: Metrics,
+    ) -> None:
+        self._state = state
+        self._survey = survey
+        self._binding = binding
+        self._unready = unready
+        self._requests = metrics.counter(
+            "apportion_extender_requests_total", "Requests of kube-schedulers by verb.", ("verb",)
+        )
+        self._failed = metrics.counter(
+            "apportion_extender_failed_nodes_total",
+            "Nodes that failed a filter, by code.",
+            ("code",),
+        )
+        self._seconds = metrics.histogram(
+            "apportion_extender_seconds",
+            "Time to answer, by verb; of bind, until bound.",
+            ("verb",),
+        )
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """Every verb under each prefix."""
+        for prefix in PREFIXES:
+            for verb in VERBS:
+                yield web.post(f"{prefix}/{verb}", self._answering(verb))
+
+    def _answering(self, verb: str) -> Callable[[web.Request], Any]:
+        async def answer(request: web.Request) -> bytes:
+            body = await request.read()
+            began = time.perf_counter()
+            # kube-scheduler shows people what stands under Error, and of a status only the number.
+            reason = self._unready()
+            if reason:
+                answered = _encode({"Error": f"Apportion's gateway is not ready: {reason}"})
+            elif verb == "bind":
+                args = read_body(decode_binding, body, "ExtenderBindingArgs")
+                answered = await self.bound(args)
+            elif verb in {"filter", "predicates"}:
+                answered = self.filtered(read_body(decode_filter, body, "ExtenderArgs"))
+            else:
+                answered = self.prioritized(read_body(decode_filter, body, "ExtenderArgs"))
+            self._requests.labels(verb).inc()
+            self._seconds.labels(verb).observe(time.perf_counter() - began)
+            return answered
+
+        return answering(answer, lambda: "")
+
+    # -------------------------------------------------------------- filter
+
+    def filtered(self, args: FilterArgs) -> bytes:
+        """An `ExtenderFilterResult`."""
+        outlook, reasons = self._look(args)
+        kept = [name for name in args.candidates.names if name in outlook.fits]
+        for code in outlook.refused.values():
+            self._failed.labels(code.value if code else "Untold").inc()
+        # What kube-scheduler evicts need not free the devices that are missing, so it is told not
+        # to try. Versions that do not know the second map go by the first.
+        answer = {"FailedNodes": reasons, "FailedAndUnresolvableNodes": reasons, "Error": ""}
+        return _encode(_in_form(args.candidates, kept) | answer)
+
+    def _look(self, args: FilterArgs) -> tuple[Outlook, dict[str, str]]:
+        """What each candidate is to the pod, and the words for those that fail."""
+        names = args.candidates.names
+        try:
+            draft = self._read(args.pod)
+        except ManifestError as error:
+            return Outlook({}, {}), dict.fromkeys(names, str(error))
+        if not draft.shape.asks:
+            return Outlook(dict.fromkeys(names, 0), {}), {}
+        held = self._held(args.pod)
+        if held:
+            reasons = {name: f"its devices are on {held}" for name in names if name != held}
+            return Outlook({name: 0 for name in names if name == held}, {}), reasons
+        outlook = self._survey.outlook(draft.shape, names)
+        return outlook, {name: _reason(code) for name, code in outlook.refused.items()}
+
+    def _read(self, pod: dict[str, Any]) -> PodDraft:
+        """The pod as far as it is about devices.
+
+        Raises:
+            ManifestError: it cannot be read, or nobody told us of its scheduler.
+        """
+        configuration = self._state().configuration
+        document = devices_only({**pod, "apiVersion": "v1", "kind": "Pod"})
+        (draft,) = read_document(document, manifest_config(configuration)).pods
+        names = scheduler_names(configuration)
+        if draft.shape.asks and names.chooser(draft.scheduler_name) is not Chooser.EXTENDED:
+            raise ManifestError(
+                "spec.schedulerName",
+                draft.scheduler_name,
+                "is no kube-scheduler that Apportion has been told to extend",
+                "add it to extendedSchedulerNames, and `apportion config apply`",
+            )
+        return draft
+
+    def _held(self, pod: dict[str, Any]) -> str:
+        """The node where the pod has devices already; empty where it has none."""
+        metadata = pod.get("metadata")
+        uid = metadata.get("uid", "") if isinstance(metadata, dict) else ""
+        known = self._state().pods.get(uid) if isinstance(uid, str) else None
+        return known.placement.node if known is not None and known.placement else ""
+
+    # -------------------------------------------------------------- prioritize and bind
+
+    def prioritized(self, args: FilterArgs) -> bytes:
+        """A `HostPriorityList`: the best of the candidates has 10, the worst that fits 0."""
+        outlook, _ = self._look(args)
+        scores = scaled(outlook.fits)
+        return _encode(
+            [{"Host": name, "Score": scores.get(name, 0)} for name in args.candidates.names]
+        )
+
+    async def bound(self, args: BindingArgs) -> bytes:
+        """An `ExtenderBindingResult`."""
+        return _encode({"Error": await self._binding.bind(args)})
+
+
+def scaled(points: dict[str, int]) -> dict[str, int]:
+    """Points as scores of 0 to 10, spread over all of it; equals have 10."""
+    if not points:
+        return {}
+    least, most = min(points.values()), max(points.values())
+    if least == most:
+        return dict.fromkeys(points, SCORE_MAX)
+    half, span = (most - least) // 2, most - least
+    return {name: ((each - least) * SCORE_MAX + half) // span for name, each in points.items()}
+
+
+def _reason(code: RefusalCode | None) -> str:
+    """The same words for the same cause, so that kube-scheduler can count them."""
+    return words.phrase(code) if code is not None else UNTOLD
+
+
+def _in_form(candidates: Candidates, kept: list[str]) -> dict[str, Any]:
+    """The nodes that are left, in the form in which all came."""
+    if candidates.objects is None:
+        return {"NodeNames": kept}
+    left = set(kept)
+    items: list[Raw] = [
+        raw for name, raw in zip(candidates.names, candidates.objects, strict=True) if name in left
+    ]
+    return {"Nodes": {"metadata": {}, "items": items}}

@@ -1,0 +1,130 @@
+"""Binding for kube-scheduler: its choice goes to the schedulers, its answer comes from the ledger.
+
+The gateway writes nothing. A scheduler places the pod where kube-scheduler wants it, behind the
+same fences as any placement; a binder binds it; and we answer when the ledger says that it is
+bound, or why it is not. Invariant: an answer without an error means that the ledger has the pod
+bound on that node; asking again for the same is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from apportion.core.explain import lines, words
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion.gateway.extender_wire import BindingArgs
+from apportion.runtime.choosing import SUBJECT, Choice, Heard
+from apportion.runtime.ledger import LedgerError
+
+BIND_TIMEOUT_S = 20.0
+"""Shorter than the `httpTimeout` of the extender in kube-scheduler, which is to be 30 s."""
+KNOWN_TIMEOUT_S = 5.0
+HEARD_TIMEOUT_S = 3.0
+
+Request = Callable[[str, bytes, float], Awaitable[bytes]]
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Heard).decode
+
+
+class ExtenderBinding:
+    """Bindings under way over one state; `request` asks the schedulers."""
+
+    def __init__(
+        self, state: Callable[[], State], request: Request, *, timeout_s: float = BIND_TIMEOUT_S
+    ) -> None:
+        self._state = state
+        self._request = request
+        self._timeout_s = timeout_s
+        self._news: dict[str, asyncio.Event] = {}
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed."""
+        uid = change.pod.uid if change.pod else getattr(change.data, "uid", "")
+        news = self._news.get(uid)
+        if news is not None:
+            news.set()
+
+    async def bind(self, args: BindingArgs) -> str:
+        """Have the pod placed and bound there; empty, or why that did not happen."""
+        uid = args.pod_uid
+        if uid in self._news:
+            return f"pod {args.pod_name} is being bound already"
+        self._news[uid] = asyncio.Event()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._bind(uid, args.node)
+        except TimeoutError:
+            return (
+                f"not bound to {args.node} within {self._timeout_s:g} s; what is under way goes "
+                "on, and the next filter finds it"
+            )
+        finally:
+            del self._news[uid]
+
+    async def _bind(self, uid: str, node: str) -> str:
+        pod = await self._known(uid)
+        if isinstance(pod, str):
+            return pod
+        if not pod.submitted.chooser:
+            return (
+                "the pod is placed by Apportion itself: its schedulerName is not among "
+                "extendedSchedulerNames"
+            )
+        attempt, refused_revision = pod.attempt, pod.refused_revision
+        if pod.placement is None:
+            error = await self._choose(uid, node)
+            if error:
+                return error
+        while True:
+            outcome = self._outcome(uid, node, attempt, refused_revision)
+            if outcome is not None:
+                return outcome
+            await self._changed(uid)
+
+    async def _known(self, uid: str) -> PodState | str:
+        """The pod as the ledger has it, which may be a moment behind the cluster; or why not."""
+        try:
+            async with asyncio.timeout(KNOWN_TIMEOUT_S):
+                while True:
+                    pod = self._state().pods.get(uid)
+                    if pod is not None:
+                        return pod
+                    rejected = self._state().rejected.get(uid)
+                    if rejected is not None:
+                        return lines.rejection_words(rejected)
+                    await self._changed(uid)
+        except TimeoutError:
+            return f"no watcher has told of pod {uid} within {KNOWN_TIMEOUT_S:g} s: is one running?"
+
+    async def _choose(self, uid: str, node: str) -> str:
+        """Hand the choice to the schedulers; empty once one has heard it, or what went wrong."""
+        choice = _encode(Choice(pod=uid, node=node))
+        try:
+            return _decode(await self._request(SUBJECT, choice, HEARD_TIMEOUT_S)).error
+        except (LedgerError, msgspec.MsgspecError) as error:
+            return f"no scheduler of Apportion took the choice: {error}"
+
+    def _outcome(self, uid: str, node: str, attempt: int, refused_revision: int) -> str | None:
+        """What came of it, or None while that is open."""
+        pod = self._state().pods.get(uid)
+        if pod is None:
+            return "the pod has gone"
+        if pod.placement is not None:
+            if pod.placement.node != node:
+                return f"its devices are on {pod.placement.node} already"
+            return "" if pod.phase in {Phase.BOUND, Phase.ALLOCATED} else None
+        if pod.attempt > attempt:
+            return f"its placement on {node} came to nothing: {pod.last_failure}"
+        if pod.refusal is not None and pod.refused_revision > refused_revision:
+            return words.refusal(pod.refusal)
+        return None
+
+    async def _changed(self, uid: str) -> None:
+        """Return when the ledger has said something of the pod since the last time."""
+        news = self._news[uid]
+        await news.wait()
+        news.clear()

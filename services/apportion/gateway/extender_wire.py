@@ -1,0 +1,96 @@
+"""What kube-scheduler sends to an extender, whichever version of it.
+
+Older versions write field names in lower case, newer ones in upper; Go reads either, and so do we.
+Invariant: a node's object is passed on as the bytes that came, and only its name is read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+NODES_MAX = 20_000
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+
+
+class Candidates(NamedTuple):
+    """The nodes that are asked about; `objects` are they themselves where they came whole."""
+
+    names: list[str]
+    objects: list[Raw] | None
+
+
+class FilterArgs(NamedTuple):
+    """`ExtenderArgs`."""
+
+    pod: dict[str, Any]
+    candidates: Candidates
+
+
+class BindingArgs(Struct, frozen=True, rename="lower"):
+    """`ExtenderBindingArgs`."""
+
+    pod_name: Name = msgspec.field(name="podname")
+    pod_namespace: Name = msgspec.field(name="podnamespace")
+    pod_uid: Name = msgspec.field(name="poduid")
+    node: Name
+
+
+class _Meta(Struct, frozen=True):
+    name: Name
+
+
+class _Node(Struct, frozen=True):
+    metadata: _Meta
+
+
+class _Nodes(Struct, frozen=True):
+    items: Annotated[list[Raw], Meta(max_length=NODES_MAX)] | None = None
+
+
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_pod = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_nodes = msgspec.json.Decoder(_Nodes).decode
+_decode_node = msgspec.json.Decoder(_Node).decode
+_decode_names = msgspec.json.Decoder(Annotated[list[Name], Meta(max_length=NODES_MAX)]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_NULL = Raw(b"null")
+
+
+def decode_filter(body: bytes) -> FilterArgs:
+    """`ExtenderArgs` from JSON.
+
+    Raises:
+        msgspec.MsgspecError: it is not.
+    """
+    fields = _lower(body)
+    if "pod" not in fields:
+        raise msgspec.ValidationError("Object missing required field `Pod`")
+    return FilterArgs(_decode_pod(fields["pod"]), _candidates(fields))
+
+
+def decode_binding(body: bytes) -> BindingArgs:
+    """`ExtenderBindingArgs` from JSON.
+
+    Raises:
+        msgspec.MsgspecError: it is not.
+    """
+    said = {name: _decode_text(raw) for name, raw in _lower(body).items()}
+    return msgspec.convert(said, BindingArgs)
+
+
+def _lower(body: bytes) -> dict[str, Raw]:
+    """The fields that are not null, by their names in lower case."""
+    found = _decode_fields(body).items()
+    return {name.lower(): raw for name, raw in found if bytes(raw) != bytes(_NULL)}
+
+
+def _candidates(fields: dict[str, Raw]) -> Candidates:
+    if "nodes" in fields:
+        objects = _decode_nodes(fields["nodes"]).items or []
+        return Candidates([_decode_node(raw).metadata.name for raw in objects], objects)
+    if "nodenames" in fields:
+        return Candidates(_decode_names(fields["nodenames"]), None)
+    raise msgspec.ValidationError("Object missing required field `Nodes` or `NodeNames`")
