@@ -246,6 +246,8 @@ def _rejected(data: PodRejected) -> Tale:
 def _of(pod: PodState, data: object, revision: int) -> Tale | None:
     """What an event of the ledger says to the owner of a pod, if anything."""
     match data:
+        case PodRefused() if pod.submitted.chooser:
+            return None  # kube-scheduler asked, tells the reason, and keeps the condition
         case PodRefused():
             tale = _tale(pod, "FailedScheduling", words.refusal(data), revision)
             return msgspec.structs.replace(tale, unschedulable=True)

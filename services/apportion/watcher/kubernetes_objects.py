@@ -23,8 +23,10 @@ from apportion.core.dialects.node_annotations import unhealthy_indexes
 from apportion.core.dialects.quantity import quantity
 from apportion.core.dialects.reading import claimed
 from apportion.core.manifests import ManifestConfig, PodDraft, read_document
+from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.placed import ATTEMPT, SHARES
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
+from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
 from apportion.runtime.kube_watch import number
 from apportion.watcher.kubernetes_claims import Claim, claim_of
 from apportion_schemas import Configuration, PodGroupObserved, QueueObserved, Taint
@@ -167,7 +169,8 @@ class ObjectReader:
         *,
         knows: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        self._schedulers = self._told = schedulers
+        self._told = schedulers
+        self._names = SchedulerNames(schedulers)
         self._config = config
         self._knows = knows
 
@@ -177,7 +180,7 @@ class ObjectReader:
         Scheduler names in the configuration take the place of those that this watcher was told.
         """
         self._config = manifest_config(configuration)
-        self._schedulers = frozenset(configuration.scheduler_names) or self._told
+        self._names = scheduler_names(configuration, self._told)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
         """Uid, pod and version; no pod where it matters to nobody here.
@@ -192,12 +195,14 @@ class ObjectReader:
     def _pod(self, pod: _Pod, raw: bytes, before: PodView | None) -> PodView | None:
         meta, spec = pod.metadata, pod.spec
         notes = meta.annotations or {}
+        chooser = self._names.chooser(spec.scheduler_name)
+        extended = chooser is Chooser.EXTENDED and self._asks(spec)
         view = PodView(
             uid=meta.uid,
             namespace=meta.namespace,
             name=meta.name,
             version=number(meta.resource_version),
-            ours=spec.scheduler_name in self._schedulers,
+            ours=chooser is Chooser.US or extended,
             node=spec.node_name,
             deleting=meta.deletion_timestamp is not None,
             shares=notes.get(SHARES, ""),
@@ -217,7 +222,7 @@ class ObjectReader:
         if before is not None and before.draft is not None:
             view.draft = before.draft
         elif not view.deleting:
-            self._read(raw, view)
+            self._read(raw, view, chooser=spec.scheduler_name if extended else "")
         return view
 
     def _claim(self, raw: bytes, view: PodView, *, running: bool) -> Claim | None:
@@ -228,10 +233,13 @@ class ObjectReader:
             running=running,
         )  # fmt: skip
 
-    def _read(self, raw: bytes, view: PodView) -> None:
+    def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
+        """The pod as a draft; of one whose node a `chooser` chooses, what is about devices."""
         document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
         try:
-            (view.draft,) = read_document(document, self._config).pods
+            read = devices_only(document) if chooser else document
+            (draft,) = read_document(read, self._config).pods
+            view.draft = msgspec.structs.replace(draft, chooser=chooser)
         except ManifestError as error:
             view.problem = error
 

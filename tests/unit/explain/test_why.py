@@ -7,7 +7,7 @@ from apportion.core.explain.why import why
 from apportion_schemas import NodeCordoned, RefusalCode
 from tests.support.fleet import T4, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, gang, member, pod
+from tests.support.pods import ask, cards, gang, member, placed, pod, share
 
 
 def explained(ledger: Ledger, uid: str) -> Why:
@@ -55,6 +55,16 @@ def test_only_node_that_fits_is_said_so() -> None:
     ledger = Ledger(rack("n1", 1), rack("n2", 1, model=T4)).submit(pod("p1", ask(40_000)))
     answer = explained(ledger.settle(), "p1")
     assert answer.sentence.endswith("the only node of 2 that fits")
+
+
+def test_a_pod_whose_node_is_chosen_elsewhere_waits_for_that() -> None:
+    """It stands in no line of ours, and its node was preferred to no other."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), pod("p1", ask(1000), chooser="kube-scheduler"))
+    said = explained(ledger, "p1").sentence
+    assert said == "default/p1 waits until kube-scheduler has chosen its node"
+    ledger.play(placed("p1", "n1", [share("n1-g0")]))
+    said = explained(ledger, "p1").sentence
+    assert said == "default/p1 is placed on n1, which kube-scheduler chose"
 
 
 def test_history_has_every_revision() -> None:

@@ -1,13 +1,19 @@
 """What of a Kubernetes object reaches the ledger."""
 
 import json
+from typing import Any
 
 from apportion.core.manifests import ManifestConfig
-from apportion.watcher.kubernetes_objects import ObjectReader
+from apportion.watcher.kubernetes_objects import ObjectReader, PodView
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.kube_objects import kube_node, kube_pod
 from tests.support.pods import ask
+
+
+def pod_of(reader: ObjectReader, document: dict[str, Any]) -> PodView | None:
+    """What a reader that has not seen the pod before makes of it."""
+    return reader.pod(json.dumps(document).encode(), {})[1]
 
 
 def test_unhealthy_devices_are_read_from_the_annotation() -> None:
@@ -31,3 +37,21 @@ def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> 
     assert read.draft.shape.asks == (ask(5000),)
     reader.configure(Configuration())
     assert reader.pod(raw, {})[1] is None
+
+
+def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
+    """Whatever else it says is kube-scheduler's; one without a device is none of our business."""
+    names = Configuration(extended_scheduler_names=("default-scheduler",))
+    reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+    reader.configure(names)
+    claim = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}
+    pod = kube_pod("p", {"nvidia.com/gpumem": "5000"}, schedulerName="default-scheduler", **claim)
+    read = pod_of(reader, pod)
+    assert read is not None
+    assert read.draft is not None
+    assert (read.draft.chooser, read.draft.shape.asks) == ("default-scheduler", (ask(5000),))
+    assert pod_of(reader, kube_pod("p", {"cpu": "1"}, schedulerName="default-scheduler")) is None
+    ours = pod_of(reader, kube_pod("p", {"cpu": "1"}))
+    assert ours is not None
+    assert ours.draft is not None
+    assert ours.draft.chooser == ""

@@ -45,11 +45,15 @@ def why(state: State, pod: PodState) -> Why:
 
 def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
     name = pod.full_name
+    chooser = pod.submitted.chooser
     if pod.placement is not None:
-        return f"{name} is {pod.phase.value} on {placed_words(pod.placement)}"
+        where = f"{pod.placement.node}, which {chooser} chose" if chooser else ""
+        return f"{name} is {pod.phase.value} on {where or placed_words(pod.placement)}"
     if pod.refusal is not None:
         said = f"{name} is pending since revision {pod.refused_revision}: "
         said += words.refusal(pod.refusal)
+    elif chooser:
+        said = f"{name} waits until {chooser} has chosen its node"
     elif waiting is not None:
         said = (
             f"{name} waits for a decision: number {waiting.position:,} of "
