@@ -21,7 +21,7 @@ from pathlib import Path
 from click import echo
 
 from tests.simulation.planted import PLANTED, planted
-from tests.simulation.shrinking import Case, shrink
+from tests.simulation.shrinking import SEPARATOR, Case, shrink
 from tests.simulation.weather import KINDS, Weather
 from tests.simulation.world import WISHES, Outcome, run
 
@@ -59,7 +59,7 @@ def main() -> int:
 
 def _one(given: argparse.Namespace) -> int:
     faults = [fault for fault in PLANTED if fault.name == given.planted]
-    spared = frozenset(given.spare.split(",")) - {""}
+    spared = frozenset(given.spare.split(SEPARATOR)) - {""}
     if given.planted and not faults:
         echo(f"planted: {given.planted!r} is none of {', '.join(f.name for f in PLANTED)}")
         return 2

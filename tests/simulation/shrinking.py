@@ -14,6 +14,7 @@ from tests.simulation.weather import KINDS
 from tests.simulation.world import WISHES, Outcome
 
 TRIES_MAX = 60
+SEPARATOR = "; "  # kinds of fault have commas in their names
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Case:
         if self.wishes_max < WISHES[1]:
             parts += ["--wishes", str(self.wishes_max)]
         if self.spared:
-            parts += ["--spare", shlex.quote(",".join(sorted(self.spared)))]
+            parts += ["--spare", shlex.quote(SEPARATOR.join(sorted(self.spared)))]
         return " ".join(parts)
 
 

@@ -177,3 +177,20 @@ def test_ids_and_indexes_leave_devices_out() -> None:
     """On the node too, not only among the nodes."""
     wanted = shape(ask(1), devices=DeviceConstraints(nouse_ids=("n1-g0",), indexes=(0, 2)))
     assert devices(chosen(wanted, rack("n1", 4))) == ["n1-g2"]
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+def test_whether_a_pod_fits_does_not_depend_on_the_order_of_devices(policy: Policy) -> None:
+    """The first container's first choice may leave nothing for the next one; another does."""
+    report = node("n1", gpu("g0", memory_mib=15_360), gpu("g1", memory_mib=15_360))
+    held = share("g0", 9_000, 0), share("g1", 13_000, 0)
+    small, both = ask(2048, container="a"), ask(1024, container="b", count=2)
+    found = chosen(shape(small, both), report, *held, policy=policy)
+    assert devices(found) == ["g0", "g0", "g1"] or devices(found) == ["g0", "g1", "g0"]
+
+
+def test_a_pod_of_many_containers_that_cannot_fit_is_given_up_soon() -> None:
+    """Each fits alone, all do not; equal devices are tried once."""
+    report = node("n1", *(gpu(f"g{at}", memory_mib=10_000) for at in range(8)))
+    asks = [ask(6_000, container=f"c{at}", count=2) for at in range(5)]
+    assert chosen(shape(*asks), report) is None

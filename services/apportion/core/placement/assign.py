@@ -1,13 +1,17 @@
 """On the chosen node: which devices each container gets, exactly.
 
 Asks are met hardest first (devices wanted alone, then the most memory); a container's `count` is
-that many different devices, those linked best, while two containers of a pod may share one.
+that many different devices, those linked best, while two containers of a pod may share one. Where
+one container's first choice leaves nothing for the next, other choices are tried, so whether a pod
+fits does not depend on the order of its devices: a pod that was refused under one order and fits
+under the next would wait for an event that never comes.
 
 Invariant: `assign` reads the columns and changes nothing; what one container takes counts for the
 next in a copy of the node's row.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import Final
 
 from apportion.core.devices.demand import Demand, memory_charged_mib
@@ -22,6 +26,8 @@ from apportion.core.placement.scores.devices import Order
 from apportion.core.placement.scores.look import NO_DEVICE
 from apportion_schemas import Ask, Device, MigInstance, Share
 
+STEPS_MAX: Final = 64
+"""Choices that are tried for one pod on one node, those of equal devices counted once."""
 _GUARDS: Final = packed.GUARDS
 
 
@@ -40,9 +46,23 @@ class _Room:
 
     def places(self, at: int, wanted: Demand) -> Iterator[Place]:
         """Where the instance could be made, the best place first."""
+        return wanted.free_places(*self._slices(at))
+
+    def copy(self) -> "_Room":
+        """The same, to try something in."""
+        other = _Room.__new__(_Room)
+        other.devices, other.kinds = self.devices, self.kinds
+        other.free, other.cuts = self.free.copy(), self.cuts.copy()
+        return other
+
+    def alike(self, option: Iterable[int]) -> tuple[object, ...]:
+        """Equal for devices that are interchangeable as they are now."""
+        found = [(self.kinds[at], self.free[at], *self._slices(at)) for at in option]
+        return tuple(sorted(found))
+
+    def _slices(self, at: int) -> tuple[int, str]:
         state = self.devices[at]
-        slices, group = self.cuts.get(at) or (state.slices, state.group)
-        return wanted.free_places(slices, group)
+        return self.cuts.get(at) or (state.slices, state.group)
 
     def take(self, at: int, share: Share) -> None:
         """The next container finds the device with the share on it."""
@@ -68,6 +88,8 @@ def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, .
             return found
     for chosen in _candidates(room, numa_bind=numa_bind):
         shares = _assign(class_, row, room, chosen, order)
+        if shares is None and len(class_.asks) > 1:
+            shares = _Search(class_, row, chosen, order).run(_Room(columns, row))
         if shares is not None:
             return shares
         if numa_bind:
@@ -102,6 +124,59 @@ def _assign(
             room.take(at, share)
         shares[position] = list(found.values())
     return tuple(share for position in sorted(shares) for share in shares[position])
+
+
+class _Search:
+    """Goes through the choices of all containers, the preferred ones first, up to STEPS_MAX."""
+
+    def __init__(
+        self, class_: PlacementClass, row: int, chosen: Sequence[int], order: Order
+    ) -> None:
+        self._asks = class_.asks
+        self._row = row
+        self._chosen = chosen
+        self._order = order
+        self._steps = STEPS_MAX
+
+    def run(self, room: _Room) -> tuple[Share, ...] | None:
+        """The first shares that fit together."""
+        kinds = set(room.kinds)
+        asks = self._asks
+        ranked = sorted(range(len(asks)), key=lambda at: _hardness(asks[at], kinds))
+        found = self._place(ranked, room)
+        return tuple(share for at in sorted(found) for share in found[at]) if found else None
+
+    def _place(self, ranked: Sequence[int], room: _Room) -> dict[int, list[Share]] | None:
+        if not ranked:
+            return {}
+        position, *later = ranked
+        tried: set[tuple[object, ...]] = set()
+        for option in self._options(self._asks[position], room):
+            alike = room.alike(option) if self._asks[position].elsewhere is None else tuple(option)
+            if alike in tried:
+                continue
+            tried.add(alike)
+            if self._steps == 0:
+                return None
+            self._steps -= 1
+            after = room.copy()
+            for at, share in option.items():
+                after.take(at, share)
+            found = self._place(later, after)
+            if found is not None:
+                return {**found, position: list(option.values())}
+        return None
+
+    def _options(self, ask: AskColumns, room: _Room) -> Iterator[dict[int, Share]]:
+        if ask.chain.best_linked:
+            found = _choose(ask, self._row, room, self._chosen, self._order)
+            if found is not None:
+                yield found
+            return
+        fitting = _fitting(ask, self._row, room, self._chosen)
+        fitting.sort(key=lambda at: self._order(room.free[at], room.devices[at]))
+        for some in combinations(fitting, ask.ask.count):
+            yield {at: _share(ask, room, at) for at in some}
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
