@@ -91,6 +91,10 @@ class Membership:
             "apportion_members", "Replicas of this service that are there, as heard here."
         ).set_function(lambda: len(self.members))
 
+    def not_ready(self) -> list[str]:
+        """Why this member takes no part of the work; empty once it does."""
+        return [] if self._joined.is_set() else ["listening for the other members"]
+
     async def joined(self) -> None:
         """Return once this member takes its part of the work."""
         await self._joined.wait()

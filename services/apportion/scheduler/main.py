@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 import sys
@@ -19,6 +20,7 @@ from apportion.runtime.session import open_session
 from apportion.scheduler.cycle import Cycle, DecisionMetrics
 from apportion.scheduler.learning import Learning
 from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
+from apportion.scheduler.warming import warm_up
 
 
 @click.command(
@@ -40,6 +42,7 @@ def command(*, name: str, snapshot_every: int, config: ServiceConfig) -> None:
     life = secrets.token_hex(4)
 
     async def live(service: Service) -> None:
+        await asyncio.to_thread(warm_up)
         await body(service, name, snapshot_every, life=life)
 
     sys.exit(run_service("scheduler", live, config))
@@ -90,6 +93,7 @@ async def body(
             after=cluster.state.revision,
         )
         service.ready_when(reader.not_ready)
+        service.ready_when(membership.not_ready)
         metrics = DecisionMetrics(service.metrics, cycle.engine)
         service.loop("members", lambda: membership.run(reader))
         service.loop("decide", lambda: cycle.run(reader, metrics, membership.joined))

@@ -1,0 +1,216 @@
+"""Several schedulers on a real ledger: they share the pods, and one that goes is replaced."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from apportion.core.ledger.invariants import violations
+from apportion.core.placement.ownership import owner
+from apportion_schemas import PodPlaced
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.ledger_of import replayed
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, gang, member, pod
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+pytestmark = pytest.mark.timeout(120)
+NODES = 60
+SMALL = ask(4_000, cores=5)
+TAKEOVER_S = 3.0
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A server with the stream and the shipped permissions."""
+    async with running_bus(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """All events of the ledger, and a pen; a fleet is there."""
+    reading = Facts(bus)
+    await reading.open()
+    await reading.write(*(rack(f"n{number:02}", 8) for number in range(NODES)))
+    return reading
+
+
+class Schedulers:
+    """Scheduler processes by name; as `async with` they are ended for sure."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._url = bus.server.url_for("scheduler")
+        self._stack = AsyncExitStack()
+        self.running: dict[str, ServiceProcess] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def start(self, *names: str) -> None:
+        """Start these, and wait until all that run know one another."""
+        for name in names:
+            service = ServiceProcess("scheduler", self._url, "--name", name)
+            await self._stack.enter_async_context(service)
+            self.running[name] = service
+        await self.agreed()
+
+    async def agreed(self) -> tuple[str, ...]:
+        """Wait until all that run hold one list of members, as long as there are of them."""
+
+        async def one_list() -> tuple[str, ...]:
+            lists = {members_of(each) for each in self.running.values()}
+            found = lists.pop()
+            return found if not lists and len(found) == len(self.running) else ()
+
+        return await until(one_list, f"{list(self.running)} to know one another")
+
+    async def told(self, name: str, outcome: str) -> float:
+        """A scheduler's count of decisions of this outcome."""
+        _, text = await self.running[name].get("/metrics")
+        samples = (sample for family in families(text) for sample in family.samples)
+        return sum(
+            sample.value
+            for sample in samples
+            if sample.name == "apportion_decisions_total" and sample.labels["outcome"] == outcome
+        )
+
+
+def members_of(service: ServiceProcess) -> tuple[str, ...]:
+    """The newest list of members that a scheduler has logged."""
+    lists = [line["here"] for line in service.log if line.get("event") == "members"]
+    return tuple(lists[-1]) if lists else ()
+
+
+def life_of(name: str, members: Iterable[str]) -> str:
+    """How the scheduler of this name is listed."""
+    return next(member for member in members if member.startswith(f"{name}/"))
+
+
+def uids_of(life: str, members: tuple[str, ...], count: int) -> list[str]:
+    """So many pods that fall to this member."""
+    endless = (f"{life.partition('/')[0]}-{number}" for number in range(100_000))
+    return list(islice((uid for uid in endless if owner(uid, members) == life), count))
+
+
+def placed_by(facts: Facts) -> dict[str, str]:
+    """Who placed each pod; fails where one was placed twice."""
+    placed = [e for _, e in facts.events if isinstance(e.data, PodPlaced)]
+    counts = Counter(event.data.pod for event in placed)
+    assert set(counts.values()) <= {1}, counts.most_common(3)
+    return {event.data.pod: event.source.removeprefix("scheduler/") for event in placed}
+
+
+def check(facts: Facts, pods: int) -> None:
+    """All are placed, once, and no rule is broken."""
+    state = replayed(*(event.data for _, event in facts.events))
+    assert violations(state) == []
+    assert len(placed_by(facts)) == pods
+
+
+async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
+    """Each pod is placed by its owner, a gang by one; nobody stays without work."""
+    async with Schedulers(bus) as schedulers:
+        await schedulers.start("a", "b", "c")
+        members = await schedulers.agreed()
+        await facts.write(gang("team/job", 12))
+        await facts.write(*(member(f"g{number}", SMALL) for number in range(12)))
+        await facts.write(*(pod(f"p{number:03}", SMALL) for number in range(300)))
+        await facts.count(PodPlaced, 312)
+        check(facts, 312)
+        found = placed_by(facts)
+        assert len({found[f"g{number}"] for number in range(12)}) == 1
+        for uid, name in found.items():
+            key = "team/job" if uid.startswith("g") else uid
+            assert life_of(name, members) == owner(key, members)
+        taken = [await schedulers.told(name, "taken") for name in "abc"]
+        assert all(taken)
+
+
+async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
+    """Replicas that run on one host and were given no name share all the same."""
+    async with Schedulers(bus) as schedulers:
+        await schedulers.start("a")
+        schedulers.running["the first"] = schedulers.running["a"]
+        await schedulers.start("a")
+        members = await schedulers.agreed()
+        assert len(set(members)) == 2
+        await facts.write(*(pod(f"p{number:03}", SMALL) for number in range(40)))
+        await facts.count(PodPlaced, 40)
+        check(facts, 40)
+        assert all([await schedulers.told(name, "taken") for name in schedulers.running])
+
+
+async def test_the_others_take_over_what_a_killed_one_had(bus: Bus, facts: Facts) -> None:
+    """Pods that fall to it, before and after it died, wait no longer than three seconds."""
+    async with Schedulers(bus) as schedulers:
+        await schedulers.start("a", "b", "c")
+        members = await schedulers.agreed()
+        uids = uids_of(life_of("b", members), members, 60)
+        killed = schedulers.running.pop("b")
+        writing = asyncio.create_task(facts.write(*(pod(uid, SMALL) for uid in uids)))
+        await killed.kill()
+        killed_at = time.monotonic()
+        await writing
+        await facts.count(PodPlaced, 60)
+        assert time.monotonic() - killed_at < TAKEOVER_S
+        check(facts, 60)
+        assert {"a", "c"} <= set(placed_by(facts).values())
+        assert len(await schedulers.agreed()) == 2
+
+
+async def test_who_is_stopped_hands_over_at_once(bus: Bus, facts: Facts) -> None:
+    """SIGTERM is said to the others; nobody waits for its silence."""
+    async with Schedulers(bus) as schedulers:
+        await schedulers.start("a", "b")
+        stopped = schedulers.running.pop("b")
+        assert await stopped.stop() == 0
+        await schedulers.agreed()
+        left = [line for line in schedulers.running["a"].log if line.get("event") == "members"]
+        assert [len(line["here"]) for line in left][-2:] == [2, 1]
+        await facts.write(*(pod(f"p{number:03}", SMALL) for number in range(40)))
+        await facts.count(PodPlaced, 40)
+        check(facts, 40)
+
+
+async def test_joining_and_leaving_make_nobody_wait(bus: Bus, facts: Facts) -> None:
+    """While pods come one by one, a scheduler joins and another leaves: all go on being placed."""
+    sent: dict[str, float] = {}
+    seen: dict[str, float] = {}
+
+    async def submit(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            uid = f"p{number:03}"
+            sent[uid] = time.monotonic()
+            await facts.write(pod(uid, SMALL))
+            await facts.count(PodPlaced, len(seen) + 1)
+            seen[uid] = time.monotonic()
+
+    async with Schedulers(bus) as schedulers:
+        await schedulers.start("a", "b")
+        load = asyncio.create_task(submit(0, 150))
+        await schedulers.start("c")
+        await load
+        members = await schedulers.agreed()
+        taken = uids_of(life_of("c", members), members, 5)
+        await facts.write(*(pod(uid, SMALL) for uid in taken))
+        await facts.count(PodPlaced, 155)
+        assert {placed_by(facts)[uid] for uid in taken} == {"c"}
+        load = asyncio.create_task(submit(200, 50))
+        await schedulers.running.pop("a").stop()
+        await load
+        check(facts, 205)
+    longest_s = max(seen[uid] - sent[uid] for uid in sent)
+    assert longest_s < TAKEOVER_S / 2, "less than it takes to notice that one is silent"
