@@ -36,4 +36,11 @@ REGRESSIONS = (
         "submitted after its head were placed before it",
         "test_simulation: a gang that one more member completes goes before who came between",
     ),
+    Regression(
+        3255,
+        "a pod of two containers was refused because the first took the only device that had room "
+        "for both, in the order of that moment; when the order changed, nothing asked again",
+        "test_assign: whether a pod fits does not depend on the order of devices",
+    ),
+    Regression(3056, "the same, with MIG cards in the cluster", "test_assign"),
 )

@@ -1,9 +1,10 @@
-"""`apportion ledger`: make the stream, check that it is as the ledger needs it, or copy it."""
+"""`apportion ledger`: make the stream, check it, give it more room, or copy it."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import click
@@ -13,11 +14,15 @@ from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
-from apportion.runtime import jetstream
+from apportion.runtime import jetstream, stream
 from apportion.runtime.archive import ArchiveError, ArchiveWriter
+from apportion.runtime.jetstream import JetStreamLedger
 from apportion.runtime.ledger import LedgerDrifted, Record
 from apportion.runtime.stream import StreamInfo
 from apportion.runtime.wire import STREAM
+
+Look = Callable[[JetStreamLedger], Awaitable[StreamInfo]]
+"""What is done to the stream, or asked of it."""
 
 
 class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,7 +49,7 @@ class _Done(Exception):
 
 @click.group(epilog="Example:  apportion ledger check")
 def command() -> None:
-    """Make, check or archive the ledger's stream.
+    """Make, check, resize or archive the ledger's stream.
 
     Exit codes: 0 as it must be; 1 a setting is not; 3 the ledger cannot be reached.
     """
@@ -58,14 +63,31 @@ def command() -> None:
 @asks_ledger
 def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> None:
     """Make the stream, or check the one that is there. Needs the user `bootstrap`."""
-    _tell(_outcome(where, "bootstrap", replicas=replicas, max_bytes=max_bytes), as_json=as_json)
+
+    async def made(ledger: JetStreamLedger) -> StreamInfo:
+        return await jetstream.create_stream(ledger, replicas=replicas, max_bytes=max_bytes)
+
+    _tell(_outcome(where, "bootstrap", made), as_json=as_json)
+
+
+@command.command(epilog="Example:  apportion ledger resize --max-bytes 20000000000")
+@click.option("--max-bytes", type=click.IntRange(min=-1), required=True,
+              help="Most bytes that it may take; -1 is what the disk holds.")  # fmt: skip
+@asks_ledger
+def resize(*, where: Where, as_json: bool, max_bytes: int) -> None:
+    """Give a full ledger more room; everything goes on at once. Needs the user `bootstrap`."""
+
+    async def resized(ledger: JetStreamLedger) -> StreamInfo:
+        return await stream.resize(ledger.wire, max_bytes=max_bytes)
+
+    _tell(_outcome(where, "bootstrap", resized), as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion ledger check --json")
 @asks_ledger
 def check(*, where: Where, as_json: bool) -> None:
     """Check every setting that the ledger's promises rest on."""
-    _tell(_outcome(where, "operator"), as_json=as_json)
+    _tell(_outcome(where, "operator", jetstream.check_stream), as_json=as_json)
 
 
 @command.command(epilog="Example:  apportion ledger archive ledger.jsonl")
@@ -104,18 +126,14 @@ async def _archive(url: str, file: Path) -> Archived:
         return Archived(str(file), writer.revisions)
 
 
-def _outcome(
-    where: Where, role: str, *, replicas: int | None = None, max_bytes: int = -1
-) -> StreamInfo | LedgerDrifted:
-    return run(_look(where.nats_url(role), replicas, max_bytes))
+def _outcome(where: Where, role: str, look: Look) -> StreamInfo | LedgerDrifted:
+    return run(_looked(where.nats_url(role), look))
 
 
-async def _look(url: str, replicas: int | None, max_bytes: int) -> StreamInfo | LedgerDrifted:
+async def _looked(url: str, look: Look) -> StreamInfo | LedgerDrifted:
     ledger = await jetstream.connect(url, name="apportion cli")
     try:
-        if replicas is not None:
-            return await jetstream.create_stream(ledger, replicas=replicas, max_bytes=max_bytes)
-        return await jetstream.check_stream(ledger)
+        return await look(ledger)
     except LedgerDrifted as drifted:
         return drifted
     finally:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import uvloop
 
+from apportion.runtime.acceptance import Acceptance
 from apportion.runtime.clock import Clock, SystemClock
 from apportion.runtime.config import ConfigError, ServiceConfig
 from apportion.runtime.http import HttpServer
@@ -68,6 +69,7 @@ class Service:
         self.clock = clock
         self.connect = connect
         self.metrics = Metrics()
+        self.appends = Acceptance(self.metrics, clock)
         self.log: Logger = get_logger(name)
         self.stopping = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -90,7 +92,8 @@ class Service:
             return [self._phase]
         if not self._checks:
             return ["connecting"]  # a body that has not said when it is ready is not
-        return [reason for check in self._checks for reason in check()]
+        reasons = [reason for check in self._checks for reason in check()]
+        return reasons + self.appends.not_ready()
 
     async def run_body(self, main: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
         """One life of the body: `main`, and the loops that it started, until all have ended."""

@@ -152,3 +152,19 @@ async def _create(wire: Wire, *, replicas: int, max_bytes: int) -> None:
             f"the server will not make stream {STREAM} with {replicas} replicas and "
             f"max_bytes {max_bytes}: {refused.error.description}"
         ) from refused
+
+
+async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
+    """Let the stream take so many bytes, -1 for what the disk holds; for the bootstrap user.
+
+    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not.
+    """
+    info = await check(wire)
+    try:
+        await call_api(wire, f"STREAM.UPDATE.{STREAM}", {**info.config, "max_bytes": max_bytes})
+    except ApiRefused as refused:
+        raise LedgerError(
+            f"the server will not give stream {STREAM} {max_bytes} bytes: "
+            f"{refused.error.description}; raise its max_file_store first"
+        ) from refused
+    return await check(wire)

@@ -1,0 +1,157 @@
+"""A full stream and a full disk: nothing is placed, that is said, and nothing is lost."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.batching import GroupCommit
+from apportion.runtime.clock import SystemClock
+from apportion.runtime.jetstream import JetStreamLedger
+from apportion.runtime.ledger import LedgerFull, LedgerUnavailable, OutcomeUnknown
+from apportion.runtime.publisher import Publisher
+from apportion_schemas import SharesAllocated
+from tests.faults.disks import Disk
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, pod
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+pytestmark = pytest.mark.slow
+ROOM_BYTES = 60_000
+MORE_BYTES = 50_000_000
+FULL = "the ledger is full, so nothing is placed"
+SILENT = "the ledger acknowledges nothing"
+
+
+@asynccontextmanager
+async def services(bus: Bus) -> AsyncIterator[tuple[ServiceProcess, ServiceProcess]]:
+    """An agent with room for all, a scheduler that is not started yet, and a binder."""
+    url = bus.server.url_for
+    async with AsyncExitStack() as stack:
+        fleet = ("--simulate", "8xH100-80GB", "--nodes", "5", "--node", "n-{}")
+        agent = ServiceProcess("agent", url("agent"), *fleet)
+        binder = ServiceProcess("binder", url("binder"))
+        for each in (agent, binder):
+            await stack.enter_async_context(each)
+            await each.ready()
+        scheduler = ServiceProcess("scheduler", url("scheduler"))
+        yield scheduler, binder
+        if scheduler.running:
+            await scheduler.kill()
+
+
+async def submit(ledger: JetStreamLedger, first: int = 0, *, most: int = 10_000) -> list[int]:
+    """Pods until one is not taken, or so many are; the revisions of those acknowledged."""
+    taken: list[int] = []
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher("watcher/test", SystemClock(), commit.append)
+        for number in range(first, first + most):
+            uid = f"p{number}"
+            draft = publisher.draft(pod(uid, ask(100)), event_id=f"{uid}/submitted", basis=0)
+            try:
+                taken += await ledger.append([draft])
+            except (LedgerFull, OutcomeUnknown, LedgerUnavailable):
+                return taken
+    return taken
+
+
+async def says(service: ServiceProcess, reason: str) -> None:
+    """Wait until the service is not ready for this reason."""
+
+    async def said() -> bool:
+        status, body = await service.get("/readyz")
+        return status == 503 and reason in body
+
+    await until(said, f"{service.verb} to say: {reason}", timeout_s=40)
+
+
+async def full_metric(service: ServiceProcess) -> bool:
+    """What `apportion_ledger_full` says."""
+    _, body = await service.get("/metrics")
+    return "apportion_ledger_full 1.0" in body
+
+
+async def verb(bus: Bus, role: str, *arguments: str) -> str:
+    """What a verb prints; it must end well."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "apportion.cli.main", *arguments],
+        env={**os.environ, "APPORTION_NATS_URL": bus.server.url_for(role)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+async def all_is_there(bus: Bus, taken: list[int]) -> None:
+    """What was acknowledged is on the ledger, placed and allocated, and the ledger is sound."""
+    facts = Facts(bus)
+    await facts.open()
+    await facts.count(SharesAllocated, len(taken))
+    there = {revision for revision, _ in facts.events}
+    assert there.issuperset(taken)
+    assert json.loads(await verb(bus, "operator", "verify", "--json"))["ok"]
+
+
+@pytest.mark.timeout(180)
+async def test_a_full_stream_stops_placing_and_goes_on_with_more_room(tmp_path: Path) -> None:
+    """The reason with its fix on /readyz and in the log, a metric, and `ledger resize` mends it."""
+    async with (
+        running_bus(tmp_path / "nats", max_bytes=ROOM_BYTES) as bus,
+        services(bus) as (
+            scheduler,
+            binder,
+        ),
+    ):
+        taken = await submit(await bus.connect("watcher"))
+        assert len(taken) > 20
+        async with scheduler:
+            await says(scheduler, FULL)
+            assert await full_metric(scheduler)
+            line = await scheduler.logged("the ledger is full")
+            assert "max_bytes" in str(line)
+            await verb(bus, "bootstrap", "ledger", "resize", "--max-bytes", str(MORE_BYTES))
+            await scheduler.ready()
+            assert not await full_metric(scheduler)
+            await all_is_there(bus, taken)
+            await binder.ready()
+            await verb(bus, "operator", "ledger", "check")
+
+
+@pytest.mark.timeout(240)
+async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    """A server at the end of its disk falls silent; with room, and started again, all goes on."""
+    disk = Disk(tmp_path, size_mib=64)
+    disk.mount()
+    if not disk.can_fill:
+        pytest.skip("nothing can be mounted here: run as root to fill a small disk")
+    try:
+        async with running_bus(disk.path / "nats") as bus, services(bus) as (scheduler, _):
+            writer = await bus.connect("watcher", ack_timeout_s=3)
+            first = await submit(writer, most=20)
+            async with scheduler:
+                facts = Facts(bus)
+                await facts.open()
+                await facts.count(SharesAllocated, len(first))
+                await asyncio.to_thread(disk.fill)
+                taken = first + await submit(writer, len(first))
+                await says(scheduler, SILENT)
+                disk.free()
+                await bus.crash()
+                await bus.restart()
+                await all_is_there(bus, taken)
+                await scheduler.ready()
+    finally:
+        disk.unmount()
+        shutil.rmtree(tmp_path, ignore_errors=True)
