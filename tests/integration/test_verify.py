@@ -24,6 +24,7 @@ from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
 PODS = 30
+AGREEMENT = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-agreement.jsonl"
 
 
 class Verb:
@@ -148,3 +149,12 @@ async def test_a_full_disk_leaves_no_half_archive(tmp_path: Path) -> None:
         await facts.open()
         await facts.submit(*(f"p{n}" for n in range(500)))
         await asyncio.to_thread(resource_limited, verb, tmp_path / "ledger.jsonl")
+
+
+def test_where_cluster_and_ledger_differed_is_told() -> None:
+    """It is no violation, and in health there is none of it."""
+    command = [sys.executable, "-m", "apportion.cli.main", "verify", "--archive", str(AGREEMENT)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "cluster and ledger were found to differ: annotation 1, gone 1" in said
+    told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
+    assert json.loads(told)["differences"] == {"annotation": 1, "gone": 1}

@@ -6,6 +6,7 @@ processes nor objects behind.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -54,6 +55,25 @@ class KubeWorld:
         """Simulated devices on nodes, as in `("n1", "2xA100-80GB")`."""
         for node, devices in fleet:
             await self.start("agent", "--simulate", devices, "--node", node)
+
+    async def bind(
+        self, name: str, node: str, annotations: dict[str, str], *, namespace: str = "default"
+    ) -> None:
+        """Bind a pod as another scheduler does."""
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/binding"
+        await self.plane.user("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+
+    async def delete(self, name: str, *, namespace: str = "default") -> None:
+        """Delete a pod at once, as the kubelet does once it has ended."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        await self.plane.user("delete", "--raw", path, "-f", "-", stdin=json.dumps(options))
 
     async def pod(self, name: str, *, namespace: str = "default") -> Any:
         """A pod as the API server has it."""

@@ -28,7 +28,10 @@ TOLD_EVERY = 10_000
 
 
 class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints. `violations` are the first ones; `found` counts all by check."""
+    """What `--json` prints. `violations` are the first ones; `found` counts all by check.
+
+    `differences` counts by kind where cluster and ledger were found to differ: no violation.
+    """
 
     ok: bool
     first_revision: int
@@ -37,6 +40,7 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     contradictions: int
     digest: str
     snapshots: tuple[int, ...] = ()
+    differences: dict[str, int] = {}
     found: dict[str, int] = {}
     violations: tuple[Violation, ...] = ()
 
@@ -89,6 +93,7 @@ class _Verification:
             contradictions=auditor.contradictions,
             digest=digest(auditor.state),
             snapshots=tuple(sorted(self.snapshots)),
+            differences=dict(sorted(auditor.state.differences.items())),
             found=dict(sorted(auditor.found.items())),
             violations=tuple(self.violations),
         )
@@ -191,6 +196,9 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
     span = f"revisions {outcome.first_revision} to {outcome.last_revision}"
     compared = f", {len(outcome.snapshots)} snapshots compared" if outcome.snapshots else ""
     refused = f"{outcome.contradictions} events changed nothing"
+    if outcome.differences:
+        counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
+        out.print(f"cluster and ledger were found to differ: {counts}")
     if outcome.ok:
         out.print(f"everything holds: {span}, {refused}{compared}\nstate {outcome.digest}")
     else:

@@ -94,6 +94,11 @@ class KubeApi:
         if configuration.tls_server_name:
             self._more["server_hostname"] = configuration.tls_server_name
 
+    @property
+    def url(self) -> str:
+        """Where the API server is."""
+        return str(self._configuration.host)
+
     async def request(
         self,
         method: str,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import msgspec
@@ -83,6 +84,21 @@ class _Expired(Exception):
     """The server no longer knows what happened since the version that we have."""
 
 
+async def pages(api: KubeApi, path: str) -> AsyncIterator[tuple[list[Raw], str]]:
+    """All objects of a kind, page by page, each with the version as of which it is.
+
+    Raises:
+        KubeUnavailable, KubeRefused: the list is not complete.
+    """
+    query = {"limit": str(PAGE)}
+    while True:
+        page = _decode_list(await api.get(path, query))
+        yield page.items or [], page.metadata.resource_version
+        if not page.metadata.next_page:
+            return
+        query["continue"] = page.metadata.next_page
+
+
 class Watch:
     """One kind, for one audience. `problem` is why it is not in step at the moment, or empty."""
 
@@ -120,17 +136,12 @@ class Watch:
 
     async def _list(self) -> None:
         self._audience.listing()
-        query = {"limit": str(PAGE)}
-        while True:
-            page = _decode_list(await self._api.get(self._path, query))
-            for item in page.items or ():
+        async for items, version in pages(self._api, self._path):
+            for item in items:
                 self._audience.seen(bytes(item))
-            if not page.metadata.next_page:
-                break
-            query["continue"] = page.metadata.next_page
         self.lists += 1
-        self._audience.listed(number(page.metadata.resource_version))
-        self._version = page.metadata.resource_version
+        self._audience.listed(number(version))
+        self._version = version
         self._in_step()
 
     async def _follow(self) -> None:

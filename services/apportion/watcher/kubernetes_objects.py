@@ -23,18 +23,17 @@ from apportion.core.dialects.node_annotations import unhealthy_indexes
 from apportion.core.dialects.quantity import quantity
 from apportion.core.dialects.reading import claimed
 from apportion.core.manifests import ManifestConfig, PodDraft, read_document
+from apportion.core.manifests.claims import ENDED, Claim, claim_of
 from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.placed import ATTEMPT, SHARES
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
 from apportion.runtime.kube_watch import number
-from apportion.watcher.kubernetes_claims import Claim, claim_of
 from apportion_schemas import Configuration, PodGroupObserved, QueueObserved, Taint
 from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
 MIB = 1 << 20
 NOTHING = NodeAmounts(0, 0, {})
-_ENDED = ("Succeeded", "Failed")
 _PLAIN = ("cpu", "memory", "pods")
 _NO_RESOURCES = Raw(b"{}")
 
@@ -208,14 +207,14 @@ class ObjectReader:
             shares=notes.get(SHARES, ""),
             attempt=notes.get(ATTEMPT, ""),
         )
-        if pod.status.phase in _ENDED:
+        if pod.status.phase in ENDED:
             view.ended = f"{pod.status.phase}: {pod.status.reason}".rstrip(": ")
             return view if view.ours or self._knows(view.uid) else None
         if view.node:
             view.amounts = self._amounts(spec)
             view.unread = self._knows(view.uid)
             if not view.unread and (view.shares or self._asks(spec)):
-                view.claim = self._claim(raw, view, running=pod.status.phase == "Running")
+                view.claim = self._claim(raw, ours=view.ours)
             return view
         if not view.ours:
             return None
@@ -225,13 +224,10 @@ class ObjectReader:
             self._read(raw, view, chooser=spec.scheduler_name if extended else "")
         return view
 
-    def _claim(self, raw: bytes, view: PodView, *, running: bool) -> Claim | None:
+    def _claim(self, raw: bytes, *, ours: bool) -> Claim | None:
         """What a pod that somebody bound says to hold; None where it asks for no device of ours."""
         document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
-        return claim_of(
-            document, self._config, uid=view.uid, ours=view.ours, amounts=view.amounts,
-            running=running,
-        )  # fmt: skip
+        return claim_of(document, self._config, ours=ours)
 
     def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
         """The pod as a draft; of one whose node a `chooser` chooses, what is about devices."""

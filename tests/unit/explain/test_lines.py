@@ -11,7 +11,7 @@ from apportion.core.explain.lines import (
     share_words,
     shares_words,
 )
-from apportion_schemas import CATALOGUE, PodBound, PodGone
+from apportion_schemas import CATALOGUE, DifferenceFound, PodAdopted, PodBound, PodGone
 from apportion_schemas.catalogue import EventType
 from tests.support.pods import ask, cards, instance, placed, pod, share
 
@@ -22,7 +22,7 @@ def sample(row: EventType) -> object:
     for field in msgspec.structs.fields(row.payload):
         if field.required:
             filled[field.encode_name] = _value(field.encode_name)
-    return msgspec.convert(filled, row.payload)
+    return msgspec.convert(msgspec.to_builtins(filled), row.payload)
 
 
 def _value(name: str) -> object:
@@ -34,6 +34,8 @@ def _value(name: str) -> object:
         "shares": [],
         "shapes": [],
         "reasons": {},
+        "submitted": pod("x"),
+        "kind": "gone",
     }
     if name in known:
         return known[name]
@@ -59,6 +61,24 @@ def test_names_are_remembered() -> None:
     teller.line(pod("u1", name="trainer"))
     assert teller.line(bound) == "default/trainer bound to n1"
     assert teller.line(PodGone(uid="u1", reason="done")) == "default/trainer is gone: done"
+
+
+def test_an_adopted_pod_is_told_with_what_it_holds_and_who_said_so() -> None:
+    """And its name is known from then on."""
+    teller = Teller()
+    held = (share("g0", 3000, 50),)
+    data = PodAdopted(
+        pod="u1", node="n1", submitted=pod("u1", name="a"), shares=held, evidence="hami.io/x"
+    )
+    assert teller.line(data) == "default/a adopted on n1: g0 3,000 MiB 50 % (by hami.io/x)"
+    assert teller.line(PodGone(uid="u1")) == "default/a is gone"
+
+
+def test_a_difference_says_what_each_side_has() -> None:
+    """The side that has nothing is named as well."""
+    found = DifferenceFound(kind="gone", name="default/a", ledger="node n1")
+    said = "difference (gone): default/a: the ledger has node n1, the cluster has nothing"
+    assert Teller().line(found) == said
 
 
 def test_memory_of_names_is_bounded() -> None:

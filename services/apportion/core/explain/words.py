@@ -109,7 +109,11 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.NOTHING,
         "a node with a device at that index, or another gpu-index",
     ),
-    _C.DEVICE_UNHEALTHY: Words("device is unhealthy", Unit.NOTHING, "the device recovers"),
+    _C.DEVICE_UNHEALTHY: Words(
+        "device is unhealthy",
+        Unit.NOTHING,
+        "the device recovers, or pods of another scheduler that hold such devices there end",
+    ),
     _C.DEVICE_CORDONED: Words("device is cordoned", Unit.NOTHING, "apportion uncordon DEVICE"),
     _C.DEVICE_IN_USE: Words(
         "device is in use and is wanted alone",
@@ -195,7 +199,7 @@ def phrase(code: RefusalCode) -> str:
 
 
 def cure(code: RefusalCode) -> str:
-    """What would unblock it, as in `the device recovers`."""
+    """What would unblock it, as in `the pods on the device end`."""
     return WORDS[code].cure
 
 

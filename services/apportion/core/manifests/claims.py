@@ -9,19 +9,22 @@ not ours is its author's, and is not believed. Invariant: a claim is of a pod th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from msgspec import structs
 from msgspec.structs import astuple
 
-from apportion.core.dialects import ManifestError, cambricon
+from apportion.core.dialects import Container, ManifestError, cambricon
+from apportion.core.dialects.container import Role
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.reading import NO_DIALECT, claimed
 from apportion.core.dialects.recovering import NVIDIA, BoundPod, Held, recover, shares_of
-from apportion.core.manifests import ManifestConfig, PodDraft, read_document, submitted
 from apportion.core.manifests.placed import ATTEMPT, SHARES, read_shares
-from apportion.core.manifests.resources import NodeAmounts
+from apportion.core.manifests.reading import read_document
+from apportion.core.manifests.resources import NodeAmounts, node_amounts
+from apportion.core.manifests.template import ManifestConfig
+from apportion.core.manifests.workloads import PodDraft, submitted
 from apportion_schemas import (
     Ask,
     Device,
@@ -34,6 +37,9 @@ from apportion_schemas import (
 from apportion_schemas.quantities import COUNT_MAX, NAME_MAX
 
 ATTEMPT_DIGITS_MAX = 9
+ENDED = ("Succeeded", "Failed")
+"""Phases of a pod that holds nothing any more."""
+_ROLES: tuple[tuple[str, Role], ...] = (("initContainers", "init"), ("containers", "app"))
 
 
 class Claim(NamedTuple):
@@ -63,24 +69,27 @@ class Claim(NamedTuple):
         )  # fmt: skip
 
 
-def claim_of(
-    document: dict[str, Any],
-    config: ManifestConfig,
-    *,
-    uid: str,
-    ours: bool,
-    amounts: NodeAmounts,
-    running: bool,
+def bound_claim(
+    pod: dict[str, Any], config: ManifestConfig, *, schedulers: Collection[str]
 ) -> Claim | None:
+    """The claim of any pod; None where it is on no node, has ended, or asks for no device."""
+    spec, status = pod["spec"], pod.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in ENDED:
+        return None
+    document = {"apiVersion": "v1", "kind": "Pod"} | pod
+    return claim_of(document, config, ours=spec.get("schedulerName", "") in schedulers)
+
+
+def claim_of(document: dict[str, Any], config: ManifestConfig, *, ours: bool) -> Claim | None:
     """The claim of a bound pod; None where it asks for no device and was not bound by us."""
     names = _resource_names(document) & claimed(config.dialects)
     notes = _notes(document)
     if not names and not (ours and notes.get(SHARES)):
         return None
     draft = _draft(document, config)
-    about = _submitted(document, draft, uid, ours=ours, amounts=amounts)
+    about = _submitted(document, draft, config, ours=ours)
     families = tuple(sorted({ask.family for ask in about.shape.asks}))
-    claim = Claim(about, families or _families(names, config.dialects), running=running)
+    claim = Claim(about, families or _families(names, config.dialects), running=_running(document))
     if ours and notes.get(SHARES):
         return _own(claim, notes)
     init, containers = (_names(document, part) for part in ("initContainers", "containers"))
@@ -110,20 +119,38 @@ def _draft(document: dict[str, Any], config: ManifestConfig) -> PodDraft | None:
 
 
 def _submitted(
-    document: dict[str, Any], draft: PodDraft | None, uid: str, *, ours: bool, amounts: NodeAmounts
+    document: dict[str, Any], draft: PodDraft | None, config: ManifestConfig, *, ours: bool
 ) -> PodSubmitted:
     """The pod; of one that cannot be read, what it takes of its node."""
-    if draft is not None:
-        about = submitted(draft, uid)
-        return about if ours else structs.replace(about, group="", task="")
     meta = document["metadata"]
+    if draft is not None:
+        about = submitted(draft, meta["uid"])
+        return about if ours else structs.replace(about, group="", task="")
+    amounts = _amounts(document["spec"], claimed(config.dialects))
     node = NodeConstraints(
         cpu_milli=amounts.cpu_milli, memory_mib=amounts.memory_mib, extended=amounts.extended
     )
     return PodSubmitted(
-        uid=uid, namespace=meta.get("namespace", "default"), name=meta["name"][:NAME_MAX],
+        uid=meta["uid"], namespace=meta.get("namespace", "default"), name=meta["name"][:NAME_MAX],
         shape=Shape(node=node), dialect=NO_DIALECT,
     )  # fmt: skip
+
+
+def _amounts(spec: dict[str, Any], ours: frozenset[str]) -> NodeAmounts:
+    containers = [
+        Container(each["name"], f"spec.{part}", *_resources(each), role)
+        for part, role in _ROLES
+        for each in spec.get(part) or ()
+    ]
+    try:
+        return node_amounts(containers, spec.get("overhead") or {}, field="spec", claimed=ours)
+    except ManifestError:
+        return NodeAmounts(0, 0, {})  # the kubelet took what we cannot add up
+
+
+def _resources(container: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    resources = container.get("resources") or {}
+    return resources.get("limits") or {}, resources.get("requests") or {}
 
 
 def _asking(
@@ -163,14 +190,18 @@ def _resource_names(document: dict[str, Any]) -> frozenset[str]:
         name
         for part in ("initContainers", "containers")
         for container in document["spec"].get(part) or ()
-        for kind in ("limits", "requests")
-        for name, amount in ((container.get("resources") or {}).get(kind) or {}).items()
+        for amounts in _resources(container)
+        for name, amount in amounts.items()
         if str(amount) != "0"
     )
 
 
 def _names(document: dict[str, Any], part: str) -> tuple[str, ...]:
     return tuple(container["name"] for container in document["spec"].get(part) or ())
+
+
+def _running(document: dict[str, Any]) -> bool:
+    return (document.get("status") or {}).get("phase") == "Running"
 
 
 def _notes(document: dict[str, Any]) -> Mapping[str, str]:
