@@ -99,11 +99,13 @@ class Line:
         wishes = (state.pods[turn.uid].submitted.shape.pods for turn in turns)
         return any(each.affinity or each.spread for each in wishes)
 
-    def add(self, state: State, turn: Turn) -> None:
-        """One more pod."""
+    def add(self, state: State, turn: Turn, *, told: bool = False) -> None:
+        """One more pod; whether it has heard why it waits."""
         if turn not in self._turns:
             self._turns.add(turn)
             heappush(self.waiting, turn)
+        if told:
+            return
         self.fresh[turn] = None
         if len(self.fresh) > 2 * len(self.waiting) + FRESH_SLACK:
             self.fresh = {old: None for old in self.fresh if still_waits(state, old)}
@@ -168,10 +170,11 @@ class PendingQueue:
         """Pods in lines, the parked among them; may count pods that have just left."""
         return sum(len(line) for line in self._lines.values())
 
-    def add(self, pod: PodState) -> None:
+    def add(self, pod: PodState, *, told: bool = False) -> None:
         """Put a pending pod in its line; one that joins a parked line is to be told why.
 
-        A pod whose node somebody else chooses has no line.
+        Unless it is `told`, by another scheduler: what that one found may be newer. A pod whose
+        node somebody else chooses has no line.
         """
         if pod.submitted.chooser:
             return
@@ -180,7 +183,7 @@ class PendingQueue:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line(key, gang)
-        line.add(self._state, turn_of(pod))
+        line.add(self._state, turn_of(pod), told=told)
         if line.parked and gang:
             self.wake(line)  # one more member may complete the gang, whose turn is its head's
         elif line.parked:

@@ -89,7 +89,8 @@ class Waiting:
         for part in sorted(portion.parts - before.parts):
             for uid in self._pods.get(part, ()):
                 self._others.pop(uid, None)
-                self._queue.add(self._state.pods[uid])
+                pod = self._state.pods[uid]
+                self._queue.add(pod, told=pod.refusal is not None)
 
     def owns(self, pod: PodState) -> bool:
         """Whether the pod is ours, whatever it does."""
