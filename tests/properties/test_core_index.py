@@ -1,5 +1,6 @@
 """For every state: the index answers as the filters do and chooses as a scan of all nodes."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -103,7 +104,9 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
             assert class_.standing[row] == (FITS if code is None else RANK[code])
             assert (class_.score[row] >= 0) == (refusal(shape, node) is None)
             for ask in class_.asks:
-                enough = ask.look(columns, None, columns.free, columns.kind)[1][row].tolist()
+                devices = np.empty(columns.free.shape, np.bool_)
+                ask.look(columns, columns.every, np.ones(len(devices), np.bool_), devices)
+                enough = devices[row].tolist()
                 fits = [reached(shape, ask.ask, device) == FITS for device in node.devices]
                 assert enough == [False, *fits] + [False] * (len(enough) - 1 - len(fits))
 

@@ -4,7 +4,7 @@ import pytest
 
 from apportion.core.ledger.state import State
 from apportion.core.placement.classes import REFUSED, PlacementClass
-from apportion.core.placement.columns import POINTS, Columns
+from apportion.core.placement.columns import POINTS, Columns, Rows
 from apportion.core.placement.filters import FITS, RANK
 from apportion_schemas import NodeCordoned, PolicyChanged, RefusalCode, Shape
 from apportion_schemas.quantities import Payload
@@ -64,9 +64,9 @@ def test_only_changed_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     looked: list[set[int]] = []
     original = PlacementClass._evaluate
 
-    def evaluated(self: PlacementClass, columns: Columns, rows: object) -> None:
-        looked.append(set(columns.positions(rows).tolist()))  # type: ignore[arg-type]
-        original(self, columns, rows)  # type: ignore[arg-type]
+    def evaluated(self: PlacementClass, columns: Columns, rows: Rows) -> None:
+        looked.append(set(rows.tolist()))
+        original(self, columns, rows)
 
     monkeypatch.setattr(PlacementClass, "_evaluate", evaluated)
     class_.refresh(columns)
@@ -91,9 +91,9 @@ def test_a_class_that_was_not_asked_for_long_looks_at_every_row_once(
     looked: list[int] = []
     original = PlacementClass._evaluate
 
-    def evaluated(self: PlacementClass, columns: Columns, rows: object) -> None:
-        looked.append(len(columns.positions(rows)))  # type: ignore[arg-type]
-        original(self, columns, rows)  # type: ignore[arg-type]
+    def evaluated(self: PlacementClass, columns: Columns, rows: Rows) -> None:
+        looked.append(len(rows))
+        original(self, columns, rows)
 
     monkeypatch.setattr(PlacementClass, "_evaluate", evaluated)
     class_.refresh(columns)

@@ -18,7 +18,6 @@ from apportion.core.placement.columns import (
     UNHEALTHY,
     Columns,
     RowLog,
-    rows_of,
 )
 from apportion_schemas import (
     DeviceCordoned,
@@ -195,13 +194,6 @@ def test_standing_changes_are_told_apart() -> None:
     columns.touch(ledger.node())
     columns.sync()
     assert (columns.standing_changed.end, columns.changed.end) == (standing + 1, changed + 2)
-
-
-def test_rows_of() -> None:
-    """None is every row."""
-    column = np.array([5, 6, 7])
-    assert rows_of(column, None).tolist() == [5, 6, 7]
-    assert rows_of(column, np.array([2, 0])).tolist() == [7, 5]
 
 
 def test_row_log_forgets_its_older_half(monkeypatch: pytest.MonkeyPatch) -> None:

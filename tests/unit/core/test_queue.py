@@ -52,8 +52,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     counted = Work()
     evaluate, explain = PlacementClass._evaluate, refusals.explain
 
-    def evaluated(self: PlacementClass, columns: Columns, rows: Rows | None) -> None:
-        counted.rows += len(columns.positions(rows))
+    def evaluated(self: PlacementClass, columns: Columns, rows: Rows) -> None:
+        counted.rows += len(rows)
         evaluate(self, columns, rows)
 
     def explained(class_: PlacementClass, columns: Columns) -> object:

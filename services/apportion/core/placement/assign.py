@@ -19,7 +19,8 @@ from apportion.core.devices.geometries import Place
 from apportion.core.devices.shares import slice_mask, template_cpu
 from apportion.core.ledger.state import DeviceState
 from apportion.core.placement import packed
-from apportion.core.placement.classes import AskColumns, PlacementClass
+from apportion.core.placement.ask_columns import AskColumns
+from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import HOST, Columns
 from apportion.core.placement.linked import best_linked
 from apportion.core.placement.scores.devices import Order

@@ -11,17 +11,16 @@ one thing it cannot see, two containers that want the same device, `choose` find
 from typing import Final
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
-from apportion.core.devices.demand import Demand, Known, demand
-from apportion.core.devices.geometries import SLICE_STATES
+from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement import packed
-from apportion.core.placement.chains import Chain, chain
-from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS, Columns, Rows, rows_of
-from apportion.core.placement.filters import FITS, RANK, refused_kind, standing_refusal
-from apportion.core.placement.filters import devices as device_rules
+from apportion.core.placement.ask_columns import AskColumns
+from apportion.core.placement.chains import chain
+from apportion.core.placement.columns import HOST, POINTS, Columns, Rows
+from apportion.core.placement.compiled import compiled
+from apportion.core.placement.filters import FITS, RANK, standing_refusal
 from apportion.core.placement.filters import nodes as node_filters
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.relations import Relations
@@ -30,133 +29,11 @@ from apportion.core.placement.scores.devices import Order, first
 from apportion.core.placement.scores.look import NO_DEVICE, Look, NodeScore
 from apportion.core.placement.scores.orders import order_of
 from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
-from apportion_schemas import (
-    Ask,
-    Device,
-    DeviceConstraints,
-    PolicyChanged,
-    RefusalCode,
-    Shape,
-)
-from apportion_schemas.configuration import GROUPS_MAX
+from apportion_schemas import PolicyChanged, Shape
 
 REFUSED: Final = -1
-_GUARDS: Final = np.array(packed.GUARDS)  # numpy takes an array of no dimensions faster than an int
+BLOCK: Final = 64  # scores compared at once
 _REFUSED: Final = np.int32(REFUSED)
-
-
-class AskColumns:
-    """One ask against every kind of device: what must be free there, and where it never fits.
-
-    `host_need` is what the pod needs of the host, packed, which stands among the devices.
-    `demands`, `needs` and `instance_fits` have an entry for each kind; a need is packed, `NEVER`
-    where a device rule refuses the kind, and whether an instance fits depends on how the card is
-    cut. `elsewhere` marks the devices that the pod's uuids and
-    indexes leave out, None where it names none.
-    """
-
-    def __init__(
-        self,
-        ask: Ask,
-        constraints: DeviceConstraints,
-        chain: Chain,
-        geometries: Known,
-        *,
-        host_need: int,
-    ) -> None:
-        self.ask = ask
-        self.geometries = geometries
-        self.constraints = constraints
-        self.chain = chain
-        self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
-        self.needs: list[int] = [packed.NEVER, host_need]
-        self._need = np.array(self.needs, np.int64)
-        self._cuts = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
-        self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
-        self.cuts_instances = False
-        self.elsewhere: NDArray[np.bool_] | None = None
-
-    def rebuild(self, columns: Columns, rows: Rows | None) -> None:
-        """Work out again what stands for these rows until their nodes are reported anew."""
-        for device in columns.kinds[len(self.demands) - FIRST_KIND :]:
-            self._learn(device)
-        wants = self.constraints
-        if wants.indexes or wants.use_ids or wants.nouse_ids:
-            if self.elsewhere is None or self.elsewhere.shape != columns.kind.shape:
-                self.elsewhere = np.zeros(columns.kind.shape, np.bool_)
-            for row in columns.positions(rows).tolist():
-                self.elsewhere[row, 1:] = True
-                for at, state in enumerate(columns.nodes[row].devices, 1):
-                    device = state.device
-                    there = device_rules.uuid(self.ask, wants, device)
-                    there = there and device_rules.index(self.ask, wants, device)
-                    self.elsewhere[row, at] = not there
-
-    def demand_of(self, kind: int) -> Demand:
-        """What the ask comes to on a device of a kind that does not refuse it."""
-        found = self.demands[kind]
-        if not isinstance(found, Demand):
-            raise TypeError(f"kind {kind} refuses the ask: {found}")
-        return found
-
-    def look(
-        self,
-        columns: Columns,
-        rows: Rows | None,
-        free: NDArray[np.int64],
-        kind: NDArray[np.intp],
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which of these rows have enough, host and devices, and which of their devices do.
-
-        `free` and `kind` are the rows' own.
-        """
-        left = free - self._need.take(kind)
-        left &= _GUARDS
-        enough: NDArray[np.bool_] = left == _GUARDS
-        if self.cuts_instances:
-            enough &= self.instance_fits[kind, rows_of(columns.cut, rows)]
-        if self.elsewhere is not None:
-            enough[:, HOST + 1 :] &= ~rows_of(self.elsewhere, rows)[:, HOST + 1 :]
-        host = enough[:, HOST].copy()
-        enough[:, HOST] = False
-        if self.ask.count == 1:
-            host &= np.bitwise_or.reduce(enough, 1)
-        else:
-            host &= enough.sum(1) >= self.ask.count
-        return host, enough
-
-    def _learn(self, device: Device) -> None:
-        anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
-        known: Demand | RefusalCode | None = refused_kind(self.ask, anywhere, device)
-        known = known or demand(self.ask, device, self.geometries)
-        if self.chain.idle_only and isinstance(known, Demand):
-            known = known._replace(alone=True)
-        need, fits = packed.NEVER, np.ones((1, self._cuts), np.bool_)
-        if isinstance(known, Demand):
-            need = packed.amounts(
-                known.memory_mib,
-                known.cores_needed,
-                device.slots if known.alone else 1,
-                known.template_cpu,
-            )
-            if known.profile is not None:
-                self.cuts_instances = True
-                fits[0] = _instance_fits(known, self._cuts)
-        self.demands.append(known)
-        self.needs.append(need)
-        self._need = np.array(self.needs, np.int64)
-        self.instance_fits = np.concatenate([self.instance_fits, fits])
-
-
-def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:
-    """For each way in which a card may be cut (`cut_state`): whether it has room for the ask."""
-    fits = np.zeros(cuts, np.bool_)
-    slices = np.arange(SLICE_STATES)
-    for place in wanted.options:
-        first = place.number * SLICE_STATES
-        fits[first : first + SLICE_STATES] |= (slices & place.mask) == 0
-    fits[0] = bool(wanted.options)
-    return fits
 
 
 class PlacementClass:
@@ -197,7 +74,7 @@ class PlacementClass:
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked
         self.collided: set[int] = set()
-        self._host_need = np.array(host_need)
+        self._host_need = host_need
         self._preferred: NDArray[np.int32] | None = None
         self._some_refused = False
         self._generation = -1
@@ -222,15 +99,15 @@ class PlacementClass:
         if self._generation != columns.generation or standing is None or changed is None:
             self._generation = columns.generation
             self._resize(len(columns.names))
-            standing = changed = None
-        elif len(changed) > len(columns.names):
-            changed = None  # every row is fewer
-        if standing is None or len(standing):
-            self._rebuild(columns, None if standing is None else np.unique(standing))
-        if changed is None or len(changed):
+            standing = changed = columns.every
+        if len(changed) > len(columns.every):
+            changed = columns.every  # fewer
+        if len(standing):
+            self._rebuild(columns, np.unique(standing))
+        if len(changed):
             self._evaluate(columns, changed)
         if self.relations is not None:
-            self._relate(columns, self.relations, evaluated=changed is None or bool(len(changed)))
+            self._relate(columns, self.relations, evaluated=bool(len(changed)))
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""
@@ -253,17 +130,9 @@ class PlacementClass:
             among = np.where(first, score, _REFUSED)
             if len(among) and int(among.max()) != REFUSED:
                 score = among
-        found: list[tuple[int, int]] = []
-        while len(found) < min(count, len(score)):
-            row = int(score.argmax())
-            points = int(score[row])
-            if points == REFUSED:
-                break
-            found.append((row, points))
-            score[row] = REFUSED
-        for row, points in found:
-            score[row] = points
-        return found
+        found = np.empty(count, np.int64)
+        rows = found[: _best(score, found)]
+        return list(zip(rows.tolist(), score.take(rows).tolist(), strict=True))
 
     def device_order(self, columns: Columns, row: int) -> Order:
         """In which order the devices of the node are tried: by policy, after the score's choice."""
@@ -286,55 +155,50 @@ class PlacementClass:
         self._preferred = np.zeros(rows, np.int32) if self.shape.node.preferred else None
         self.collided.clear()
 
-    def _rebuild(self, columns: Columns, rows: Rows | None) -> None:
+    def _rebuild(self, columns: Columns, rows: Rows) -> None:
         """Standing answers: labels, taints, readiness, and what the devices are."""
         for ask in self.asks:
             ask.rebuild(columns, rows)
-        every = columns.positions(rows)
-        self.standing[every] = FITS
+        self.standing[rows] = FITS
         needs = self.shape.node
         picky = bool(needs.selector or needs.required)
-        for row in (every if picky else every[~columns.welcoming[every]]).tolist():
+        for row in (rows if picky else rows[~columns.welcoming[rows]]).tolist():
             code = standing_refusal(self.shape, columns.nodes[row])
             if code is not None:
                 self.standing[row] = RANK[code]
         self._some_refused = bool((self.standing != FITS).any())
         if self.relations is not None and self.relations.spreads:
-            for row in every.tolist():
+            for row in rows.tolist():
                 self._eligible[row] = _counts_for_spread(self.shape, columns.nodes[row])
         if self._preferred is not None:
-            for row in every.tolist():
+            for row in rows.tolist():
                 self._preferred[row] = _preference(self.shape, columns.nodes[row])
 
-    def _evaluate(self, columns: Columns, rows: Rows | None) -> None:
-        free, kind = rows_of(columns.free, rows), rows_of(columns.kind, rows)
-        fit, enough = self._look(columns, rows, free, kind)
+    def _evaluate(self, columns: Columns, rows: Rows) -> None:
+        """Look at these rows."""
+        fit = self._fit_before_devices(columns, rows)
+        enough = [np.empty((len(rows), columns.free.shape[1]), np.bool_) for _ in self.asks]
+        for ask, devices in zip(self.asks, enough, strict=True):
+            ask.look(columns, rows, fit, devices)
+        points = self.node_score.points(Look(columns, rows, fit, enough))
+        if self._preferred is not None:
+            points = (points + self._preferred.take(rows)) // 2
+        _write(self._unrelated, rows, fit, points)
+        if self.collided:
+            self.collided.difference_update(rows.tolist())
+
+    def _fit_before_devices(self, columns: Columns, rows: Rows) -> NDArray[np.bool_]:
+        """Which rows no filter refuses that minds no devices; asks look at the host once more."""
+        if self.asks:
+            fit = np.ones(len(rows), np.bool_)
+        else:
+            left = columns.free[:, HOST].take(rows) - self._host_need
+            fit = left & packed.GUARDS == packed.GUARDS
         if self._some_refused:
-            fit &= rows_of(self.standing, rows) == FITS
+            fit &= self.standing.take(rows) == FITS
         if self.shape.node.extended:
             fit &= _extended_fits(self.shape, columns, rows)
-        points = self.node_score.points(Look(columns, rows, free, kind, fit, enough))
-        if self._preferred is not None:
-            points = (points + rows_of(self._preferred, rows)) // 2
-        self._unrelated[... if rows is None else rows] = np.where(fit, points, _REFUSED)
-        if self.collided:
-            self.collided.difference_update(columns.positions(rows).tolist())
-
-    def _look(
-        self,
-        columns: Columns,
-        rows: Rows | None,
-        free: NDArray[np.int64],
-        kind: NDArray[np.intp],
-    ) -> tuple[NDArray[np.bool_], list[NDArray[np.bool_]]]:
-        """Which rows have enough for each of the asks, and for each ask which devices have."""
-        if not self.asks:
-            return ((free[:, HOST] - self._host_need) & _GUARDS) == _GUARDS, []
-        fits, enough = zip(*[ask.look(columns, rows, free, kind) for ask in self.asks], strict=True)
-        fit = fits[0]
-        for other in fits[1:]:
-            fit &= other
-        return fit, list(enough)
+        return fit
 
     def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> None:
         """Refuse and prefer nodes for the pods that are there already."""
@@ -368,7 +232,40 @@ def _preference(shape: Shape, node: NodeState) -> int:
     return gained * POINTS // sum(term.weight for term in terms)
 
 
-def _extended_fits(shape: Shape, columns: Columns, rows: Rows | None) -> NDArray[np.bool_]:
-    chosen = columns.positions(rows).tolist()
-    pairs = (node_filters.extended(shape, columns.nodes[row]) for row in chosen)
+def _extended_fits(shape: Shape, columns: Columns, rows: Rows) -> NDArray[np.bool_]:
+    pairs = (node_filters.extended(shape, columns.nodes[row]) for row in rows.tolist())
     return np.array([available >= needed for needed, available in pairs], np.bool_)
+
+
+@compiled
+def _write(
+    score: NDArray[np.int32], rows: Rows, fit: NDArray[np.bool_], points: NDArray[np.int32]
+) -> None:
+    """Score the rows that fit, and refuse the others."""
+    for i in range(len(rows)):
+        score[rows[i]] = points[i] if fit[i] else REFUSED
+
+
+@compiled
+def _best(score: NDArray[np.int32], found: Rows) -> int:
+    """Fill `found` with the best rows, the first of equals first; how many there are."""
+    wanted, count, least = len(found), 0, REFUSED
+    for start in range(0, len(score), BLOCK):
+        block = score[start : start + BLOCK]
+        most = REFUSED
+        for points in block:
+            most = max(most, points)
+        if most <= least:
+            continue
+        for at in range(len(block)):
+            if block[at] <= least:
+                continue
+            place = min(count, wanted - 1)
+            while place > 0 and score[found[place - 1]] < block[at]:
+                found[place] = found[place - 1]
+                place -= 1
+            found[place] = start + at
+            count = min(count + 1, wanted)
+            if count == wanted:
+                least = score[found[wanted - 1]]
+    return count

@@ -9,7 +9,7 @@ name every row that changed since a reader of them last looked.
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,14 +51,6 @@ class Touch(NamedTuple):
 
     node: NodeState
     shares: list[Share] | None
-
-
-D = TypeVar("D", bound=np.generic)
-
-
-def rows_of(column: NDArray[D], rows: Rows | None) -> NDArray[D]:
-    """These rows of a column; None is all of them."""
-    return column if rows is None else column.take(rows, 0)
 
 
 class RowLog:
@@ -111,6 +103,7 @@ class Columns:
         self._offered_at = (-1, -1)
         self.generation = 0
         self.names: list[str] = []
+        self.every = np.arange(0)
         self.nodes: list[NodeState] = []
         self._row_of: dict[str, int] = {}
         self._standing: list[Standing] = []
@@ -176,13 +169,9 @@ class Columns:
                 self._offered = offered
         return self._offered
 
-    def positions(self, rows: Rows | None) -> Rows:
-        """The numbers of these rows; None is all of them."""
-        return np.arange(len(self.names)) if rows is None else rows
-
     def _allocate(self, rows: int, width: int) -> None:
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
-        self.kind = np.full((rows, width), NO_KIND, np.intp)
+        self.kind = np.full((rows, width), NO_KIND, np.int64)
         self.index = np.full((rows, width), -1, np.int16)
         self.slices = np.zeros((rows, width), np.uint8)
         # How each card is cut: the occupied slices, and its group where cards may be cut in groups.
@@ -205,6 +194,7 @@ class Columns:
         sums = dict(zip(old_names, self._free_sums, strict=True))
         columns_of = dict(zip(old_names, self._column_of, strict=True))
         self.names = sorted(nodes)
+        self.every = np.arange(len(self.names))
         self._row_of = {name: row for row, name in enumerate(self.names)}
         self.nodes = [nodes[name] for name in self.names]
         self._standing = [standing.get(name, UNSEEN) for name in self.names]

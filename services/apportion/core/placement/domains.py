@@ -52,7 +52,7 @@ class _Key:
         if self._generation != columns.generation or rows is None:
             self.ids = np.full(len(columns.names), NOWHERE, np.int64)
             self._numbers = {}
-            self._generation, rows = columns.generation, columns.positions(None)
+            self._generation, rows = columns.generation, columns.every
         for row in np.unique(rows).tolist():
             value = self._value(columns.nodes[row])
             number = NOWHERE

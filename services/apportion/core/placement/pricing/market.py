@@ -33,7 +33,6 @@ _ENDLESS: Final = 1 << 40
 ALL_SLICES: Final = STATES - 1  # of a card that is closed
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Nodes(NamedTuple):
@@ -51,25 +50,45 @@ class Nodes(NamedTuple):
     none_idle: Ints
 
 
-class Market:
-    """Tables by kind of device and state, or by kind and number of idle devices.
+class Tables(NamedTuple):
+    """Tables by kind of device and state (`share_*`), or by kind and number of idle devices.
 
-    `share_value` and `device_value` have a row for each CPU price; `share_room` and `device_room`
-    a column for each of the frequent shapes.
+    Values have a column for each of `cpu_prices`, in millionths of a device; rooms one for each of
+    the `frequent` shapes, in pods. `kinds` has memory in MiB, cores, slots and whether it is cut
+    of each kind of device; `frequent` CPU in milli-cores, memory in MiB and weight of each shape.
+    """
+
+    kinds: Ints
+    cpu_prices: Ints
+    share_value: Ints
+    device_value: Ints
+    share_room: Ints
+    device_room: Ints
+    frequent: Ints
+
+
+class Market:
+    """The tables of one set of prices for the kinds of device that were offered, by their number.
+
+    `percent_left` is by kind and state; `fragments` are those of the published measure.
     """
 
     def __init__(self, prices: PricesLearnt, offered: list[Device | None]) -> None:
         self.prices = prices
         self.devices = offered
-        self.cpu_prices = tables.cpu_prices(prices.shapes)
         self._memory_mib = self._of_kinds("memory_mib")
         self._cores = self._of_kinds("cores")
         self._slots = self._of_kinds("slots")
         self._cut = np.array([is_cut(device) for device in self.devices])
         self._some_cut = bool(self._cut.any())
         self.percent_left = np.concatenate([percent_left(device) for device in self.devices])
-        self._make_values()
-        self._make_room(frequent(prices.shapes))
+        cpu_prices = tables.cpu_prices(prices.shapes)
+        self.tables = Tables(
+            np.stack([self._memory_mib, self._cores, self._slots, self._cut], 1),
+            cpu_prices,
+            *self._values(cpu_prices),
+            *self._rooms(frequent(prices.shapes)),
+        )
         self.fragments = Fragments(prices, self.devices)
 
     def covers(self, prices: PricesLearnt | None, offered: list[Device | None]) -> bool:
@@ -100,59 +119,36 @@ class Market:
             none_idle=none_idle,
         )
 
-    def values(self, nodes: Nodes) -> Ints:
-        """What the nodes could still earn, one row for each CPU price."""
-        earned: Ints = np.add.reduce(self.share_value.take(nodes.state, 1), 2)
-        earned += self.device_value.take(nodes.idle, 1)
-        earned += self.cpu_prices[:, np.newaxis] * nodes.cpu_milli
-        return earned
-
-    def room(self, nodes: Nodes, out: Floats) -> None:
-        """How many pods of each of the frequent shapes the devices could take, by node."""
-        np.add.reduce(self.share_room.take(nodes.state, 0), 1, out=out)
-        out += self.device_room.take(nodes.idle, 0)
-
-    def variety(self, cpu_milli: Ints, memory_mib: Ints, room: Floats) -> Floats:
-        """The room for the frequent shapes, weighed: of whole numbers, so the sum is exact.
-
-        `room` has the shapes as its last axis; it is used up.
-        """
-        host = cpu_milli[..., np.newaxis] / self._shape_cpu
-        np.minimum(host, memory_mib[..., np.newaxis] / self._shape_memory, out=host)
-        np.minimum(np.floor(host, out=host), room, out=room)
-        weighed: Floats = room @ self._weights
-        return weighed
-
     def _of_kinds(self, amount: str) -> Ints:
         have = [max(getattr(device, amount), 1) if device else _ENDLESS for device in self.devices]
         return np.array(have, np.int64)
 
-    def _make_values(self) -> None:
-        shapes, steps = self.prices.shapes, len(self.cpu_prices)
+    def _values(self, cpu_prices: Ints) -> tuple[Ints, Ints]:
+        shapes, steps = self.prices.shapes, len(cpu_prices)
         share = np.zeros((steps, len(self.devices), STATES), np.int64)
         device = np.zeros((steps, len(self.devices), tables.DEVICE_COUNTS), np.int64)
         for kind, each in enumerate(self.devices):
             if each is not None:
-                values = tables.share_values(shapes, each, self.cpu_prices)
+                values = tables.share_values(shapes, each, cpu_prices)
                 idle = values[:, idle_state(each)].copy()
-                device[:, kind] = tables.device_values(shapes, each, self.cpu_prices, idle)
+                device[:, kind] = tables.device_values(shapes, each, cpu_prices, idle)
                 values[:, idle_state(each)] = 0  # idle devices are valued together
                 share[:, kind] = values
-        self.share_value = share.reshape(steps, -1)
-        self.device_value = device.reshape(steps, -1)
+        by_state, by_number = share.reshape(steps, -1).T, device.reshape(steps, -1).T
+        return np.ascontiguousarray(by_state), np.ascontiguousarray(by_number)
 
-    def _make_room(self, shapes: list[Frequent]) -> None:
-        share = np.zeros((len(self.devices), STATES, len(shapes)), np.float64)
-        device = np.zeros((len(self.devices), tables.DEVICE_COUNTS, len(shapes)), np.float64)
+    def _rooms(self, shapes: list[Frequent]) -> tuple[Ints, Ints, Ints]:
+        share = np.zeros((len(self.devices), STATES, len(shapes)), np.int64)
+        device = np.zeros((len(self.devices), tables.DEVICE_COUNTS, len(shapes)), np.int64)
         for kind, each in enumerate(self.devices):
             for at, shape in enumerate(shapes):
                 device[kind, :, at] = tables.device_room(shape.sort, each)
                 if each is not None:
                     share[kind, :, at] = tables.share_room(shape.sort, each)
-        self.shapes = len(shapes)
         kinds = len(self.devices)  # told, for there may be no shape
-        self.share_room = share.reshape(kinds * STATES, len(shapes))
-        self.device_room = device.reshape(kinds * tables.DEVICE_COUNTS, len(shapes))
-        self._shape_cpu = np.array([max(shape.cpu_milli, 1) for shape in shapes], np.float64)
-        self._shape_memory = np.array([max(shape.memory_mib, 1) for shape in shapes], np.float64)
-        self._weights = np.array([shape.weight for shape in shapes], np.float64)
+        needs = [(max(s.cpu_milli, 1), max(s.memory_mib, 1), s.weight) for s in shapes]
+        return (
+            share.reshape(kinds * STATES, len(shapes)),
+            device.reshape(kinds * tables.DEVICE_COUNTS, len(shapes)),
+            np.array(needs, np.int64).reshape(len(shapes), 3),
+        )

@@ -17,19 +17,16 @@ class Look(NamedTuple):
     """
 
     columns: Columns
-    rows: Rows | None
-    free: NDArray[np.int64]
-    kind: NDArray[np.intp]
+    rows: Rows
     fit: NDArray[np.bool_]
     enough: list[NDArray[np.bool_]]
 
     def of(
         self, chosen: NDArray[np.intp]
-    ) -> tuple[NDArray[np.int64], NDArray[np.intp], NDArray[np.uint8]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
         """The columns `free`, `kind` and `slices` of the chosen ones among the rows."""
-        rows = chosen if self.rows is None else self.rows.take(chosen)
-        free, kind = self.free.take(chosen, 0), self.kind.take(chosen, 0)
-        return free, kind, self.columns.slices.take(rows, 0)
+        columns, rows = self.columns, self.rows.take(chosen)
+        return columns.free.take(rows, 0), columns.kind.take(rows, 0), columns.slices.take(rows, 0)
 
 
 class NodeScore(Protocol):

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from apportion.core.placement import packed
-from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS, rows_of
+from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS
 from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
 from apportion_schemas import Shape
 
@@ -25,7 +25,7 @@ class Binpack:
     def points(self, look: Look) -> Points:
         """The load of the devices, or of the host where the pod uses none."""
         columns = look.columns
-        return rows_of(columns.load if self._uses_devices else columns.host_load, look.rows)
+        return (columns.load if self._uses_devices else columns.host_load).take(look.rows)
 
     def device(self, row: int) -> int:
         """Any device: the node's load does not depend on it."""
@@ -44,9 +44,11 @@ class Bestfit(Binpack):
 
     def points(self, look: Look) -> Points:
         """`POINTS` less what is left, in parts of `LEFT_MAX`."""
-        devices = (look.kind >= FIRST_KIND).sum(1)
-        left = (POINTS - rows_of(look.columns.load, look.rows)) // (POINTS // 100) * devices
-        left += (look.free[:, HOST] >> packed.COMPUTE_AT & COMPUTE) // CPU_MILLI_PER_PERCENT
+        columns, rows = look.columns, look.rows
+        devices = (columns.kind.take(rows, 0) >= FIRST_KIND).sum(1)
+        left = (POINTS - columns.load.take(rows)) // (POINTS // 100) * devices
+        host = columns.free[:, HOST].take(rows)
+        left += (host >> packed.COMPUTE_AT & COMPUTE) // CPU_MILLI_PER_PERCENT
         points: Points = (POINTS - np.minimum(left, LEFT_MAX) * (POINTS // LEFT_MAX)).astype(
             np.int32
         )

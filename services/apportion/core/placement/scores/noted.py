@@ -17,7 +17,7 @@ class NotedDevices:
         count = len(look.columns.names)
         if len(self._devices) != count:
             self._devices = np.full(count, NO_DEVICE, np.int8)
-        self._devices[chosen if look.rows is None else look.rows.take(chosen)] = devices
+        self._devices[look.rows.take(chosen)] = devices
 
     def of(self, row: int) -> int:
         """The device noted for the row, or `NO_DEVICE`."""

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.columns import POINTS
-from apportion.core.placement.pricing.market import Floats, Ints, Market, Nodes
+from apportion.core.placement.pricing.loss import SCALE, Seen, Taken, weigh
+from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.pricing.sizes import hardest
 from apportion.core.placement.pricing.states import (
     FULL,
@@ -22,13 +23,11 @@ from apportion.core.placement.pricing.states import (
     is_cut,
 )
 from apportion.core.placement.pricing.tables import DEVICE_COUNTS
-from apportion.core.placement.scores.look import Look, Points
-from apportion.core.placement.scores.noted import NotedDevices
-from apportion_schemas import Ask, Shape
+from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
+from apportion_schemas import Ask, NodeConstraints, Shape
 
 MILLION: Final = 1_000_000
-SCALE: Final = 128  # more than any percent
-NEVER_CHOSEN: Final = -(1 << 60)
+_NONE: Final = np.zeros((0, 0), np.bool_)
 
 
 class Price:
@@ -38,89 +37,54 @@ class Price:
 
     def __init__(self, shape: Shape, market: Market) -> None:
         self._market = market
-        self._devices = NotedDevices()
-        self._cpu_after = np.array([[0], [-shape.node.cpu_milli]])  # added to nodes', before first
-        self._memory_after = np.array([[0], [-shape.node.memory_mib]])
-        self._cpu_cost = (market.cpu_prices * shape.node.cpu_milli)[:, np.newaxis]
-        self._ask_at = -1
-        if shape.asks:
-            self._ask_at = hardest(shape.asks, market.devices)
-            self._count = shape.asks[self._ask_at].count
-            self._tabulate(shape.asks[self._ask_at])
+        self._devices: NDArray[np.int8] = np.zeros(0, np.int8)
+        self._ask_at = hardest(shape.asks, market.devices) if shape.asks else -1
+        ask = shape.asks[self._ask_at] if shape.asks else None
+        self._taken = _taken(market, ask, shape.node)
 
     def points(self, look: Look) -> Points:
         """`POINTS` less the loss in millionths of a device."""
-        points = np.zeros(len(look.fit), np.int32)
-        chosen = look.fit.nonzero()[0]
-        if not len(chosen):
-            return points
-        market = self._market
-        nodes = market.nodes(*look.of(chosen))
-        values, room = market.values(nodes), np.empty((2, len(chosen), market.shapes))
-        market.room(nodes, out=room[0])
-        loss = np.minimum.reduce(values, 0)
-        values -= self._cpu_cost
-        if self._ask_at < 0:
-            room[1] = room[0]
-            loss -= np.minimum.reduce(values, 0)
-        else:
-            enough = look.enough[self._ask_at].take(chosen, 0)
-            left, column = self._place(nodes, values, room, enough)
-            self._devices.note(look, chosen, column - 1)
-            loss -= left
-        cpu_milli, memory_mib = (
-            nodes.cpu_milli + self._cpu_after,
-            nodes.memory_mib + self._memory_after,
-        )
-        before, after = market.variety(cpu_milli, memory_mib, room)
-        loss += (before - after).astype(np.int64)
-        points[chosen] = POINTS - np.minimum(np.maximum(loss, 0), POINTS)
+        columns = look.columns
+        if len(self._devices) != len(columns.names):
+            self._devices = np.full(len(columns.names), NO_DEVICE, np.int8)
+        points = np.zeros(len(look.rows), np.int32)
+        enough = look.enough[self._ask_at] if look.enough else _NONE
+        seen = Seen(look.rows, look.fit, enough, columns.free, columns.kind, columns.slices)
+        weigh(seen, self._market.tables, self._taken, points, self._devices)
         return points
 
     def device(self, row: int) -> int:
         """The device that leaves the most value."""
-        return self._devices.of(row)
+        return int(self._devices[row])
 
     def total(self, points: int) -> float:
         """100 where nothing is lost, 50 where a whole device is, and so on."""
         return 100 * MILLION / (MILLION + POINTS - points)
 
-    def _tabulate(self, ask: Ask) -> None:
-        """What taking a share changes, by kind of device and its state.
 
-        Values are multiplied by `SCALE`, less what is left: of equal values the least left wins.
-        """
-        market = self._market
-        before = np.arange(len(market.devices) * STATES)
-        after = before.copy()
-        for kind, device in enumerate(market.devices):
-            states = after_share(ask, device).astype(np.int64)
-            if is_cut(device):
-                states = np.where(states == NOWHERE, np.arange(STATES), states)
-            else:  # what fits by a fraction of a percent takes all that is left
-                states[states == NOWHERE] = FULL
-            after[kind * STATES :][:STATES] = states + kind * STATES
-        change = market.share_value[:, after] - market.share_value
-        self._value_change = change * (self._count * SCALE) - market.percent_left
-        self._room_change = (market.share_room[after] - market.share_room) * self._count
-        idle = np.arange(len(market.devices) * DEVICE_COUNTS)
-        fewer = idle - np.minimum(idle % DEVICE_COUNTS, self._count)
-        broken = market.device_value[:, fewer] - market.device_value
-        self._value_broken = broken * SCALE
-        self._room_broken = market.device_room[fewer] - market.device_room
+def _taken(market: Market, ask: Ask | None, needs: NodeConstraints) -> Taken:
+    """What taking a share changes, by kind of device and its state.
 
-    def _place(
-        self, nodes: Nodes, values: Ints, room: Floats, enough: NDArray[np.bool_]
-    ) -> tuple[Ints, NDArray[np.intp]]:
-        """The value left with the best device, and its column; `room[1]` becomes what it leaves."""
-        after = self._value_broken.take(nodes.idle, 1)[:, :, np.newaxis] * nodes.is_idle
-        after += (values * SCALE)[:, :, np.newaxis]
-        after += self._value_change.take(nodes.state, 1)
-        least = np.where(enough, np.minimum.reduce(after, 0), NEVER_CHOSEN)
-        column = least.argmax(1)
-        at = column + np.arange(len(column)) * least.shape[1]
-        breaks = nodes.is_idle.take(at)[:, np.newaxis]
-        np.multiply(self._room_broken.take(nodes.idle, 0), breaks, out=room[1])
-        room[1] += self._room_change.take(nodes.state.take(at), 0)
-        room[1] += room[0]
-        return -(-least.take(at) // SCALE), column
+    Values are multiplied by `SCALE`, less what is left: of equal values the least left wins.
+    """
+    tables, count = market.tables, ask.count if ask is not None else 0
+    after = np.arange(len(market.devices) * STATES)
+    for kind, device in enumerate(market.devices):
+        states = after_share(ask, device).astype(np.int64)
+        if is_cut(device):
+            states = np.where(states == NOWHERE, np.arange(STATES), states)
+        else:  # what fits by a fraction of a percent takes all that is left
+            states[states == NOWHERE] = FULL
+        after[kind * STATES :][:STATES] = states + kind * STATES
+    change = tables.share_value[after] - tables.share_value
+    idle = np.arange(len(market.devices) * DEVICE_COUNTS)
+    fewer = idle - np.minimum(idle % DEVICE_COUNTS, count)
+    return Taken(
+        value=change * (count * SCALE) - market.percent_left[:, np.newaxis],
+        value_broken=(tables.device_value[fewer] - tables.device_value) * SCALE,
+        room=(tables.share_room[after] - tables.share_room) * count,
+        room_broken=tables.device_room[fewer] - tables.device_room,
+        cpu_milli=needs.cpu_milli,
+        memory_mib=needs.memory_mib,
+        some_device=ask is not None,
+    )

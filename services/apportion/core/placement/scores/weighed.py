@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement import packed
-from apportion.core.placement.columns import HOST, POINTS, rows_of
+from apportion.core.placement.columns import HOST, POINTS
 from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
 from apportion_schemas import NodeWeights, Shape
 
@@ -31,16 +31,17 @@ class Weighed:
     def points(self, look: Look) -> Points:
         """The weighed load, or what it leaves; nothing that counts is no load."""
         load = np.zeros(len(look.fit), np.int64)
-        total = rows_of(look.columns.host_total, look.rows)
+        columns, rows = look.columns, look.rows
+        total, host = columns.host_total.take(rows, 0), columns.free[:, HOST].take(rows)
         for weight, at, bits, needed, column in (
             (self._memory, 0, packed.MEMORY_BITS, self._memory_mib, 0),
             (self._cpu, packed.COMPUTE_AT, packed.COMPUTE_BITS, self._cpu_milli, 1),
         ):
             if weight:
-                free = (look.free[:, HOST] >> at) & ((1 << bits) - 1)
+                free = (host >> at) & ((1 << bits) - 1)
                 load += weight * _part(total[:, column] - free + needed, total[:, column])
         if self._devices:
-            load += self._devices * rows_of(look.columns.load, look.rows).astype(np.int64)
+            load += self._devices * columns.load.take(rows).astype(np.int64)
         load //= max(self._cpu + self._memory + self._devices, 1)
         points: Points = (load if self.policy == "binpack" else POINTS - load).astype(np.int32)
         return points

@@ -1,0 +1,159 @@
+"""One ask against every kind of device, and against the devices of every node that changed.
+
+What an ask comes to on a kind of device is worked out once. Then a node is looked at in one pass
+over its devices.
+
+Invariant: a device has enough here exactly where every device filter passes it.
+"""
+
+from typing import Final
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from apportion.core.devices.demand import Demand, Known, demand
+from apportion.core.devices.geometries import SLICE_STATES
+from apportion.core.placement import packed
+from apportion.core.placement.chains import Chain
+from apportion.core.placement.columns import FIRST_KIND, HOST, Columns, Rows
+from apportion.core.placement.compiled import compiled
+from apportion.core.placement.filters import devices as device_rules
+from apportion.core.placement.filters import refused_kind
+from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
+from apportion_schemas.configuration import GROUPS_MAX
+
+_GUARDS: Final = packed.GUARDS
+_NOWHERE: Final = np.zeros((0, 0), np.bool_)
+
+
+class AskColumns:
+    """One ask against every kind of device: what must be free there, and where it never fits.
+
+    `host_need` is what the pod needs of the host, packed, which stands among the devices.
+    `demands`, `needs` and `instance_fits` have an entry for each kind; a need is packed, `NEVER`
+    where a device rule refuses the kind, and whether an instance fits depends on how the card is
+    cut. `elsewhere` marks the devices that the pod's uuids and
+    indexes leave out, None where it names none.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        constraints: DeviceConstraints,
+        chain: Chain,
+        geometries: Known,
+        *,
+        host_need: int,
+    ) -> None:
+        self.ask = ask
+        self.geometries = geometries
+        self.constraints = constraints
+        self.chain = chain
+        self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
+        self.needs: list[int] = [packed.NEVER, host_need]
+        self._need = np.array(self.needs, np.int64)
+        self._cuts = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
+        self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
+        self.cuts_instances = False
+        self.elsewhere: NDArray[np.bool_] | None = None
+
+    def rebuild(self, columns: Columns, rows: Rows) -> None:
+        """Work out again what stands for these rows until their nodes are reported anew."""
+        for device in columns.kinds[len(self.demands) - FIRST_KIND :]:
+            self._learn(device)
+        wants = self.constraints
+        if wants.indexes or wants.use_ids or wants.nouse_ids:
+            if self.elsewhere is None or self.elsewhere.shape != columns.kind.shape:
+                self.elsewhere = np.zeros(columns.kind.shape, np.bool_)
+            for row in rows.tolist():
+                self.elsewhere[row, 1:] = True
+                for at, state in enumerate(columns.nodes[row].devices, 1):
+                    device = state.device
+                    there = device_rules.uuid(self.ask, wants, device)
+                    there = there and device_rules.index(self.ask, wants, device)
+                    self.elsewhere[row, at] = not there
+
+    def demand_of(self, kind: int) -> Demand:
+        """What the ask comes to on a device of a kind that does not refuse it."""
+        found = self.demands[kind]
+        if not isinstance(found, Demand):
+            raise TypeError(f"kind {kind} refuses the ask: {found}")
+        return found
+
+    def look(
+        self, columns: Columns, rows: Rows, fit: NDArray[np.bool_], enough: NDArray[np.bool_]
+    ) -> None:
+        """Which of these rows have enough, host and devices, and which of their devices do.
+
+        Of `fit`, one for each row, those stay that do; `enough`, by row and column, is filled.
+        """
+        elsewhere = _NOWHERE if self.elsewhere is None else self.elsewhere
+        cut = columns.cut if self.cuts_instances else columns.slices
+        _look(
+            rows,
+            (columns.free, columns.kind, cut, elsewhere),
+            (self._need, self.instance_fits, self.ask.count),
+            fit,
+            enough,
+        )
+
+    def _learn(self, device: Device) -> None:
+        anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
+        known: Demand | RefusalCode | None = refused_kind(self.ask, anywhere, device)
+        known = known or demand(self.ask, device, self.geometries)
+        if self.chain.idle_only and isinstance(known, Demand):
+            known = known._replace(alone=True)
+        need, fits = packed.NEVER, np.ones((1, self._cuts), np.bool_)
+        if isinstance(known, Demand):
+            need = packed.amounts(
+                known.memory_mib,
+                known.cores_needed,
+                device.slots if known.alone else 1,
+                known.template_cpu,
+            )
+            if known.profile is not None:
+                self.cuts_instances = True
+                fits[0] = _instance_fits(known, self._cuts)
+        self.demands.append(known)
+        self.needs.append(need)
+        self._need = np.array(self.needs, np.int64)
+        self.instance_fits = np.concatenate([self.instance_fits, fits])
+
+
+def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:
+    """For each way in which a card may be cut (`cut_state`): whether it has room for the ask."""
+    fits = np.zeros(cuts, np.bool_)
+    slices = np.arange(SLICE_STATES)
+    for place in wanted.options:
+        first = place.number * SLICE_STATES
+        fits[first : first + SLICE_STATES] |= (slices & place.mask) == 0
+    fits[0] = bool(wanted.options)
+    return fits
+
+
+@compiled
+def _look(
+    rows: Rows,
+    columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer], NDArray[np.bool_]],
+    ask: tuple[NDArray[np.int64], NDArray[np.bool_], int],
+    fit: NDArray[np.bool_],
+    enough: NDArray[np.bool_],
+) -> None:
+    """`AskColumns.look`; without instances, `instance_fits` is true of everything."""
+    free, kind, cut, elsewhere = columns
+    need, instance_fits, count = ask
+    width, some_elsewhere = free.shape[1], elsewhere.shape[0] > 0
+    for i in range(len(rows)):
+        row, found = rows[i], 0
+        for at in range(HOST + 1, width):
+            of = kind[row, at]
+            has = (free[row, at] - need[of]) & _GUARDS == _GUARDS
+            has = has and instance_fits[of, cut[row, at]]
+            if some_elsewhere:
+                has = has and not elsewhere[row, at]
+            enough[i, at] = has
+            found += has
+        enough[i, HOST] = False
+        host = (free[row, HOST] - need[kind[row, HOST]]) & _GUARDS == _GUARDS
+        fit[i] &= host and found >= count
