@@ -13,7 +13,7 @@ import pytest
 from apportion.gateway.feed import WINDOW_EVENTS
 from apportion.gateway.stream import CLIENTS_MAX
 from apportion.runtime.ledger import Draft
-from apportion_schemas import NodeObserved
+from apportion_schemas import NodeObserved, PodRejected
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
@@ -133,6 +133,28 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
     assert (await gateway.ok("/api/v1/pods/default/b"))["pod"]["uid"] == "b"
     why = await gateway.ok("/api/v1/pods/default/b/why")
     assert why["waiting"] == {"position": 1, "pending": 1}
+
+
+async def test_a_pod_that_cannot_be_read_is_listed_and_explained(
+    gateway: Gateway, facts: Facts
+) -> None:
+    """People ask for it by its name, and are told what to mend."""
+    await facts.write(
+        PodRejected(
+            uid="u-9", namespace="default", name="odd", field="spec.x", value="-1",
+            problem="is negative", fix="write a number from 1",
+        )
+    )  # fmt: skip
+    asked = f"?at_least={facts.revision}"
+    [*_, last] = (await gateway.ok(f"/api/v1/pods{asked}"))["items"]
+    assert (last["name"], last["phase"]) == ("odd", "rejected")
+    assert (await gateway.ok("/api/v1/summary"))["phases"]["rejected"] == 1
+    assert (await gateway.ok("/api/v1/pods/default/odd"))["pod"]["rejection"] == last["rejection"]
+    why = await gateway.ok("/api/v1/pods/default/odd/why")
+    assert why["sentence"] == (
+        "default/odd is rejected: spec.x: -1 is negative: write a number from 1"
+    )
+    assert why["rejected"]["field"] == "spec.x"
 
 
 async def test_pages(gateway: Gateway) -> None:

@@ -21,7 +21,7 @@ from apportion.core.explain.answers import (
     PodAnswer,
 )
 
-PHASES = ("pending", "refused", "placed", "bound", "allocated")
+PHASES = ("pending", "refused", "placed", "bound", "allocated", "rejected")
 _AT_LEAST = click.option(
     "--at-least", type=click.IntRange(min=0), metavar="REVISION",
     help="Wait until the gateway has folded this revision.",

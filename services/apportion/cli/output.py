@@ -22,6 +22,7 @@ PIPE_WIDTH = 220
 PHASE_STYLES = {
     "pending": "yellow",
     "refused": "red",
+    "rejected": "red",
     "placed": "cyan",
     "bound": "blue",
     "allocated": "green",

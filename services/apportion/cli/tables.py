@@ -30,7 +30,9 @@ def pods(items: Iterable[PodAnswer]) -> Table:
     made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "HOLDS OR WANTS",
                  right=("REVISION",), wraps=("HOLDS OR WANTS",))  # fmt: skip
     for pod in items:
-        if pod.shares:
+        if pod.rejection:
+            held = pod.rejection
+        elif pod.shares:
             held = shares_words(pod.shares)
         elif pod.reasons:
             code, count = words.ranked(pod.reasons)[0]
@@ -43,7 +45,7 @@ def pods(items: Iterable[PodAnswer]) -> Table:
         )  # fmt: skip
         made.add_row(
             plain(pod.namespace), plain(pod.name), phase(shown_phase(pod)), plain(pod.node),
-            str(newest), plain(held),
+            str(newest or ""), plain(held),
         )  # fmt: skip
     return made
 

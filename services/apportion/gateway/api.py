@@ -29,14 +29,16 @@ from apportion.core.explain.views import (
     device_answers,
     node_answer,
     pod_answer,
+    rejected_answer,
     summary_answer,
 )
-from apportion.core.explain.why import why
+from apportion.core.explain.why import why, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway import pages
 from apportion.gateway.feed import Feed
 from apportion.gateway.measures import Measures
 from apportion.gateway.query import COMMON, ListQuery, RequestRefused, list_of, only, wait_of
+from apportion_schemas import PodRejected
 
 PREFIX = "/api/v1"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -140,19 +142,25 @@ class Api:
 
     def _pod(self, state: State, request: web.Request) -> PodDetail:
         only(request.query, COMMON)
-        return PodDetail(revision=state.revision, pod=pod_answer(self._find(state, request)))
+        found = self._find(state, request)
+        answer = rejected_answer(found) if isinstance(found, PodRejected) else pod_answer(found)
+        return PodDetail(revision=state.revision, pod=answer)
 
     def _why(self, state: State, request: web.Request) -> msgspec.Struct:
         only(request.query, COMMON)
-        return why(state, self._find(state, request))
+        found = self._find(state, request)
+        return why_rejected(state, found) if isinstance(found, PodRejected) else why(state, found)
 
-    def _find(self, state: State, request: web.Request) -> PodState:
-        name = f"{request.match_info['namespace']}/{request.match_info['name']}"
-        pod = self._feed.pod(name)
+    def _find(self, state: State, request: web.Request) -> PodState | PodRejected:
+        """The live pod of that name, or else the one that cannot be read."""
+        space, name = request.match_info["namespace"], request.match_info["name"]
+        pod = self._feed.pod(f"{space}/{name}") or next(
+            (it for it in state.rejected.values() if (it.namespace, it.name) == (space, name)), None
+        )
         if pod is None:
             raise RequestRefused(
                 404,
-                f"no live pod {name} at revision {state.revision}",
+                f"no live pod {space}/{name} at revision {state.revision}",
                 field="name",
                 fix=f"`apportion get pods` or {PREFIX}/pods lists the live ones; the ledger still "
                 "has what was: `apportion tail --from 1`",

@@ -20,28 +20,57 @@ from apportion.core.explain.answers import (
     PodPage,
 )
 from apportion.core.explain.views import (
+    REJECTED,
     device_answers,
     gang_answer,
     node_answer,
     placement_answer,
     pod_answer,
+    rejected_answer,
     shown_phase,
 )
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.query import ListQuery, RequestRefused
 
+_REJECTED = f"{REJECTED}:"
+
 
 def pods(state: State, query: ListQuery) -> PodPage:
-    """Pods by the revision of their submission, filtered by namespace, phase and node."""
+    """Pods by the revision of their submission, then those that cannot be read, by uid.
+
+    Filtered by namespace, phase and node; a page goes on behind a revision, or `rejected:UID`.
+    """
+    if query.after.startswith(_REJECTED):
+        return _rejected(state, query, query.after.removeprefix(_REJECTED), query.limit)
     after = query.after_revision
     behind = (pod for pod in _pods(state, query) if pod.submitted_revision > after)
     chosen = list(itertools.islice(behind, query.limit + 1))
     more = len(chosen) > query.limit
     chosen = chosen[: query.limit]
+    live = tuple(pod_answer(pod) for pod in chosen)
+    if more:
+        return PodPage(revision=state.revision, items=live, next=str(chosen[-1].submitted_revision))
+    rest = _rejected(state, query, "", query.limit - len(live))
+    return PodPage(revision=state.revision, items=live + rest.items, next=rest.next)
+
+
+def _rejected(state: State, query: ListQuery, after: str, limit: int) -> PodPage:
+    """Pods that cannot be read, by uid; they are on no node."""
+    if query.node or query.phase not in {"", REJECTED}:
+        return PodPage(revision=state.revision, items=())
+    uids = heapq.nsmallest(
+        limit + 1,
+        (
+            uid
+            for uid, pod in state.rejected.items()
+            if uid > after and query.namespace in {"", pod.namespace}
+        ),
+    )
+    chosen, more = uids[:limit], len(uids) > limit
     return PodPage(
         revision=state.revision,
-        items=tuple(pod_answer(pod) for pod in chosen),
-        next=str(chosen[-1].submitted_revision) if more else "",
+        items=tuple(rejected_answer(state.rejected[uid]) for uid in chosen),
+        next=_REJECTED + (chosen[-1] if chosen else "") if more else "",
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from apportion.core.explain.answers import ErrorAnswer
-from apportion.core.explain.views import REFUSED
+from apportion.core.explain.views import REFUSED, REJECTED
 from apportion.core.ledger.state import Phase
 from apportion_schemas.quantities import NAME_MAX
 
@@ -19,7 +19,7 @@ LIMIT_MAX = 1_000
 WAIT_DEFAULT_S = 5.0
 WAIT_MAX_S = 30.0
 REVISION_MAX = 1 << 53
-PHASES = (*(phase.value for phase in Phase), REFUSED)
+PHASES = (*(phase.value for phase in Phase), REFUSED, REJECTED)
 COMMON = ("at_least", "wait_s")
 LIST = (*COMMON, "limit", "continue")
 

@@ -4,7 +4,7 @@ import pytest
 
 from apportion.core.explain.answers import Why
 from apportion.core.explain.why import why
-from apportion_schemas import NodeCordoned, RefusalCode
+from apportion_schemas import NodeCordoned, PodAdopted, RefusalCode
 from tests.support.fleet import T4, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, placed, pod, share
@@ -127,3 +127,10 @@ def test_voided_placement_is_remembered() -> None:
     ledger = Ledger(rack("n1", 1), pod("p1", ask(1000))).settle().voided("p1", "node lost")
     answer = explained(ledger, "p1")
     assert "its last placement came to nothing: node lost" in answer.sentence.lower()
+
+
+def test_an_adopted_pod_was_there_before() -> None:
+    """Nobody decided it, so there is no score to tell."""
+    data = PodAdopted(pod="a", node="n1", submitted=pod("a", ask(1)), shares=(share("n1-g0"),))
+    answer = explained(Ledger(rack("n1", 1), data), "a")
+    assert answer.sentence == "default/a is bound on n1, where it ran before this ledger held it"

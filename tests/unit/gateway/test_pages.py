@@ -9,6 +9,7 @@ from apportion.core.explain.answers import Page
 from apportion.core.ledger.state import State
 from apportion.gateway import pages
 from apportion.gateway.query import ListQuery, RequestRefused
+from apportion_schemas import PodRejected
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, gang, member, pod
@@ -89,6 +90,28 @@ def test_filters(ledger: Ledger) -> None:
     both = walk(pages.placements, state, node="n1", namespace="a")
     assert both
     assert all((item.node, item.namespace) == ("n1", "a") for item in both)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_pods_that_cannot_be_read_come_last(limit: int) -> None:
+    """Each once, whatever the page size, and only where they pass the filters."""
+    made = Ledger(rack("n1", 2)).submit(pod("p0"), pod("p1"))
+    made.play(*(rejected(uid) for uid in ("r2", "r0", "r1"))).settle()
+    items = walk(pages.pods, made.state, limit=limit)
+    assert [item.uid for item in items] == ["p0", "p1", "r0", "r1", "r2"]
+    only = walk(pages.pods, made.state, limit=limit, phase="rejected")
+    assert [item.uid for item in only] == ["r0", "r1", "r2"]
+    assert only[0].rejection == "spec.x: -1 is negative: write a number from 1"
+    assert walk(pages.pods, made.state, limit=limit, phase="rejected", namespace="other") == []
+    assert not [item for item in walk(pages.pods, made.state, node="n1") if item.rejection]
+
+
+def rejected(uid: str) -> PodRejected:
+    """A pod that cannot be read."""
+    return PodRejected(
+        uid=uid, namespace="default", name=uid, field="spec.x", value="-1",
+        problem="is negative", fix="write a number from 1",
+    )  # fmt: skip
 
 
 def test_node_that_is_not_there(ledger: Ledger) -> None:

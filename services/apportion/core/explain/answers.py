@@ -16,6 +16,7 @@ from apportion_schemas import (
     Ask,
     Configuration,
     MigInstance,
+    PodRejected,
     PolicyChanged,
     RefusalCode,
     Score,
@@ -70,13 +71,16 @@ class ConfigurationAnswer(Answer, frozen=True):
 
 
 class PodAnswer(Answer, frozen=True):
-    """One live pod. `reasons` counts nodes per cause while the pod is refused."""
+    """One live pod. `reasons` counts nodes per cause while the pod is refused.
+
+    A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
+    """
 
     namespace: str
     name: str
     uid: str
     phase: str
-    submitted_revision: int
+    submitted_revision: int = 0
     submitted_time: str = ""
     dialect: str = ""
     priority: int = 0
@@ -93,6 +97,7 @@ class PodAnswer(Answer, frozen=True):
     refused_revision: int = 0
     reasons: dict[RefusalCode, int] = {}
     last_failure: str = ""
+    rejection: str = ""
 
 
 class NodeAnswer(Answer, frozen=True):
@@ -184,8 +189,9 @@ class GangAnswer(Answer, frozen=True):
 class Page(Answer, Generic[T], frozen=True):
     """One page of a list; the next one is asked for with `continue`, which is empty at the end.
 
-    Pods come in the order in which they were submitted, placements in that in which they were
-    decided, devices by node and index (a page ends with a whole node), nodes and gangs by name.
+    Pods come in the order in which they were submitted, and then those that cannot be read;
+    placements in that in which they were decided, devices by node and index (a page ends with a
+    whole node), nodes and gangs by name.
     """
 
     revision: int
@@ -294,7 +300,10 @@ class WhyWaiting(Answer, frozen=True):
 
 
 class Why(Answer, frozen=True):
-    """All that is known of one pod's place: a sentence, then exactly one of the three parts."""
+    """All that is known of one pod's place: a sentence, then exactly one of the four parts.
+
+    `rejected` is what cannot be read in its manifest: nobody looks for a place until it is mended.
+    """
 
     revision: int
     namespace: str
@@ -306,5 +315,6 @@ class Why(Answer, frozen=True):
     placed: WhyPlaced | None = None
     refused: WhyRefused | None = None
     waiting: WhyWaiting | None = None
+    rejected: PodRejected | None = None
     gang: GangAnswer | None = None
     last_failure: str = ""

@@ -17,10 +17,14 @@ from apportion.core.explain.answers import (
     PodAnswer,
     SummaryAnswer,
 )
+from apportion.core.explain.lines import rejection_words
 from apportion.core.ledger.state import DeviceState, GroupState, NodeState, Phase, PodState, State
+from apportion_schemas import PodRejected
 
 REFUSED = "refused"
 """How a pending pod is counted and listed once it has been looked at in vain."""
+REJECTED = "rejected"
+"""How a pod is counted and listed that cannot be read."""
 
 
 def shown_phase(pod: PodState) -> str:
@@ -33,6 +37,8 @@ def shown_phase(pod: PodState) -> str:
 def summary_answer(state: State) -> SummaryAnswer:
     """The cluster at a glance."""
     phases = Counter(map(shown_phase, state.pods.values()))
+    if state.rejected:
+        phases[REJECTED] = len(state.rejected)
     there = [node for node in state.nodes.values() if not node.gone]
     devices = [device for node in there for device in node.devices if device.present]
     closed = sum(1 for node in there if node.cordon for device in node.devices if device.open)
@@ -84,6 +90,17 @@ def pod_answer(pod: PodState) -> PodAnswer:
         refused_revision=pod.refused_revision,
         reasons=pod.refusal.reasons if pod.refusal else {},
         last_failure=pod.last_failure,
+    )
+
+
+def rejected_answer(rejected: PodRejected) -> PodAnswer:
+    """A pod that cannot be read."""
+    return PodAnswer(
+        namespace=rejected.namespace,
+        name=rejected.name,
+        uid=rejected.uid,
+        phase=REJECTED,
+        rejection=rejection_words(rejected),
     )
 
 

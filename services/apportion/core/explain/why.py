@@ -16,9 +16,10 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.views import gang_answer
+from apportion.core.explain.lines import rejection_words
+from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion_schemas import NearMiss, PodPlaced, PodRefused, RefusalCode, Score
+from apportion_schemas import NearMiss, PodPlaced, PodRefused, PodRejected, RefusalCode, Score
 
 
 def why(state: State, pod: PodState) -> Why:
@@ -40,6 +41,20 @@ def why(state: State, pod: PodState) -> Why:
         waiting=waiting,
         gang=gang_answer(pod.submitted.group, group) if group else None,
         last_failure=pod.last_failure,
+    )
+
+
+def why_rejected(state: State, rejected: PodRejected) -> Why:
+    """Why nobody looks for a place for a pod: it cannot be read, and this is how to mend it."""
+    name = f"{rejected.namespace}/{rejected.name}"
+    return Why(
+        revision=state.revision,
+        namespace=rejected.namespace,
+        name=rejected.name,
+        uid=rejected.uid,
+        phase=REJECTED,
+        sentence=f"{name} is rejected: {rejection_words(rejected)}",
+        rejected=rejected,
     )
 
 
@@ -70,6 +85,8 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
 
 def placed_words(placed: PodPlaced) -> str:
     """Where, and what decided it, as in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
+    if not placed.nodes and not placed.score.parts and not placed.score.total:
+        return f"{placed.node}, where it ran before this ledger held it"
     said = f"{placed.node} (score {placed.score.total:.1f})"
     if not placed.runners_up:
         return f"{said}, the only node of {placed.nodes:,} that fits" if placed.nodes else said
