@@ -95,6 +95,7 @@ class Extender:
                 args = read_body(decode_binding, body, "ExtenderBindingArgs")
                 answered = await self.bound(args)
             elif verb in {"filter", "predicates"}:
+                await self._binding.decided()
                 answered = self.filtered(read_body(decode_filter, body, "ExtenderArgs"))
             else:
                 answered = self.prioritized(read_body(decode_filter, body, "ExtenderArgs"))

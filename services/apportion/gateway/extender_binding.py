@@ -9,6 +9,7 @@ bound on that node; asking again for the same is harmless.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -24,6 +25,8 @@ BIND_TIMEOUT_S = 20.0
 """Shorter than the `httpTimeout` of the extender in kube-scheduler, which is to be 30 s."""
 KNOWN_TIMEOUT_S = 5.0
 HEARD_TIMEOUT_S = 3.0
+DECIDED_TIMEOUT_S = 0.5
+"""How long a filter waits at most for the placements that are being decided."""
 
 Request = Callable[[str, bytes, float], Awaitable[bytes]]
 _encode = msgspec.json.Encoder().encode
@@ -40,6 +43,9 @@ class ExtenderBinding:
         self._request = request
         self._timeout_s = timeout_s
         self._news: dict[str, asyncio.Event] = {}
+        self._open: set[str] = set()
+        self._decided = asyncio.Event()
+        self._decided.set()
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
@@ -47,6 +53,23 @@ class ExtenderBinding:
         news = self._news.get(uid)
         if news is not None:
             news.set()
+            self._close(uid)
+
+    async def decided(self) -> None:
+        """Return once what was chosen before has been placed or refused, or that takes too long.
+
+        kube-scheduler filters for the next pod while the last one is being bound. An answer before
+        that has its devices would promise them twice, and the second pod would come back refused,
+        which kube-scheduler does not try again before something else happens in the cluster.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DECIDED_TIMEOUT_S):
+                await self._decided.wait()
+
+    def _close(self, uid: str) -> None:
+        self._open.discard(uid)
+        if not self._open:
+            self._decided.set()
 
     async def bind(self, args: BindingArgs) -> str:
         """Have the pod placed and bound there; empty, or why that did not happen."""
@@ -64,6 +87,7 @@ class ExtenderBinding:
             )
         finally:
             del self._news[uid]
+            self._close(uid)
 
     async def _bind(self, uid: str, node: str) -> str:
         pod = await self._known(uid)
@@ -103,6 +127,8 @@ class ExtenderBinding:
     async def _choose(self, uid: str, node: str) -> str:
         """Hand the choice to the schedulers; empty once one has heard it, or what went wrong."""
         choice = _encode(Choice(pod=uid, node=node))
+        self._open.add(uid)
+        self._decided.clear()
         try:
             return _decode(await self._request(SUBJECT, choice, HEARD_TIMEOUT_S)).error
         except (LedgerError, msgspec.MsgspecError) as error:

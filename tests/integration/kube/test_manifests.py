@@ -4,10 +4,15 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
+from apportion.core.dialects import DialectConfig
+from apportion.core.dialects.names import VCUDA
+from apportion.core.dialects.reading import claimed
 from tests.support.control_plane import ROOT, ControlPlane
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
+EXTENDER = ROOT / "deploy" / "extender"
 SERVICES = ("watcher", "scheduler", "binder", "gateway")
 
 
@@ -46,3 +51,19 @@ def test_nothing_runs_with_more_than_it_needs(control_plane: ControlPlane) -> No
             assert allowed["capabilities"] == {"drop": ["ALL"]}
             assert allowed["readOnlyRootFilesystem"]
             assert not allowed["allowPrivilegeEscalation"]
+
+
+def test_the_extender_is_applied_and_asks_for_every_dialect(control_plane: ControlPlane) -> None:
+    """Its overlay is taken; kube-scheduler is told of every resource that is about devices."""
+    control_plane.kubectl("apply", "-k", str(EXTENDER))
+    found = control_plane.kubectl("get", "deployment", "gateway", "-n", "apportion", "-o", "json")
+    (container,) = json.loads(found)["spec"]["template"]["spec"]["containers"]
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    assert told["APPORTION_EXTENDER"] == "0.0.0.0:3456"
+    assert told["APPORTION_ADMISSION"] == "0.0.0.0:8443"
+    (extender,) = yaml.safe_load((EXTENDER / "kube-scheduler.yaml").read_text())["extenders"]
+    managed = {each["name"] for each in extender["managedResources"]}
+    assert managed == claimed(DialectConfig())
+    (legacy,) = json.loads((EXTENDER / "vcuda-policy.json").read_text())["extenders"]
+    names = {each["name"] for each in legacy["managedResources"]}
+    assert names == {name for vcuda in VCUDA for name in (vcuda.cores, vcuda.memory)}

@@ -1,0 +1,227 @@
+"""kube-scheduler keeps its pods and asks us for devices: the real one, against the whole system."""
+
+import asyncio
+import json
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion_schemas import (
+    Configuration,
+    ConfigurationChanged,
+    PodBound,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+)
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_scheduler import binary, kube_scheduler, policy_scheduler
+from tests.support.kube_world import KubeWorld
+
+NODES = ("n1", "n2", "n3")
+CHOOSER = "default-scheduler"
+MEMORY_MIB = 15_360  # of a T4
+VERBS = ("watcher", "scheduler", "binder")
+
+
+@pytest.fixture(autouse=True)
+def _there_is_a_kube_scheduler(control_plane: object) -> None:
+    binary()
+
+
+def pod(name: str, memory_mib: int = 7000, **fields: Any) -> dict[str, Any]:
+    """A pod that kube-scheduler places."""
+    return kube_pod(name, share(memory_mib), schedulerName=CHOOSER, **fields)
+
+
+async def system(world: KubeWorld, *nodes: dict[str, Any], verbs: tuple[str, ...] = VERBS) -> str:
+    """Nodes with a T4 each, every service, and where the extender answers."""
+    extended = Configuration(extended_scheduler_names=(CHOOSER,))
+    await world.facts.write(ConfigurationChanged(by="test", configuration=extended))
+    await world.plane.apply(*(nodes or [kube_node(name) for name in NODES]))
+    await world.agents(*((name, "1xT4") for name in NODES))
+    for verb in verbs:
+        await world.start(verb)
+    listen = ("--listen", "127.0.0.1:0", "--extender", "127.0.0.1:0")
+    gateway = await world.start("gateway", *listen)
+    return str((await gateway.logged("extending"))["url"])
+
+
+async def ask(url: str, verb: str, body: dict[str, Any]) -> Any:
+    """One question, as kube-scheduler asks it."""
+
+    def post() -> Any:
+        request = urllib.request.Request(  # noqa: S310 - our own address
+            f"{url}/scheduler/{verb}", data=json.dumps(body).encode(), method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=40) as answer:  # noqa: S310 - our own
+            return json.loads(answer.read())
+
+    return await asyncio.to_thread(post)
+
+
+@pytest.mark.timeout(180)
+async def test_kube_scheduler_binds_through_us_and_no_card_is_oversold(
+    world: KubeWorld, tmp_path: Path
+) -> None:
+    """Seven pods for six places: each card has two, annotations and all, and one is told why."""
+    url = await system(world)
+    with kube_scheduler(world.plane, tmp_path, url):
+        await world.plane.apply(*(pod(f"p{number}") for number in range(7)))
+        await world.facts.count(PodBound, 6)
+        said = await world.described(
+            next(iter(await unbound(world))), "FailedScheduling", "0/3 nodes are available"
+        )
+        assert "not enough memory free on the device" in said
+    held: dict[str, int] = {}
+    for placed in world.facts.of(PodPlaced):
+        for each in placed.shares:
+            held[each.device] = held.get(each.device, 0) + each.memory_mib
+    assert len(held) == 3
+    assert all(amount <= MEMORY_MIB for amount in held.values())
+    for placed in world.facts.of(PodPlaced):
+        found = await world.pod(placed.name)
+        assert found["spec"]["nodeName"] == placed.node
+        assert json.loads(found["metadata"]["annotations"]["apportion.dev/shares"])
+        assert found["metadata"]["annotations"]["hami.io/vgpu-node"] == placed.node
+    assert {each.chooser for each in world.facts.of(PodSubmitted)} == {CHOOSER}
+
+
+@pytest.mark.timeout(180)
+async def test_a_burst_fills_every_card_to_the_last_slot(world: KubeWorld, tmp_path: Path) -> None:
+    """Thirty pods for thirty places at once: hardly one is promised what another one got."""
+    url = await system(world)
+    with kube_scheduler(world.plane, tmp_path, url):
+        began_s = time.monotonic()
+        await world.plane.apply(*(pod(f"p{number}", 1500) for number in range(30)))
+        await world.facts.count(PodBound, 30)
+        took_s = time.monotonic() - began_s
+    refused = len(world.facts.of(PodRefused))
+    print(f"30 pods through kube-scheduler in {took_s:.1f} s, {refused} refused at first")  # noqa: T201
+    assert refused <= 2
+
+
+async def unbound(world: KubeWorld) -> list[str]:
+    """The pods without a node."""
+    pods = json.loads(await world.plane.user("get", "pods", "-o", "json"))["items"]
+    return [p["metadata"]["name"] for p in pods if not p["spec"].get("nodeName")]
+
+
+@pytest.mark.timeout(180)
+async def test_kube_scheduler_has_the_last_word_on_nodes(world: KubeWorld, tmp_path: Path) -> None:
+    """Its own preferences, taints, selectors and amounts decide among nodes that have a card."""
+    nodes = (
+        kube_node("n1", labels={"zone": "a"}),
+        kube_node("n2", labels={"zone": "b"}),
+        kube_node("n3", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}]),
+    )
+    url = await system(world, *nodes)
+    preferred = {
+        "weight": 100,
+        "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},
+    }
+    liking = {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}
+    tolerant = [{"key": "k", "operator": "Exists"}]
+    hungry = pod("hungry", 1000, nodeSelector={"zone": "a"})
+    hungry["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "65"
+    with kube_scheduler(world.plane, tmp_path, url, weight=5):
+        for number in range(3):
+            name = f"likes-b-{number}"
+            await world.plane.apply(pod(name, 1000, affinity={"nodeAffinity": liking}))
+            assert (await world.bound(name))["spec"]["nodeName"] == "n2"
+            # With the score of n2 at its highest, a pod that must be elsewhere is elsewhere.
+            await world.plane.apply(pod(f"in-a-{number}", 1000, nodeSelector={"zone": "a"}))
+            assert (await world.bound(f"in-a-{number}"))["spec"]["nodeName"] == "n1"
+        far = pod("tolerant", 9000, tolerations=tolerant, nodeName=None)
+        far["spec"].pop("nodeName")
+        await world.plane.apply(far | {"spec": far["spec"] | {"nodeSelector": {"full": "no"}}})
+        await world.plane.user("label", "node", "n3", "full=no")
+        assert (await world.bound("tolerant"))["spec"]["nodeName"] == "n3"
+        await world.plane.apply(hungry)
+        await world.described("hungry", "Insufficient cpu")
+
+
+@pytest.mark.timeout(180)
+async def test_B2_a_policy_file_with_predicates_schedules_vcuda_pods(
+    world: KubeWorld, tmp_path: Path
+) -> None:
+    """gpu-manager's own way: whole node objects, `/scheduler/predicates`, its annotations."""
+    url = await system(world)
+    with policy_scheduler(world.plane, tmp_path, url):
+        limits = {"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "20"}
+        names = [f"p{number}" for number in range(6)]
+        await world.plane.apply(*(kube_pod(n, limits, schedulerName=CHOOSER) for n in names))
+        await world.facts.count(PodBound, 6)
+        for name in names:
+            notes = (await world.bound(name))["metadata"]["annotations"]
+            assert notes["tencent.com/predicate-gpu-idx-0"] == "0"
+            assert notes["tencent.com/gpu-assigned"] == "false"
+        assert {p.shares[0].memory_mib for p in world.facts.of(PodPlaced)} == {20 * 256}
+
+
+@pytest.mark.timeout(180)
+async def test_a_filter_has_no_effect_and_a_bind_that_does_not_fit_is_refused(
+    world: KubeWorld,
+) -> None:
+    """Asked by hand, in both forms: nothing is written but by a bind, and that once."""
+    url = await system(world)
+    await world.plane.apply(pod("large", 15_000), pod("small", 7000))
+    await world.facts.count(PodSubmitted, 2)
+    large, small = await world.pod("large"), await world.pod("small")
+    nodes = await world.plane.get("nodes")
+    before = world.facts.revision
+    for _ in range(3):
+        by_name = {"Pod": large, "NodeNames": [*NODES, "unheard-of"]}
+        answer = await ask(url, "filter", by_name)
+        assert (answer["NodeNames"], answer["Error"]) == ([*NODES], "")
+        assert answer["FailedNodes"] == {
+            "unheard-of": "no agent of Apportion has told of this node's devices"
+        }
+        whole = await ask(url, "predicates", {"pod": large, "nodes": nodes})
+        assert [item["metadata"]["name"] for item in whole["Nodes"]["items"]] == [*NODES]
+        assert whole["Nodes"]["items"] == nodes["items"]
+        scores = await ask(url, "prioritize", by_name)
+        assert {row["Host"]: row["Score"] for row in scores} == {
+            "n1": 10, "n2": 10, "n3": 10, "unheard-of": 0,
+        }  # fmt: skip
+    assert world.facts.revision == before
+
+    def binding(of: Any, node: str) -> dict[str, str]:
+        about = of["metadata"]
+        return {
+            "PodName": about["name"], "PodNamespace": about["namespace"],
+            "PodUID": about["uid"], "Node": node,
+        }  # fmt: skip
+
+    assert await ask(url, "bind", binding(large, "n2")) == {"Error": ""}
+    assert (await world.pod("large"))["spec"]["nodeName"] == "n2"
+    assert await ask(url, "bind", binding(large, "n2")) == {"Error": ""}  # again is harmless
+    elsewhere = await ask(url, "bind", binding(large, "n1"))
+    assert elsewhere == {"Error": "its devices are on n2 already"}
+    refused = await ask(url, "bind", binding(small, "n2"))
+    assert "not enough memory free on the device" in refused["Error"]
+    assert len(world.facts.of(PodRefused)) == 1
+    answer = await ask(url, "filter", {"Pod": small, "NodeNames": [*NODES]})
+    assert answer["NodeNames"] == ["n1", "n3"]
+    assert answer["FailedNodes"] == answer["FailedAndUnresolvableNodes"]
+    assert await ask(url, "bind", binding(small, "n3")) == {"Error": ""}
+    assert len(world.facts.of(PodPlaced)) == 2
+
+
+@pytest.mark.timeout(180)
+async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
+    world: KubeWorld, tmp_path: Path
+) -> None:
+    """The binding fails with the reason, kube-scheduler tries again, and then it is bound once."""
+    url = await system(world, verbs=("watcher", "binder"))
+    with kube_scheduler(world.plane, tmp_path, url):
+        await world.plane.apply(pod("p"))
+        await world.described("p", "FailedScheduling", "no scheduler of Apportion took the choice")
+        await world.start("scheduler")
+        # kube-scheduler tries again when something changes, and after a minute without.
+        await world.plane.user("label", "node", "n1", "changed=yes")
+        await world.bound("p")
+    assert len(world.facts.of(PodPlaced)) == len(await world.facts.count(PodBound, 1)) == 1

@@ -1,0 +1,89 @@
+"""A real kube-scheduler that asks a gateway of a test, configured by the project's own files.
+
+Invariant: it acts as `system:kube-scheduler`, with the rights that Kubernetes gives it and no more,
+and ends with the test.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.control_plane import ROOT, ControlPlane, binaries
+
+CONFIGURATION = ROOT / "deploy" / "extender" / "kube-scheduler.yaml"
+POLICY = ROOT / "deploy" / "extender" / "vcuda-policy.json"
+USER = "system:kube-scheduler"
+
+
+def binary() -> Path:
+    """kube-scheduler; skips the test where the control plane has none, as envtest's has not."""
+    found = binaries() / "kube-scheduler"
+    if not found.exists():
+        pytest.skip(f"{found.parent} has no kube-scheduler")
+    return found
+
+
+def configuration(kubeconfig: Path, url: str, **extender: Any) -> dict[str, Any]:
+    """The project's configuration for this version, with the address of a gateway of the test."""
+    made: dict[str, Any] = yaml.safe_load(CONFIGURATION.read_text())
+    made["apiVersion"] = "kubescheduler.config.k8s.io/v1beta1"
+    made["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+    made["leaderElection"] = {"leaderElect": False}
+    made["podInitialBackoffSeconds"] = made["podMaxBackoffSeconds"] = 1
+    made["extenders"][0] |= {"urlPrefix": f"{url}/scheduler"} | extender
+    return made
+
+
+@contextmanager
+def kube_scheduler(plane: ControlPlane, folder: Path, url: str, **extender: Any) -> Iterator[Path]:
+    """A kube-scheduler with our extender at `url`, until the end of the block; yields its log."""
+    kubeconfig = _as_itself(plane, folder)
+    path = folder / "kube-scheduler.yaml"
+    path.write_text(yaml.safe_dump(configuration(kubeconfig, url, **extender)))
+    with _running(folder, "--config", str(path)) as log:
+        yield log
+
+
+@contextmanager
+def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Path]:
+    """A kube-scheduler with a policy file, as the design of gpu-manager has it."""
+    policy = json.loads(POLICY.read_text())
+    policy["extenders"][0]["urlPrefix"] = f"{url}/scheduler"
+    path = folder / "policy.json"
+    path.write_text(json.dumps(policy))
+    told = ("--policy-config-file", str(path), "--use-legacy-policy-config=true")
+    kubeconfig = str(_as_itself(plane, folder))
+    with _running(folder, *told, "--kubeconfig", kubeconfig, "--leader-elect=false") as log:
+        yield log
+
+
+@contextmanager
+def _running(folder: Path, *arguments: str) -> Iterator[Path]:
+    path = folder / "kube-scheduler.log"
+    with path.open("ab") as log:
+        process = subprocess.Popen(
+            [binary(), *arguments, "--port=0", "--secure-port=0", "-v=2"], stdout=log, stderr=log
+        )
+    try:
+        yield path
+        assert process.poll() is None, path.read_text()[-3000:]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _as_itself(plane: ControlPlane, folder: Path) -> Path:
+    """The test's kubeconfig, acting as the user that Kubernetes knows as its scheduler."""
+    made = yaml.safe_load(plane.kubeconfig.read_text())
+    made["users"][0]["user"]["as"] = USER
+    path = folder / "kube-scheduler.kubeconfig"
+    path.write_text(yaml.safe_dump(made))
+    return path

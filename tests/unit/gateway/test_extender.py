@@ -1,0 +1,333 @@
+"""The extender's answers: forms, reasons, scores, and what comes of a binding."""
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion.core.ledger.fold import Change
+from apportion.core.placement.survey import Survey
+from apportion.gateway.extender import UNTOLD, Extender, scaled
+from apportion.gateway.extender_binding import DECIDED_TIMEOUT_S, ExtenderBinding
+from apportion.gateway.extender_wire import BindingArgs, decode_binding, decode_filter
+from apportion.runtime.choosing import SUBJECT, Choice, Heard
+from apportion.runtime.ledger import LedgerUnavailable
+from apportion.runtime.metrics import Metrics
+from apportion_schemas import (
+    BindFailed,
+    Configuration,
+    ConfigurationChanged,
+    PodRefused,
+    PodRejected,
+    RefusalCode,
+)
+from tests.support.fleet import rack
+from tests.support.kube_objects import kube_pod, share
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, placed, pod
+from tests.support.pods import share as held
+from tests.support.polling import until
+
+CHOOSER = "kube-scheduler"
+EXTENDED = ConfigurationChanged(
+    by="t", configuration=Configuration(extended_scheduler_names=(CHOOSER,))
+)
+
+
+class World(Ledger):
+    """A ledger with the extender over it; `asked` are the choices that reached the schedulers."""
+
+    def __init__(self, *payloads: Any, timeout_s: float = 20.0) -> None:
+        super().__init__()
+        self.asked: list[Choice] = []
+        self.away = ""
+        self.answer = Heard()
+        self.reason = ""
+        self.binding = ExtenderBinding(lambda: self.state, self._request, timeout_s=timeout_s)
+        self.survey = Survey(self.state)
+        self.extender = Extender(
+            lambda: self.state,
+            self.survey,
+            self.binding,
+            unready=lambda: self.reason,
+            metrics=Metrics(),
+        )
+        self.play(EXTENDED, *payloads)
+
+    async def _request(self, subject: str, payload: bytes, _timeout_s: float) -> bytes:
+        assert subject == SUBJECT
+        if self.away:
+            raise LedgerUnavailable(self.away)
+        self.asked.append(msgspec.json.decode(payload, type=Choice))
+        return msgspec.json.encode(self.answer)
+
+    def take(self, data: Any) -> Change:
+        """Fold one event, and tell everybody of it."""
+        change = super().take(data)
+        self.survey.observe(change)
+        self.binding.observe(change)
+        return change
+
+    def filter(self, of: Any, **nodes: Any) -> Any:
+        """The answer of `filter`."""
+        body = json.dumps({"Pod": of, **nodes}).encode()
+        return json.loads(self.extender.filtered(decode_filter(body)))
+
+    def failed(self, of: Any, *names: str) -> dict[str, str]:
+        """Why these nodes fail."""
+        found: dict[str, str] = self.filter(of, NodeNames=[*names])["FailedNodes"]
+        return found
+
+    def bind(self, node: str = "n1", uid: str = "p") -> asyncio.Task[str]:
+        """A binding under way."""
+        args = BindingArgs(pod_name=uid, pod_namespace="default", pod_uid=uid, node=node)
+        return asyncio.ensure_future(_awaited(self.binding.bind(args)))
+
+    async def chosen(self, count: int = 1) -> None:
+        """Wait until so many choices have reached the schedulers."""
+
+        async def there() -> bool:
+            return len(self.asked) >= count
+
+        await until(there, "the choice to be heard")
+
+
+async def _awaited(awaitable: Awaitable[str]) -> str:
+    return await awaitable
+
+
+def wanted(limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    """A pod as kube-scheduler shows it."""
+    made = kube_pod("p", share() if limits is None else limits, schedulerName=CHOOSER, **fields)
+    made["metadata"] |= {"uid": "p", "namespace": "default"}
+    return made
+
+
+def of_chooser(uid: str = "p") -> Any:
+    """The pod as the ledger has it."""
+    return pod(uid, ask(1000), chooser=CHOOSER)
+
+
+def node_object(name: str) -> dict[str, Any]:
+    """A node with more in it than its name."""
+    return {"metadata": {"name": name, "labels": {"a": "b"}}, "status": {"x": [1, 2.50]}}
+
+
+# ---------------------------------------------------------------- filter and prioritize
+
+
+def test_nodes_come_back_in_the_form_in_which_they_came() -> None:
+    """Names as names; objects as the very objects, under either spelling of the fields."""
+    world = World(rack("n1"), rack("n2"))
+    assert world.filter(wanted(), NodeNames=["n2", "n1"])["NodeNames"] == ["n2", "n1"]
+    objects = [node_object(name) for name in ("n1", "n2", "n3")]
+    for nodes in ({"Nodes": {"items": objects}}, {"nodes": {"items": objects}, "nodenames": None}):
+        answer = world.filter(wanted(), **nodes)
+        assert answer["Nodes"]["items"] == objects[:2]
+        assert answer["FailedNodes"] == {"n3": UNTOLD}
+    assert world.filter(wanted(), NodeNames=[])["NodeNames"] == []
+
+
+def test_every_node_that_fails_has_words() -> None:
+    """The same for the same cause, and in both maps, so that nobody is evicted for nothing."""
+    world = World(rack("n1", 1), rack("n2", 1))
+    answer = world.filter(wanted(share(999_999)), NodeNames=["n1", "n2"])
+    assert answer["FailedNodes"] == dict.fromkeys(
+        ["n1", "n2"], "not enough memory free on the device"
+    )
+    assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"]
+    assert answer["Error"] == ""
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (wanted(share() | {"nvidia.com/gpumem-percentage": "5"}), "keep one of the two"),
+        (kube_pod("p", share(), schedulerName="else"), "add it to extendedSchedulerNames"),
+        ({"metadata": {"name": "p"}, "spec": {"containers": []}}, "spec.containers"),
+        ({}, "metadata"),
+    ],
+)
+def test_a_pod_that_cannot_be_read_fits_nowhere_and_says_why(of: Any, words: str) -> None:
+    """In the words of the reader, on every node; a name that nobody told us of is one such."""
+    assert words in World(rack("n1")).failed(of, "n1")["n1"]
+
+
+def test_what_kube_scheduler_minds_is_not_our_business() -> None:
+    """A claim that ties the pod to a node, an unknown class: the devices are there."""
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
+    of = wanted(volumes=[volume], priorityClassName="mine", schedulingGates=[{"name": "g"}])
+    assert World(rack("n1")).failed(of, "n1") == {}
+
+
+def test_a_pod_without_a_device_fits_everywhere() -> None:
+    """Also where nobody told of the node."""
+    assert World().failed(wanted({"cpu": "1"}), "n1", "n2") == {}
+
+
+def test_a_pod_that_has_devices_fits_where_they_are() -> None:
+    """After a binding whose answer was lost, the next filter leads to the same node."""
+    world = World(rack("n1"), rack("n2"), of_chooser(), placed("p", "n1", [held("n1-g0")]))
+    assert world.failed(wanted(), "n1", "n2") == {"n2": "its devices are on n1"}
+
+
+def test_the_score_of_a_used_node_is_higher_under_binpack() -> None:
+    """Spread over the whole range, so that the policy has an effect beside others."""
+    world = World(rack("n1", 1), rack("n2", 1), of_chooser("x"))
+    world.play(placed("x", "n2", [held("n2-g0", 20_000)]))
+    args = decode_filter(json.dumps({"Pod": wanted(), "NodeNames": ["n1", "n2", "n3"]}).encode())
+    scores = json.loads(world.extender.prioritized(args))
+    assert scores == [
+        {"Host": "n1", "Score": 0}, {"Host": "n2", "Score": 10}, {"Host": "n3", "Score": 0},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("points", "scores"),
+    [
+        ({}, {}),
+        ({"a": 7}, {"a": 10}),
+        ({"a": 5, "b": 5}, {"a": 10, "b": 10}),
+        ({"a": 0, "b": 1_000_000_000, "c": 500_000_000}, {"a": 0, "b": 10, "c": 5}),
+        ({"a": 1, "b": 2}, {"a": 0, "b": 10}),
+    ],
+)
+def test_points_become_scores(points: dict[str, int], scores: dict[str, int]) -> None:
+    """From 0 to 10, whatever the range of the points."""
+    assert scaled(points) == scores
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"null", b'{"Pod":1,"NodeNames":[]}', b'{"NodeNames":["a"]}', b'{"Pod":{}}',
+        b'{"Pod":{},"NodeNames":[1]}', b'{"Pod":{},"NodeNames":[""]}',
+        b'{"Pod":{},"Nodes":{"items":[{}]}}', b'{"Pod":{},"Nodes":{"items":{}}}',
+        b'{"Pod":{},"NodeNames":' + json.dumps(["n"] * 20_001).encode() + b"}",
+    ],
+)  # fmt: skip
+def test_filter_arguments_that_cannot_be_read_are_an_error(body: bytes) -> None:
+    """Not an empty answer, which would mean that no node fits."""
+    with pytest.raises(msgspec.MsgspecError):
+        decode_filter(body)
+
+
+def test_binding_arguments_are_read_in_either_spelling() -> None:
+    """And a missing or an empty one is an error."""
+    said = {"PodName": "p", "PodNamespace": "d", "PodUID": "u", "Node": "n"}
+    lower = {name[0].lower() + name[1:]: value for name, value in said.items()}
+    assert decode_binding(json.dumps(said).encode()) == decode_binding(json.dumps(lower).encode())
+    for broken in (said | {"Node": ""}, said | {"PodUID": 1}, {"PodName": "p"}):
+        with pytest.raises(msgspec.MsgspecError):
+            decode_binding(json.dumps(broken).encode())
+
+
+# ---------------------------------------------------------------- bind
+
+
+async def test_a_binding_is_done_when_the_ledger_says_so() -> None:
+    """Not when it was placed; the choice is handed over once."""
+    world = World(rack("n1"), of_chooser())
+    binding = world.bind()
+    await world.chosen()
+    world.play(placed("p", "n1", [held("n1-g0")]))
+    await asyncio.sleep(0)
+    assert not binding.done()
+    world.bound("p")
+    assert await binding == ""
+    assert world.asked == [Choice(pod="p", node="n1")]
+    assert await world.bind() == ""
+    assert await world.bind("n2") == "its devices are on n1 already"
+    assert len(world.asked) == 1
+
+
+async def test_a_refusal_is_told_with_its_amounts() -> None:
+    """One from before the choice is not the answer to it."""
+    refusal = PodRefused(
+        pod="p", namespace="default", name="p", reasons={RefusalCode.DEVICE_CORDONED: 1}, nodes=1
+    )
+    world = World(rack("n1"), of_chooser(), refusal)
+    binding = world.bind()
+    await world.chosen()
+    await asyncio.sleep(0)
+    assert not binding.done()
+    world.play(msgspec.structs.replace(refusal, reasons={RefusalCode.DEVICE_UNHEALTHY: 1}))
+    assert "device is unhealthy" in await binding
+
+
+async def test_a_placement_that_comes_to_nothing_is_an_error() -> None:
+    """The binder gave up, and the scheduler took the placement back."""
+    world = World(rack("n1"), of_chooser())
+    binding = world.bind()
+    await world.chosen()
+    world.play(placed("p", "n1", [held("n1-g0")]))
+    world.play(BindFailed(pod="p", node="n1", attempt=1, message="409", final=True))
+    world.voided("p", "409 Conflict")
+    assert await binding == "its placement on n1 came to nothing: 409 Conflict"
+
+
+async def test_the_ledger_may_hear_of_the_pod_a_moment_later() -> None:
+    """kube-scheduler may be faster than the watcher."""
+    world = World(rack("n1"))
+    binding = world.bind()
+    await asyncio.sleep(0)
+    world.play(of_chooser())
+    await world.chosen()
+    world.gone("p")
+    assert await binding == "the pod has gone"
+
+
+async def test_who_cannot_be_bound_is_told_why() -> None:
+    """Rejected by the watcher, placed by ourselves, or with nobody there to decide."""
+    rejected = PodRejected(
+        uid="r", namespace="default", name="r", field="f", value="v", problem="p", fix="x"
+    )
+    world = World(rack("n1"), rejected, pod("ours", ask(1000)), of_chooser())
+    assert await world.bind(uid="r") == "f: v p: x"
+    assert "is not among extendedSchedulerNames" in await world.bind(uid="ours")
+    world.answer = Heard(error="what?")
+    assert await world.bind() == "what?"
+    world.away = "nobody takes it"
+    assert "no scheduler of Apportion took the choice: nobody takes it" in await world.bind()
+
+
+async def test_a_binding_that_takes_too_long_is_left_to_the_next_try() -> None:
+    """It may still be placed; the pod is not bound by two requests at once."""
+    world = World(rack("n1"), of_chooser(), timeout_s=0.2)
+    first, second = world.bind(), world.bind()
+    assert await second == "pod p is being bound already"
+    assert "not bound to n1 within 0.2 s" in await first
+    world.play(placed("p", "n1", [held("n1-g0")]))
+    world.bound("p")
+    assert await world.bind() == ""
+
+
+async def test_a_filter_waits_for_the_placement_that_is_being_decided() -> None:
+    """Until it is placed or refused, or has given up; not until it is bound."""
+    world = World(rack("n1"), of_chooser("p"), of_chooser("q"))
+    await asyncio.wait_for(world.binding.decided(), DECIDED_TIMEOUT_S / 2)
+    first, second = world.bind(uid="p"), world.bind(uid="q")
+    await world.chosen(2)
+    waiting = asyncio.ensure_future(_decided(world.binding))
+    world.play(placed("p", "n1", [held("n1-g0")]))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    world.play(placed("q", "n1", [held("n1-g1")]))
+    assert await waiting
+    assert not first.done()
+    for uid, task in (("p", first), ("q", second)):
+        world.bound(uid)
+        assert await task == ""
+
+
+async def _decided(binding: ExtenderBinding) -> bool:
+    """Whether it was decided before the wait ran out."""
+    began_s = asyncio.get_running_loop().time()
+    await binding.decided()
+    return asyncio.get_running_loop().time() - began_s < DECIDED_TIMEOUT_S
