@@ -1,7 +1,8 @@
 """Tells people where they look: events of the pod, and its condition PodScheduled.
 
 The fold says what is so; a pod is told when that changed, and only the newest of it. Names and
-contents come from the ledger, so several binders, or one that begins anew, say the same thing once.
+contents come from the ledger, so several binders, or one that begins anew, say the same thing once;
+what was said before and is so again counts up the event that there is.
 Invariants: telling gives way to binding; what cannot be told is counted and let go, never
 gathered without limit.
 """
@@ -21,8 +22,9 @@ from apportion.binder.kubernetes_target import pod_path
 from apportion.core.explain import lines, words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.manifests.placed import PREFIX
 from apportion.runtime.clock import Clock
-from apportion.runtime.kube import MERGE_PATCH, KubeApi, KubeUnavailable
+from apportion.runtime.kube import MERGE_PATCH, Answer, KubeApi, KubeUnavailable
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.reader import Reader
 from apportion_schemas import (
@@ -43,7 +45,9 @@ MESSAGE_MAX = 1000
 """Of 1,024 bytes that the API server takes."""
 NAME_MAX = 253 - 1 - 16
 COMPONENT = "apportion"
+REVISION = f"{PREFIX}revision"
 _BUSY = 429
+_CONFLICT = 409
 _SERVER_ERROR = 500
 
 _log = logging.getLogger(__name__)
@@ -53,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 class Tale(Struct, frozen=True, kw_only=True):
     """One thing to tell of a pod; `unschedulable` also makes it the pod's condition.
 
-    `revision` tells one telling from the next; it is part of the event's name.
+    `revision` tells one telling from the next; the event has it in an annotation.
     """
 
     uid: str
@@ -64,6 +68,25 @@ class Tale(Struct, frozen=True, kw_only=True):
     message: str
     revision: int = 0
     unschedulable: bool = False
+
+
+class _EventMeta(Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Event(Struct, frozen=True):
+    metadata: _EventMeta
+    count: int = 1
+
+    @property
+    def revision(self) -> int:
+        """Of the ledger, as of which this was said last."""
+        text = (self.metadata.annotations or {}).get(REVISION, "")
+        return int(text) if text.isdecimal() else 0
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class Telling:
@@ -152,14 +175,32 @@ class Telling:
     async def _tell(self, tale: Tale) -> None:
         if tale.unschedulable and not self._still_waits(tale.uid):
             return
-        requests = [("POST", f"/api/v1/namespaces/{tale.namespace}/events", self._event(tale))]
+        path = f"/api/v1/namespaces/{tale.namespace}/events"
+        answer = await self._send("POST", path, self._event(tale))
+        if answer is not None and answer.status == _CONFLICT and tale.revision:
+            answer = await self._say_again(f"{path}/{_event_name(tale)}", tale)
+        self._count(answer)
         if tale.unschedulable:
             path = f"{pod_path(tale.namespace, tale.name)}/status"
-            requests.append(("PATCH", path, self._condition(tale)))
-        for method, path, body in requests:
-            await self._send(method, path, body)
+            self._count(await self._send("PATCH", path, self._condition(tale)))
 
-    async def _send(self, method: str, path: str, body: bytes) -> None:
+    async def _say_again(self, path: str, tale: Tale) -> Answer | None:
+        """Count up the event that says so already, unless that was of this very revision."""
+        answer = await self._send("GET", path)
+        if answer is None or not answer.ok:
+            return answer
+        known = _decode_event(answer.body)
+        if known.revision >= tale.revision:
+            return Answer(_CONFLICT, b"")
+        meta = {
+            "resourceVersion": known.metadata.resource_version,
+            "annotations": {REVISION: str(tale.revision)},
+        }
+        body = {"metadata": meta, "count": known.count + 1, "lastTimestamp": self._now()}
+        return await self._send("PATCH", path, _encode(body))
+
+    async def _send(self, method: str, path: str, body: bytes | None = None) -> Answer | None:
+        """What the server answered; None where it never did."""
         for _ in range(TRIES):
             try:
                 answer = await self._api.request(
@@ -171,12 +212,18 @@ class Telling:
             if answer.status == _BUSY or answer.status >= _SERVER_ERROR:
                 await self._clock.pause(max(PAUSE_S, answer.retry_after_s))
                 continue
-            # Refused: an event that is there, a pod or namespace that is gone. Nobody waits for it.
-            if not answer.ok:
-                _log.debug("not told: %s", answer.refusal())
-            self._told.labels("told" if answer.ok else "known already").inc()
-            return
-        self._told.labels("dropped").inc()
+            return answer
+        return None
+
+    def _count(self, answer: Answer | None) -> None:
+        """Refused: an event that is there, a pod or namespace that is gone. Nobody waits for it."""
+        if answer is not None and not answer.ok and answer.body:
+            _log.debug("not told: %s", answer.refusal())
+        outcome = "dropped" if answer is None else "told" if answer.ok else "known already"
+        self._told.labels(outcome).inc()
+
+    def _now(self) -> str:
+        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _still_waits(self, uid: str) -> bool:
         pod = self._state.pods.get(uid)
@@ -185,15 +232,15 @@ class Telling:
         return pod.phase is Phase.PENDING
 
     def _event(self, tale: Tale) -> bytes:
-        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        same = sha256(f"{tale.uid}/{tale.reason}/{tale.revision}/{tale.message}".encode())
+        now = self._now()
         return _encode(
             {
                 "apiVersion": "v1",
                 "kind": "Event",
                 "metadata": {
-                    "name": f"{tale.name[:NAME_MAX]}.{same.hexdigest()[:16]}",
+                    "name": _event_name(tale),
                     "namespace": tale.namespace,
+                    "annotations": {REVISION: str(tale.revision)},
                 },
                 "involvedObject": {
                     "apiVersion": "v1",
@@ -225,6 +272,12 @@ class Telling:
         if pod is not None:
             condition["lastTransitionTime"] = f"{pod.submitted_time[:19]}Z"
         return _encode({"metadata": {"uid": tale.uid}, "status": {"conditions": [condition]}})
+
+
+def _event_name(tale: Tale) -> str:
+    """The same for what is the same, whenever it is said."""
+    same = sha256(f"{tale.uid}/{tale.reason}/{tale.message}".encode())
+    return f"{tale.name[:NAME_MAX]}.{same.hexdigest()[:16]}"
 
 
 def _form(method: str) -> str:

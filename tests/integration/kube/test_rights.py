@@ -13,6 +13,7 @@ ALLOWED = [
     ("binder", "get", "pods"),
     ("binder", "patch", "pods/status"),
     ("binder", "create", "events"),
+    ("binder", "patch", "events"),
     ("binder", "patch", "podgroups.scheduling.volcano.sh/status"),
 ]
 FORBIDDEN = [
@@ -20,6 +21,7 @@ FORBIDDEN = [
     ("watcher", "patch", "nodes"),
     ("watcher", "get", "secrets"),
     ("binder", "list", "pods"),
+    ("binder", "delete", "events"),
     ("binder", "delete", "pods"),
     ("binder", "patch", "pods"),
     ("binder", "get", "nodes"),

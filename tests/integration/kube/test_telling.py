@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
-from apportion_schemas import PodPlaced, PodRefused
+from apportion_schemas import PodPlaced, PodRefused, PodSubmitted, RefusalCode
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
 
 
 async def system(world: KubeWorld, devices: str = "1xT4") -> None:
@@ -51,6 +52,27 @@ async def test_a_refused_pod_says_why_and_is_bound_once_there_is_room(world: Kub
     (told,) = await events(world, "large")
     assert (told["type"], told["count"], told["source"]["component"]) == ("Warning", 1, "apportion")
     assert len([event for event in world.facts.of(PodRefused) if event.name == "large"]) == 1
+
+
+async def test_what_is_so_again_counts_up_the_event_that_there_is(world: KubeWorld) -> None:
+    """Two binders and what they said before: still one event, and as many times as it was so."""
+    await world.plane.apply(kube_node("n1"))
+    await world.agents(("n1", "1xT4"))
+    for verb in ("watcher", "binder", "binder"):
+        await world.start(verb)
+    await world.plane.apply(kube_pod("p", share(999_000)))
+    (submitted,) = await world.facts.count(PodSubmitted, 1)
+    for times in range(1, 4):
+        refused = PodRefused(
+            pod=submitted.uid, namespace="default", name="p", nodes=1,
+            reasons={RefusalCode.MEMORY_INSUFFICIENT: 1},
+        )  # fmt: skip
+        await world.facts.write(refused, role="scheduler")
+
+        async def told(times: int = times) -> bool:
+            return [event["count"] for event in await events(world, "p")] == [times]
+
+        await until(told, f"one event, {times} times", timeout_s=20, interval_s=0.2)
 
 
 async def test_a_rejected_pod_says_what_to_mend(world: KubeWorld) -> None:
