@@ -306,24 +306,29 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
     state = context.state
     if data.uid in state.pods:
         raise _Refused(f"pod {data.uid} was submitted already")
-    for policy, known in (
-        (data.shape.node_policy, data.shape.node_policy in POLICIES),
-        (data.shape.device_policy, chains.known(data.shape.device_policy)),
-    ):
-        if not known:
-            raise _Refused(f"pod {data.uid} names the policy {policy!r}, which nobody knows")
     key = _shape_key(data.shape)
     shape = state.shapes.get(key)
     if shape is None:
+        _check_policies(data)
         state.shapes[key] = data.shape
-    else:
-        data = msgspec.structs.replace(data, shape=shape)
+    else:  # an equal one: pods of one shape share it
+        msgspec.structs.force_setattr(data, "shape", shape)
     pod = PodState(data, key, context.revision, context.time)
     state.pods[data.uid] = pod
     state.rejected.pop(data.uid, None)
     if data.group:
         state.groups.setdefault(data.group, GroupState()).pods[data.uid] = pod
     return pod
+
+
+def _check_policies(data: PodSubmitted) -> None:
+    """A shape that names a policy which nobody knows is refused."""
+    for policy, known in (
+        (data.shape.node_policy, data.shape.node_policy in POLICIES),
+        (data.shape.device_policy, chains.known(data.shape.device_policy)),
+    ):
+        if not known:
+            raise _Refused(f"pod {data.uid} names the policy {policy!r}, which nobody knows")
 
 
 def _pod_rejected(context: _Context, data: PodRejected) -> Change:

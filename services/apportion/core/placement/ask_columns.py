@@ -6,6 +6,7 @@ over its devices.
 Invariant: a device has enough here exactly where every device filter passes it.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -80,6 +81,14 @@ class AskColumns:
         if not isinstance(found, Demand):
             raise TypeError(f"kind {kind} refuses the ask: {found}")
         return found
+
+    def wanted(self, row: int, kinds: Sequence[int]) -> Iterator[tuple[int, Demand]]:
+        """The devices of a node, given by their kinds, that would do for the ask were they free."""
+        elsewhere = self.elsewhere[row].tolist() if self.elsewhere is not None else ()
+        for at, kind in enumerate(kinds):
+            found = self.demands[kind]
+            if isinstance(found, Demand) and not (elsewhere and elsewhere[HOST + 1 + at]):
+                yield at, found
 
     def look(
         self, columns: Columns, rows: Rows, fit: NDArray[np.bool_], enough: NDArray[np.bool_]

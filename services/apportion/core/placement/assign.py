@@ -202,17 +202,10 @@ def _choose(
     picked = [at for _, at in sorted(keyed)]
     would_do: list[Device] = []
     if ask.chain.best_linked:
-        would_do = [room.devices[at].device for at in _would_do(ask, row, room, chosen)]
+        wanted = {at for at, _ in ask.wanted(row, room.kinds)}
+        would_do = [room.devices[at].device for at in chosen if at in wanted]
     linked = _linked([room.devices[at].device for at in picked], count, would_do)
     return {picked[at]: _share(ask, room, picked[at]) for at in linked} or None
-
-
-def _would_do(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> Iterator[int]:
-    """The devices that would do for the ask, were they free."""
-    for at in chosen:
-        elsewhere = ask.elsewhere is not None and ask.elsewhere[row, HOST + 1 + at]
-        if not elsewhere and isinstance(ask.demands[room.kinds[at]], Demand):
-            yield at
 
 
 def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> list[int]:

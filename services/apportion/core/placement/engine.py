@@ -62,14 +62,16 @@ from apportion_schemas import (
 EVENTS_MAX: Final = 256  # of one decision, which is one atomic batch; a gang may take more
 CLASSES_MAX: Final = 512  # shapes kept indexed; the one not asked for longest is dropped
 RUNNERS_UP: Final = 2
-RELIEFS: Final = (
-    PodGone,
-    PlacementVoided,
-    NodeReported,
-    NodeObserved,
-    DeviceHealthChanged,
-    DeviceUncordoned,
-    NodeUncordoned,
+RELIEFS: Final = frozenset(
+    (
+        PodGone,
+        PlacementVoided,
+        NodeReported,
+        NodeObserved,
+        DeviceHealthChanged,
+        DeviceUncordoned,
+        NodeUncordoned,
+    )
 )
 """Events after which something may fit that did not."""
 
@@ -138,7 +140,7 @@ class Engine:
         if change.node is not None:
             self._columns.touch(change.node, change.shares)
         moved = pod is not None and self._neighbours.note(pod)
-        if moved or isinstance(data, RELIEFS):
+        if moved or type(data) in RELIEFS:
             self._reliefs += 1
         self._waiting.observe(change)
         if type(data) in PLACEMENTS:

@@ -7,17 +7,17 @@ filter ranks highest came nearest.
 Invariant: worked out from the same columns as the decision, so it never contradicts it.
 """
 
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.devices.demand import Demand, demand
-from apportion.core.ledger.state import NodeState
+from apportion.core.devices.demand import Demand
 from apportion.core.placement import packed
 from apportion.core.placement.ask_columns import AskColumns
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import CORDONED, HOST, UNHEALTHY, Columns
+from apportion.core.placement.compiled import compiled
 from apportion.core.placement.filters import (
     FITS,
     NEIGHBOURS,
@@ -25,16 +25,27 @@ from apportion.core.placement.filters import (
     RANK,
     Verdict,
     refused_amount,
-    refused_kind,
     refused_node,
 )
 from apportion.core.placement.filters.devices import uuid
 from apportion_schemas import NearMiss, RefusalCode
 
 NEAREST_KEPT: Final = 3
-NEAREST_WEIGHED: Final = 64  # rows whose shortage is compared to find the nearest three
+NEAREST_WEIGHED: Final = 16  # rows whose shortage is compared to find the nearest three
 
 Ranks = NDArray[np.uint8]
+
+_NO_SUCH_DEVICE: Final = RANK[RefusalCode.NO_SUCH_DEVICE]
+_DEVICES_TOO_FEW: Final = RANK[RefusalCode.DEVICES_TOO_FEW]
+_DEVICE_UNHEALTHY: Final = RANK[RefusalCode.DEVICE_UNHEALTHY]
+_DEVICE_CORDONED: Final = RANK[RefusalCode.DEVICE_CORDONED]
+_DEVICE_IN_USE: Final = RANK[RefusalCode.DEVICE_IN_USE]
+_SLOTS_EXHAUSTED: Final = RANK[RefusalCode.SLOTS_EXHAUSTED]
+_CORES_INSUFFICIENT: Final = RANK[RefusalCode.CORES_INSUFFICIENT]
+_MEMORY_INSUFFICIENT: Final = RANK[RefusalCode.MEMORY_INSUFFICIENT]
+_MIG_SLICES_OCCUPIED: Final = RANK[RefusalCode.MIG_SLICES_OCCUPIED]
+_TEMPLATE_CPU_INSUFFICIENT: Final = RANK[RefusalCode.TEMPLATE_CPU_INSUFFICIENT]
+_ANYWHERE: Final = np.zeros((0, 0), np.uint8)
 
 
 def explain(
@@ -49,7 +60,7 @@ def explain(
     refused = np.flatnonzero(ranks < FITS)
     nearest = refused[np.argsort(-ranks[refused].astype(np.int16), kind="stable")]
     misses = [
-        (-int(ranks[row]), *miss(class_, columns.nodes[row], ORDER[ranks[row]]))
+        (-int(ranks[row]), *miss(class_, columns, row, ORDER[ranks[row]]))
         for row in nearest[:NEAREST_WEIGHED].tolist()
     ]
     misses.sort(key=lambda each: each[:2])
@@ -92,46 +103,95 @@ def _collision(class_: PlacementClass) -> RefusalCode:
 
 def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     """For each node how far the last device that the ask would need got."""
-    ranks = np.sort(_device_ranks(ask, columns), axis=1)[:, ::-1]
-    none = RANK[RefusalCode.NO_SUCH_DEVICE]
-    count = ask.ask.count
-    last: Ranks = np.full(len(ranks), none, np.uint8)
-    if count <= ranks.shape[1]:
-        last = ranks[:, count - 1].copy()
-    last[(last == none) & (ranks > none).any(axis=1)] = RANK[RefusalCode.DEVICES_TOO_FEW]
+    never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
+    alone = [isinstance(known, Demand) and known.alone for known in ask.demands]
+    asked = _Asked(
+        need=np.array(ask.needs, np.int64),
+        never=np.array(never, np.uint8),
+        alone=np.array(alone, np.bool_),
+        instance_fits=ask.instance_fits,
+        place=_place_ranks(ask, columns),
+        devices=ask.ask.count,
+    )
+    cut = columns.cut if ask.cuts_instances else columns.slices
+    last: Ranks = np.empty(len(columns.names), np.uint8)
+    _rank_nodes(_Seen(columns.free, columns.kind, columns.closed, cut), asked, last)
     return last
 
 
-def _device_ranks(ask: AskColumns, columns: Columns) -> Ranks:
-    """For each device the rank of the filter that stopped it, or `FITS`."""
-    never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
-    kind, free = columns.kind[:, 1:], columns.free[:, 1:]
-    need, closed = np.array(ask.needs, np.int64)[kind], columns.closed[:, 1:]
-    ranks = np.minimum(np.array(never, np.uint8)[kind], _place_ranks(ask, columns))
-    _stop(ranks, closed == UNHEALTHY, RefusalCode.DEVICE_UNHEALTHY)
-    _stop(ranks, closed == CORDONED, RefusalCode.DEVICE_CORDONED)
-    slots = _field(need, packed.SLOTS_AT, packed.SLOTS_BITS)
-    slots_free = _field(free, packed.SLOTS_AT, packed.SLOTS_BITS)
-    alone = np.array([isinstance(known, Demand) and known.alone for known in ask.demands])
-    _stop(ranks, alone[kind] & (slots_free < slots), RefusalCode.DEVICE_IN_USE)
-    for code, at, bits in (
-        (RefusalCode.SLOTS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS),
-        (RefusalCode.CORES_INSUFFICIENT, packed.COMPUTE_AT, packed.COMPUTE_BITS),
-        (RefusalCode.MEMORY_INSUFFICIENT, 0, packed.MEMORY_BITS),
-    ):
-        _stop(ranks, _field(free, at, bits) < _field(need, at, bits), code)
-    no_place = ~ask.instance_fits[kind, columns.cut[:, 1:]]
-    _stop(ranks, no_place, RefusalCode.MIG_SLICES_OCCUPIED)
-    at, bits = packed.TEMPLATE_CPU_AT, packed.TEMPLATE_CPU_BITS
-    too_few = _field(free, at, bits) < _field(need, at, bits)
-    _stop(ranks, too_few, RefusalCode.TEMPLATE_CPU_INSUFFICIENT)
-    return ranks
+class _Seen(NamedTuple):
+    """The columns of these names."""
+
+    free: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    closed: NDArray[np.uint8]
+    cut: NDArray[Any]
+
+
+class _Asked(NamedTuple):
+    """An ask by kind of device: its need, the rule that refuses the kind (or `FITS`), whether it
+    wants the device alone, and which cuts have room for it. `place` is by node and device, empty
+    where the pod names no ids and no indexes.
+    """
+
+    need: NDArray[np.int64]
+    never: Ranks
+    alone: NDArray[np.bool_]
+    instance_fits: NDArray[np.bool_]
+    place: Ranks
+    devices: int
+
+
+@compiled
+def _rank_nodes(seen: _Seen, asked: _Asked, last: Ranks) -> None:
+    """Fill `last` with the rank at which the last device stopped that the ask would need."""
+    rows, width = seen.free.shape
+    ranks = np.empty(width - 1, np.uint8)
+    for row in range(rows):
+        for at in range(width - 1):
+            rank, place = _rank_device(seen, asked, row, at), at
+            while place and ranks[place - 1] < rank:  # the furthest first
+                ranks[place] = ranks[place - 1]
+                place -= 1
+            ranks[place] = rank
+        last[row] = ranks[asked.devices - 1] if asked.devices < width else _NO_SUCH_DEVICE
+        if last[row] == _NO_SUCH_DEVICE and width > 1 and ranks[0] > _NO_SUCH_DEVICE:
+            last[row] = _DEVICES_TOO_FEW
+
+
+@compiled
+def _rank_device(seen: _Seen, asked: _Asked, row: int, at: int) -> int:
+    """The rank of the first filter that stops the device, or `FITS`; `at` leaves out the host."""
+    of, free = seen.kind[row, HOST + 1 + at], seen.free[row, HOST + 1 + at]
+    rank = int(asked.never[of])
+    if asked.place.shape[0]:
+        rank = min(rank, int(asked.place[row, at]))
+    if rank < FITS:
+        return rank
+    closed = seen.closed[row, HOST + 1 + at]
+    if closed == UNHEALTHY:
+        return _DEVICE_UNHEALTHY
+    if closed == CORDONED:
+        return _DEVICE_CORDONED
+    need = asked.need[of]
+    lacks = ~(free - need)  # the guard of a field is set where there is too little
+    if lacks & packed.SLOTS_GUARD:
+        return _DEVICE_IN_USE if asked.alone[of] else _SLOTS_EXHAUSTED
+    if lacks & packed.COMPUTE_GUARD:
+        return _CORES_INSUFFICIENT
+    if lacks & packed.MEMORY_GUARD:
+        return _MEMORY_INSUFFICIENT
+    if not asked.instance_fits[of, seen.cut[row, HOST + 1 + at]]:
+        return _MIG_SLICES_OCCUPIED
+    return _TEMPLATE_CPU_INSUFFICIENT if lacks & packed.TEMPLATE_CPU_GUARD else FITS
 
 
 def _place_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     """For each device the rank of the rule on ids or indexes that it breaks, or `FITS`."""
-    ranks: Ranks = np.full((len(columns.nodes), columns.kind.shape[1] - 1), FITS, np.uint8)
     wanted = ask.constraints
+    if not (wanted.use_ids or wanted.nouse_ids or wanted.indexes):
+        return _ANYWHERE
+    ranks: Ranks = np.full((len(columns.nodes), columns.kind.shape[1] - 1), FITS, np.uint8)
     if wanted.use_ids or wanted.nouse_ids:
         for row, node in enumerate(columns.nodes):
             for column, state in enumerate(node.devices):
@@ -151,11 +211,13 @@ def _stop(ranks: Ranks, where: NDArray[np.bool_], code: RefusalCode) -> None:
     ranks[where & (ranks == FITS)] = RANK[code]
 
 
-def miss(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tuple[float, NearMiss]:
+def miss(
+    class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
+) -> tuple[float, NearMiss]:
     """The miss of a node that this code refuses, with its shortage as a part of what was needed."""
-    device, verdict = _verdict(class_, node, code)
+    device, verdict = _verdict(class_, columns, row, code)
     missed = NearMiss(
-        node=node.name,
+        node=columns.names[row],
         device=device,
         code=code,
         needed=verdict.needed,
@@ -164,22 +226,23 @@ def miss(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tuple[fl
     return (verdict.needed - verdict.available) / max(verdict.needed, 1), missed
 
 
-def _verdict(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tuple[str, Verdict]:
+def _verdict(
+    class_: PlacementClass, columns: Columns, row: int, code: RefusalCode
+) -> tuple[str, Verdict]:
     """The amounts behind a node's refusal: those of the device that came nearest, if it was one."""
-    of_node = refused_node(class_.shape, node)
+    of_node = refused_node(class_.shape, columns.nodes[row])
     if of_node is not None:
         return "", of_node
     if code in NEIGHBOURS:
         return "", Verdict(code, 1, 0)
     best: tuple[float, str, Verdict] | None = None
-    for ask in class_.shape.asks:
-        for state in node.devices:
-            if refused_kind(ask, class_.shape.devices, state.device) is not None:
-                continue
-            wanted = demand(ask, state.device, class_.geometries)
-            if class_.chain.idle_only and isinstance(wanted, Demand):
-                wanted = wanted._replace(alone=True)
-            verdict = refused_amount(wanted, state) if isinstance(wanted, Demand) else None
+    would_do: set[int] = set()
+    kinds = columns.kind[row].tolist()[HOST + 1 :]
+    for ask in class_.asks:
+        for at, wanted in ask.wanted(row, kinds):
+            would_do.add(at)
+            state = columns.nodes[row].devices[at]
+            verdict = refused_amount(wanted, state)
             if verdict is None or verdict.code is not code:
                 continue
             shortage = (verdict.needed - verdict.available) / verdict.needed
@@ -188,8 +251,4 @@ def _verdict(class_: PlacementClass, node: NodeState, code: RefusalCode) -> tupl
     if best is not None:
         return best[1], best[2]
     wanted_devices = max((ask.count for ask in class_.shape.asks), default=1)
-    there = sum(
-        any(refused_kind(ask, class_.shape.devices, s.device) is None for ask in class_.shape.asks)
-        for s in node.devices
-    )
-    return "", Verdict(code, wanted_devices, min(there, wanted_devices - 1))
+    return "", Verdict(code, wanted_devices, min(len(would_do), wanted_devices - 1))

@@ -132,7 +132,7 @@ class Survey:
         if row is None:
             return RefusalCode.NODE_GONE, None
         code = ORDER[int(node_ranks(class_, columns)[row])]
-        return code, miss(class_, columns.nodes[row], code)[1]
+        return code, miss(class_, columns, row, code)[1]
 
     def _row(self, columns: Columns, name: str) -> int | None:
         return columns.row_of(name) if name in self._state.nodes else None

@@ -4,6 +4,7 @@ Invariant: a pending pod of our portion stands in the queue, and no other does. 
 portion costs follows the number of pods that it moves.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from apportion.core.ledger.fold import Change
@@ -17,7 +18,10 @@ PLACEMENTS: Final = (PodPlaced, PlacementVoided)
 
 
 class Waiting:
-    """Which pods wait, for us or for another scheduler; at first all are ours, in `queue`."""
+    """Which pods wait, for us or for another scheduler; at first all are ours, in `queue`.
+
+    As long as all are, nobody asks into which part a pod falls.
+    """
 
     def __init__(self, state: State, queue: PendingQueue) -> None:
         self._state = state
@@ -26,35 +30,41 @@ class Waiting:
         self._pods: dict[int, dict[str, None]] = {}
         self._others: dict[str, None] = {}
         self.portion = WHOLE
-        for pod in sorted(state.pods.values(), key=turn_of):
-            if is_pending(state, pod) and not pod.submitted.chooser:
-                self._note(pod)
+        for pod in self._pending():
+            self._queue.add(pod)
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
         data, pod = change.data, change.pod
-        if isinstance(data, PodSubmitted):
+        kind = type(data)
+        if kind is PodSubmitted:
             if pod is not None:
                 self.add(pod)
-        elif isinstance(data, PLACEMENTS):
+        elif kind in PLACEMENTS:
             pod = self._state.pods.get(data.pod)
             if pod is not None and pod.phase is Phase.PENDING:
                 self.add(pod)
             elif pod is not None:
                 self._forget(pod.uid)
-        elif isinstance(data, PodGone):
+        elif kind is PodGone:
             self._forget(data.uid)
-        elif isinstance(data, PodRefused):
+        elif kind is PodRefused:
             self._others.pop(data.pod, None)
 
     def add(self, pod: PodState) -> None:
         """The pod waits, or waits again; one whose node somebody else chooses waits for him."""
         if pod.submitted.chooser:
             return
-        if self._note(pod) in self.portion.parts:
+        if self.portion is WHOLE or self._note(pod) in self.portion.parts:
             self._queue.add(pod)
         elif pod.refusal is None:
             self._others[pod.uid] = None
+
+    def _pending(self) -> Iterator[PodState]:
+        """Every pod that waits for a scheduler, in order."""
+        for pod in sorted(self._state.pods.values(), key=turn_of):
+            if is_pending(self._state, pod) and not pod.submitted.chooser:
+                yield pod
 
     def _note(self, pod: PodState) -> int:
         part = self._part.get(pod.uid, -1)
@@ -80,6 +90,9 @@ class Waiting:
     def own(self, portion: Portion) -> None:
         """Decide for these parts from now on: what became ours waits here, what did not leaves."""
         before, self.portion = self.portion, portion
+        if before is WHOLE and portion is not WHOLE:
+            for pod in self._pending():
+                self._note(pod)
         for part in sorted(before.parts - portion.parts):
             for uid in self._pods.get(part, ()):
                 pod = self._state.pods[uid]
@@ -91,6 +104,9 @@ class Waiting:
                 self._others.pop(uid, None)
                 pod = self._state.pods[uid]
                 self._queue.add(pod, told=pod.refusal is not None)
+        if portion is WHOLE:
+            self._part.clear()
+            self._pods.clear()
 
     def owns(self, pod: PodState) -> bool:
         """Whether the pod is ours, whatever it does."""
