@@ -64,6 +64,7 @@ class Chaos:
             "crash": self._crash,
             "crash mid-instant": self._crash_soon,
             "partition": self._partition,
+            "unheard member": self._mute,
             "vanished agent": self._vanish,
             "early redelivery": self._redeliver,
             "forgotten acks": self._forget_acks,
@@ -173,6 +174,13 @@ class Chaos:
             process.cut()
             longest_s = 180.0 if self._chance.random() < 0.05 else 30.0
             self._later(self._chance.uniform(0.2, longest_s), process.mend)
+
+    def _mute(self) -> None:
+        """The others take a scheduler to be gone that works on; or it takes them to be."""
+        process = self._any("scheduler")
+        if process is not None:
+            process.mute()
+            self._later(self._chance.uniform(2.0, 15.0), process.unmute)
 
     def _later(self, delay_s: float, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(delay_s, call)

@@ -38,6 +38,7 @@ class FaultyLink:
         self._whole = asyncio.Event()
         self._whole.set()
         self._dead = False
+        self.muted = False
         self._waiting: dict[int, asyncio.Future[object]] = {}
         self._asked = 0
 
@@ -87,7 +88,8 @@ class FaultyLink:
 
     async def send(self, what: str, act: Callable[[], object]) -> None:
         """See memory_ledger.Link."""
-        del what
+        if self.muted and what == "publish":
+            return
         if not self._whole.is_set():
             raise LedgerUnavailable("not connected")
         await asyncio.sleep(0)

@@ -25,8 +25,11 @@ from apportion.core.ledger.state import DeviceState, Phase, PodState, State
 from apportion.core.placement import columns, engine, gangs, packed
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack
+from apportion.core.placement.ownership import Portion
+from apportion.core.placement.waiting import Waiting
 from apportion.runtime.batching import Appended
 from apportion.runtime.ledger import Delivery, Draft, LedgerError, WorkQueue
+from apportion.runtime.membership import Membership
 from apportion.runtime.object_store import BadObject
 from apportion.runtime.publisher import Insistence
 from apportion.runtime.reader import Reader
@@ -405,11 +408,26 @@ def _snapshot_believed(patch: Patch) -> None:
     patch.setattr(Snapshots, "load", load)
 
 
+def _dead_members_stay(patch: Patch) -> None:
+    """Nobody's silence is noticed, so what fell to a killed scheduler falls to nobody."""
+    patch.setattr(Membership, "_count_silence", lambda _self: None)
+
+
+def _gained_not_woken(patch: Patch) -> None:
+    """A scheduler knows that pods became its own, and does not look at them."""
+
+    def own(self: Waiting, portion: Portion) -> None:
+        self.portion = portion
+
+    patch.setattr(Waiting, "own", own)
+
+
+UNHEARD = {"unheard member": 1.0}
 RACES = {"rogue event": 1.0, "policy change": 1.0, "cordon": 1.0, "delayed delivery": 0.1}
 
 PLANTED = (
     Planted("no node fence", _no_node_fence, 30, RACES),
-    Planted("no pod fence", _no_pod_fence, 20, RACES),
+    Planted("no pod fence", _no_pod_fence, 30, UNHEARD),
     Planted("ack before effect", _ack_before_effect, 80),
     Planted("cursor moved before publish", _cursor_before_publish, 20),
     Planted("failed bind forgotten", _failed_bind_forgotten, 10),
@@ -435,6 +453,8 @@ PLANTED = (
     Planted("snapshot off by one", _snapshot_off_by_one, 10),
     Planted("torn snapshot believed", _snapshot_believed, 20),
     Planted("voids the living", _void_of_the_living, 3),
+    Planted("dead members stay", _dead_members_stay, 10, {"crash": 0.5}),
+    Planted("gained pods not woken", _gained_not_woken, 20),
 )
 
 

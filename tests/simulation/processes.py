@@ -159,6 +159,7 @@ class Process:
         self._links: list[FaultyLink] = []
         self._ledgers: list[SimulatedLedger] = []
         self._cut = False
+        self._muted = False
         self._task: asyncio.Task[int] | None = None
         self._service: SimulatedService | None = None
 
@@ -198,6 +199,7 @@ class Process:
         async def connect() -> Ledger:
             chance = self._weather.stream(f"link {life}.{next(numbers)}")
             link = FaultyLink(self._weather, chance)
+            link.muted = self._muted
             links.append(link)
             if links is not self._links:
                 link.kill()
@@ -243,8 +245,21 @@ class Process:
         for link in self._links:
             link.cut()
 
+    def mute(self) -> None:
+        """Plain messages that this process sends are lost; all else passes."""
+        self._muted = True
+        for link in self._links:
+            link.muted = True
+
+    def unmute(self) -> None:
+        """They arrive again."""
+        self._muted = False
+        for link in self._links:
+            link.muted = False
+
     def mend(self) -> None:
         """And is whole again."""
+        self.unmute()
         self._cut = False
         for link in self._links:
             link.mend()

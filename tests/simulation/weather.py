@@ -36,9 +36,10 @@ ON_A_TIMER = (
     "policy change",
     "node not ready",
 )
+AMONG_MEMBERS = ("unheard member",)
 AT_THE_TARGET = ("bind failed", "bind failed for good", "bind hung")
 ALWAYS = ("clock skew",)
-KINDS = ON_THE_WIRE + ON_A_TIMER + AT_THE_TARGET + ALWAYS
+KINDS = ON_THE_WIRE + ON_A_TIMER + AMONG_MEMBERS + AT_THE_TARGET + ALWAYS
 
 
 @dataclass
@@ -64,6 +65,8 @@ class Weather:
             self._draw(chance, kind, 0.02, 0.25)
         for kind in AT_THE_TARGET:
             self._draw(chance, kind, 0.02, 0.3)
+        for kind in AMONG_MEMBERS:
+            self._draw(chance, kind, 0.05, 0.5)
         self._wire = self.stream("wire")
 
     def _draw(self, chance: random.Random, kind: str, least: float, most: float) -> None:

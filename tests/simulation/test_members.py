@@ -1,0 +1,114 @@
+"""Lists of members may be wrong: only the fences keep schedulers apart, and they do."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from apportion.runtime.ledger import Draft, DuplicateRefused, FenceRefused
+from apportion.runtime.membership import Membership
+from tests.simulation.weather import Weather
+from tests.simulation.world import run
+from tests.support.memory_server import MemoryServer
+
+SEEDS = range(500, 520)
+View = Callable[[Membership, list[str]], list[str]]
+"""What a member takes for the list, of the others that it has heard."""
+
+
+def alone(_membership: Membership, _others: list[str]) -> list[str]:
+    """Everybody takes itself for the only one, so everybody decides for every pod."""
+    return []
+
+
+class Mistaken:
+    """While there are faults everybody knows some of the others, and each time other ones."""
+
+    def __init__(self, weather: Weather) -> None:
+        self._weather = weather
+        self._chances: dict[str, random.Random] = {}
+
+    def __call__(self, membership: Membership, others: list[str]) -> list[str]:
+        """See View."""
+        if self._weather.calm:
+            return others
+        chance = self._chances.setdefault(membership.member, random.Random(membership.member))
+        return [name for name in others if chance.random() < 0.5]
+
+
+def deluded(patch: pytest.MonkeyPatch, view: View) -> None:
+    """Members believe `view` instead of what they have heard."""
+
+    def tell(self: Membership) -> None:
+        if not (self._here or self._joined.is_set()):
+            return
+        others = sorted(name for name, heard in self._heard.items() if heard.here)
+        members = tuple(sorted([self.member, *view(self, others)]))
+        if members != self.members:
+            self.members = members
+            self._on_change(members)
+        self._joined.set()
+
+    patch.setattr(Membership, "_tell", tell)
+
+
+def refusals(patch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts what the server refuses to schedulers, from now on."""
+    counted: Counter[str] = Counter()
+    real = MemoryServer.append
+
+    def append(
+        self: MemoryServer,
+        drafts: Sequence[Draft],
+        fences: dict[str, int],
+        *,
+        role: str,
+        writer: str,
+    ) -> list[int]:
+        try:
+            return real(self, drafts, fences, role=role, writer=writer)
+        except (FenceRefused, DuplicateRefused) as refused:
+            if role == "scheduler" and any(".placement." in draft.subject for draft in drafts):
+                counted[type(refused).__name__] += 1
+            raise
+
+    patch.setattr(MemoryServer, "append", append)
+    return counted
+
+
+def delays(weather: Weather) -> None:
+    """Decisions of several members are often on their way at once."""
+    weather.rates["delayed delivery"] = 0.2
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", ["alone", "mistaken"])
+def test_wrong_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """No invariant breaks, all that fits is placed, and it was the fences that saw to it."""
+    counted = refusals(monkeypatch)
+
+    def adjust(weather: Weather) -> None:
+        delays(weather)
+        deluded(monkeypatch, alone if kind == "alone" else Mistaken(weather))
+
+    for seed in SEEDS:
+        outcome = run(seed, adjust=adjust)
+        assert not outcome.trouble, outcome.told()
+    assert counted["FenceRefused"] > 0
+
+
+@pytest.mark.timeout(180)
+def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that share are refused less often than members that each take all."""
+    counts = {}
+    for name in ("shared", "alone"):
+        with monkeypatch.context() as patch:
+            counted = refusals(patch)
+            if name == "alone":
+                deluded(patch, alone)
+            for seed in SEEDS:
+                outcome = run(seed, adjust=delays)
+                assert not outcome.trouble, outcome.told()
+            counts[name] = counted.total()
+    assert counts["shared"] < counts["alone"] / 2, counts
