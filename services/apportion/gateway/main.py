@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -11,7 +12,6 @@ from aiohttp import web
 from msgspec import Struct
 
 from apportion.core.ledger.fold import Change
-from apportion.core.placement.survey import Survey
 from apportion.gateway.admission import Admission
 from apportion.gateway.api import PREFIX, Api, unknown_path
 from apportion.gateway.choices import (
@@ -20,8 +20,6 @@ from apportion.gateway.choices import (
     extender_choice,
     role_options,
 )
-from apportion.gateway.extender import REQUEST_BYTES_MAX, Extender
-from apportion.gateway.extender_binding import ExtenderBinding
 from apportion.gateway.feed import Feed
 from apportion.gateway.measures import Measures
 from apportion.gateway.stream import EventStream
@@ -119,8 +117,7 @@ class _Life:
         self._service = service
         self._ledger = ledger
         self._feed = feed
-        self._survey = Survey(feed.state)
-        self._binding = ExtenderBinding(lambda: feed.state, ledger.request)
+        self._observers: list[Callable[[Change], None]] = []
         self.reader = Reader(
             ledger,
             feed,
@@ -130,8 +127,8 @@ class _Life:
         )
 
     def _observe(self, change: Change) -> None:
-        self._survey.observe(change)
-        self._binding.observe(change)
+        for observe in self._observers:
+            observe(change)
 
     def _unready(self) -> str:
         return "; ".join(self.reader.not_ready())
@@ -154,10 +151,19 @@ class _Life:
 
     def extender(self, listen: Address) -> HttpServer:
         """The extender of kube-schedulers."""
+        # It asks the columns of the nodes, and brings numpy for them.
+        from apportion.core.placement.survey import Survey  # noqa: PLC0415
+        from apportion.gateway.extender import REQUEST_BYTES_MAX, Extender  # noqa: PLC0415
+        from apportion.gateway.extender_binding import ExtenderBinding  # noqa: PLC0415
+
+        state = self._feed.state
+        survey = Survey(state)
+        binding = ExtenderBinding(lambda: state, self._ledger.request)
+        self._observers += [survey.observe, binding.observe]
         extender = Extender(
-            lambda: self._feed.state,
-            self._survey,
-            self._binding,
+            lambda: state,
+            survey,
+            binding,
             unready=self._unready,
             metrics=self._service.metrics,
         )
