@@ -102,7 +102,7 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
         for row, node in enumerate(columns.nodes):
             code = standing_refusal(shape, node)
             assert class_.standing[row] == (FITS if code is None else RANK[code])
-            assert (class_.score[row] >= 0) == (refusal(shape, node) is None)
+            assert (class_.board.points[row] >= 0) == (refusal(shape, node) is None)
             for ask in class_.asks:
                 devices = np.empty(columns.free.shape, np.bool_)
                 ask.look(columns, columns.every, np.ones(len(devices), np.bool_), devices)
@@ -139,5 +139,5 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
         class_.refresh(columns)
         other = PlacementClass(class_.shape, policy, None)
         other.refresh(anew)
-        assert class_.score.tolist() == other.score.tolist()
+        assert class_.board.points.tolist() == other.board.points.tolist()
         assert class_.standing.tolist() == other.standing.tolist()

@@ -3,9 +3,10 @@
 import pytest
 
 from apportion.core.ledger.state import State
-from apportion.core.placement.classes import REFUSED, PlacementClass
+from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import POINTS, Columns, Rows
 from apportion.core.placement.filters import FITS, RANK
+from apportion.core.placement.scoreboard import REFUSED
 from apportion_schemas import NodeCordoned, PolicyChanged, RefusalCode, Shape
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import A100_40, gpu, node, rack
@@ -43,18 +44,18 @@ def three() -> Ledger:
 def test_best_rows_come_by_points_and_then_by_name() -> None:
     """At most so many, and asking changes nothing."""
     class_, _ = class_of(shape(ask(100)), three().state)
-    assert class_.best(2) == [(1, POINTS // 2), (0, 0)]
-    assert class_.best(9) == [(1, POINTS // 2), (0, 0), (2, 0)]
-    assert class_.best(2) == [(1, POINTS // 2), (0, 0)]
+    assert class_.board.best(2) == [(1, POINTS // 2), (0, 0)]
+    assert class_.board.best(9) == [(1, POINTS // 2), (0, 0), (2, 0)]
+    assert class_.board.best(2) == [(1, POINTS // 2), (0, 0)]
     assert (class_.fitting, class_.fits_somewhere) == (3, True)
 
 
 def test_where_it_fits_nowhere() -> None:
     """No row is best; so it is where there is no node at all."""
     class_, _ = class_of(shape(ask(9999)), three().state)
-    assert (class_.best(3), class_.fitting, class_.fits_somewhere) == ([], 0, False)
+    assert (class_.board.best(3), class_.fitting, class_.fits_somewhere) == ([], 0, False)
     nothing, _ = class_of(shape(ask(1)), State())
-    assert (nothing.best(3), nothing.fitting, nothing.fits_somewhere) == ([], 0, False)
+    assert (nothing.board.best(3), nothing.fitting, nothing.fits_somewhere) == ([], 0, False)
 
 
 def test_only_changed_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,16 +105,16 @@ def test_a_row_follows_its_node() -> None:
     """Full, free again, cordoned: refused, scored, refused, with the filter that stands."""
     ledger = three()
     class_, columns = class_of(shape(ask(600)), ledger.state)
-    assert class_.score.tolist() == [0, REFUSED, 0]
+    assert class_.board.points.tolist() == [0, REFUSED, 0]
     take(ledger, columns, pod("y"), placement("y", "a", [share("a-g0", 500, 0)]))
     class_.refresh(columns)
-    assert class_.score.tolist() == [REFUSED, REFUSED, 0]
+    assert class_.board.points.tolist() == [REFUSED, REFUSED, 0]
     ledger.engine.observe(change := ledger.take(NodeCordoned(node="c", by="ann", reason="x")))
     assert change.node is not None
     columns.touch(change.node)
     columns.sync()
     class_.refresh(columns)
-    assert class_.score.tolist() == [REFUSED] * 3
+    assert class_.board.points.tolist() == [REFUSED] * 3
     assert class_.standing.tolist() == [FITS, FITS, RANK[RefusalCode.NODE_CORDONED]]
 
 
@@ -124,16 +125,16 @@ def test_collided_row_is_refused_until_it_changes() -> None:
     assert class_.may_collide
     class_.exclude(1)
     class_.exclude(1)
-    assert class_.best(3) == [(0, 0), (2, 0)]
+    assert class_.board.best(3) == [(0, 0), (2, 0)]
     assert class_.fitting == 3
     take(ledger, columns, pod("y"), placement("y", "a", [share("a-g0", 1, 1)]))
     class_.refresh(columns)
-    assert [row for row, _ in class_.best(3)] == [0, 2]
+    assert [row for row, _ in class_.board.best(3)] == [0, 2]
     ledger.gone("x")
     columns.touch(ledger.node("b"))
     columns.sync()
     class_.refresh(columns)
-    assert sorted(row for row, _ in class_.best(3)) == [0, 1, 2]
+    assert sorted(row for row, _ in class_.board.best(3)) == [0, 1, 2]
 
 
 def test_slices_count_beside_amounts() -> None:
@@ -146,16 +147,16 @@ def test_slices_count_beside_amounts() -> None:
         placement("x", "a", held),
     )
     class_, _ = class_of(shape(ask(20_000)), ledger.state)
-    assert [score == REFUSED for score in class_.score.tolist()] == [True, False]
+    assert [score == REFUSED for score in class_.board.points.tolist()] == [True, False]
 
 
 def test_count_is_devices_with_room() -> None:
     """Not devices that are there."""
     ledger = Ledger(rack("a", 2), rack("b", 3), pod("x"), placement("x", "b", [share("b-g0")]))
     class_, _ = class_of(shape(cards(2)), ledger.state)
-    assert [score == REFUSED for score in class_.score.tolist()] == [False, False]
+    assert [score == REFUSED for score in class_.board.points.tolist()] == [False, False]
     class_, _ = class_of(shape(cards(3)), ledger.state)
-    assert [score == REFUSED for score in class_.score.tolist()] == [True, True]
+    assert [score == REFUSED for score in class_.board.points.tolist()] == [True, True]
 
 
 def test_host_amounts_count_as_well() -> None:

@@ -71,8 +71,8 @@ def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None
     assert columns.names == ["empty", "gpu-busy", "host-busy"]
     class_ = PlacementClass(asked, PolicyChanged(by="ann", node_policy=policy), None)
     class_.refresh(columns)
-    assert class_.score.tolist() == [round(part * POINTS / 100) for part in percent]
-    assert [class_.node_score.total(points) for points in class_.score.tolist()] == percent
+    assert class_.board.points.tolist() == [round(part * POINTS / 100) for part in percent]
+    assert [class_.node_score.total(points) for points in class_.board.points.tolist()] == percent
 
 
 HELD = {"g0": [], "g1": [share("g1", 40_000, 0)], "g2": [share("g2", 100, 0), share("g2", 100, 0)]}

@@ -4,8 +4,8 @@ The first question about a shape looks at every node, in a few array operations.
 looks only at the rows that changed since it was last asked, so a decision costs what changed and
 not what the cluster has.
 
-Invariant: after `refresh`, `score[row]` is the node's points, or -1 where a filter refuses it; the
-one thing it cannot see, two containers that want the same device, `choose` finds and notes.
+Invariant: after `refresh` the board has the node's points, or says that a filter refuses it; the
+one thing that it cannot see, two containers that want the same device, `assign` finds.
 """
 
 from typing import Final
@@ -19,11 +19,11 @@ from apportion.core.placement import packed
 from apportion.core.placement.ask_columns import AskColumns
 from apportion.core.placement.chains import chain
 from apportion.core.placement.columns import HOST, POINTS, Columns, Rows
-from apportion.core.placement.compiled import compiled
 from apportion.core.placement.filters import FITS, RANK, standing_refusal
 from apportion.core.placement.filters import nodes as node_filters
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.relations import Relations
+from apportion.core.placement.scoreboard import REFUSED, Scoreboard
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, first
 from apportion.core.placement.scores.look import NO_DEVICE, Look, NodeScore
@@ -31,8 +31,6 @@ from apportion.core.placement.scores.orders import order_of
 from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
 from apportion_schemas import PolicyChanged, Shape
 
-REFUSED: Final = -1
-BLOCK: Final = 64  # scores compared at once
 _REFUSED: Final = np.int32(REFUSED)
 
 
@@ -68,15 +66,14 @@ class PlacementClass:
             AskColumns(ask, shape.devices, self.chain, geometries, host_need=host_need)
             for ask in shape.asks
         ]
-        self.score: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._unrelated = self.score
+        self.board = Scoreboard(0)
+        self._unrelated: NDArray[np.int32] = np.zeros(0, np.int32)
         self._eligible: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked
         self.collided: set[int] = set()
         self._host_need = host_need
         self._preferred: NDArray[np.int32] | None = None
-        self._some_refused = False
         self._generation = -1
         self._changed_seen = 0
         self._standing_seen = 0
@@ -84,12 +81,12 @@ class PlacementClass:
     @property
     def fitting(self) -> int:
         """How many nodes no filter refuses; where the containers collide is found by trying."""
-        return int(np.count_nonzero(self.score != REFUSED)) + len(self.collided)
+        return self.board.fitting + len(self.collided)
 
     @property
     def fits_somewhere(self) -> bool:
         """Whether any node could."""
-        return bool(len(self.score)) and int(self.score.max()) != REFUSED
+        return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> None:
         """Look again at what changed since the last time."""
@@ -111,7 +108,7 @@ class PlacementClass:
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""
-        self.score[row] = REFUSED
+        self.board.refuse(row)
         self.collided.add(row)
 
     @property
@@ -119,20 +116,6 @@ class PlacementClass:
         """Whether it prefers some nodes for their labels or for the pods there."""
         near = self.relations is not None and self.relations.points is not None
         return near or self._preferred is not None
-
-    def best(self, count: int, *, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
-        """The best rows with their points, at most `count`; equals in the order of names.
-
-        Of the rows that `first` marks, if any of them fits.
-        """
-        score = self.score
-        if first is not None:
-            among = np.where(first, score, _REFUSED)
-            if len(among) and int(among.max()) != REFUSED:
-                score = among
-        found = np.empty(count, np.int64)
-        rows = found[: _best(score, found)]
-        return list(zip(rows.tolist(), score.take(rows).tolist(), strict=True))
 
     def device_order(self, columns: Columns, row: int) -> Order:
         """In which order the devices of the node are tried: by policy, after the score's choice."""
@@ -148,8 +131,9 @@ class PlacementClass:
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
     def _resize(self, rows: int) -> None:
-        self.score = np.full(rows, REFUSED, np.int32)
-        self._unrelated = self.score if self.relations is None else self.score.copy()
+        self.board = Scoreboard(rows)
+        if self.relations is not None:
+            self._unrelated = np.full(rows, REFUSED, np.int32)
         self._eligible = np.ones(rows, np.bool_)
         self.standing = np.full(rows, FITS, np.uint8)
         self._preferred = np.zeros(rows, np.int32) if self.shape.node.preferred else None
@@ -166,7 +150,6 @@ class PlacementClass:
             code = standing_refusal(self.shape, columns.nodes[row])
             if code is not None:
                 self.standing[row] = RANK[code]
-        self._some_refused = bool((self.standing != FITS).any())
         if self.relations is not None and self.relations.spreads:
             for row in rows.tolist():
                 self._eligible[row] = _counts_for_spread(self.shape, columns.nodes[row])
@@ -183,19 +166,19 @@ class PlacementClass:
         points = self.node_score.points(Look(columns, rows, fit, enough))
         if self._preferred is not None:
             points = (points + self._preferred.take(rows)) // 2
-        _write(self._unrelated, rows, fit, points)
+        if self.relations is None:
+            self.board.write(rows, fit, points)
+        else:
+            self._unrelated[rows] = np.where(fit, points, _REFUSED)
         if self.collided:
             self.collided.difference_update(rows.tolist())
 
     def _fit_before_devices(self, columns: Columns, rows: Rows) -> NDArray[np.bool_]:
         """Which rows no filter refuses that minds no devices; asks look at the host once more."""
-        if self.asks:
-            fit = np.ones(len(rows), np.bool_)
-        else:
+        fit: NDArray[np.bool_] = self.standing.take(rows) == FITS
+        if not self.asks:
             left = columns.free[:, HOST].take(rows) - self._host_need
-            fit = left & packed.GUARDS == packed.GUARDS
-        if self._some_refused:
-            fit &= self.standing.take(rows) == FITS
+            fit &= left & packed.GUARDS == packed.GUARDS
         if self.shape.node.extended:
             fit &= _extended_fits(self.shape, columns, rows)
         return fit
@@ -207,8 +190,9 @@ class PlacementClass:
         points, fit = self._unrelated, self._unrelated != REFUSED
         if relations.points is not None:
             points = (points + relations.points) // 2
-        self.score[:] = np.where(fit & (relations.ranks == FITS), points, _REFUSED)
-        self.score[list(self.collided)] = REFUSED
+        score = np.where(fit & (relations.ranks == FITS), points, _REFUSED)
+        score[list(self.collided)] = REFUSED
+        self.board.replace(score)
 
 
 def _counts_for_spread(shape: Shape, node: NodeState) -> bool:
@@ -235,37 +219,3 @@ def _preference(shape: Shape, node: NodeState) -> int:
 def _extended_fits(shape: Shape, columns: Columns, rows: Rows) -> NDArray[np.bool_]:
     pairs = (node_filters.extended(shape, columns.nodes[row]) for row in rows.tolist())
     return np.array([available >= needed for needed, available in pairs], np.bool_)
-
-
-@compiled
-def _write(
-    score: NDArray[np.int32], rows: Rows, fit: NDArray[np.bool_], points: NDArray[np.int32]
-) -> None:
-    """Score the rows that fit, and refuse the others."""
-    for i in range(len(rows)):
-        score[rows[i]] = points[i] if fit[i] else REFUSED
-
-
-@compiled
-def _best(score: NDArray[np.int32], found: Rows) -> int:
-    """Fill `found` with the best rows, the first of equals first; how many there are."""
-    wanted, count, least = len(found), 0, REFUSED
-    for start in range(0, len(score), BLOCK):
-        block = score[start : start + BLOCK]
-        most = REFUSED
-        for points in block:
-            most = max(most, points)
-        if most <= least:
-            continue
-        for at in range(len(block)):
-            if block[at] <= least:
-                continue
-            place = min(count, wanted - 1)
-            while place > 0 and score[found[place - 1]] < block[at]:
-                found[place] = found[place - 1]
-                place -= 1
-            found[place] = start + at
-            count = min(count + 1, wanted)
-            if count == wanted:
-                least = score[found[wanted - 1]]
-    return count

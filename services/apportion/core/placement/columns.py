@@ -37,8 +37,7 @@ _COLUMNS: Final = (
     "host_load",
     "host_total",
     "welcoming",
-    "_memory_free",
-    "_cores_free",
+    "_sums",
 )
 
 Rows = NDArray[np.int64]
@@ -107,8 +106,6 @@ class Columns:
         self.nodes: list[NodeState] = []
         self._row_of: dict[str, int] = {}
         self._standing: list[Standing] = []
-        self._totals: list[tuple[int, int]] = []
-        self._free_sums: list[list[int]] = []
         self._column_of: list[dict[str, int]] = []
         self._odd: set[int] = set()
         self.changed = RowLog()
@@ -181,25 +178,20 @@ class Columns:
         self.host_load = np.zeros(rows, np.int32)
         self.host_total = np.zeros((rows, 2), np.int64)
         self.welcoming = np.zeros(rows, np.bool_)
-        # What the sums over a node's devices count of each: also of those that are closed.
-        self._memory_free = np.zeros((rows, width), np.int64)
-        self._cores_free = np.zeros((rows, width), np.int64)
+        # Memory in MiB and cores of a node's devices: what they have, and what of it is free.
+        self._sums = np.zeros((rows, 4), np.int64)
 
     def _join(self, joined: dict[str, NodeState], width: int) -> None:
         """Make room for new nodes and wider ones; every class looks at every row again."""
         old_names, old = self.names, {name: getattr(self, name) for name in _COLUMNS}
         nodes = dict(zip(old_names, self.nodes, strict=True)) | joined
         standing = dict(zip(old_names, self._standing, strict=True))
-        totals = dict(zip(old_names, self._totals, strict=True))
-        sums = dict(zip(old_names, self._free_sums, strict=True))
         columns_of = dict(zip(old_names, self._column_of, strict=True))
         self.names = sorted(nodes)
         self.every = np.arange(len(self.names))
         self._row_of = {name: row for row, name in enumerate(self.names)}
         self.nodes = [nodes[name] for name in self.names]
         self._standing = [standing.get(name, UNSEEN) for name in self.names]
-        self._totals = [totals.get(name, (0, 0)) for name in self.names]
-        self._free_sums = [sums.get(name) or [0, 0] for name in self.names]
         self._column_of = [columns_of.get(name, {}) for name in self.names]
         self._allocate(len(self.names), max(width, self.free.shape[1]))
         place = np.array([self._row_of[name] for name in old_names], np.int64)
@@ -214,48 +206,62 @@ class Columns:
 
     def _refresh(self, row: int, node: NodeState, shares: list[Share] | None) -> None:
         """Bring the row up to the node: the devices of these shares, or all of them."""
-        reported, observed, gone, cordon, devices = self._standing[row]
+        if shares is None:
+            self._refresh_all(row, node)
+        else:
+            self._refresh_devices(row, node, shares)
+        self.free[row, HOST] = self._host(row, node)
+        memory_total, cores_total, memory_free, cores_free = self._sums[row].tolist()
+        self.load[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
+
+    def _refresh_all(self, row: int, node: NodeState) -> None:
+        reported, observed, gone, cordon, known = self._standing[row]
+        devices = [state.device for state in node.devices]
         if (
             node.reported is not reported
             or node.observed is not observed
             or node.gone != gone
             or node.cordon != cordon
-            or (shares is None and [state.device for state in node.devices] != devices)
+            or devices != known
         ):
-            self._refresh_standing(row, node)
+            self._standing[row] = (node.reported, node.observed, node.gone, node.cordon, devices)
+            self._refresh_standing(row, node, devices)
             self.standing_changed.append(row)
-            shares = None
-        if shares is None:
-            for at, state in enumerate(node.devices, HOST + 1):
-                self._refresh_device(row, at, state)
-        else:
-            column_of = self._column_of[row]
-            for share in shares:
-                device = share.device
-                self._refresh_device(row, column_of[device], node.by_id[device])
-        self.free[row, HOST] = self._host(row, node)
-        memory_total, cores_total = self._totals[row]
-        memory_free, cores_free = self._free_sums[row]
-        self.load[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
-
-    def _refresh_device(self, row: int, at: int, state: DeviceState) -> None:
-        amounts = packed.free_amounts(state)
-        self.free[row, at] = amounts
-        sums, memory_free, cores_free = (
-            self._free_sums[row],
-            state.memory_free_mib,
-            state.cores_free,
-        )
-        sums[0] += memory_free - self._memory_free.item(row, at)
-        sums[1] += cores_free - self._cores_free.item(row, at)
-        self._memory_free[row, at], self._cores_free[row, at] = memory_free, cores_free
-        odd = bool(state.slices) or amounts == packed.GUARDS
-        if odd or row in self._odd:  # MIG instances or closed devices, now or before
-            self._odd.add(row)
+        self._odd.discard(row)
+        for at, state in enumerate(node.devices, HOST + 1):
+            amounts = packed.free_amounts(state)
+            self.free[row, at] = amounts
             self.slices[row, at] = state.slices
             if self.geometries:
                 self.cut[row, at] = self._cut(state)
             self.closed[row, at] = _shut(state)
+            if _is_odd(state, amounts):
+                self._odd.add(row)
+        self._sum_free(row, node)
+
+    def _refresh_devices(self, row: int, node: NodeState, shares: list[Share]) -> None:
+        """What is free of these devices; the sums follow from what was, where that tells all."""
+        column_of, odd, memory_mib, cores = self._column_of[row], row in self._odd, 0, 0
+        for share in shares:
+            state, at = node.by_id[share.device], column_of[share.device]
+            before, amounts = self.free.item(row, at), packed.free_amounts(state)
+            self.free[row, at] = amounts
+            if odd or _is_odd(state, amounts):
+                self._odd.add(row)
+                odd = True
+                self.slices[row, at] = state.slices
+                if self.geometries:
+                    self.cut[row, at] = self._cut(state)
+            memory_mib += packed.memory_of(amounts) - packed.memory_of(before)
+            cores += packed.compute_of(amounts) - packed.compute_of(before)
+        if odd:
+            self._sum_free(row, node)
+        else:
+            self._sums[row, 2:] += (memory_mib, cores)
+
+    def _sum_free(self, row: int, node: NodeState) -> None:
+        self._sums[row, 2] = sum(state.memory_free_mib for state in node.devices)
+        self._sums[row, 3] = sum(state.cores_free for state in node.devices)
 
     def _host(self, row: int, node: NodeState) -> int:
         host = node.host
@@ -264,9 +270,7 @@ class Columns:
         self.host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
         return packed.GUARDS | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
 
-    def _refresh_standing(self, row: int, node: NodeState) -> None:
-        devices = [state.device for state in node.devices]
-        self._standing[row] = (node.reported, node.observed, node.gone, node.cordon, devices)
+    def _refresh_standing(self, row: int, node: NodeState, devices: list[Device]) -> None:
         self._column_of[row] = {device.id: at for at, device in enumerate(devices, HOST + 1)}
         count = 1 + len(devices)
         self.host_total[row] = (node.host.memory_mib, node.host.cpu_milli)
@@ -274,14 +278,10 @@ class Columns:
         self.kind[row] = NO_KIND
         self.index[row] = -1
         self.slices[row] = self.cut[row] = self.closed[row] = 0
-        self._memory_free[row] = self._cores_free[row] = 0
-        self._free_sums[row] = [0, 0]
         self.kind[row, :count] = [HOST_KIND, *map(self._kind, devices)]
         self.index[row, 1:count] = [device.index for device in devices]
-        self._totals[row] = (
-            sum(device.memory_mib for device in devices),
-            sum(device.cores for device in devices),
-        )
+        self._sums[row, 0] = sum(device.memory_mib for device in devices)
+        self._sums[row, 1] = sum(device.cores for device in devices)
         taints = node.observed.taints if node.observed else ()
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
         self.welcoming[row] = node.ready and not node.cordon and not kept_out
@@ -309,6 +309,16 @@ class Columns:
             known = self._kind_of[key] = FIRST_KIND + len(self.kinds)
             self.kinds.append(device)
         return known
+
+
+def _is_odd(state: DeviceState, amounts: int) -> bool:
+    """Whether the packed amounts do not tell all: it is cut, closed, or holds more than it has."""
+    return bool(
+        state.slices
+        or amounts == packed.GUARDS
+        or state.memory_free_mib < 0
+        or state.cores_free < 0
+    )
 
 
 def _shut(state: DeviceState) -> int:

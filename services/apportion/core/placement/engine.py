@@ -278,7 +278,7 @@ class Engine:
         self._assume_newest()
         class_ = self._class_of(pod)
         while True:
-            best = class_.best(1 + RUNNERS_UP, first=self._first_of(class_))
+            best = class_.board.best(1 + RUNNERS_UP, first=self._first_of(class_))
             if not best:
                 return None
             shares = assign(class_, self._columns, best[0][0])

@@ -15,11 +15,12 @@ from msgspec import structs
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.placement.assign import assign
-from apportion.core.placement.classes import REFUSED, PlacementClass
+from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns
 from apportion.core.placement.filters import ORDER
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.refusals import miss, node_ranks
+from apportion.core.placement.scoreboard import REFUSED
 from apportion_schemas import (
     ConfigurationChanged,
     NearMiss,
@@ -97,7 +98,7 @@ class Survey:
         fits: dict[str, int] = {}
         refused: dict[str, RefusalCode | None] = {}
         for name, row in rows.items():
-            points = REFUSED if row is None else int(class_.score[row])
+            points = REFUSED if row is None else int(class_.board.points[row])
             if row is not None and points != REFUSED and class_.may_collide:
                 points = REFUSED if self._collides(class_, row) else points
             if points == REFUSED:
@@ -115,14 +116,14 @@ class Survey:
         """A pod of this shape on this node, or None where it does not fit."""
         class_, columns = self._class_of(shape), self.columns
         row = self._row(columns, name)
-        if row is None or int(class_.score[row]) == REFUSED:
+        if row is None or int(class_.board.points[row]) == REFUSED:
             return None
         shares = assign(class_, columns, row)
         if shares is None:
             class_.exclude(row)
             return None
         rule = class_.node_score
-        total = rule.total(int(class_.score[row]))
+        total = rule.total(int(class_.board.points[row]))
         return Seat(shares, rule.policy, total, class_.fitting)
 
     def shortage(self, shape: Shape, name: str) -> tuple[RefusalCode, NearMiss | None]:

@@ -118,7 +118,7 @@ def scored(
     market = Market(ledger.state.prices, columns.offered())
     class_ = PlacementClass(shape_of(sort), PolicyChanged(by="ann", node_policy=policy), market)
     class_.refresh(columns)
-    return class_, dict(zip(columns.names, class_.score.tolist(), strict=True))
+    return class_, dict(zip(columns.names, class_.board.points.tolist(), strict=True))
 
 
 def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, ...]]:
