@@ -67,6 +67,10 @@ class MemorySnapshots(Snapshots):
         self._shelf = shelf
         self._bucket = _MemoryBucket(ledger, shelf)  # type: ignore[assignment] # its reading half
 
+    async def begun_without(self) -> bool:
+        """See Snapshots: nobody trims this ledger."""
+        return False
+
     async def stored(self) -> list[Stored]:
         """See Snapshots."""
         try:

@@ -100,6 +100,9 @@ class MemoryFollower:
             self._failure = failure
 
     def _take(self, record: Record | None) -> None:
+        if self._read + 1 < self._server.first_revision:
+            first = self._server.first_revision
+            raise LedgerHole("its beginning is gone", self._read + 1, first)
         if record is None:
             if self._whole:
                 raise LedgerHole("a record is missing", self._read + 1, self._read + 2)

@@ -118,6 +118,10 @@ class MemoryLedger:
         """See ledger.Ledger."""
         return await self._question("last revision", lambda: self.server.last_revision)
 
+    async def first_revision(self) -> int:
+        """See ledger.Ledger."""
+        return await self._question("first revision", lambda: self.server.first_revision)
+
     async def last_on_subject(self, subject: str) -> int:
         """See ledger.Ledger."""
         return await self._question("last on subject", lambda: self.server.last_on_subject(subject))

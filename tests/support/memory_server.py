@@ -62,6 +62,7 @@ class MemoryServer:
         self.handlers: dict[int, tuple[str, Callable[[str, bytes], asyncio.Future[bytes]]]] = {}
         self.bytes = 0
         self.full = False
+        self.first_revision = 1
         self._max_bytes = max_bytes
         self._window_s = duplicate_window_s
         self._on_subject: dict[str, list[int]] = {}
@@ -77,8 +78,15 @@ class MemoryServer:
         return len(self.records)
 
     def last_on_subject(self, subject: str) -> int:
-        """The newest revision on one subject, 0 when it has none."""
-        return self._on_subject.get(subject, [0])[-1]
+        """The newest revision on one subject, 0 when it has none, or none any more."""
+        last = self._on_subject.get(subject, [0])[-1]
+        return last if last >= self.first_revision else 0
+
+    def drop(self, last: int) -> None:
+        """Forget everything up to this revision, as `apportion ledger trim` has it done."""
+        for revision in range(self.first_revision, last + 1):
+            self.records[revision - 1] = None
+        self.first_revision = max(self.first_revision, last + 1)
 
     def watch(self, call: Callable[[Stored], None]) -> None:
         """Call with every append, at the moment at which it is stored."""

@@ -60,7 +60,9 @@ async def body(service: Service, node: str, simulated: Sequence[SimulatedNode]) 
     """One life of the agent, until cancelled."""
     async with open_session(service) as session:
         nodes = _nodes(service, session, node, simulated)
-        agent = Agent(nodes, session.ledger, service.metrics)
+        agent = Agent(
+            nodes, session.ledger, service.metrics, state=await session.beyond_beginning()
+        )
         service.ready_when(agent.not_ready)
         service.loop("report", agent.watch)
         service.loop("allocate", agent.allocate)

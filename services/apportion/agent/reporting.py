@@ -20,6 +20,7 @@ from apportion.agent.inventory import event_id, news
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView
 from apportion.core.configuration.offering import MISCONFIGURED, offered
+from apportion.core.ledger.state import State
 from apportion.runtime.ledger import Ledger
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Publisher
@@ -61,16 +62,24 @@ def subjects(nodes: Sequence[str]) -> list[str]:
 class Agent:
     """The agent of a set of nodes: one real node, or a simulated fleet."""
 
-    def __init__(self, nodes: Sequence[Node], ledger: Ledger, metrics: Metrics) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], ledger: Ledger, metrics: Metrics, *, state: State | None = None
+    ) -> None:
+        """`state` is that of a snapshot, where the ledger no longer has its beginning."""
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._view = FleetView(self._nodes)
+        after = 0
+        if state is not None:
+            self._view.begin(state)
+            after = state.revision
         self._reader = Reader(
             ledger,
             self._view,
             metrics=metrics,
             subjects=subjects(list(self._nodes)),
             on_change=self._noticed,
+            after=after,
         )
         self._reported = asyncio.Event()
         self._unreported = len(nodes)

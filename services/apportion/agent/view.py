@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from apportion.core.configuration import ConfigurationError, check
+from apportion.core.ledger.state import DeviceState, Phase, PodState, State
 from apportion.runtime.ledger import Record
 from apportion_schemas import (
     AllocationFailed,
@@ -80,6 +81,21 @@ class FleetView:
         self.configured = asyncio.Event()
         self.refused_count = 0
 
+    def begin(self, state: State) -> None:
+        """Take from a snapshot what the ledger, whose beginning was dropped, no longer tells."""
+        self.configuration = state.configuration
+        for name, view in self.nodes.items():
+            node = state.nodes.get(name)
+            if node is None:
+                continue
+            if node.reported is not None:
+                view.said = msgspec.structs.replace(
+                    node.reported, devices=tuple(_as_said(device) for device in node.devices)
+                )
+                view.said_revision = state.revision
+            for pod in node.pods.values():
+                self._hold(view, pod)
+
     def apply(self, record: Record, event: Event) -> str:
         """Fold one event; the name of the node whose inventory it changed, else nothing."""
         data, revision = event.data, record.revision
@@ -132,6 +148,17 @@ class FleetView:
         self.configuration = data.configuration
         self.configured.set()
 
+    def _hold(self, node: NodeView, pod: PodState) -> None:
+        """A placement of a snapshot that is not answered yet."""
+        placed, key = pod.placement, (pod.uid, pod.attempt)
+        if placed is None or pod.phase not in (Phase.PLACED, Phase.BOUND):
+            return
+        node.placed[key] = {pod.placed_revision: _devices(placed)}
+        if pod.phase is Phase.BOUND:
+            node.bound.add(key)
+            self.due[key] = Claim(placed.node, *key, _devices(placed), pod.bound_revision)
+            self.became_due.set()
+
     def _bound(self, node: NodeView, data: PodBound, revision: int, cause: int) -> None:
         key = (data.pod, data.attempt)
         placements = node.placed.get(key)
@@ -149,6 +176,11 @@ class FleetView:
             node.bound.add(key)
             self.due[key] = Claim(data.node, *key, _devices(data), revision)
             self.became_due.set()
+
+
+def _as_said(state: DeviceState) -> Device:
+    healthy, reason = state.agent_health
+    return msgspec.structs.replace(state.device, healthy=healthy, health_reason=reason)
 
 
 def _devices(placed: PodPlaced | PodAdopted) -> tuple[str, ...]:

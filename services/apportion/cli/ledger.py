@@ -1,4 +1,4 @@
-"""`apportion ledger`: make the stream, check it, give it more room, or copy it."""
+"""`apportion ledger`: make the stream, check it, give it more room, copy it, or trim it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import REFUSED, NotFound
+from apportion.cli.ledger_trim import trim
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
 from apportion.runtime import jetstream, stream
@@ -49,10 +50,13 @@ class _Done(Exception):
 
 @click.group(epilog="Example:  apportion ledger check")
 def command() -> None:
-    """Make, check, resize or archive the ledger's stream.
+    """Make, check, resize, archive or trim the ledger's stream.
 
     Exit codes: 0 as it must be; 1 a setting is not; 3 the ledger cannot be reached.
     """
+
+
+command.add_command(trim)
 
 
 @command.command(epilog="Example:  apportion ledger create --replicas 3")
@@ -94,7 +98,7 @@ def check(*, where: Where, as_json: bool) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @asks_ledger
 def archive(*, where: Where, as_json: bool, file: Path) -> None:
-    """Copy every event into FILE, which `apportion verify --archive` checks.
+    """Copy every event that there is into FILE, which `apportion verify --archive` checks.
 
     Nothing of the ledger is changed, and an archive may be as large as the ledger.
     """
@@ -119,8 +123,8 @@ async def _archive(url: str, file: Path) -> Archived:
                 if record.revision >= last:
                     raise _Done
 
-            if last:
-                subscription = await ledger.follow(deliver)
+            if info.state.messages:
+                subscription = await ledger.follow(deliver, start=info.state.first_seq)
                 with contextlib.suppress(_Done):
                     await subscription.join()
         return Archived(str(file), writer.revisions)

@@ -5,6 +5,7 @@ Invariant: exit code 0 means that every message of the range was read and every 
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +19,16 @@ from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
-from apportion.runtime.archive import ArchiveError, read_archive
+from apportion.core.ledger.state import State
+from apportion.runtime import jetstream
+from apportion.runtime.archive import ArchiveError, read_archive, read_opening
 from apportion.runtime.jetstream import JetStreamLedger
 from apportion.runtime.ledger import LedgerHole, Record
 from apportion.runtime.snapshots import Snapshots
 
 SHOWN = 10
 TOLD_EVERY = 10_000
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,6 +62,7 @@ class _Verification:
         self.last = last
         self.violations: list[Violation] = []
         self.snapshots: dict[int, str] = {}
+        self.broken = False  # an archive cannot be read on
         self._tell = _progress(last)
 
     def take(self, record: Record) -> None:
@@ -104,44 +109,91 @@ class _Verification:
               help="Check from here on; what is before is only folded.")  # fmt: skip
 @click.option("--to", "last", type=click.IntRange(min=1), metavar="REVISION",
               help="Check up to here; without it, up to the ledger's end.")  # fmt: skip
-@click.option("--archive", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Check this file, which `apportion ledger archive` wrote.")  # fmt: skip
+@click.option("--archive", "archives", type=_FILE, multiple=True,
+              help="Check this file, which `apportion ledger archive` wrote; of several, the "
+              "oldest first.")  # fmt: skip
+@click.option("--before", type=_FILE, multiple=True,
+              help="Check this archive of what the ledger has dropped, and the ledger after it; of "
+              "several, the oldest first.")  # fmt: skip
 @asks_ledger
 def command(
-    *, where: Where, as_json: bool, start: int, last: int | None, archive: Path | None
+    *,
+    where: Where,
+    as_json: bool,
+    start: int,
+    last: int | None,
+    archives: tuple[Path, ...],
+    before: tuple[Path, ...],
 ) -> None:
     """Check the whole ledger: chain, owners, schemas, and every invariant at every revision.
+
+    Where the ledger has dropped its beginning and no archive of it is named with --before, the
+    check begins at the oldest snapshot.
 
     Exit codes: 0 everything holds; 1 something does not, and the first revision where; 3 the ledger
     cannot be reached.
     """
     if last is not None and last < start:
         raise Wrong(f"--to is {last}, which is before --from, {start}")
-    if archive is not None:
-        outcome = _verify_archive(archive, start, last or 0)
+    if archives and before:
+        raise Wrong("--archive checks files alone, --before the ledger too; name one of them")
+    if archives:
+        outcome = _verify_archives(archives, start, last or 0)
     else:
-        outcome = run(_verify_ledger(where.nats_url(), start, last))
+        outcome = run(_verify_ledger(where.nats_url(), start, last, before))
     _say(outcome, as_json=as_json)
     if not outcome.ok:
         sys.exit(REFUSED)
 
 
-async def _verify_ledger(url: str, start: int, last: int | None) -> Verified:
+async def _verify_ledger(
+    url: str, start: int, last: int | None, before: tuple[Path, ...]
+) -> Verified:
     async with open_ledger(url) as ledger:
-        newest = await ledger.last_revision()
+        info = await jetstream.check_stream(ledger)
+        newest = info.state.last_seq
         if last is not None and last > newest:
             raise Wrong(f"--to is {last}, and the ledger ends at {newest}")
         snapshots = Snapshots(ledger.wire)
-        state = await snapshots.restore(at_most=start - 1)
+        if before:
+            _check_of(info.created, before)
+            state = State()
+        else:
+            state = await _begin(snapshots, start, info.state.first_seq)
+        start = max(start, state.revision + 1) if info.state.first_seq > start else start
         verification = _Verification(Auditor(state, start=start), start=start, last=last or newest)
+        await asyncio.to_thread(_read_archives, before, verification)
         for stored in await snapshots.stored():
-            if state.revision < stored.revision <= verification.last:
+            if verification.auditor.state.revision < stored.revision <= verification.last:
                 found = await snapshots.load(stored)
                 if found is not None:
                     verification.snapshots[stored.revision] = digest(found)
-        if newest > state.revision:
+        if verification.last > verification.auditor.state.revision and not verification.broken:
             await _read(ledger, verification)
         return verification.outcome()
+
+
+async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
+    """The state to begin with: one at or before the start, or where that is dropped, the oldest."""
+    if start >= first:
+        state = await snapshots.restore(at_most=start - 1)
+        if state.revision + 1 >= first:
+            return state
+    for stored in reversed(await snapshots.stored()):
+        found = await snapshots.load(stored) if stored.revision + 1 >= first else None
+        if found is not None:
+            return found
+    return State()
+
+
+def _check_of(created: str, archives: tuple[Path, ...]) -> None:
+    for archive in archives:
+        try:
+            found = read_opening(archive).created
+        except (ArchiveError, OSError) as error:
+            raise Wrong(f"--before: {error}") from None
+        if found != created:
+            raise Wrong(f"--before: {archive} is of the ledger made at {found}, not at {created}")
 
 
 async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
@@ -157,18 +209,26 @@ async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
         verification.note([Violation(revision, "gap", str(hole))])
 
 
-def _verify_archive(path: Path, start: int, last: int) -> Verified:
+def _verify_archives(paths: tuple[Path, ...], start: int, last: int) -> Verified:
     verification = _Verification(Auditor(start=start), start=start, last=last)
+    _read_archives(paths, verification)
+    return verification.outcome()
+
+
+def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None:
+    """Read archives as one chain; where one begins before the last one ended, that is skipped."""
     try:
-        for record in read_archive(path):
-            verification.take(record)
+        for path in paths:
+            for record in read_archive(path):
+                if record.revision > verification.auditor.state.revision:
+                    verification.take(record)
     except _Done:
         pass
     except (ArchiveError, OSError) as error:
+        verification.broken = True
         verification.auditor.found["archive"] += 1
         revision = verification.auditor.state.revision + 1
         verification.note([Violation(revision, "archive", str(error))])
-    return verification.outcome()
 
 
 def _progress(last: int) -> Callable[[int], None]:

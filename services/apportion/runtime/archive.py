@@ -118,6 +118,12 @@ class ArchiveWriter:
         return self._file
 
 
+def read_opening(path: Path) -> Opening:
+    """What the archive says of the ledger that it is of. Raises ArchiveError, OSError."""
+    with path.open("rb") as file:
+        return _opening(_read(file, path, 1), path)
+
+
 def read_archive(path: Path) -> Iterator[Record]:
     """The records of an archive, each once its hash is known to be right.
 
@@ -126,14 +132,7 @@ def read_archive(path: Path) -> Iterator[Record]:
     """
     with path.open("rb") as file:
         opening = _read(file, path, 1)
-        try:
-            found = _decode_opening(opening)
-        except msgspec.DecodeError as error:
-            raise ArchiveError(f"{path} is no archive of a ledger: {error}") from None
-        if found.apportion_archive != FORMAT:
-            raise ArchiveError(
-                f"{path} is of format {found.apportion_archive} and this build reads {FORMAT}"
-            )
+        _opening(opening, path)
         before, number, revisions = sha256(opening).hexdigest(), 1, 0
         while True:
             number += 1
@@ -146,6 +145,18 @@ def read_archive(path: Path) -> Iterator[Record]:
             record, before = _record(line, before, f"{path}:{number}")
             revisions += 1
             yield record
+
+
+def _opening(line: bytes, path: Path) -> Opening:
+    try:
+        found = _decode_opening(line)
+    except msgspec.DecodeError as error:
+        raise ArchiveError(f"{path} is no archive of a ledger: {error}") from None
+    if found.apportion_archive != FORMAT:
+        raise ArchiveError(
+            f"{path} is of format {found.apportion_archive} and this build reads {FORMAT}"
+        )
+    return found
 
 
 def _read(file: IO[bytes], path: Path, number: int) -> bytes:

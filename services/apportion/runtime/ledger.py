@@ -259,8 +259,11 @@ class Ledger(Protocol):
     async def last_revision(self) -> int:
         """The newest revision, 0 when the ledger is empty."""
 
+    async def first_revision(self) -> int:
+        """The oldest revision that is there, or the next one; 1 unless some were dropped."""
+
     async def last_on_subject(self, subject: str) -> int:
-        """The newest revision on one subject, 0 when it has none."""
+        """The newest revision on one subject, 0 when it has none, or none any more."""
 
     async def work_queue(
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int

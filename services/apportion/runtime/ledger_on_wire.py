@@ -113,6 +113,10 @@ class JetStreamLedger:
         """See ledger.Ledger. Raises LedgerUnavailable."""
         return (await stream.read_info(self._wire)).state.last_seq
 
+    async def first_revision(self) -> int:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        return max((await stream.read_info(self._wire)).state.first_seq, 1)
+
     async def last_on_subject(self, subject: str) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""
         return await self._appender.last_on_subject(subject)

@@ -34,6 +34,15 @@ class Session(msgspec.Struct, frozen=True):
         """The state of the newest snapshot that can be used; empty where there is none."""
         return State() if self.snapshots is None else await self.snapshots.restore()
 
+    async def beyond_beginning(self) -> State | None:
+        """A snapshot's state where the ledger's beginning was dropped; None where it is there.
+
+        For those who read a small part of the ledger, and not its snapshots as long as it is whole.
+        """
+        if self.snapshots is None or not await self.snapshots.begun_without():
+            return None
+        return await self.snapshots.restore()
+
 
 @asynccontextmanager
 async def open_session(service: Service) -> AsyncIterator[Session]:

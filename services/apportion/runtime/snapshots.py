@@ -67,6 +67,10 @@ class Snapshots:
                 found.append(Stored(int(revision), entry.metadata.get(_RECORD, ""), entry))
         return sorted(found, key=lambda each: each.revision, reverse=True)
 
+    async def begun_without(self) -> bool:
+        """Whether the ledger has dropped its beginning, so that nobody can begin without one."""
+        return (await stream.read_info(self._wire)).state.first_seq > 1
+
     async def restore(self, *, at_most: int | None = None) -> State:
         """The newest state that can be used, not beyond `at_most`; else an empty one."""
         try:

@@ -1,12 +1,14 @@
 """The stream that is the ledger: how it must be set up, and a name for every way it is not.
 
-Invariant: no service appends to or folds a stream from which events could be deleted, rolled up,
-aged out or stored in part.
+Invariant: no service appends to or folds a stream from which events could be deleted one by one,
+rolled up, aged out or stored in part. Its beginning, once it is in an archive, may be dropped: by
+the bootstrap user, who can neither read nor write an event, and by `retention` alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -32,7 +34,6 @@ WANTED: Mapping[str, object] = {
     "retention": "limits",
     "discard": "new",
     "deny_delete": True,
-    "deny_purge": True,
     "allow_rollup_hdrs": False,
     "allow_atomic": True,
     "allow_msg_ttl": False,
@@ -42,7 +43,10 @@ WANTED: Mapping[str, object] = {
     "max_msg_size": MAX_MESSAGE_BYTES,
     "duplicate_window": DUPLICATE_WINDOW_S * 1_000_000_000,
 }
-"""Every setting that the ledger's promises rest on. max_bytes and replicas are the operator's."""
+"""Every setting that the ledger's promises rest on. max_bytes and replicas are the operator's.
+
+With `deny_purge`, which the server never takes back, a ledger is kept whole for ever: sound, too.
+"""
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -55,17 +59,22 @@ class StreamState(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
-    """The stream as its server describes it; `created` tells a new stream from the old one."""
+    """The stream as its server describes it; `created` tells a new stream from the old one.
+
+    `ts` is the server's time, as it writes times.
+    """
 
     config: dict[str, Any]
     state: StreamState
     created: str
+    ts: str = ""
 
 
 class _Stored(msgspec.Struct, frozen=True):
     seq: int
     subject: str
     data: bytes = b""
+    time: str = ""
 
 
 class _StoredAnswer(msgspec.Struct, frozen=True):
@@ -99,14 +108,26 @@ async def read_info(wire: Wire) -> StreamInfo:
 
 async def read_record(wire: Wire, revision: int) -> Record | None:
     """The record at that revision, None where there is none. Raises LedgerUnavailable."""
+    stored = await _read_stored(wire, revision)
+    return None if stored is None else Record(stored.seq, stored.subject, stored.data)
+
+
+async def read_age_s(wire: Wire, info: StreamInfo, revision: int) -> float:
+    """How long ago, by the server's clock, the record was stored; endless where there is none."""
+    stored = await _read_stored(wire, revision)
+    if stored is None:
+        return float("inf")
+    return (datetime.fromisoformat(info.ts) - datetime.fromisoformat(stored.time)).total_seconds()
+
+
+async def _read_stored(wire: Wire, revision: int) -> _Stored | None:
     try:
         answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", {"seq": revision})
     except ApiRefused as refused:
         if refused.error.err_code == NO_MESSAGE:
             return None
         raise LedgerUnavailable(str(refused)) from refused
-    stored = _decode_stored(answer).message
-    return Record(stored.seq, stored.subject, stored.data)
+    return _decode_stored(answer).message
 
 
 def drift(config: Mapping[str, object]) -> list[LedgerDrifted]:
@@ -152,6 +173,21 @@ async def _create(wire: Wire, *, replicas: int, max_bytes: int) -> None:
             f"the server will not make stream {STREAM} with {replicas} replicas and "
             f"max_bytes {max_bytes}: {refused.error.description}"
         ) from refused
+
+
+async def drop(wire: Wire, *, last: int) -> StreamInfo:
+    """Drop the revisions up to `last`, on every server that holds them; for the bootstrap user.
+
+    Whoever calls has made sure that they are not needed; see `retention`. Raises LedgerError.
+    """
+    try:
+        await call_api(wire, f"STREAM.PURGE.{STREAM}", {"seq": last + 1})
+    except ApiRefused as refused:
+        raise LedgerError(
+            f"the server will not drop the beginning of stream {STREAM}: "
+            f"{refused.error.description}; one made with deny_purge is kept whole for ever"
+        ) from refused
+    return await check(wire)
 
 
 async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:

@@ -21,6 +21,7 @@ from apportion.core.placement.chosen import Chosen
 from apportion.core.placement.engine import EVENTS_MAX, RELIEFS, Decision, Engine
 from apportion.core.placement.ownership import portion
 from apportion.runtime.clock import Clock
+from apportion.runtime.fences import Fences
 from apportion.runtime.ledger import (
     DuplicateRefused,
     FenceRefused,
@@ -111,6 +112,7 @@ class Cycle:
         self._refusals = 0
         self._spreading = Spreading()
         self._chosen = Chosen(state)
+        self._fences = Fences(ledger)
         self.engine = Engine(state)
 
     def share(self, member: str, members: Sequence[str]) -> None:
@@ -167,14 +169,14 @@ class Cycle:
 
     async def _append(self, decision: Decision, reader: Reader[Change]) -> str:
         """Append and fold up to the outcome, which is returned."""
-        drafts = seal(decision.events, self._state, self._publisher)
+        drafts = seal(decision.events, self._state, self._publisher, self._fences)
         outcome = UNKNOWN
         try:
             revisions = await self._ledger.append(drafts)
         except (FenceRefused, DuplicateRefused) as refusal:
             _log.info("decision refused, deciding again: %s", refusal)
             outcome = REFUSED
-            self._count_refusal(refusal)
+            await self._count_refusal(refusal)
         except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
             _log.warning("decision of unknown outcome, reading on: %s", trouble)
             await self._pause()
@@ -189,8 +191,10 @@ class Cycle:
         self._failures += 1
         return outcome
 
-    def _count_refusal(self, refusal: FenceRefused | DuplicateRefused) -> None:
+    async def _count_refusal(self, refusal: FenceRefused | DuplicateRefused) -> None:
         """One more in a row. Raises DecisionsRefused if that is too many."""
+        if isinstance(refusal, FenceRefused):
+            await self._fences.refused(refusal)
         self._spreading.refused()
         self._refusals += 1
         if self._refusals > REFUSALS_MAX:

@@ -19,6 +19,7 @@ from apportion.core.placement.pricing.appraisal import appraise
 from apportion.core.placement.pricing.census import Census, SeenShape
 from apportion.core.placement.pricing.fleet import NodeType, node_types
 from apportion.core.placement.pricing.program import build
+from apportion.runtime.fences import Fences
 from apportion.runtime.ledger import (
     DuplicateRefused,
     FenceRefused,
@@ -53,6 +54,7 @@ class Learning:
         self._ledger = ledger
         self._publisher = publisher
         self._census = Census(state)
+        self._fences = Fences(ledger)
         self._due = asyncio.Event()
 
     def observe(self, change: Change) -> None:
@@ -83,8 +85,12 @@ class Learning:
             return
         draft = self._publisher.draft(prices, event_id=f"prices/{fence}/{basis}", basis=basis)
         try:
-            await self._ledger.append([structs.replace(draft, expect=fence)])
-        except (FenceRefused, DuplicateRefused):
+            expect = self._fences.expected(fence, folded=basis)
+            await self._ledger.append([structs.replace(draft, expect=expect)])
+        except FenceRefused as refusal:
+            _log.info("another scheduler has learnt prices")
+            await self._fences.refused(refusal)
+        except DuplicateRefused:
             _log.info("another scheduler has learnt prices")
         except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
             _log.warning("learnt prices may not be on the ledger: %s", trouble)

@@ -15,12 +15,15 @@ from msgspec import structs
 
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import DecisionEvent
+from apportion.runtime.fences import Fences
 from apportion.runtime.ledger import Draft
 from apportion.runtime.publisher import Publisher
 from apportion_schemas import PlacementVoided, PodPlaced, PodRefused
 
 
-def seal(events: Iterable[DecisionEvent], state: State, publisher: Publisher) -> list[Draft]:
+def seal(
+    events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
+) -> list[Draft]:
     """The drafts of one decision, in order, for one atomic append."""
     chains: dict[str, str] = {}
     drafts = []
@@ -32,7 +35,8 @@ def seal(events: Iterable[DecisionEvent], state: State, publisher: Publisher) ->
         chained = structs.replace(event, previous=chains.get(node.name, node.chain))
         draft = _draft(chained, state, publisher)
         if node.name not in chains:
-            draft = structs.replace(draft, expect=node.fence)
+            expect = fences.expected(node.fence, folded=state.revision)
+            draft = structs.replace(draft, expect=expect)
         chains[node.name] = sha256(draft.payload).hexdigest()
         drafts.append(draft)
     return drafts

@@ -94,11 +94,15 @@ def command(*, folder: Path | None, config: ServiceConfig, **given: Any) -> None
 async def body(service: Service, source: ManifestFolder) -> None:
     """One life of the watcher, until cancelled. The source remembers what was readable before."""
     async with open_session(service) as session:
-        cluster = StateFold()
+        cluster = StateFold(await session.restored())
         publisher = Publisher("watcher", service.clock, session.append)
         watching = Watching(source, cluster.state, publisher)
         reader = Reader(
-            session.ledger, cluster, metrics=service.metrics, on_change=watching.observe
+            session.ledger,
+            cluster,
+            metrics=service.metrics,
+            on_change=watching.observe,
+            after=cluster.state.revision,
         )
         service.ready_when(reader.not_ready)
         service.ready_when(watching.not_ready)
@@ -117,7 +121,7 @@ async def kube_body(
     from apportion.watcher.kubernetes_watching import kubernetes_watching  # noqa: PLC0415
 
     async with open_session(service) as session, open_kube(kube.kubeconfig, kube.context) as api:
-        cluster = StateFold()
+        cluster = StateFold(await session.restored())
         publisher = Publisher("watcher", service.clock, session.append)
         watching = kubernetes_watching(
             api,
@@ -128,7 +132,11 @@ async def kube_body(
             clock=service.clock,
         )
         reader = Reader(
-            session.ledger, cluster, metrics=service.metrics, on_change=watching.observe
+            session.ledger,
+            cluster,
+            metrics=service.metrics,
+            on_change=watching.observe,
+            after=cluster.state.revision,
         )
         service.ready_when(reader.not_ready)
         service.ready_when(watching.not_ready)

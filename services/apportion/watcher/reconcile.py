@@ -47,6 +47,33 @@ class Known:
         self.live: dict[str, dict[int, PodSubmitted]] = {}
         self.latest: dict[str, int] = {}
         self.declared: dict[str, int] = {}
+        self._since = 0
+
+    def begin(self, state: State) -> None:
+        """Take what a snapshot has of the source's pods; it has forgotten those that ended."""
+        self._since = state.revision
+        for pod in state.pods.values():
+            self._note(pod.submitted, live=True)
+
+    def declared_at(self, gang: str) -> int:
+        """When the gang was declared or forgotten last, as far as is known here."""
+        return self.declared.get(gang, self._since)
+
+    def forgotten(self, wanted: Observation) -> list[str]:
+        """The pods that are to be submitted and of which no incarnation is known here."""
+        return [key for key in wanted.pods if key not in self.latest]
+
+    def spend(self, pod: PodSubmitted) -> None:
+        """The server knows this id, and the fold has passed where it stands.
+
+        Where the fold has never seen it, it is of what a snapshot has forgotten: it is used up.
+        """
+        key = f"{pod.namespace}/{pod.name}"
+        self.recall(key, self._source.incarnation(key, pod.uid))
+
+    def recall(self, key: str, incarnation: int) -> None:
+        """The pod has been submitted so often."""
+        self.latest[key] = max(incarnation, self.latest.get(key, 0))
 
     def observe(self, state: State, change: Change) -> bool:
         """Take note of a change; whether it is about this source's pods or a gang."""
@@ -112,7 +139,7 @@ def _gangs(known: Known, state: State, wanted: Observation) -> Iterator[Fact]:
         has = state.groups.get(name)
         if has is None or has.observed != group:
             digest = hashlib.sha256(_encode(group)).hexdigest()[:32]
-            yield Fact(group, f"PodGroupObserved/{known.declared.get(name, 0)}/{digest}")
+            yield Fact(group, f"PodGroupObserved/{known.declared_at(name)}/{digest}")
 
 
 def _new(source: Source, known: Known, wanted: Observation) -> Iterator[Fact]:

@@ -15,7 +15,8 @@ from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader
 from apportion.watcher.reconcile import Fact, Known, next_facts
 from apportion.watcher.source import Observation, Source
-from apportion_schemas import ConfigurationChanged
+from apportion_schemas import ConfigurationChanged, PodSubmitted
+from apportion_schemas.catalogue import SUBJECTS, token
 
 
 class Watching:
@@ -26,6 +27,8 @@ class Watching:
         self._state = state
         self._publisher = publisher
         self._known = Known(source)
+        self._known.begin(state)
+        self._forgetful = state.revision > 0
         self._stirred = asyncio.Event()
         self._compared: Observation | None = None
         self._settled = False
@@ -56,23 +59,49 @@ class Watching:
             if wanted is self._compared and not self._stirred.is_set():
                 return
             await reader.reached(await ledger.last_revision())
+            await self._recall(wanted, ledger)
             self._stirred.clear()
             self._compared = wanted
             facts = next_facts(self._source, self._known, self._state, wanted)
             if not facts or facts == before:
                 return
-            await self._append(facts)
+            spent = await self._append(facts)
+            await reader.reached(await ledger.last_revision())
+            for pod in spent:
+                self._known.spend(pod)
             self._stirred.set()
             before = facts
 
-    async def _append(self, facts: list[Fact]) -> None:
+    async def _recall(self, wanted: Observation, ledger: Ledger) -> None:
+        """Ask the ledger how often a pod was there that ended before our snapshot.
+
+        Its next incarnation under an id that the server still remembers would not be stored.
+        """
+        if not self._forgetful:
+            return
+        for key in self._known.forgotten(wanted):
+            number = 0
+            while await ledger.last_on_subject(self._subject(key, number + 1)):
+                number += 1
+            self._known.recall(key, number)
+
+    def _subject(self, key: str, incarnation: int) -> str:
+        return f"{SUBJECTS}.workload.{token(self._source.uid(key, incarnation))}"
+
+    async def _append(self, facts: list[Fact]) -> list[PodSubmitted]:
+        """Append, and return the pods whose id the ledger had already."""
         basis = self._state.revision
-        await asyncio.gather(
+        done = await asyncio.gather(
             *(
                 self._publisher.publish(fact.data, event_id=fact.event_id, basis=basis)
                 for fact in facts
             )
         )
+        return [
+            fact.data
+            for fact, appended in zip(facts, done, strict=True)
+            if appended.already_there and isinstance(fact.data, PodSubmitted)
+        ]
 
     async def _moved(self) -> None:
         """Return when the source, or what the ledger has of it, may have changed."""

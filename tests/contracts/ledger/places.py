@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from apportion.runtime.jetstream import connect
 from apportion.runtime.ledger import Ledger
-from apportion.runtime.stream import WANTED
+from apportion.runtime.stream import WANTED, drop
 from apportion.runtime.wire import STREAM, LostReply, call_api
 from tests.support.memory_ledger import MemoryLedger, PerfectLink
 from tests.support.memory_server import MemoryServer
@@ -32,6 +32,9 @@ class Place(Protocol):
 
     async def heal(self) -> None:
         """Shaky connections break and come back."""
+
+    async def drop(self, last: int) -> None:
+        """Drop the beginning up to this revision, as the bootstrap user may."""
 
     async def stop(self) -> None:
         """End it."""
@@ -63,6 +66,10 @@ class NatsPlace:
     async def heal(self) -> None:
         """See Place."""
         await self._proxy.cut()
+
+    async def drop(self, last: int) -> None:
+        """See Place."""
+        await drop((await self.bus.connect("bootstrap")).wire, last=last)
 
     async def stop(self) -> None:
         """See Place."""
@@ -115,6 +122,10 @@ class MemoryPlace:
         """See Place."""
         for link in self._links:
             link.silent = False
+
+    async def drop(self, last: int) -> None:
+        """See Place."""
+        self.server.drop(last)
 
     async def stop(self) -> None:
         """See Place."""

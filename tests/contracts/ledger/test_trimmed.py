@@ -1,0 +1,48 @@
+"""A ledger whose beginning was dropped: what its readers and its writers meet."""
+
+import pytest
+
+from apportion.runtime.fences import Fences
+from apportion.runtime.ledger import FenceRefused, LedgerHole, Record
+from tests.contracts.ledger.places import Place
+from tests.support.nats import draft, ignore
+
+
+async def test_readers_begin_where_it_begins(place: Place) -> None:
+    """Whoever would begin before that is told of a hole, also one who wants other subjects."""
+    ledger = await place.connect()
+    assert await ledger.first_revision() == 1
+    await ledger.append([draft(f"workload.{number}") for number in range(5)])
+    await place.drop(3)
+    assert (await ledger.first_revision(), await ledger.last_revision()) == (4, 5)
+    seen: list[Record] = []
+    following = await ledger.follow(seen.append, start=4)
+    await following.caught_up()
+    assert [record.revision for record in seen] == [4, 5]
+    for subjects in (["apportion.v1.>"], ["apportion.v1.workload.4"]):
+        with pytest.raises(LedgerHole, match="beginning is gone"):
+            await (await ledger.follow(ignore, subjects=subjects)).join()
+
+
+async def test_a_fence_upon_what_was_dropped_is_refused_and_then_expects_nothing(
+    place: Place,
+) -> None:
+    """To the server the subject is empty; a writer that has folded what was there says so."""
+    ledger = await place.connect()
+    (placed, *_) = await ledger.append([draft("workload.a"), draft("workload.b")])
+    await place.drop(2)
+    assert await ledger.last_on_subject("apportion.v1.workload.a") == 0
+    fences = Fences(ledger)
+    expect = fences.expected(placed, folded=2)
+    with pytest.raises(FenceRefused):
+        await ledger.append([draft("workload.a", expect=expect), draft("workload.c")])
+    with pytest.raises(FenceRefused) as refused:
+        await ledger.append([draft("workload.a", expect=expect)])
+    assert refused.value.found == 0
+    await fences.refused(refused.value)
+    assert fences.expected(placed, folded=1) == placed, "it has not folded all that was dropped"
+    expect = fences.expected(placed, folded=2)
+    (revision,) = await ledger.append([draft("workload.a", expect=expect)])
+    assert revision == 3
+    with pytest.raises(FenceRefused):
+        await ledger.append([draft("workload.a", expect=expect)])

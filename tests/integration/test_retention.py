@@ -1,0 +1,218 @@
+"""Archiving and trimming: what is dropped is kept elsewhere, and everything goes on without it."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.runtime import stream
+from apportion.runtime.object_store import Bucket
+from apportion.runtime.snapshots import BUCKET
+from apportion_schemas import PodBound, PodGone, PodPlaced, PodSubmitted, SharesAllocated
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, pod
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+pytestmark = pytest.mark.slow
+FLEET = ("--simulate", "8xH100-80GB", "--nodes", "2", "--node", "n-{}")
+SNAPSHOT_EVERY = 20
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: p{number}}}
+spec: {{containers: [{{name: main, image: x, resources: {{limits:
+  {{nvidia.com/gpu: 1, nvidia.com/gpumem: 4000}}}}}}]}}
+"""
+
+
+class World:
+    """A ledger with its services over a folder of manifests, and the command line."""
+
+    def __init__(self, bus: Bus, folder: Path) -> None:
+        self.bus = bus
+        self.folder = folder
+        self.manifests = folder / "manifests"
+        self.manifests.mkdir()
+        self.facts = Facts(bus)
+
+    @asynccontextmanager
+    async def services(self, *verbs: str) -> AsyncIterator[dict[str, ServiceProcess]]:
+        """These services, ready; they know nothing of those before them."""
+        options = {
+            "agent": FLEET,
+            "scheduler": ("--snapshot-every", str(SNAPSHOT_EVERY)),
+            "watcher": ("--manifests", str(self.manifests), "--interval", "0.1"),
+            "binder": (),
+        }
+        async with AsyncExitStack() as stack:
+            running = {}
+            for verb in verbs or tuple(options):
+                url = self.bus.server.url_for(verb)
+                process = ServiceProcess(verb, url, *options[verb])
+                running[verb] = await stack.enter_async_context(process)
+            for process in running.values():
+                await process.ready()
+            yield running
+
+    def want(self, *numbers: int) -> None:
+        """These pods and no others."""
+        draft = self.folder / "draft"
+        draft.write_text("---\n".join(POD.format(number=number) for number in numbers))
+        draft.replace(self.manifests / "pods.yaml")
+
+    async def snapshots(self, number: int) -> None:
+        """Wait for so many snapshots."""
+        bucket = Bucket((await self.bus.connect("operator")).wire, BUCKET)
+
+        async def enough() -> bool:
+            return len(await bucket.entries()) >= number
+
+        await until(enough, f"{number} snapshots", timeout_s=60)
+
+    async def span(self) -> tuple[int, int]:
+        """The first and the last revision of the stream."""
+        state = (await stream.read_info((await self.bus.connect("operator")).wire)).state
+        return state.first_seq, state.last_seq
+
+    async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """One verb, as the operator; the bootstrap user only drops."""
+        url = self.bus.server.url_for
+        environ = {
+            **os.environ,
+            "APPORTION_NATS_URL": url("operator"),
+            "APPORTION_BOOTSTRAP_NATS_URL": url("bootstrap"),
+        }
+        command = [sys.executable, "-m", "apportion.cli.main", *arguments]
+        return await asyncio.to_thread(
+            subprocess.run, command, env=environ, capture_output=True, text=True, check=False
+        )
+
+    async def json(self, *arguments: str) -> Any:
+        """What a verb that ends well prints with --json."""
+        done = await self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    async def archive(self, name: str) -> str:
+        """An archive of what the ledger has now."""
+        path = str(self.folder / name)
+        await self.json("ledger", "archive", path)
+        return path
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """An empty ledger."""
+    async with running_bus(tmp_path / "nats") as bus:
+        made = World(bus, tmp_path)
+        await made.facts.open()
+        yield made
+
+
+@pytest.mark.timeout(240)
+async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
+    """Restarts from snapshot and tail, pods that come back, and one chain over all archives."""
+    world.want(*range(30))
+    async with world.services():
+        await world.facts.count(SharesAllocated, 30)
+        world.want(*range(20))
+        await world.facts.count(PodGone, 10)
+        await world.snapshots(1)
+    first = await world.archive("first.jsonl")
+    trimmed = await world.json("ledger", "trim", first, "--older-than", "0")
+    assert trimmed["dropped"] > 20
+    begins, ends = await world.span()
+    assert begins == trimmed["first_revision"] == trimmed["dropped"] + 1
+
+    async with world.services():  # each begins anew, without the beginning
+        world.want(*range(25))
+        await world.facts.count(SharesAllocated, 35)
+        await world.snapshots(2)
+    whole = await world.json("verify", "--before", first)
+    rest = await world.json("verify")
+    assert (whole["first_revision"], whole["checked"]) == (1, whole["last_revision"])
+    assert rest["first_revision"] > begins
+    assert rest["digest"] == whole["digest"]
+
+    second = await world.archive("second.jsonl")
+    again = await world.json("ledger", "trim", second, "--older-than", "0")
+    assert again["first_revision"] > ends - SNAPSHOT_EVERY
+    both = await world.json("verify", "--before", first, "--before", second)
+    assert (both["checked"], both["digest"]) == (whole["checked"], whole["digest"])
+    alone = await world.json("verify", "--archive", first, "--archive", second)
+    assert alone["digest"] == whole["digest"]
+    gap = await world.run("verify", "--before", second)
+    assert gap.returncode == 1
+    assert "gap" in gap.stderr
+    assert len({event.uid for event in world.facts.of(PodSubmitted)}) == 35
+
+
+@pytest.mark.timeout(180)
+async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) -> None:
+    """Its agent was away; it finds the claim in the snapshot, not in the ledger."""
+    async with world.services("agent"):
+        pass  # its nodes are known, and it is gone
+    async with world.services("scheduler", "binder", "watcher"):
+        world.want(0)
+        await world.facts.count(PodBound, 1)
+        for number in range(1, 40):
+            await world.facts.write(pod(f"x{number}", ask(10_000_000)), role="watcher")
+        await world.snapshots(1)
+    (bound,) = [revision for revision, event in world.facts.events if type(event.data) is PodBound]
+    archive = await world.archive("archive.jsonl")
+    trimmed = await world.json("ledger", "trim", archive, "--older-than", "0")
+    assert trimmed["first_revision"] > bound
+    async with world.services("agent"):
+        (answer,) = await world.facts.count(SharesAllocated, 1)
+        assert answer.pod == world.facts.of(PodBound)[0].pod
+
+
+@pytest.mark.timeout(180)
+async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -> None:
+    """No snapshot, another ledger, an altered file, an archive too short, a waiting placement."""
+    for number in range(30):
+        await world.facts.write(pod(f"p{number}", ask(10_000_000)), role="watcher")
+    short = await world.archive("short.jsonl")
+
+    async def refused(archive: str, why: str, *options: str) -> None:
+        done = await world.run("ledger", "trim", archive, "--older-than", "0", *options)
+        assert (done.returncode, why in done.stderr) == (1, True), done.stdout + done.stderr
+        assert (await world.span())[0] == 1
+
+    await refused(short, "no snapshot that can be used")
+    async with world.services("agent", "scheduler"):
+        await world.facts.submit("wants nothing")
+        await world.facts.count(PodPlaced, 1)
+        await world.snapshots(1)
+        whole = await world.archive("whole.jsonl")
+    altered = tmp_path / "altered.jsonl"
+    alter(Path(whole), altered)
+    await refused(str(altered), "altered.jsonl")
+    async with running_bus(tmp_path / "other") as other:
+        foreign = World(other, tmp_path / "nats")
+        await foreign.facts.open()
+        await foreign.facts.submit("a")
+        await refused(await foreign.archive("foreign.jsonl"), "is of the ledger made at")
+    young = await world.json("ledger", "trim", whole, "--older-than", "3600")
+    assert (young["dropped"], young["because"]) == (0, "what comes then is not older than 3600 s")
+    told = await world.json("ledger", "trim", whole, "--older-than", "0", "--dry-run")
+    assert (await world.span())[0] == 1
+    limits = [await world.json("ledger", "trim", short, "--older-than", "0", "--dry-run"), told]
+    assert [each["dropped"] for each in limits] == sorted(each["dropped"] for each in limits)
+    placed = next(at for at, event in world.facts.events if type(event.data) is PodPlaced)
+    assert told["dropped"] < placed
+
+
+def alter(source: Path, copy: Path) -> None:
+    """One name in one line is another."""
+    text = source.read_text(encoding="utf-8")
+    copy.write_text(text.replace("p7", "p8", 1), encoding="utf-8")
