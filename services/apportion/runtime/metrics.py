@@ -6,13 +6,16 @@ and a label has few values: a code, a type or an outcome, never a pod, a node or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 M = TypeVar("M")
 
@@ -38,6 +41,24 @@ SECONDS = (
 """Buckets from a tenth of a millisecond to ten seconds."""
 
 
+class Tally(Collector):
+    """A counter with one label for what happens ten thousand times a second: no lock, no call.
+
+    `counts` is by the label's value; the loop of the process alone adds to it.
+    """
+
+    def __init__(self, name: str, meaning: str, label: str) -> None:
+        self._name, self._meaning, self._label = name, meaning, label
+        self.counts: Counts[str] = Counts()
+
+    def collect(self) -> Iterable[Metric]:
+        """See Collector; the library adds `_total` to the name."""
+        family = CounterMetricFamily(self._name, self._meaning, labels=[self._label])
+        for value, count in sorted(self.counts.items()):
+            family.add_metric([value], count)
+        yield family
+
+
 class Metrics:
     """The metrics of one process."""
 
@@ -53,9 +74,10 @@ class Metrics:
         self.fold_lag = self.gauge(
             "apportion_fold_lag", "Records that the ledger holds beyond the folded revision."
         )
-        self.events_folded = self.counter(
-            "apportion_events_folded_total", "Events folded since the process began.", ("type",)
+        self.events_folded = Tally(
+            "apportion_events_folded", "Events folded since the process began.", "type"
         )
+        self.registry.register(self.events_folded)
         self.append_seconds = self.histogram(
             "apportion_append_seconds", "Time from sending an append to its acknowledgement."
         )

@@ -32,6 +32,7 @@ from apportion_schemas import (
 )
 
 _log = logging.getLogger(__name__)
+_NAMES = {row.payload: row.name for row in CATALOGUE}
 C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 
@@ -119,8 +120,8 @@ class Reader(Generic[C]):
         self.halted = ""
         metrics.fold_revision.set_function(lambda: self.revision)
         metrics.fold_lag.set_function(lambda: self.lag)
-        self._count = {row.payload: metrics.events_folded.labels(row.name).inc for row in CATALOGUE}
-        self._count_refused = metrics.events_folded.labels("refused").inc
+        self._counts = metrics.events_folded.counts
+        self._counts.update(dict.fromkeys([*_NAMES.values(), "refused"], 0))
 
     @property
     def lag(self) -> int:
@@ -177,10 +178,10 @@ class Reader(Generic[C]):
             raise _Halted from None
         except (UnreadableEvent, InvalidEvent) as error:
             _log.error("revision %d on %s refused: %s", record.revision, record.subject, error)
-            self._count_refused()
+            self._counts["refused"] += 1
             change = self._fold.refuse(record, str(error))
         else:
-            self._count[type(event.data)]()
+            self._counts[_NAMES[type(event.data)]] += 1
             change = self._apply(record, event)
         self.revision = record.revision
         if self._on_change is not None:

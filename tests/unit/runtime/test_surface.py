@@ -67,7 +67,7 @@ async def test_metrics_are_served_in_prometheus_form() -> None:
     metrics.appended("ok", 256, 0.004)
     metrics.appended("fence", 1, 0.001)
     metrics.fold_revision.set(42)
-    metrics.events_folded.labels("PodPlaced").inc(7)
+    metrics.events_folded.counts["PodPlaced"] += 7
     server = HttpServer(ANY_PORT, metrics=metrics, not_ready=list)
     _, text = await _get(await server.start(), "/metrics")
     for line in (
