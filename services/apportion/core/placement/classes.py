@@ -70,6 +70,7 @@ class PlacementClass:
         self._unrelated: NDArray[np.int32] = np.zeros(0, np.int32)
         self._eligible: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._welcome: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked
         self.collided: set[int] = set()
         self._host_need = host_need
@@ -150,6 +151,7 @@ class PlacementClass:
             code = standing_refusal(self.shape, columns.nodes[row])
             if code is not None:
                 self.standing[row] = RANK[code]
+        self._welcome = self.standing == FITS
         if self.relations is not None and self.relations.spreads:
             for row in rows.tolist():
                 self._eligible[row] = _counts_for_spread(self.shape, columns.nodes[row])
@@ -175,7 +177,7 @@ class PlacementClass:
 
     def _fit_before_devices(self, columns: Columns, rows: Rows) -> NDArray[np.bool_]:
         """Which rows no filter refuses that minds no devices; asks look at the host once more."""
-        fit: NDArray[np.bool_] = self.standing.take(rows) == FITS
+        fit: NDArray[np.bool_] = self._welcome.take(rows)
         if not self.asks:
             left = columns.free[:, HOST].take(rows) - self._host_need
             fit &= left & packed.GUARDS == packed.GUARDS

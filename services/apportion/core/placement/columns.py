@@ -257,7 +257,8 @@ class Columns:
         if odd:
             self._sum_free(row, node)
         else:
-            self._sums[row, 2:] += (memory_mib, cores)
+            self._sums[row, 2] += memory_mib
+            self._sums[row, 3] += cores
 
     def _sum_free(self, row: int, node: NodeState) -> None:
         self._sums[row, 2] = sum(state.memory_free_mib for state in node.devices)

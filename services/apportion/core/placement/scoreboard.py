@@ -36,16 +36,15 @@ class Scoreboard:
 
     def write(self, rows: Rows, fit: NDArray[np.bool_], points: Points) -> None:
         """These rows have these points, or are refused where they do not fit."""
-        _write(self.points, self._most, self._fitting, rows, np.where(fit, points, _REFUSED))
+        _write(self.points, self._most, self._fitting, rows, (fit, points))
 
     def refuse(self, row: int) -> None:
         """The pods may not go there."""
-        one = np.full(1, REFUSED, np.int32)
-        _write(self.points, self._most, self._fitting, np.array([row]), one)
+        self.write(np.array([row]), np.zeros(1, np.bool_), np.zeros(1, np.int32))
 
     def replace(self, points: Points) -> None:
         """Every row has these points."""
-        _write(self.points, self._most, self._fitting, np.arange(len(points)), points)
+        self.write(np.arange(len(points)), points != REFUSED, points)
 
     def best(self, count: int, *, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
         """The best rows with their points, at most `count`; of equals the first.
@@ -64,9 +63,12 @@ class Scoreboard:
 
 
 @compiled
-def _write(points: Points, most: Points, fitting: Rows, rows: Rows, now: Points) -> None:
+def _write(
+    points: Points, most: Points, fitting: Rows, rows: Rows, now: tuple[NDArray[np.bool_], Points]
+) -> None:
+    fit, given = now
     for i in range(len(rows)):
-        row, after = rows[i], now[i]
+        row, after = rows[i], given[i] if fit[i] else _REFUSED
         before, block = points[row], row // _BLOCK
         points[row] = after
         fitting[0] += (after != REFUSED) - (before != REFUSED)
