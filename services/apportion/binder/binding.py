@@ -66,6 +66,7 @@ class Binding:
         self._target = target
         self._publisher = publisher
         self._tasks: dict[asyncio.Task[None], Delivery] = {}
+        self._room = asyncio.Event()
         self._outcomes = metrics.counter(
             "apportion_bindings_total",
             "Placements handed to this binder: bound, passed over, failed for now or for good.",
@@ -87,9 +88,15 @@ class Binding:
                 for delivery in await self._fetch(queue, reader):
                     task = group.create_task(self._see_through(delivery))
                     self._tasks[task] = delivery
-                    task.add_done_callback(self._tasks.pop)
-                if len(self._tasks) > IN_FLIGHT_MAX - BATCH:
-                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                    task.add_done_callback(self._ended)
+                while len(self._tasks) > IN_FLIGHT_MAX - BATCH:  # fetch many or none
+                    self._room.clear()
+                    await self._room.wait()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if len(self._tasks) <= IN_FLIGHT_MAX - BATCH:
+            self._room.set()
 
     async def hold(self) -> None:
         """Keep what is being worked on from being handed to others, until cancelled."""

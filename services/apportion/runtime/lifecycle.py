@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -38,6 +39,7 @@ from apportion.runtime.ledger import (
 from apportion.runtime.logs import Logger, configure_logs, get_logger
 from apportion.runtime.metrics import Metrics
 
+GC_THRESHOLDS = (50_000, 20, 100)
 EXIT_OK = 0
 EXIT_ERROR = 70
 EXIT_STUCK = 75
@@ -135,6 +137,9 @@ def run_service(
 ) -> int:
     """Run the service until it is told to stop, and return the exit code."""
     configure_logs(service=name, level=config.log_level, form=config.log_format)
+    # What a service allocates it keeps, or drops without a cycle: looking for cycles after every
+    # 700 objects took a tenth to a fifth of its processor time.
+    gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_serve(name, main, config, clock=clock or SystemClock()))
         if code == EXIT_STUCK:

@@ -50,7 +50,8 @@ class Adoption(NamedTuple):
 class Revisions:
     """The newest revision of each subject that this watcher fences, but for live pods'.
 
-    `adopted` are live pods that were not submitted: their ends are fenced like anything else.
+    `adopted` are live pods whose submission is not the newest event on their subject: they were
+    adopted, or the ledger's beginning was dropped. Their ends are fenced like anything else.
     """
 
     def __init__(self) -> None:
@@ -93,10 +94,14 @@ class Facts:
                 yield self._end(PodGone(uid=uid, reason=reason[:TEXT_MAX]), known)
 
     def _end(self, data: PodGone, known: PodState | None) -> Fact:
-        if known is not None and data.uid not in self._revisions.adopted:
+        if known is not None and not self._is_adopted(known):
             return Fact(data, f"{data.uid}/gone", known.submitted_revision)
         expect = self._revisions.of(data)  # a pod that was let go before it was adopted ends twice
         return Fact(data, f"{data.uid}/gone" + (f"/{expect}" if expect else ""), expect)
+
+    def _is_adopted(self, pod: PodState) -> bool:
+        """Whether the newest event on the pod's own subject is another than its submission."""
+        return pod.uid in self._revisions.adopted or pod.placed_revision == pod.submitted_revision
 
     def _why_gone(self, uid: str, known: PodState | None) -> str:
         pod = self._view.pods.get(uid)

@@ -8,6 +8,7 @@ the record as a problem.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -35,7 +36,9 @@ from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 MIB = 1 << 20
 NOTHING = NodeAmounts(0, 0, {})
 _PLAIN = ("cpu", "memory", "pods")
+TEMPLATES_MAX = 2_000
 _NO_RESOURCES = Raw(b"{}")
+_TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
 class _Kube(Struct, frozen=True, rename="camel"):
@@ -103,6 +106,18 @@ class _Node(_Kube, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
 
+class _MetaParts(_Kube, frozen=True):
+    annotations: Raw = Raw(b"")
+    labels: Raw = Raw(b"")
+    owner_references: Raw = Raw(b"")
+    namespace: Raw = Raw(b"")
+
+
+class _PodParts(_Kube, frozen=True):
+    metadata: _MetaParts
+    spec: Raw
+
+
 class _Resources(_Kube, frozen=True):
     limits: dict[str, Any] | None = None
     requests: dict[str, Any] | None = None
@@ -111,6 +126,7 @@ class _Resources(_Kube, frozen=True):
 _decode_pod = msgspec.json.Decoder(_Pod).decode
 _decode_node = msgspec.json.Decoder(_Node).decode
 _decode_resources = msgspec.json.Decoder(_Resources | None).decode
+_decode_parts = msgspec.json.Decoder(_PodParts).decode
 _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -172,6 +188,7 @@ class ObjectReader:
         self._names = SchedulerNames(schedulers)
         self._config = config
         self._knows = knows
+        self._drafts: dict[tuple[bytes, ...], PodDraft] = {}
 
     def configure(self, configuration: Configuration) -> None:
         """Read objects like this from now on; what was read before stands.
@@ -179,6 +196,7 @@ class ObjectReader:
         Scheduler names in the configuration take the place of those that this watcher was told.
         """
         self._config = manifest_config(configuration)
+        self._drafts.clear()
         self._names = scheduler_names(configuration, self._told)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
@@ -230,14 +248,24 @@ class ObjectReader:
         return claim_of(document, self._config, ours=ours)
 
     def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
-        """The pod as a draft; of one whose node a `chooser` chooses, what is about devices."""
-        document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
-        try:
-            read = devices_only(document) if chooser else document
-            (draft,) = read_document(read, self._config).pods
-            view.draft = msgspec.structs.replace(draft, chooser=chooser)
-        except ManifestError as error:
-            view.problem = error
+        """The pod as a draft; of one whose node a `chooser` chooses, what is about devices.
+
+        Pods of one template differ in nothing but their names, and are read once.
+        """
+        template = _template(raw)
+        draft = self._drafts.get(template)
+        if draft is None:
+            document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
+            try:
+                read = devices_only(document) if chooser else document
+                (draft,) = read_document(read, self._config).pods
+            except ManifestError as error:
+                view.problem = error
+                return
+            if len(self._drafts) >= TEMPLATES_MAX:
+                self._drafts.clear()
+            self._drafts[template] = draft
+        view.draft = msgspec.structs.replace(draft, name=view.name, chooser=chooser)
 
     def _amounts(self, spec: _PodSpec) -> NodeAmounts:
         parts = [(bytes(c.resources), _init_role(c)) for c in spec.init_containers or ()]
@@ -306,6 +334,17 @@ class ObjectReader:
 
 def _init_role(container: _Container) -> Role:
     return "sidecar" if container.restart_policy == "Always" else "init"
+
+
+def _template(raw: bytes) -> tuple[bytes, ...]:
+    """All of a pod that a draft is made of, but its name and the name of its token's volume.
+
+    `kube-api-access-` and five letters are the name that the API server gives that volume.
+    """
+    pod = _decode_parts(raw)
+    meta = pod.metadata
+    parts = (meta.annotations, meta.labels, meta.owner_references, meta.namespace)
+    return (_TOKEN_VOLUME.sub(b"", bytes(pod.spec)), *map(bytes, parts))
 
 
 @lru_cache(maxsize=8192)

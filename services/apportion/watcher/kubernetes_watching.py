@@ -253,6 +253,10 @@ class KubernetesWatching:
         uid = getattr(data, "uid", "")
         if isinstance(data, PodSubmitted) and uid not in self._state.rejected:
             self._final.add(uid)  # it had its time in the ledger, or has it now
+        elif isinstance(data, PodGone) and refused.found is not None:
+            self._revisions.adopted.add(uid)  # its submission is not what the fence is about
+            self._revisions.note(subject_of(data), refused.found)
+            self._view.mark(data)
         elif refused.found == 0:
             self._revisions.forget(subject_of(data))  # the ledger's beginning was dropped
             self._view.mark(data)

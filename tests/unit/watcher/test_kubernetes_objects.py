@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import pytest
+
 from apportion.core.manifests import ManifestConfig
 from apportion.watcher.kubernetes_objects import ObjectReader, PodView
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
-from tests.support.kube_objects import kube_node, kube_pod
+from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.pods import ask
 
 
@@ -55,3 +57,40 @@ def test_a_pod_of_an_extended_scheduler_is_read_for_its_devices() -> None:
     assert ours is not None
     assert ours.draft is not None
     assert ours.draft.chooser == ""
+
+
+def test_pods_of_one_template_are_read_once_and_keep_their_names() -> None:
+    """The mount of a pod's own token does not tell one template from another."""
+    reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+    drafts = []
+    for name, token in (("a", "x1x2x"), ("b", "y9y9y")):
+        document = kube_pod(name, share(), volumes=[{"name": f"kube-api-access-{token}"}])
+        _, read, _ = reader.pod(json.dumps(document).encode(), {})
+        assert read is not None
+        assert read.draft is not None
+        drafts.append(read.draft)
+    assert [draft.name for draft in drafts] == ["a", "b"]
+    assert drafts[0].shape is drafts[1].shape
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"annotations": {"nvidia.com/use-gputype": "T4"}},
+        {"labels": {"app": "b"}},
+        {"nodeSelector": {"zone": "b"}},
+        {"namespace": "b"},
+    ],
+)
+def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
+    """Everything that a draft is made of."""
+    reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+    drafts = []
+    for fields in ({}, other):
+        namespace = dict(fields).pop("namespace", "default")
+        document = kube_pod("p", share(), **{k: v for k, v in fields.items() if k != "namespace"})
+        document["metadata"]["namespace"] = namespace
+        _, read, _ = reader.pod(json.dumps(document).encode(), {})
+        assert read is not None
+        drafts.append(read.draft)
+    assert drafts[0] != drafts[1]
