@@ -19,7 +19,7 @@ GPUS ?=
 UP_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help up test sim check format lock generate clean
+.PHONY: help up test sim faults check format lock generate clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -29,6 +29,10 @@ up: $(RUNTIME) ## install what running needs, start everything, place the sample
 
 test: $(DEV) ## every test that this machine can run (TEST_ARGS="-k ledger")
 	@$(VENV)/bin/python -m pytest $(TEST_ARGS)
+
+ROUNDS ?= 20
+faults: $(DEV) ## servers, services and disks that fail for real, under load (ROUNDS=20)
+	@$(VENV)/bin/python -m tests.faults --rounds $(ROUNDS)
 
 SEEDS ?= 10000
 sim: $(DEV) ## the whole system under faults, many times over (SEEDS=10000)
