@@ -1,0 +1,20 @@
+"""What a scheduler has folded is not looked through again and again by the garbage collector."""
+
+import subprocess
+import sys
+
+COUNT = """
+import gc
+from apportion.scheduler.main import leave_alone
+before = len(gc.get_objects())
+leave_alone()
+print(before, gc.get_freeze_count(), len(gc.get_objects()))
+"""
+
+
+def test_what_is_there_is_left_alone() -> None:
+    """In a process of its own: all objects but a few are out of the collector's sight."""
+    done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
+    before, frozen, seen = map(int, done.stdout.split())
+    assert frozen > before / 2
+    assert seen < before / 100
