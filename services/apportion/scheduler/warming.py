@@ -33,6 +33,8 @@ _TIME = "2026-01-01T00:00:00.000000Z"
 _ASKS = (
     (Ask(container="main", family="nvidia", memory_mib=1_000, cores=10),),
     (Ask(container="main", family="nvidia", count=2, cores=100),),
+    (Ask(container="main", family="nvidia", count=16, cores=100),),  # fits nowhere
+    (Ask(container="main", family="nvidia", memory_mib=1 << 20),),
     tuple(Ask(container=name, family="nvidia", memory_mib=500, cores=5) for name in "ab"),
 )
 
