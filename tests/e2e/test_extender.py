@@ -232,3 +232,19 @@ async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
         await world.plane.user("label", "node", "n1", "changed=yes")
         await world.bound("p")
     assert len(world.facts.of(PodPlaced)) == len(await world.facts.count(PodBound, 1)) == 1
+
+
+@pytest.mark.timeout(180)
+async def test_a_scheduler_that_is_killed_among_bindings_loses_none(
+    world: KubeWorld, tmp_path: Path
+) -> None:
+    """What it had heard is handed to the next one; kube-scheduler does not even notice."""
+    url = await system(world, verbs=("watcher", "binder"))
+    first = await world.start("scheduler")
+    with kube_scheduler(world.plane, tmp_path, url):
+        await world.plane.apply(*(pod(f"p{number}", 1500) for number in range(30)))
+        await world.facts.count(PodBound, 5)
+        await first.kill()
+        await world.start("scheduler")
+        await world.facts.count(PodBound, 30)
+    assert len(world.facts.of(PodPlaced)) == len({p.pod for p in world.facts.of(PodPlaced)}) == 30

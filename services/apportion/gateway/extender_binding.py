@@ -25,6 +25,8 @@ BIND_TIMEOUT_S = 20.0
 """Shorter than the `httpTimeout` of the extender in kube-scheduler, which is to be 30 s."""
 KNOWN_TIMEOUT_S = 5.0
 HEARD_TIMEOUT_S = 3.0
+AGAIN_S = 1.0
+"""A choice that nobody decides is handed over again: the scheduler may have been killed."""
 DECIDED_TIMEOUT_S = 0.5
 """How long a filter waits at most for the placements that are being decided."""
 
@@ -37,11 +39,18 @@ class ExtenderBinding:
     """Bindings under way over one state; `request` asks the schedulers."""
 
     def __init__(
-        self, state: Callable[[], State], request: Request, *, timeout_s: float = BIND_TIMEOUT_S
+        self,
+        state: Callable[[], State],
+        request: Request,
+        *,
+        timeout_s: float = BIND_TIMEOUT_S,
+        again_s: float = AGAIN_S,
     ) -> None:
         self._state = state
         self._request = request
         self._timeout_s = timeout_s
+        self._again_s = again_s
+        self._unheard: dict[str, str] = {}
         self._news: dict[str, asyncio.Event] = {}
         self._open: set[str] = set()
         self._decided = asyncio.Event()
@@ -81,12 +90,13 @@ class ExtenderBinding:
             async with asyncio.timeout(self._timeout_s):
                 return await self._bind(uid, args.node)
         except TimeoutError:
-            return (
+            return self._unheard.get(uid) or (
                 f"not bound to {args.node} within {self._timeout_s:g} s; what is under way goes "
                 "on, and the next filter finds it"
             )
         finally:
             del self._news[uid]
+            self._unheard.pop(uid, None)
             self._close(uid)
 
     async def _bind(self, uid: str, node: str) -> str:
@@ -99,15 +109,19 @@ class ExtenderBinding:
                 "extendedSchedulerNames"
             )
         attempt, refused_revision = pod.attempt, pod.refused_revision
-        if pod.placement is None:
-            error = await self._choose(uid, node)
-            if error:
-                return error
         while True:
             outcome = self._outcome(uid, node, attempt, refused_revision)
             if outcome is not None:
                 return outcome
-            await self._changed(uid)
+            if pod.placement is None:
+                error = await self._choose(uid, node)
+                if error:
+                    return error
+            try:
+                async with asyncio.timeout(self._again_s):
+                    await self._changed(uid)
+            except TimeoutError:
+                continue
 
     async def _known(self, uid: str) -> PodState | str:
         """The pod as the ledger has it, which may be a moment behind the cluster; or why not."""
@@ -125,14 +139,21 @@ class ExtenderBinding:
             return f"no watcher has told of pod {uid} within {KNOWN_TIMEOUT_S:g} s: is one running?"
 
     async def _choose(self, uid: str, node: str) -> str:
-        """Hand the choice to the schedulers; empty once one has heard it, or what went wrong."""
+        """Hand the choice to the schedulers; empty, or what they say is wrong with it.
+
+        That nobody heard it is noted, and may be over at the next time.
+        """
         choice = _encode(Choice(pod=uid, node=node))
         self._open.add(uid)
         self._decided.clear()
         try:
-            return _decode(await self._request(SUBJECT, choice, HEARD_TIMEOUT_S)).error
+            heard = _decode(await self._request(SUBJECT, choice, HEARD_TIMEOUT_S))
         except (LedgerError, msgspec.MsgspecError) as error:
-            return f"no scheduler of Apportion took the choice: {error}"
+            self._unheard[uid] = f"no scheduler of Apportion took the choice: {error}"
+            self._close(uid)
+            return ""
+        self._unheard.pop(uid, None)
+        return heard.error
 
     def _outcome(self, uid: str, node: str, attempt: int, refused_revision: int) -> str | None:
         """What came of it, or None while that is open."""
