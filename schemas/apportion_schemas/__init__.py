@@ -15,6 +15,7 @@ from apportion_schemas.catalogue import CATALOGUE, EventType, subject_of
 from apportion_schemas.cluster import (
     NodeGone,
     NodeObserved,
+    PodGroupGone,
     PodGroupObserved,
     QueueObserved,
     Taint,
@@ -109,6 +110,7 @@ __all__ = [
     "PodBound",
     "PodConstraints",
     "PodGone",
+    "PodGroupGone",
     "PodGroupObserved",
     "PodPlaced",
     "PodRefused",

@@ -12,7 +12,13 @@ from urllib.parse import quote, unquote
 from apportion_schemas.agreement import DifferenceFound, LedgerRebuilt, PodAdopted
 from apportion_schemas.allocation import AllocationFailed, SharesAllocated
 from apportion_schemas.binding import BindFailed, PodBound
-from apportion_schemas.cluster import NodeGone, NodeObserved, PodGroupObserved, QueueObserved
+from apportion_schemas.cluster import (
+    NodeGone,
+    NodeObserved,
+    PodGroupGone,
+    PodGroupObserved,
+    QueueObserved,
+)
 from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
 from apportion_schemas.operations import (
@@ -131,6 +137,14 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a gang and how many of it must start together",
+    ),
+    EventType(
+        PodGroupGone,
+        "cluster",
+        lambda data: "group." + token(data.group),
+        "watcher",
+        "all",
+        "the declaration of a gang left the cluster",
     ),
     EventType(
         QueueObserved,

@@ -67,6 +67,12 @@ class PodGroupObserved(Payload, frozen=True):
     priority: Priority = 0
 
 
+class PodGroupGone(Payload, frozen=True):
+    """A gang's declaration left the cluster; where it has no pods it is forgotten."""
+
+    group: Name
+
+
 class QueueObserved(Payload, frozen=True):
     """A Volcano queue: its weight and the most it may hold of each resource."""
 

@@ -45,6 +45,7 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodGone,
+    PodGroupGone,
     PodPlaced,
     PodRefused,
     PodRejected,
@@ -206,6 +207,9 @@ async def agree(bus: Bus, facts: Facts) -> None:
             PodGone(uid="old-3", reason="finished"),
             claims[0],
             claims[1],
+            gang("research/never", 2),
+            PodGroupGone(group="research/never"),
+            gang("research/waits", 2),
         )
 
 

@@ -21,7 +21,7 @@ SUBJECTS = {
         ("DifferenceFound", "cluster.difference.research%2Ftrainer-0"),
         ("LedgerRebuilt", "operator.ledger"),
         ("NodeObserved NodeGone", f"cluster.node.{NODE}"),
-        ("PodGroupObserved", "cluster.group.research%2Ftrainer"),
+        ("PodGroupObserved PodGroupGone", "cluster.group.research%2Ftrainer"),
         ("QueueObserved", "cluster.queue.training"),
         ("PodPlaced PlacementVoided", f"placement.{NODE}"),
         ("PodRefused", f"pending.{POD}"),

@@ -25,6 +25,7 @@ from apportion_schemas import (
     NodeObserved,
     PodAdopted,
     PodGone,
+    PodGroupGone,
     PodRejected,
     subject_of,
 )
@@ -229,6 +230,8 @@ class Facts:
             known = self._state.groups.get(name)
             if wanted is not None and (known is None or known.observed != wanted):
                 yield self._fact(wanted)
+            elif wanted is None and known is not None and known.observed and not known.pods:
+                yield self._fact(PodGroupGone(group=name))  # with pods, it goes with the last one
 
     def queues(self, names: Iterable[str]) -> Iterator[Fact]:
         """Queues that the ledger does not know or knows otherwise."""

@@ -25,6 +25,7 @@ from apportion_schemas import (
     NodeObserved,
     PodAdopted,
     PodGone,
+    PodGroupGone,
     PodGroupObserved,
     PodRejected,
     PodSubmitted,
@@ -123,7 +124,9 @@ class ClusterView:
             "nodes": _Kind(
                 self.nodes, self._read_node, self._node_changed, expected=self._observed
             ),
-            "podgroups": _Kind(self.groups, self._read_group, self._group_changed, expected=tuple),
+            "podgroups": _Kind(
+                self.groups, self._read_group, self._group_changed, expected=self._declared
+            ),
             "queues": _Kind(self.queues, self._read_queue, self._queue_changed, expected=tuple),
         }
 
@@ -139,7 +142,7 @@ class ClusterView:
         return Marked(
             pods=dict.fromkeys((*self.pods, *self.gone)),
             nodes=dict.fromkeys((*self.nodes, *self._observed())),
-            groups=dict.fromkeys(self.groups),
+            groups=dict.fromkeys((*self.groups, *state.groups)),
             queues=dict.fromkeys((*self.queues, *state.queues)),
         )
 
@@ -152,7 +155,7 @@ class ClusterView:
                 self.mark_pod(data.pod)
             case NodeObserved() | NodeGone():
                 self.marked.nodes[data.node] = None
-            case PodGroupObserved():
+            case PodGroupObserved() | PodGroupGone():
                 self.marked.groups[data.group] = None
             case QueueObserved():
                 self.marked.queues[data.queue] = None
@@ -199,6 +202,9 @@ class ClusterView:
 
     def _observed(self) -> list[str]:
         return [node.name for node in self._state.nodes.values() if node.observed is not None]
+
+    def _declared(self) -> list[str]:
+        return [name for name, group in self._state.groups.items() if group.observed is not None]
 
     # -------------------------------------------------------------- pods
 

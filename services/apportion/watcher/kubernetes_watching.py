@@ -40,6 +40,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodAdopted,
     PodGone,
+    PodGroupGone,
     PodGroupObserved,
     PodRejected,
     PodSubmitted,
@@ -63,8 +64,8 @@ TOGETHER_MAX = 2_000
 """Facts that wait for the ledger at once, however large the cluster is."""
 _NOT_FOUND = 404
 _FENCED = (
-    DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodGroupObserved, PodRejected,
-    QueueObserved,
+    DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodGroupGone, PodGroupObserved,
+    PodRejected, QueueObserved,
 )  # fmt: skip
 
 _log = logging.getLogger(__name__)

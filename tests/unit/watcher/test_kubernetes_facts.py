@@ -9,10 +9,19 @@ from apportion.core.manifests import ManifestConfig
 from apportion.watcher.kubernetes_facts import Adoption, Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import ClusterView
-from apportion_schemas import NodeGone, NodeObserved, PodGone, PodRejected, PodSubmitted, subject_of
+from apportion_schemas import (
+    NodeGone,
+    NodeObserved,
+    PodGone,
+    PodGroupGone,
+    PodRejected,
+    PodSubmitted,
+    subject_of,
+)
 from tests.support.fleet import gpu, node
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.ledger_of import Ledger
+from tests.support.pods import member
 
 
 class Cluster:
@@ -195,3 +204,40 @@ def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
     (fact,) = cluster.pod_facts()
     assert isinstance(fact.data, PodSubmitted)
     assert fact.expect == 1
+
+
+def pod_group(name: str = "job") -> dict[str, Any]:
+    """A PodGroup that waits to be let in."""
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": 2}}
+
+
+@pytest.mark.parametrize("seen_before", [True, False])
+def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
+    *, seen_before: bool
+) -> None:
+    """Whether the watcher saw it go or comes back to find it gone."""
+    cluster = Cluster()
+    cluster.see("podgroups", pod_group())
+    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
+    assert "default/job" in cluster.ledger.state.groups
+    if not seen_before:
+        cluster.view.groups.clear()
+    cluster.view.audiences["podgroups"].listing()
+    cluster.view.audiences["podgroups"].listed(9)
+    (fact,) = cluster.facts.groups(cluster.view.take().groups)
+    assert fact.data == PodGroupGone(group="default/job")
+    cluster.write([fact])
+    assert cluster.ledger.state.groups == {}
+
+
+def test_a_gang_with_pods_outlives_its_declaration() -> None:
+    """What runs was placed together; it is forgotten with the last pod."""
+    cluster = Cluster()
+    cluster.see("podgroups", pod_group())
+    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
+    cluster.ledger.submit(member("m0", group="default/job"))
+    cluster.view.audiences["podgroups"].listing()
+    cluster.view.audiences["podgroups"].listed(9)
+    assert list(cluster.facts.groups(cluster.view.take().groups)) == []
+    cluster.ledger.gone("m0")
+    assert cluster.ledger.state.groups == {}

@@ -28,6 +28,7 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodGone,
+    PodGroupGone,
     PodGroupObserved,
     PodPlaced,
     PodRefused,
@@ -206,6 +207,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     NodeObserved: lambda e, _: _observed(e),
     NodeGone: lambda e, _: f"node {e.node} left the cluster",
     PodGroupObserved: lambda e, _: f"gang {e.group} needs {e.min_available} pods together",
+    PodGroupGone: lambda e, _: f"the declaration of gang {e.group} left the cluster",
     QueueObserved: lambda e, _: (
         f"queue {e.queue}: weight {e.weight}" + ("" if e.open else ", closed")
     ),

@@ -10,14 +10,17 @@ Invariant: `apply` either takes an event whole or leaves the state as it was, bu
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 
-from apportion.core.configuration import ConfigurationError, check
 from apportion.core.devices.shares import Oversold, occupy, release, template_cpu_of
 from apportion.core.ledger.adoption import charged, hold, settle
+from apportion.core.ledger.change import Change
+from apportion.core.ledger.change import Context as _Context
+from apportion.core.ledger.change import Refused as _Refused
 from apportion.core.ledger.seating import seat, unseat
+from apportion.core.ledger.standing import STANDING
 from apportion.core.ledger.state import (
     NO_HOST,
     REFUSED_EVENTS_KEPT,
@@ -33,15 +36,12 @@ from apportion.core.placement import chains
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
-    ConfigurationChanged,
     Device,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
-    DifferenceFound,
     Event,
     Host,
-    LedgerRebuilt,
     NodeCordoned,
     NodeGone,
     NodeObserved,
@@ -51,52 +51,23 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodGone,
-    PodGroupObserved,
     PodPlaced,
     PodRefused,
     PodRejected,
     PodSubmitted,
     Policy,
-    PolicyChanged,
-    PricesLearnt,
-    QueueObserved,
     Share,
     SharesAllocated,
 )
 from apportion_schemas.catalogue import SUBJECTS, untoken
-from apportion_schemas.configuration import PolicyConfiguration
+
+__all__ = ["Change", "apply", "refuse"]
 
 POLICIES = frozenset(("", *get_args(Policy)))
 MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
 UNNAMED = "pods of another scheduler hold devices of this family here, and nobody names which"
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
 _shape_key = msgspec.json.Encoder(order="sorted").encode
-
-
-class Change(NamedTuple):
-    """What one event touched, for whatever is derived from the state (index, queue, metrics).
-
-    `refused` is empty, or why the event was not applied. `shares` came to the node or left it with
-    the pod and nothing else of it changed; None where anything may have.
-    """
-
-    data: Any
-    node: NodeState | None = None
-    pod: PodState | None = None
-    refused: str = ""
-    shares: tuple[Share, ...] | None = None
-
-
-class _Refused(Exception):
-    """The event contradicts the state."""
-
-
-class _Context(NamedTuple):
-    """What a handler may need of the event beside its payload."""
-
-    state: State
-    revision: int
-    time: str
 
 
 def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Change:
@@ -285,16 +256,6 @@ def _node_gone(context: _Context, data: NodeGone) -> Change:
     return Change(data, node=node)
 
 
-def _group_observed(context: _Context, data: PodGroupObserved) -> Change:
-    context.state.groups.setdefault(data.group, GroupState()).observed = data
-    return Change(data)
-
-
-def _queue_observed(context: _Context, data: QueueObserved) -> Change:
-    context.state.queues[data.queue] = data
-    return Change(data)
-
-
 # ------------------------------------------------------------------ workload
 
 
@@ -367,20 +328,6 @@ def _pod_adopted(context: _Context, data: PodAdopted) -> Change:
     hold(state, node, devices)
     settle(pod, node, data)
     return Change(data, node=node, pod=pod)
-
-
-def _difference_found(context: _Context, data: DifferenceFound) -> Change:
-    state = context.state
-    state.differences[data.kind] = state.differences.get(data.kind, 0) + 1
-    if data.pod in state.pods:
-        state.differing[data.pod] = data
-    return Change(data)
-
-
-def _ledger_rebuilt(context: _Context, data: LedgerRebuilt) -> Change:
-    if context.state.pods:
-        raise _Refused(f"the ledger has {len(context.state.pods)} pods, and so is not lost")
-    return Change(data)
 
 
 # ------------------------------------------------------------------ decisions
@@ -543,50 +490,16 @@ def _node_cordon(context: _Context, data: NodeCordoned | NodeUncordoned) -> Chan
     return Change(data, node=node)
 
 
-def _policy_changed(context: _Context, data: PolicyChanged) -> Change:
-    context.state.policy, context.state.policy_revision = data, context.revision
-    return Change(data)
-
-
-def _configuration_changed(context: _Context, data: ConfigurationChanged) -> Change:
-    """Take the whole document; a policy in it is a change of policy like any other."""
-    state, policy = context.state, data.configuration.policy
-    try:
-        check(data.configuration)
-    except ConfigurationError as error:
-        raise _Refused(str(error)) from None
-    state.configuration, state.configuration_revision = data.configuration, context.revision
-    if policy != PolicyConfiguration():
-        state.policy_revision = context.revision
-        state.policy = msgspec.structs.replace(
-            state.policy,
-            by=data.by,
-            reason=data.reason,
-            node_policy=policy.nodes or state.policy.node_policy,
-            device_policy=policy.devices or state.policy.device_policy,
-            node_weights=policy.weights or state.policy.node_weights,
-        )
-    return Change(data)
-
-
-def _prices_learnt(context: _Context, data: PricesLearnt) -> Change:
-    context.state.prices, context.state.prices_revision = data, context.revision
-    return Change(data)
-
-
 _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
+    **STANDING,
     NodeReported: _node_reported,
     DeviceHealthChanged: _health_changed,
     NodeObserved: _node_observed,
     NodeGone: _node_gone,
-    PodGroupObserved: _group_observed,
-    QueueObserved: _queue_observed,
     PodSubmitted: _pod_submitted,
     PodRejected: _pod_rejected,
     PodGone: _pod_gone,
     PodAdopted: _pod_adopted,
-    DifferenceFound: _difference_found,
-    LedgerRebuilt: _ledger_rebuilt,
     PodPlaced: _pod_placed,
     PlacementVoided: _placement_voided,
     PodRefused: _pod_refused,
@@ -598,7 +511,4 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     DeviceUncordoned: _device_cordon,
     NodeCordoned: _node_cordon,
     NodeUncordoned: _node_cordon,
-    PolicyChanged: _policy_changed,
-    PricesLearnt: _prices_learnt,
-    ConfigurationChanged: _configuration_changed,
 }

@@ -1,0 +1,35 @@
+"""What a handler of the fold is given, and what it answers.
+
+Invariant: a handler that raises `Refused` has changed nothing.
+"""
+
+from typing import Any, NamedTuple
+
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion_schemas import Share
+
+
+class Change(NamedTuple):
+    """What one event touched, for whatever is derived from the state (index, queue, metrics).
+
+    `refused` is empty, or why the event was not applied. `shares` came to the node or left it with
+    the pod and nothing else of it changed; None where anything may have.
+    """
+
+    data: Any
+    node: NodeState | None = None
+    pod: PodState | None = None
+    refused: str = ""
+    shares: tuple[Share, ...] | None = None
+
+
+class Refused(Exception):
+    """The event contradicts the state."""
+
+
+class Context(NamedTuple):
+    """What a handler may need of the event beside its payload."""
+
+    state: State
+    revision: int
+    time: str
