@@ -70,7 +70,8 @@ class Admission:
     """Answers reviews under the configuration of one state.
 
     `unready` says why there is no answer yet, or is empty; `told` and `scheduler` are the names of
-    our schedulers and the one that is filled in; `accounts` is the group of our services' accounts.
+    our schedulers and the one of them that is filled in; `accounts` is the group of our services'
+    accounts.
     """
 
     def __init__(
@@ -129,10 +130,13 @@ class Admission:
         if (about.group, about.resource, request.sub_resource) != ("", "pods", ""):
             return Admitted("not a pod")
         configuration = self._state().configuration
+        names, scheduler = scheduler_names(configuration, self._told), self._scheduler
+        if scheduler not in names.ours:  # the configuration names others, and one of them is taken
+            scheduler = configuration.scheduler_names[0]
         rules = Rules(
             config=manifest_config(configuration),
-            names=scheduler_names(configuration, self._told),
-            scheduler=self._scheduler,
+            names=names,
+            scheduler=scheduler,
             accounts=self._accounts,
         )
         asked = Asked(

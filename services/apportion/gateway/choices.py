@@ -133,6 +133,12 @@ def admission_choice(given: dict[str, Any], *, kube_wanted: bool) -> AdmissionCh
         raise ConfigError(
             "--scheduler-name", len(given["schedulers"]), f"name at most {SCHEDULERS_MAX}"
         )
+    if given["scheduler"] not in given["schedulers"]:
+        raise ConfigError(
+            "--admission-scheduler",
+            given["scheduler"],
+            f"name one of --scheduler-name, whose pods are taken: {', '.join(given['schedulers'])}",
+        )
     return AdmissionChoice(
         listen=parse_address("--admission", given["admission"]),
         hosts=tuple(dict.fromkeys(given["hosts"])),

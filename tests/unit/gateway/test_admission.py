@@ -6,13 +6,15 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apportion.core.ledger.state import State
 from apportion.gateway.admission import PATH, REVIEW_BYTES_MAX, Admission
-from apportion.runtime.config import Address
+from apportion.gateway.choices import admission_choice
+from apportion.runtime.config import Address, ConfigError
 from apportion.runtime.http import HttpServer
 from apportion.runtime.metrics import Metrics
 from apportion_schemas import Configuration
@@ -129,6 +131,13 @@ async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
     assert "patch" in await webhook.ask(pod)
 
 
+async def test_the_scheduler_that_is_filled_in_is_one_that_is_taken(webhook: Webhook) -> None:
+    """Where the configuration names others than we were told, a pod must not be lost."""
+    webhook.state.configuration = Configuration(scheduler_names=("theirs", "more"))
+    (patch,) = json.loads(base64.b64decode((await webhook.ask(unnamed(share())))["patch"]))
+    assert patch["value"] == "theirs"
+
+
 async def test_what_is_no_pod_goes_through(webhook: Webhook) -> None:
     """A rule that somebody wrote too wide harms nobody; nor does a part of a pod."""
     deployments = {"group": "apps", "version": "v1", "resource": "deployments"}
@@ -191,3 +200,24 @@ async def test_outcomes_are_counted(webhook: Webhook) -> None:
     told = webhook.metrics.render().decode()
     for outcome in ("taken", "rejected"):
         assert f'apportion_admission_reviews_total{{outcome="{outcome}"}} 1.0' in told
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"private_key": Path("key")}, "--certificate and --private-key"),
+        ({}, "needs --kubernetes"),
+        ({"kube_wanted": True, "scheduler": "else"}, "name one of --scheduler-name"),
+        ({"kube_wanted": True, "admission": "nowhere"}, "write host:port"),
+        ({"kube_wanted": True, "schedulers": ("apportion", *map(str, range(32)))}, "at most 32"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(options: dict[str, Any], words: str) -> None:
+    """Before anything is started."""
+    given = {
+        "admission": "127.0.0.1:0", "hosts": ("localhost",), "scheduler": "apportion",
+        "schedulers": ("apportion",), "namespace": "apportion", "certificate": None,
+        "private_key": None, "certificate_days": 1.0, "kube_wanted": False,
+    } | options  # fmt: skip
+    with pytest.raises(ConfigError, match=words):
+        admission_choice(given, kube_wanted=given["kube_wanted"])
