@@ -7,7 +7,7 @@ Invariant: a device has enough here exactly where every device filter passes it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import structs
@@ -17,7 +17,7 @@ from apportion.core.devices.demand import Demand, Known, demand
 from apportion.core.devices.geometries import SLICE_STATES
 from apportion.core.placement import packed
 from apportion.core.placement.chains import Chain
-from apportion.core.placement.columns import FIRST_KIND, HOST, Columns, Rows
+from apportion.core.placement.columns import FIRST_KIND, HOST, Columns, Rows, mean_load
 from apportion.core.placement.compiled import compiled
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import refused_kind
@@ -25,6 +25,10 @@ from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 from apportion_schemas.configuration import GROUPS_MAX
 
 _GUARDS: Final = packed.GUARDS
+_mean_load = compiled(mean_load)
+_memory_of = compiled(packed.memory_of)
+_compute_of = compiled(packed.compute_of)
+_slots_of = compiled(packed.slots_of)
 _NOWHERE: Final = np.zeros((0, 0), np.bool_)
 
 
@@ -54,6 +58,7 @@ class AskColumns:
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
         self.needs: list[int] = [packed.NEVER, host_need]
         self._need = np.array(self.needs, np.int64)
+        self._totals = np.zeros((FIRST_KIND, 3), np.int64)
         self._cuts = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
         self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
         self.cuts_instances = False
@@ -107,6 +112,15 @@ class AskColumns:
             enough,
         )
 
+    def pick(self, columns: Columns, row: int, *, spread: bool) -> int:
+        """The device that has enough and comes first by `scores.devices.binpack` or `spread`."""
+        elsewhere = _NOWHERE if self.elsewhere is None else self.elsewhere
+        cut = columns.cut if self.cuts_instances else columns.slices
+        seen = (columns.free, columns.kind, cut, elsewhere)
+        return _pick(
+            row, seen, (self._need, self.instance_fits, 1), self._totals, 1 if spread else -1
+        )
+
     def _learn(self, device: Device) -> None:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
         known: Demand | RefusalCode | None = refused_kind(self.ask, anywhere, device)
@@ -127,6 +141,8 @@ class AskColumns:
         self.demands.append(known)
         self.needs.append(need)
         self._need = np.array(self.needs, np.int64)
+        totals = [(device.memory_mib, device.cores, device.slots)]
+        self._totals = np.concatenate([self._totals, totals])
         self.instance_fits = np.concatenate([self.instance_fits, fits])
 
 
@@ -141,28 +157,52 @@ def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:
     return fits
 
 
+Seen = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[np.bool_]]
+"""The columns `free`, `kind` and `cut`, and `elsewhere`, empty where the pod names no device."""
+Asked = tuple[NDArray[np.int64], NDArray[np.bool_], int]
+"""By kind of device the need and which cuts have room for it, and how many devices are wanted."""
+
+
 @compiled
 def _look(
-    rows: Rows,
-    columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer], NDArray[np.bool_]],
-    ask: tuple[NDArray[np.int64], NDArray[np.bool_], int],
-    fit: NDArray[np.bool_],
-    enough: NDArray[np.bool_],
+    rows: Rows, seen: Seen, asked: Asked, fit: NDArray[np.bool_], enough: NDArray[np.bool_]
 ) -> None:
-    """`AskColumns.look`; without instances, `instance_fits` is true of everything."""
-    free, kind, cut, elsewhere = columns
-    need, instance_fits, count = ask
-    width, some_elsewhere = free.shape[1], elsewhere.shape[0] > 0
+    """`AskColumns.look`; without instances, every cut has room."""
+    free, kind, cut, elsewhere = seen
+    need, instance_fits, count = asked
+    some_elsewhere = elsewhere.shape[0] > 0
     for i in range(len(rows)):
         row, found = rows[i], 0
-        for at in range(HOST + 1, width):
+        for at in range(HOST + 1, free.shape[1]):
             of = kind[row, at]
             has = (free[row, at] - need[of]) & _GUARDS == _GUARDS
             has = has and instance_fits[of, cut[row, at]]
-            if some_elsewhere:
-                has = has and not elsewhere[row, at]
+            has = has and not (some_elsewhere and elsewhere[row, at])
             enough[i, at] = has
             found += has
         enough[i, HOST] = False
         host = (free[row, HOST] - need[kind[row, HOST]]) & _GUARDS == _GUARDS
         fit[i] &= host and found >= count
+
+
+@compiled
+def _pick(row: int, seen: Seen, asked: Asked, totals: NDArray[np.int64], weight: int) -> int:
+    """`AskColumns.pick`, -1 where no device has enough; of equals the first.
+
+    `weight` is 1 for the fewest holders and then the least load, -1 for the most load.
+    """
+    free, kind, cut, elsewhere = seen
+    need, instance_fits, _ = asked
+    best, holders_least, load_least = -1, 0, 0
+    for at in range(HOST + 1, free.shape[1]):
+        of, left = kind[row, at], free[row, at]
+        if (left - need[of]) & _GUARDS != _GUARDS or not instance_fits[of, cut[row, at]]:
+            continue
+        if elsewhere.shape[0] > 0 and elsewhere[row, at]:
+            continue
+        memory_mib, cores, slots = totals[of]
+        load = _mean_load(memory_mib, _memory_of(left), cores, _compute_of(left)) * weight
+        holders = slots - _slots_of(left) if weight > 0 else 0
+        if best < 0 or (holders, load) < (holders_least, load_least):
+            best, holders_least, load_least = at - HOST - 1, holders, load
+    return best

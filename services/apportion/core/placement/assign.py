@@ -24,12 +24,14 @@ from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import HOST, Columns
 from apportion.core.placement.linked import best_linked
 from apportion.core.placement.scores.devices import Order
-from apportion.core.placement.scores.look import NO_DEVICE
 from apportion_schemas import Ask, Device, MigInstance, Share
 
 STEPS_MAX: Final = 64
 """Choices that are tried for one pod on one node, those of equal devices counted once."""
 _GUARDS: Final = packed.GUARDS
+
+Cut = tuple[int, str]
+"""The occupied slices of a card and the group that they are of."""
 
 
 class _Room:
@@ -43,11 +45,15 @@ class _Room:
         self.devices: list[DeviceState] = columns.nodes[row].devices
         self.free: list[int] = columns.free[row].tolist()[HOST + 1 :]
         self.kinds: list[int] = columns.kind[row].tolist()[HOST + 1 :]
-        self.cuts: dict[int, tuple[int, str]] = {}
+        self.cuts: dict[int, Cut] = {}
 
-    def places(self, at: int, wanted: Demand) -> Iterator[Place]:
-        """Where the instance could be made, the best place first."""
-        return wanted.free_places(*self._slices(at))
+    def share(self, ask: AskColumns, at: int) -> Share:
+        """The share of the ask on this device."""
+        return _share(ask, self.kinds[at], self.devices[at], self._cut(at))
+
+    def has_place(self, ask: AskColumns, at: int) -> bool:
+        """Whether the card has room for the instance, if it is an instance that is asked for."""
+        return _has_place(ask, self.kinds[at], self._cut(at))
 
     def copy(self) -> "_Room":
         """The same, to try something in."""
@@ -58,10 +64,10 @@ class _Room:
 
     def alike(self, option: Iterable[int]) -> tuple[object, ...]:
         """Equal for devices that are interchangeable as they are now."""
-        found = [(self.kinds[at], self.free[at], *self._slices(at)) for at in option]
+        found = [(self.kinds[at], self.free[at], *self._cut(at)) for at in option]
         return tuple(sorted(found))
 
-    def _slices(self, at: int) -> tuple[int, str]:
+    def _cut(self, at: int) -> Cut:
         state = self.devices[at]
         return self.cuts.get(at) or (state.slices, state.group)
 
@@ -75,18 +81,14 @@ class _Room:
 
 
 def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
-    """The shares of a pod of this class on the node, in the order of its asks; None if it fails.
-
-    Where one device is wanted, the one that was scored is tried before all.
-    """
+    """The shares of a pod of this class on the node, in the order of its asks; None if it fails."""
+    if class_.picks_one:
+        share = _one_share(class_, columns, row)
+        if share is not None:
+            return (share,)
     numa_bind = class_.shape.devices.numa_bind
     order = class_.device_order(columns, row)
     room = _Room(columns, row)
-    if len(class_.asks) == 1 and class_.asks[0].ask.count == 1 and not numa_bind:
-        scored = class_.scored_device(row)
-        found = None if scored == NO_DEVICE else _assign(class_, row, room, (scored,), order)
-        if found is not None:
-            return found
     for chosen in _candidates(room, numa_bind=numa_bind):
         shares = _assign(class_, row, room, chosen, order)
         if shares is None and len(class_.asks) > 1:
@@ -96,6 +98,16 @@ def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, .
         if numa_bind:
             room = _Room(columns, row)
     return None
+
+
+def _one_share(class_: PlacementClass, columns: Columns, row: int) -> Share | None:
+    """The share of a class that takes one device; None where its first choice fails."""
+    ask, at = class_.asks[0], class_.pick(columns, row)
+    if at < 0:
+        return None
+    state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
+    cut = (state.slices, state.group)
+    return _share(ask, kind, state, cut) if _has_place(ask, kind, cut) else None
 
 
 def _candidates(room: _Room, *, numa_bind: bool) -> Iterator[Sequence[int]]:
@@ -177,7 +189,7 @@ class _Search:
         fitting = _fitting(ask, self._row, room, self._chosen)
         fitting.sort(key=lambda at: self._order(room.free[at], room.devices[at]))
         for some in combinations(fitting, ask.ask.count):
-            yield {at: _share(ask, room, at) for at in some}
+            yield {at: room.share(ask, at) for at in some}
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
@@ -198,14 +210,14 @@ def _choose(
     keyed = [(order(room.free[at], room.devices[at]), at) for at in fitting] if fitting[1:] else ()
     if count == 1:
         at = min(keyed)[1] if keyed else fitting[0]
-        return {at: _share(ask, room, at)}
+        return {at: room.share(ask, at)}
     picked = [at for _, at in sorted(keyed)]
     would_do: list[Device] = []
     if ask.chain.best_linked:
         wanted = {at for at, _ in ask.wanted(row, room.kinds)}
         would_do = [room.devices[at].device for at in chosen if at in wanted]
     linked = _linked([room.devices[at].device for at in picked], count, would_do)
-    return {picked[at]: _share(ask, room, picked[at]) for at in linked} or None
+    return {picked[at]: room.share(ask, picked[at]) for at in linked} or None
 
 
 def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> list[int]:
@@ -213,18 +225,11 @@ def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> l
     needs, kinds, free = ask.needs, room.kinds, room.free
     fitting = [at for at in chosen if (free[at] - needs[kinds[at]]) & _GUARDS == _GUARDS]
     if ask.cuts_instances:
-        fitting = [at for at in fitting if _has_place(ask, room, at)]
+        fitting = [at for at in fitting if room.has_place(ask, at)]
     if ask.elsewhere is not None:
         elsewhere = ask.elsewhere[row].tolist()[HOST + 1 :]
         fitting = [at for at in fitting if not elsewhere[at]]
     return fitting
-
-
-def _has_place(ask: AskColumns, room: _Room, at: int) -> bool:
-    wanted = ask.demands[room.kinds[at]]
-    if not isinstance(wanted, Demand) or wanted.profile is None:
-        return True
-    return any(True for _ in room.places(at, wanted))
 
 
 def _linked(fitting: list[Device], count: int, would_do: list[Device]) -> Sequence[int]:
@@ -240,10 +245,18 @@ def _linked(fitting: list[Device], count: int, would_do: list[Device]) -> Sequen
     return found.positions
 
 
-def _share(ask: AskColumns, room: _Room, at: int) -> Share:
-    wanted, device = ask.demand_of(room.kinds[at]), room.devices[at].device
+def _has_place(ask: AskColumns, kind: int, cut: Cut) -> bool:
+    wanted = ask.demands[kind]
+    if not isinstance(wanted, Demand) or wanted.profile is None:
+        return True
+    return any(True for _ in wanted.free_places(*cut))
+
+
+def _share(ask: AskColumns, kind: int, state: DeviceState, cut: Cut) -> Share:
+    """The share of a device of this kind."""
+    wanted, device = ask.demand_of(kind), state.device
     if wanted.profile is not None:
-        return _instance_share(ask.ask, room, at, wanted)
+        return _instance_share(ask.ask, wanted, device, next(wanted.free_places(*cut)))
     return Share(
         container=ask.ask.container,
         device=device.id,
@@ -253,8 +266,7 @@ def _share(ask: AskColumns, room: _Room, at: int) -> Share:
     )
 
 
-def _instance_share(ask: Ask, room: _Room, at: int, wanted: Demand) -> Share:
-    place, device = next(room.places(at, wanted)), room.devices[at].device
+def _instance_share(ask: Ask, wanted: Demand, device: Device, place: Place) -> Share:
     instance = MigInstance(
         profile=place.profile.name,
         start=place.start,

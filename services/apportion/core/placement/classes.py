@@ -25,7 +25,7 @@ from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.relations import Relations
 from apportion.core.placement.scoreboard import REFUSED, Scoreboard
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
-from apportion.core.placement.scores.devices import Order, first
+from apportion.core.placement.scores.devices import Order, binpack, first, spread
 from apportion.core.placement.scores.look import NO_DEVICE, Look, NodeScore
 from apportion.core.placement.scores.orders import order_of
 from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
@@ -38,6 +38,7 @@ class PlacementClass:
     """The pods of one shape, against every node.
 
     `standing` is for each row the rank of the standing filter that refuses it, or `FITS`.
+    `picks_one`: it takes one device, without looking at how devices stand to each other.
     `may_collide`: a node that no filter refuses may still not take the pod. `relations` are those
     to other pods, None where neither side minds.
     """
@@ -71,6 +72,11 @@ class PlacementClass:
         self._eligible: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self._welcome: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.picks_one = (
+            [ask.count for ask in shape.asks] == [1]
+            and not shape.devices.numa_bind
+            and self._order in (binpack, spread)
+        )
         self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked
         self.collided: set[int] = set()
         self._host_need = host_need
@@ -117,6 +123,13 @@ class PlacementClass:
         """Whether it prefers some nodes for their labels or for the pods there."""
         near = self.relations is not None and self.relations.points is not None
         return near or self._preferred is not None
+
+    def pick(self, columns: Columns, row: int) -> int:
+        """The one device that a class which `picks_one` takes there: scored, or first in order."""
+        device = self.scored_device(row)
+        if device == NO_DEVICE:
+            return self.asks[0].pick(columns, row, spread=self._order is spread)
+        return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
         """In which order the devices of the node are tried: by policy, after the score's choice."""
