@@ -25,12 +25,16 @@ PLACEMENTS = "apportion.v1.placement.*"
 
 @dataclass
 class Seen:
-    """When each pod was sent and its submission acknowledged, and when its placement was seen."""
+    """When each pod was sent and its submission acknowledged, and when its placement was seen.
+
+    `cpu_s` are the processor's seconds that the load itself used.
+    """
 
     sent: dict[str, float] = field(default_factory=dict)
     acknowledged: dict[str, float] = field(default_factory=dict)
     placed: dict[str, float] = field(default_factory=dict)
     placements: Counter[str] = field(default_factory=Counter)
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,11 @@ class _Load:
         self._reader = await connect(self._urls.reader, name="load, reading")
         await self._reader.follow(self._deliver, subjects=[PLACEMENTS])
         self._writer = await connect(self._urls.writer, name="load, writing")
+        self.seen.cpu_s = -time.process_time()
         return self._writer
 
     async def __aexit__(self, *_error: object) -> None:
+        self.seen.cpu_s += time.process_time()
         await self._writer.close()
         await self._reader.close()
         for moment, record in self._records:

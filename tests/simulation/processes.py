@@ -85,19 +85,23 @@ class SimulatedLedger(MemoryLedger):
     portions: dict[bytes, Portion]
     membership: Membership | None = None
     acknowledged = 0
+    basis = -1
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """See ledger.Ledger. Whoever decides has folded what it was told that it decided."""
+        """See ledger.Ledger. Whoever decides has folded what it was told that it decided.
+
+        Appends of one basis are one decision.
+        """
         first = decode(drafts[0].payload, subject=drafts[0].subject)
         decides = isinstance(first.data, DecisionEvent)
-        if decides and first.basis < self.acknowledged:
+        if decides and first.basis < self.acknowledged and first.basis != self.basis:
             self.complain(f"decided at {first.basis}, before its own at {self.acknowledged}")
         if decides and self.membership is not None:
             one = self.membership
             self.portions[drafts[0].payload] = portion(one.member, one.members)
         revisions = await super().append(drafts)
         if decides:
-            self.acknowledged = revisions[-1]
+            self.acknowledged, self.basis = revisions[-1], first.basis
         return revisions
 
     async def serve(self, subject: str, handler: Handler) -> None:

@@ -1,7 +1,10 @@
 """Group commit: many writers, one atomic batch at a time.
 
 While one batch is being fsynced, all that is handed in gathers for the next; there is no timer, so
-a lone writer waits for nobody. Invariants: every draft is answered for itself, so one refused draft
+a lone writer waits for nobody. Few drafts go one by one, for a batch is files of its own to the
+server: on a disk it takes several milliseconds, and a single append less than half of one. Were
+few appended as a batch, as many would come meanwhile, and each would wait for two batches for ever.
+Invariants: every draft is answered for itself, so one refused draft
 never sinks its neighbours; drafts handed in as a group stay all or none; the queue is bounded, so a
 slow ledger slows its writers down instead of filling the memory.
 """
@@ -32,6 +35,8 @@ MAX_BATCH_DRAFTS = 256
 MAX_BATCH_BYTES = 4 << 20
 QUEUE_LIMIT = 4_096
 UNKNOWN_RETRIES = 5
+FEW_DRAFTS = 8
+"""So many single appends take about as long as one batch of them."""
 _RETRY_S = 0.1
 
 
@@ -181,6 +186,9 @@ class GroupCommit:
         """Store `units` and settle each; a refusal is pinned on those that it concerns."""
         batch = units
         while batch := [unit for unit in batch if not unit.result.done()]:
+            if 1 < len(batch) == sum(len(unit.drafts) for unit in batch) <= FEW_DRAFTS:
+                await asyncio.gather(*(self._commit([unit]) for unit in batch))
+                return
             try:
                 revisions = await self._append(batch)
             except (FenceRefused, DuplicateRefused, NotPermitted) as refused:

@@ -20,6 +20,7 @@ from apportion.core.ledger.state import State
 from apportion.core.placement.chosen import Chosen
 from apportion.core.placement.engine import EVENTS_MAX, RELIEFS, Decision, Engine
 from apportion.core.placement.ownership import portion
+from apportion.core.placement.queue import is_pending
 from apportion.runtime.clock import Clock
 from apportion.runtime.fences import Fences
 from apportion.runtime.ledger import (
@@ -36,6 +37,7 @@ from apportion.runtime.reader import Reader
 from apportion.scheduler.choices import hear
 from apportion.scheduler.sealing import seal
 from apportion.scheduler.spreading import Spreading
+from apportion.scheduler.storing import store
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
@@ -83,10 +85,14 @@ class DecisionMetrics:
             "apportion_decided_again_total", "Pods whose decision was not taken, each time."
         )
 
-    def lost(self, decision: Decision, outcome: str) -> None:
-        """Count what is to be decided again: `refused` by a fence, or `unknown`."""
+    def lost(self, outcome: str, *, placed: int, again: int) -> None:
+        """Count what was not taken whole: `refused` by a fence, or `unknown`.
+
+        `placed` pods have a place all the same, `again` wait for another decision.
+        """
         self._decisions.labels(outcome).inc()
-        self._again.inc(len(decision.placed))
+        self.placements.inc(placed)
+        self._again.inc(again)
 
     def note(self, decision: Decision, seconds: float) -> None:
         """Count what the ledger has taken."""
@@ -153,7 +159,8 @@ class Cycle:
             if outcome == TAKEN:
                 metrics.note(decision, seconds)
             else:
-                metrics.lost(decision, outcome)
+                again = sum(is_pending(self._state, pod) for pod in decision.placed)
+                metrics.lost(outcome, placed=len(decision.placed) - again, again=again)
 
     def _decide(self, events_max: int) -> Decision:
         """What is to be appended next: where others have chosen, before where we may choose."""
@@ -172,7 +179,7 @@ class Cycle:
         drafts = seal(decision.events, self._state, self._publisher, self._fences)
         outcome = UNKNOWN
         try:
-            revisions = await self._ledger.append(drafts)
+            revision = await store(self._ledger, drafts, together=_of_gangs(decision))
         except (FenceRefused, DuplicateRefused) as refusal:
             _log.info("decision refused, deciding again: %s", refusal)
             outcome = REFUSED
@@ -182,7 +189,7 @@ class Cycle:
             await self._pause()
         else:
             self._failures = self._refusals = 0
-            await reader.reached(revisions[-1])
+            await reader.reached(revision)
             return TAKEN
         await reader.reached(await self._newest())
         self.engine.retry(decision)
@@ -211,3 +218,8 @@ class Cycle:
     async def _pause(self) -> None:
         """Wait, longer each time that an append failed in a row; the first retry is at once."""
         await self._clock.pause(min(RETRY_FIRST_S * 2.0**self._failures, RETRY_MAX_S))
+
+
+def _of_gangs(decision: Decision) -> bool:
+    """Whether pods of a gang are among those placed: they are stored all or none."""
+    return any(pod.submitted.group for pod in decision.placed)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apportion.runtime.batching import Appended, GroupCommit
+from apportion.runtime.batching import FEW_DRAFTS, Appended, GroupCommit
 from apportion.runtime.ledger import (
     FenceRefused,
     InvalidDraft,
@@ -162,7 +162,7 @@ async def test_a_full_ledger_is_told_to_every_writer(tmp_path: object) -> None:
         ledger = await bus.connect()
         async with GroupCommit(ledger) as commit:
             results = await asyncio.gather(
-                *(commit.append(draft(payload=b"x" * 400)) for _ in range(5)),
+                *(commit.append(draft(payload=b"x" * 1_000)) for _ in range(5)),
                 return_exceptions=True,
             )
     assert all(isinstance(one, LedgerFull) for one in results)
@@ -184,10 +184,26 @@ async def test_batches_keep_within_their_bytes(bus: Bus) -> None:
     sizes: list[int] = []
     ledger = await bus.connect(watch=lambda _outcome, size, _s: sizes.append(size))
     async with GroupCommit(ledger, max_bytes=250_000) as commit:
-        await asyncio.gather(*(commit.append(draft(payload=b"x" * 100_000)) for _ in range(10)))
+        await asyncio.gather(*(commit.append(draft(payload=b"x" * 20_000)) for _ in range(30)))
         await commit.append(draft(payload=b"x" * 600_000))
-    assert max(sizes) == 2
-    assert sum(sizes) == 11
+    assert max(sizes) == 12
+    assert sum(sizes) == 31
+
+
+async def test_few_drafts_go_one_by_one(bus: Bus) -> None:
+    """In order, each with an outcome of its own; one more than few are one batch."""
+    sizes: list[int] = []
+    ledger = await bus.connect(watch=lambda _outcome, size, _s: sizes.append(size))
+    async with GroupCommit(ledger) as commit:
+        stale = draft("workload.stale", expect=7)
+        drafts = [draft(), stale, *(draft() for _ in range(FEW_DRAFTS - 2))]
+        few = await asyncio.gather(*map(commit.append, drafts), return_exceptions=True)
+        assert sizes == [1] * FEW_DRAFTS
+        many = await asyncio.gather(*(commit.append(draft()) for _ in range(FEW_DRAFTS + 1)))
+    assert isinstance(few.pop(1), FenceRefused)
+    assert [one.revision for one in few if isinstance(one, Appended)] == list(range(1, FEW_DRAFTS))
+    assert sizes[FEW_DRAFTS:] == [FEW_DRAFTS + 1]
+    assert [one.revision for one in many] == list(range(FEW_DRAFTS, 2 * FEW_DRAFTS + 1))
 
 
 async def test_closing_stores_what_was_handed_in_and_takes_no_more(bus: Bus) -> None:

@@ -9,7 +9,7 @@ import pytest
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase
 from apportion.core.placement.engine import EVENTS_MAX
-from apportion.runtime.batching import Appended
+from apportion.runtime.batching import FEW_DRAFTS, Appended
 from apportion.runtime.ledger import Draft
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Publisher
@@ -133,11 +133,14 @@ def test_a_refused_decision_is_made_again_and_counted() -> None:
 
 
 def test_each_refusal_halves_the_next_decision() -> None:
-    """The fewer nodes one touches, the likelier it is taken; then it is whole again."""
+    """The fewer nodes one touches, the likelier it is taken; then it is whole again.
+
+    Few are appended one by one.
+    """
 
     def check(scheduler: Scheduler) -> None:
-        sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(6)]
-        assert scheduler.ledger.sizes == [*sizes, PODS - sizes[-1]]
+        sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(5)]
+        assert scheduler.ledger.sizes == [*sizes, *[1] * FEW_DRAFTS, PODS - FEW_DRAFTS]
         assert scheduler.placed == PODS
 
     after(5, check=check)
