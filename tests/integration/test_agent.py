@@ -195,6 +195,21 @@ async def test_two_agents_of_one_node(bus: Bus, facts: Facts) -> None:
     assert len(facts.of(SharesAllocated)) == 1
 
 
+async def test_a_report_of_an_earlier_life_is_answered(bus: Bus, facts: Facts) -> None:
+    """It was on its way when that life ended: what the devices are now is said again."""
+    async with agent_of(bus) as first:
+        await first.ready()
+    device = (await devices(facts))[0].id
+    async with agent_of(bus) as second:
+        await second.ready()
+        late = DeviceHealthChanged(node=NODE, device=device, healthy=False, reason="late")
+        await facts.write(late)
+        assert [event.healthy for event in await facts.count(DeviceHealthChanged, 2)] == [
+            False,
+            True,
+        ]
+
+
 async def test_the_server_restarts(bus: Bus, facts: Facts) -> None:
     """While the ledger is away nothing is lost, and work goes on without a restart of ours."""
     async with agent_of(bus) as agent:

@@ -47,6 +47,7 @@ class Node:
     report: NodeReported | None = None
     written: deque[str] = field(default_factory=lambda: deque(maxlen=OWN_IDS_KEPT))
     reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    overtaken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def subjects(nodes: Sequence[str]) -> list[str]:
@@ -84,6 +85,7 @@ class Agent:
         self._reported = asyncio.Event()
         self._unreported = len(nodes)
         self._obedient = False
+        self._begun = 0
         self._allocations = metrics.counter(
             "apportion_allocations_total", "Bound placements answered, by outcome.", ("outcome",)
         )
@@ -112,6 +114,7 @@ class Agent:
             DevicesUnavailable: the devices of a node cannot be listed.
         """
         await self._reader.caught_up()
+        self._begun = self._reader.revision
         async with asyncio.TaskGroup() as group:
             for node in self._nodes.values():
                 group.create_task(self._watch(node), name=f"report {node.name}")
@@ -141,8 +144,19 @@ class Agent:
         self._unreported -= 1
         if self._unreported == 0:
             self._reported.set()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_devices(node))
+            group.create_task(self._watch_overtaken(node))
+
+    async def _watch_devices(self, node: Node) -> None:
         while True:
             await node.backend.changed()
+            await self._report(node)
+
+    async def _watch_overtaken(self, node: Node) -> None:
+        while True:
+            await node.overtaken.wait()
+            node.overtaken.clear()
             await self._report(node)
 
     async def _watch_configuration(self) -> None:
@@ -187,12 +201,18 @@ class Agent:
 
         Two agents under one node's name would outwrite each other for ever, so this one never
         answers another's report: it says so, and reports again only when its own devices change.
+        What was decided before this life began is no other's: it was on its way when an earlier
+        life of ours ended, and arrives after what we found, so we report again.
         """
         node = self._nodes.get(node_name)
         if node is None or node.report is None:
             return
         view = self._view.nodes[node_name]
-        if view.said_id not in node.written and view.said != node.report:
+        if view.said_id in node.written or view.said == node.report:
+            return
+        if view.said_basis < self._begun:
+            node.overtaken.set()
+        else:
             self._contradictions.inc()
             _log.error(
                 "revision %d: another agent reports different devices for node %s; "

@@ -66,6 +66,7 @@ class NodeView:
     said: NodeReported | None = None
     said_revision: int = 0
     said_id: str = ""
+    said_basis: int = 0
     placed: dict[_Key, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     bound: set[_Key] = field(default_factory=set)
 
@@ -110,6 +111,7 @@ class FleetView:
                 node.said = _said(node.said, data)
                 node.said_revision = revision
                 node.said_id = event.id
+                node.said_basis = event.basis
                 return str(data.node)
             case PodPlaced():
                 placements = node.placed.setdefault((data.pod, data.attempt), {})
