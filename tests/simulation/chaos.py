@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from apportion.agent.commands import command_subject
+from apportion.core.ledger.state import Phase
 from apportion.runtime.ledger import Draft, LedgerError
 from apportion_schemas import (
     DeviceCordoned,
@@ -69,7 +70,8 @@ class Chaos:
             "early redelivery": self._redeliver,
             "forgotten acks": self._forget_acks,
             "ledger full": self._fill,
-            "torn snapshot": lambda: self._world.shelf.tear(self._chance),
+            "torn snapshot": self._tear,
+            "ledger trimmed": self._trim,
             "rogue event": self._rogue_event,
             "device failed": lambda: self._order("fail"),
             "device recovered": lambda: self._order("recover"),
@@ -137,6 +139,24 @@ class Chaos:
     def _any(self, role: str = "") -> Process | None:
         found = [p for p in self._world.processes if p.running and role in ("", p.role)]
         return self._chance.choice(found) if found else None
+
+    # ------------------------------------------------------------------ snapshots
+
+    def _tear(self) -> None:
+        """Damage the newest snapshot; on a trimmed ledger one that is sound is left."""
+        shelf = self._world.shelf
+        if self._server.first_revision == 1 or len(shelf.sound()) > 1:
+            shelf.tear(self._chance)
+
+    def _trim(self) -> None:
+        """Drop as much as `apportion ledger trim --older-than 0` would; see runtime.retention."""
+        sound = self._world.shelf.sound()
+        pods = self._world.auditor.state.pods.values()
+        waiting = [pod.placed_revision for pod in pods if pod.phase is Phase.PLACED]
+        if sound:
+            self._server.drop(min([*sound, *waiting]) - 1)
+
+    # ------------------------------------------------------------------ processes
 
     def _crash(self) -> None:
         process = self._any()

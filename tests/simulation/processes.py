@@ -20,6 +20,7 @@ from apportion.runtime.ledger import (
     Draft,
     Handler,
     Ledger,
+    LedgerTrimmed,
     LedgerUnavailable,
     Record,
     Subscription,
@@ -70,7 +71,7 @@ class SimulatedService(Service):
                 lifecycle._leaves(failure) if isinstance(failure, BaseExceptionGroup) else [failure]
             )
             for leaf in leaves:
-                if not isinstance(leaf, LedgerUnavailable | asyncio.CancelledError):
+                if not isinstance(leaf, LedgerUnavailable | LedgerTrimmed | asyncio.CancelledError):
                     self._complain(f"unexpected error: {type(leaf).__name__}: {leaf}")
             raise
 

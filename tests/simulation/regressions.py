@@ -43,4 +43,11 @@ REGRESSIONS = (
         "test_assign: whether a pod fits does not depend on the order of devices",
     ),
     Regression(3056, "the same, with MIG cards in the cluster", "test_assign"),
+    Regression(
+        68,
+        "a report of a device's health that was on its way when its agent died arrived after the "
+        "next life had found the device as the ledger had it; the agent took it for another "
+        "agent's, and pods were placed on a failed device and refused there for ever",
+        "test_agent: a report of an earlier life is answered",
+    ),
 )

@@ -26,6 +26,14 @@ class Shelf:
     def __init__(self) -> None:
         self.held: dict[int, tuple[Stored, bytes]] = {}
 
+    def sound(self) -> list[int]:
+        """The revisions of those that are what was put there."""
+        return [
+            revision
+            for revision, (stored, data) in self.held.items()
+            if sha256(data).hexdigest() == stored.entry.digest
+        ]
+
     def tear(self, chance: random.Random) -> bool:
         """Damage the newest snapshot; whether there was one."""
         if not self.held:
@@ -68,8 +76,8 @@ class MemorySnapshots(Snapshots):
         self._bucket = _MemoryBucket(ledger, shelf)  # type: ignore[assignment] # its reading half
 
     async def begun_without(self) -> bool:
-        """See Snapshots: nobody trims this ledger."""
-        return False
+        """See Snapshots."""
+        return await self._ledger.first_revision() > 1
 
     async def stored(self) -> list[Stored]:
         """See Snapshots."""

@@ -29,6 +29,7 @@ ON_A_TIMER = (
     "forgotten acks",
     "ledger full",
     "torn snapshot",
+    "ledger trimmed",
     "rogue event",
     "device failed",
     "device recovered",

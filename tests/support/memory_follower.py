@@ -10,7 +10,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from apportion.runtime.ledger import ALL_SUBJECTS, LedgerHole, LedgerUnavailable, Record
+from apportion.runtime.ledger import (
+    ALL_SUBJECTS,
+    LedgerHole,
+    LedgerTrimmed,
+    LedgerUnavailable,
+    Record,
+)
 from tests.support.memory_server import MemoryServer
 from tests.support.memory_subjects import matches
 
@@ -102,7 +108,7 @@ class MemoryFollower:
     def _take(self, record: Record | None) -> None:
         if self._read + 1 < self._server.first_revision:
             first = self._server.first_revision
-            raise LedgerHole("its beginning is gone", self._read + 1, first)
+            raise LedgerTrimmed("its beginning is gone", self._read + 1, first)
         if record is None:
             if self._whole:
                 raise LedgerHole("a record is missing", self._read + 1, self._read + 2)

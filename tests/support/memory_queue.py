@@ -80,6 +80,15 @@ class MemoryQueue:
             heapq.heappush(self._again, revision)
             self.wake()
 
+    def drop(self, last: int) -> None:
+        """Forget what was dropped of the ledger."""
+        self._cursor = max(self._cursor, last)
+        self._again = [revision for revision in self._again if revision > last]
+        heapq.heapify(self._again)
+        self._done = [revision for revision in self._done if revision > last]
+        for revision in [revision for revision in self._held if revision <= last]:
+            self._held.pop(revision).cancel()
+
     def ack(self, revision: int) -> None:
         """Done, whoever says so."""
         held = self._held.pop(revision, None)

@@ -87,6 +87,8 @@ class MemoryServer:
         for revision in range(self.first_revision, last + 1):
             self.records[revision - 1] = None
         self.first_revision = max(self.first_revision, last + 1)
+        for queue in self.queues.values():
+            queue.drop(last)
 
     def watch(self, call: Callable[[Stored], None]) -> None:
         """Call with every append, at the moment at which it is stored."""

@@ -22,6 +22,7 @@ from apportion.runtime.ledger import (
     LedgerDrifted,
     LedgerError,
     LedgerHole,
+    LedgerTrimmed,
     LedgerUnavailable,
     NotPermitted,
     Record,
@@ -213,7 +214,7 @@ class Follower:
         if state.last_seq < self._position:
             raise LedgerHole("its end moved back", self._position, state.last_seq)
         if state.last_seq > self._position and state.first_seq > self._position + 1:
-            raise LedgerHole("its beginning is gone", self._position + 1, state.first_seq)
+            raise LedgerTrimmed("its beginning is gone", self._position + 1, state.first_seq)
 
     async def _receive(self, message: Message) -> None:
         self._heard = True

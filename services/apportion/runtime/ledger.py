@@ -155,6 +155,10 @@ class LedgerHole(LedgerError):
         self.found = found
 
 
+class LedgerTrimmed(LedgerHole):
+    """The ledger's beginning, which was not read yet, was dropped: begin with a snapshot."""
+
+
 class ServerTooOld(LedgerError):
     """The nats-server cannot do atomic batches."""
 

@@ -32,6 +32,7 @@ from apportion.runtime.ledger import (
     Ledger,
     LedgerDrifted,
     LedgerHole,
+    LedgerTrimmed,
     LedgerUnavailable,
     NotPermitted,
     ServerTooOld,
@@ -234,7 +235,7 @@ async def _live(service: Service, main: Body) -> int:
         else:
             failures.append(now)
             _log_failure(service, causes)
-            if any(isinstance(cause, _HOPELESS) for cause in causes):
+            if any(_is_hopeless(cause) for cause in causes):
                 return EXIT_CONFIG
             if len(failures) > MAX_RESTARTS:
                 service.log.error("failed too often", failures=len(failures), within_s=60)
@@ -246,10 +247,15 @@ async def _live(service: Service, main: Body) -> int:
 
 def _log_failure(service: Service, causes: list[BaseException]) -> None:
     for cause in causes:
-        if isinstance(cause, _HOPELESS):
+        if _is_hopeless(cause):
             service.log.error("cannot go on", error=str(cause))
         else:
             service.log.error("unexpected error", exc_info=cause)
+
+
+def _is_hopeless(cause: BaseException) -> bool:
+    """A trimmed ledger is begun anew with a snapshot, unless there is none for too often."""
+    return isinstance(cause, _HOPELESS) and not isinstance(cause, LedgerTrimmed)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
