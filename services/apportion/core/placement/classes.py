@@ -67,11 +67,6 @@ class PlacementClass:
             AskColumns(ask, shape.devices, self.chain, geometries, host_need=host_need)
             for ask in shape.asks
         ]
-        self.board = Scoreboard(0)
-        self._unrelated: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._eligible: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self.standing: NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self._welcome: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.picks_one = (
             [ask.count for ask in shape.asks] == [1]
             and not shape.devices.numa_bind
@@ -80,7 +75,7 @@ class PlacementClass:
         self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked
         self.collided: set[int] = set()
         self._host_need = host_need
-        self._preferred: NDArray[np.int32] | None = None
+        self._resize(0)
         self._generation = -1
         self._changed_seen = 0
         self._standing_seen = 0
@@ -145,12 +140,16 @@ class PlacementClass:
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
     def _resize(self, rows: int) -> None:
+        """So many nodes, none of which has been looked at."""
         self.board = Scoreboard(rows)
+        self.standing: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
+        self._welcome: NDArray[np.bool_] = np.ones(rows, np.bool_)
+        self._eligible: NDArray[np.bool_] = np.ones(rows, np.bool_)
+        self._preferred: NDArray[np.int32] | None = None
+        if self.shape.node.preferred:
+            self._preferred = np.zeros(rows, np.int32)
         if self.relations is not None:
-            self._unrelated = np.full(rows, REFUSED, np.int32)
-        self._eligible = np.ones(rows, np.bool_)
-        self.standing = np.full(rows, FITS, np.uint8)
-        self._preferred = np.zeros(rows, np.int32) if self.shape.node.preferred else None
+            self._unrelated: NDArray[np.int32] = np.full(rows, REFUSED, np.int32)
         self.collided.clear()
 
     def _rebuild(self, columns: Columns, rows: Rows) -> None:

@@ -154,11 +154,21 @@ def _variety_lost(host: int, node: _Node, column: int, tables: Tables, taken: Ta
         room = tables.device_room[node.idles, shape]
         for at in range(HOST + 1, len(node.state)):
             room += tables.share_room[node.state[at], shape]
-        before = min(room, cpu_milli // cpu_each, memory_mib // memory_each)
+        if not room:
+            continue
+        before = _hosted(room, cpu_milli, memory_mib, cpu_each, memory_each)
         if column != HOST:
             room += taken.room[node.state[column], shape]
             if node.idle[column]:
                 room += taken.room_broken[node.idles, shape]
-        after = min(room, cpu_after // cpu_each, memory_after // memory_each)
+        after = _hosted(room, cpu_after, memory_after, cpu_each, memory_each)
         lost += (before - after) * weight
     return lost
+
+
+@compiled
+def _hosted(pods: int, cpu_milli: int, memory_mib: int, cpu_each: int, memory_each: int) -> int:
+    """So many of the pods as the host has CPU and memory for; mostly all, so try that first."""
+    if pods * cpu_each <= cpu_milli and pods * memory_each <= memory_mib:
+        return pods
+    return min(pods, cpu_milli // cpu_each, memory_mib // memory_each)
