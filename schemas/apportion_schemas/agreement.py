@@ -29,8 +29,8 @@ class PodAdopted(Payload, frozen=True):
 
     Another scheduler bound it, or an attempt that was given up, or the ledger was lost. `evidence`
     names the annotation that tells of the shares, `attempt` is the one it speaks of (0: none).
-    `pod` is its uid, which `submitted` has as well. `running`: the kubelet has handed the shares
-    out.
+    `pod` is its uid, which `submitted` has as well. `running`: no agent of ours has to hand the
+    shares out, for the kubelet has, or another plugin does.
     """
 
     pod: Name

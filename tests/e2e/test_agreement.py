@@ -91,6 +91,8 @@ async def test_a_lost_ledger_is_written_anew_and_no_card_is_given_away_twice(
     await world.stop(*VERBS, "agent")
     async with another_ledger(world, tmp_path) as anew:
         if rebuilt:
+            code, said = await rebuild(anew, "--dry-run")
+            assert (code, "3 of 3 bound pods" in said, anew.facts.events) == (0, True, []), said
             code, said = await rebuild(anew, "--json")
             assert (code, json.loads(said)["adopted"]) == (0, 3), said
             await anew.facts.count(PodAdopted, 3)

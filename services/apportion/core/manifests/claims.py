@@ -89,7 +89,9 @@ def claim_of(document: dict[str, Any], config: ManifestConfig, *, ours: bool) ->
     draft = _draft(document, config)
     about = _submitted(document, draft, config, ours=ours)
     families = tuple(sorted({ask.family for ask in about.shape.asks}))
-    claim = Claim(about, families or _families(names, config.dialects), running=_running(document))
+    claim = Claim(
+        about, families or _families(names, config.dialects), running=not ours or _running(document)
+    )
     if ours and notes.get(SHARES):
         return _own(claim, notes)
     init, containers = (_names(document, part) for part in ("initContainers", "containers"))
