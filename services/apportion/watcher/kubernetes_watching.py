@@ -303,6 +303,8 @@ class KubernetesWatching:
 
     async def _compare(self, reader: Reader[Change], ledger: Ledger) -> None:
         """Compare the whole: what is found now should have been seen before."""
+        for uid in self._conflicts.keys() - self._view.pods.keys():
+            del self._conflicts[uid]
         await self._ask_for(reader, self._view.unseen()[:ASKED_MAX])
         await self._settle(reader, ledger, self._view.take())
         await self._repair(reader, ledger)
