@@ -136,12 +136,14 @@ class Watch:
 
     async def _list(self) -> None:
         self._audience.listing()
+        newest = ""
         async for items, version in pages(self._api, self._path):
+            newest = version
             for item in items:
                 self._audience.seen(bytes(item))
         self.lists += 1
-        self._audience.listed(number(version))
-        self._version = version
+        self._audience.listed(number(newest))
+        self._version = newest
         self._in_step()
 
     async def _follow(self) -> None:
