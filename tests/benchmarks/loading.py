@@ -125,10 +125,13 @@ def pace(urls: Urls, pods: int, per_s: float) -> Seen:
             GroupCommit(writer) as commit,
             asyncio.TaskGroup() as under_way,
         ):
-            begun = time.monotonic()
-            for number, draft in enumerate(drafts):
-                await asyncio.sleep(begun + number / per_s - time.monotonic())
+            loop = asyncio.get_running_loop()
+
+            def submit(draft: Draft) -> None:
                 under_way.create_task(load.send(commit.append_group, [draft]))
+
+            for number, draft in enumerate(drafts):
+                loop.call_later(number / per_s, submit, draft)
             await load.until(lambda: load.count >= pods)
         return load.seen
 

@@ -12,9 +12,9 @@ submissions a second, after a warm-up. `takeover_s`: of three schedulers under t
 killed (SIGKILL); it is the longest that any pod waited from then on, counted from the kill or from
 its submission where that came later. `*_cpu_us` are the processor's microseconds per pod, which
 say more than the clock where processes share few cores: `cores_allow_per_s` is what this machine's
-cores would do of it if nothing ever waited and nobody else worked, and `core_each_allows_per_s` what
-the busiest process would do if each had a core of its own. Above both is the disk: the server writes
-an event, and waits for it, about 18,000 times a second on the machine that these figures come from.
+cores would do of it if nothing ever waited and nobody else worked, `core_each_allows_per_s` what
+the busiest process would do if each had a core of its own. Above both is the disk: see the events
+per second of `tests.benchmarks.raw`, and that a pod is two of them here.
 """
 
 import argparse
@@ -173,7 +173,7 @@ async def takeover(
     async with cluster(folder, args.nodes, MOST_SCHEDULERS) as (bus, services):
         loop = asyncio.get_running_loop()
         load = loop.run_in_executor(pool, pace, urls_of(bus), pods, args.rate)
-        await asyncio.sleep(KILL_AFTER_S)
+        await asyncio.wait({load}, timeout=KILL_AFTER_S)
         await services[0].kill()
         killed_at = time.monotonic()
         seen = once(await load)

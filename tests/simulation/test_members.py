@@ -82,6 +82,12 @@ def delays(weather: Weather) -> None:
     weather.rates["delayed delivery"] = 0.2
 
 
+def heard(weather: Weather) -> None:
+    """The same, and members hear of one another as they should."""
+    delays(weather)
+    weather.rates.pop("unheard member", None)
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", ["alone", "mistaken"])
 def test_wrong_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
@@ -100,7 +106,7 @@ def test_wrong_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch, kind: str) -> N
 
 @pytest.mark.timeout(180)
 def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members that share are refused less often than members that each take all."""
+    """Members that share place a pod twice less often than members that each take all."""
     counts = {}
     for name in ("shared", "alone"):
         with monkeypatch.context() as patch:
@@ -108,7 +114,7 @@ def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> Non
             if name == "alone":
                 deluded(patch, alone)
             for seed in SEEDS:
-                outcome = run(seed, adjust=delays)
+                outcome = run(seed, adjust=heard)
                 assert not outcome.trouble, outcome.told()
-            counts[name] = counted.total()
+            counts[name] = counted["DuplicateRefused"]
     assert counts["shared"] < counts["alone"] / 2, counts

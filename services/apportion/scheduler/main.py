@@ -12,13 +12,14 @@ from collections.abc import Callable
 import click
 
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
 from apportion.runtime.config import ServiceConfig
 from apportion.runtime.lifecycle import Service, run_service
 from apportion.runtime.membership import Membership
 from apportion.runtime.options import service_options
 from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader, StateFold
-from apportion.runtime.session import open_session
+from apportion.runtime.session import Session, open_session
 from apportion.scheduler.cycle import Cycle, DecisionMetrics
 from apportion.scheduler.learning import Learning
 from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
@@ -77,51 +78,58 @@ async def body(
         cluster = StateFold(await session.restored())
         publisher = Publisher(f"scheduler/{name}", service.clock, session.append)
         cycle = Cycle(cluster.state, session.ledger, clock=service.clock, publisher=publisher)
-        member = f"{name}/{life}"
-        membership = Membership(
-            session.ledger,
-            "scheduler",
-            member,
-            clock=service.clock,
-            metrics=service.metrics,
-            on_change=lambda members: cycle.share(member, members),
-        )
+        membership = _membership(service, session, cycle, f"{name}/{life}")
         learning = Learning(cluster.state, session.ledger, publisher)
-
+        snapshotting = _snapshotting(service, session, cluster.state, snapshot_every)
         observers = [cycle.observe, learning.observe]
-        if session.snapshots is not None:
-            snapshotting = Snapshotting(
-                cluster.state,
-                session.snapshots,
-                clock=service.clock,
-                metrics=service.metrics,
-                every_events=snapshot_every,
-            )
-            observers.append(snapshotting.observe)
+        observers += [snapshotting.observe] if snapshotting is not None else []
 
         def observe(change: Change) -> None:
             for each in observers:
                 each(change)
-
-        reader = Reader(
-            session.ledger,
-            cluster,
-            metrics=service.metrics,
-            on_change=observe,
-            after=cluster.state.revision,
-        )
-        service.ready_when(reader.not_ready)
-        service.ready_when(membership.not_ready)
-        metrics = DecisionMetrics(service.metrics, cycle.engine)
-        service.loop("members", lambda: membership.run(reader))
 
         async def joined() -> None:
             await membership.joined()
             if on_joined is not None:
                 on_joined()
 
+        after = cluster.state.revision
+        reader = Reader(
+            session.ledger, cluster, metrics=service.metrics, on_change=observe, after=after
+        )
+        service.ready_when(reader.not_ready)
+        service.ready_when(membership.not_ready)
+        metrics = DecisionMetrics(service.metrics, cycle.engine)
+        service.loop("members", lambda: membership.run(reader))
         service.loop("decide", lambda: cycle.run(reader, metrics, joined))
         service.loop("learn prices", lambda: learning.run(reader))
-        if session.snapshots is not None and snapshot_every:
+        if snapshotting is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()
+
+
+def _membership(service: Service, session: Session, cycle: Cycle, member: str) -> Membership:
+    """Our list of the schedulers that are there; the cycle decides for its part by it."""
+    return Membership(
+        session.ledger,
+        "scheduler",
+        member,
+        clock=service.clock,
+        metrics=service.metrics,
+        on_change=lambda members: cycle.share(member, members),
+    )
+
+
+def _snapshotting(
+    service: Service, session: Session, state: State, every_events: int
+) -> Snapshotting | None:
+    """None where the ledger has no object store beside it."""
+    if session.snapshots is None:
+        return None
+    return Snapshotting(
+        state,
+        session.snapshots,
+        clock=service.clock,
+        metrics=service.metrics,
+        every_events=every_events,
+    )
