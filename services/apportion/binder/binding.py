@@ -15,7 +15,7 @@ from apportion.binder.target import Bound, Failed, Outcome, Target
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, State
 from apportion.runtime.clock import Clock
-from apportion.runtime.ledger import Delivery, LedgerUnavailable, WorkQueue
+from apportion.runtime.ledger import Delivery, LedgerUnavailable, Record, WorkQueue
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Publisher
 from apportion.runtime.reader import Reader
@@ -132,9 +132,10 @@ class Binding:
         Raises:
             LedgerError: the delivery is not acknowledged and comes again.
         """
-        placed = self._live(delivery)
-        outcome = await self._bind(placed) if placed is not None else None
-        if placed is None or outcome is None or self._live(delivery) is None:
+        placed, revision = _placement(delivery.record), delivery.record.revision
+        live = placed is not None and self._is_live(placed, revision)
+        outcome = await self._bind(placed) if placed is not None and live else None
+        if placed is None or outcome is None or not self._is_live(placed, revision):
             # Settled already, perhaps while we called: by another binder, or by the pod's end.
             self._outcomes.labels("passed over").inc()
             await delivery.ack()
@@ -144,19 +145,12 @@ class Binding:
         else:
             await self._record_failed(placed, outcome, delivery)
 
-    def _live(self, delivery: Delivery) -> PodPlaced | None:
-        """The placement in the record, if it is one and its pod is placed by it and not bound."""
-        record = delivery.record
-        try:
-            placed = decode(record.payload, subject=record.subject).data
-        except (UnreadableEvent, InvalidEvent):
-            return None  # every fold refuses it, and says so
-        if not isinstance(placed, PodPlaced):
-            return None
+    def _is_live(self, placed: PodPlaced, revision: int) -> bool:
+        """Whether the pod is placed by the placement at this revision, and not bound."""
         pod = self._state.pods.get(placed.pod)
-        if pod is None or pod.phase is not Phase.PLACED or pod.placed_revision != record.revision:
-            return None
-        return None if placed.pod in self._state.failing else placed
+        if pod is None or pod.phase is not Phase.PLACED or pod.placed_revision != revision:
+            return False
+        return placed.pod not in self._state.failing
 
     async def _bind(self, placed: PodPlaced) -> Outcome:
         try:
@@ -194,3 +188,12 @@ class Binding:
         await self._publisher.publish(
             data, event_id=event_id, basis=self._state.revision, cause=delivery.record.revision
         )
+
+
+def _placement(record: Record) -> PodPlaced | None:
+    """The placement in the record, if it is one."""
+    try:
+        placed = decode(record.payload, subject=record.subject).data
+    except (UnreadableEvent, InvalidEvent):
+        return None  # every fold refuses it, and says so
+    return placed if isinstance(placed, PodPlaced) else None
