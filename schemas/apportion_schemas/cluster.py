@@ -74,9 +74,15 @@ class PodGroupGone(Payload, frozen=True):
 
 
 class QueueObserved(Payload, frozen=True):
-    """A Volcano queue: its weight and the most it may hold of each resource."""
+    """A Volcano queue: its weight and the most it may hold of each resource.
+
+    In `capability` CPU is in thousandths and memory in MiB; whatever is not there is not limited.
+    `cards` is `volcano.sh/card.quota`, cards by model: where it is set, one that it leaves out is
+    not for this queue.
+    """
 
     queue: Name
     weight: Natural = 1
     capability: dict[Key, Natural] = {}
     open: bool = True
+    cards: dict[Key, Natural] = {}

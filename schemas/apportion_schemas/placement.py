@@ -13,6 +13,7 @@ from apportion_schemas.quantities import (
     CONTAINERS_MAX,
     COUNT_MAX,
     Cores,
+    Key,
     MemoryMib,
     Name,
     Natural,
@@ -57,6 +58,9 @@ class RefusalCode(StrEnum):
     CONTAINERS_COLLIDE = "ContainersCollide"
     GANG_INCOMPLETE = "GangIncomplete"
     GANG_TOO_LARGE = "GangTooLarge"
+    QUEUE_CLOSED = "QueueClosed"
+    QUEUE_CAPABILITY_EXCEEDED = "QueueCapabilityExceeded"
+    QUEUE_CARDS_EXCEEDED = "QueueCardsExceeded"
 
 
 class MigInstance(Payload, frozen=True):
@@ -145,11 +149,26 @@ class GangShortage(Payload, frozen=True):
     fitting: Natural
 
 
+class QueueShortage(Payload, frozen=True):
+    """What keeps a pod out of its queue: how much it needs, and what the queue may still hold.
+
+    `resource` is as the queue names it: one of its capability, or a model of its card quota. CPU is
+    in thousandths, memory in MiB. It is empty where the queue is closed.
+    """
+
+    queue: Name
+    resource: Key = ""
+    needed: Natural = 0
+    available: Natural = 0
+
+
 class PodRefused(Payload, frozen=True):
     """No node fits. `reasons` counts nodes per code; written only when the set of codes changes.
 
     `gang` is set for a pod whose gang could not be placed whole; the reasons are then those of the
-    first member that found no place beside the others.
+    first member that found no place beside the others. `queue` is set where nodes have room that
+    the pod's queue may not take, which is counted under its code; on no node is it counted where
+    nodes were not looked at.
     """
 
     pod: Name
@@ -159,3 +178,4 @@ class PodRefused(Payload, frozen=True):
     nodes: Natural
     nearest: Annotated[tuple[NearMiss, ...], Meta(max_length=8)] = ()
     gang: GangShortage | None = None
+    queue: QueueShortage | None = None

@@ -204,6 +204,8 @@ class PodSubmitted(Payload, frozen=True):
     `containers` name those of the spec, in its order, for device plugins that count them; a pod
     that asks for no device leaves them out. `chooser` is the kube-scheduler that chooses the pod's
     node and asks our extender; the pod is then placed when that is asked for, where it says.
+    `queue` is what the pod itself says; a gang's queue goes before it, and without both it is
+    `default`.
     """
 
     uid: Name
@@ -220,6 +222,7 @@ class PodSubmitted(Payload, frozen=True):
     init_containers: Containers = ()
     containers: Containers = ()
     chooser: Text = ""
+    queue: Name = ""
 
 
 class PodGone(Payload, frozen=True):

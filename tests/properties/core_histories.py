@@ -50,6 +50,7 @@ from apportion_schemas import (
     PreferredTerm,
     PricedShape,
     PricesLearnt,
+    QueueObserved,
     Score,
     Shape,
     Share,
@@ -66,6 +67,7 @@ EFFORT = int(os.environ.get("PROPERTIES_EFFORT", "1"))
 NODES = ("a", "b", "c", "d")
 PODS = tuple(f"p{number}" for number in range(12))
 GANGS = ("", "", "", "team/x", "team/y")
+QUEUES = ("ml", "default", "web")
 FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p")
 KINDS: tuple[dict[str, Any], ...] = (
     {"model": A100_80, "memory_mib": 4000},
@@ -359,8 +361,8 @@ shapes = usual_shapes | usual_shapes | odd_shapes()
 
 
 @st.composite
-def submissions(draw: st.DrawFn) -> PodSubmitted:
-    """A pod, perhaps of a gang."""
+def submissions(draw: st.DrawFn, *, queues: tuple[str, ...] = ("",)) -> PodSubmitted:
+    """A pod, perhaps of a gang, and of one of these queues."""
     uid = draw(pods)
     return PodSubmitted(
         uid=uid,
@@ -372,6 +374,7 @@ def submissions(draw: st.DrawFn) -> PodSubmitted:
         labels=draw(st.sampled_from(({}, {"app": "x"}, {"app": "y"}))),
         group=draw(st.sampled_from(GANGS)),
         task=draw(st.sampled_from(("", "t"))),
+        queue=draw(st.sampled_from(queues)),
     )
 
 
@@ -443,13 +446,36 @@ operations: st.SearchStrategy[Payload] = weighed(
         ),
     ),
 )
-payloads: st.SearchStrategy[Payload] = weighed(
-    (6, submissions()),
+others: tuple[tuple[int, st.SearchStrategy[Payload]], ...] = (
     (3, reports()),
     (3, operations),
     (2, observations),
     (2, claims()),
     (1, prices),
+)
+payloads: st.SearchStrategy[Payload] = weighed((6, submissions()), *others)
+capabilities = st.dictionaries(
+    st.sampled_from(("cpu", "memory", "pods", "nic", "nvidia.com/gpu", "nvidia.com/gpumem",
+                     "volcano.sh/vgpu-cores", "volcano.sh/gpu-number", "huawei.com/Ascend310P")),
+    st.sampled_from((0, 1, 2, 300, 1000, 30_000)), max_size=3,
+)  # fmt: skip
+card_quotas = st.sampled_from(({}, {}, {"A100": 1, "T4": 2}, {"A100": 2, "A30": 9}))
+queues_told = st.builds(
+    QueueObserved,
+    queue=st.sampled_from(QUEUES),
+    weight=st.integers(0, 3),
+    capability=capabilities,
+    open=st.sampled_from((True, True, True, False)),
+    cards=card_quotas,
+)
+queued_gangs = st.builds(
+    PodGroupObserved,
+    group=st.sampled_from(GANGS[-2:]),
+    min_available=st.integers(0, 3),
+    queue=st.sampled_from(QUEUES),
+)
+queued_payloads: st.SearchStrategy[Payload] = weighed(
+    (6, submissions(queues=("", *QUEUES))), (3, queues_told), (1, queued_gangs), *others
 )
 decisions = st.builds(
     Decide,
@@ -467,6 +493,17 @@ def exactly(steps: st.SearchStrategy[T], longest: int) -> st.SearchStrategy[list
     return st.sampled_from(range(0, longest + 1, 4)).flatmap(
         lambda length: st.lists(steps, min_size=length, max_size=length)
     )
+
+
+def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
+    """Such a history in which pods and gangs are of queues with limits."""
+    start = st.tuples(
+        st.lists(reports(), min_size=2, max_size=4),
+        st.lists(queued_gangs | queues_told, max_size=3),
+        st.lists(submissions(queues=("", *QUEUES)), min_size=3, max_size=6),
+    ).map(lambda parts: [step for part in parts for step in part])
+    steps: st.SearchStrategy[Step] = weighed((4, queued_payloads), (2, effects), (3, decisions))
+    return st.builds(lambda begun, on: [*begun, *on], start, exactly(steps, longest))
 
 
 def histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:

@@ -24,6 +24,7 @@ from apportion.core.dialects.node_annotations import unhealthy_indexes
 from apportion.core.dialects.quantity import quantity
 from apportion.core.dialects.reading import claimed
 from apportion.core.manifests import ManifestConfig, PodDraft, read_document
+from apportion.core.manifests.card_quota import card_quota
 from apportion.core.manifests.claims import ENDED, Claim, claim_of
 from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.placed import ATTEMPT, SHARES
@@ -316,7 +317,11 @@ class ObjectReader:
         return group, (document.get("status") or {}).get("phase", "") in {"", "Pending"}
 
     def queue(self, raw: bytes) -> QueueObserved:
-        """A Volcano Queue; CPU is in thousandths and memory in MiB."""
+        """A Volcano Queue; CPU is in thousandths and memory in MiB.
+
+        Raises:
+            ManifestError: its card quota cannot be read.
+        """
         document = _decode_any(raw)
         spec, status = document.get("spec") or {}, document.get("status") or {}
         units = {"cpu": (1000, 1), "memory": (1, MIB)}
@@ -329,6 +334,7 @@ class ObjectReader:
             weight=_whole(spec.get("weight", 1)),
             capability=capability,
             open=status.get("state", "Open") in {"", "Open"},
+            cards=card_quota(document["metadata"].get("annotations") or {}),
         )
 
 

@@ -277,8 +277,15 @@ class ClusterView:
         self.stirred.set()
 
     def _read_queue(self, raw: bytes) -> tuple[str, QueueObserved | None, int]:
-        queue = self._reader.queue(raw)
-        return queue.queue, queue, number(_metadata(raw).resource_version)
+        meta = _metadata(raw)
+        title, version = f"Queue {meta.name}", number(meta.resource_version)
+        try:
+            queue = self._reader.queue(raw)
+        except ManifestError as error:
+            self._problem(title, str(error))
+            return meta.name, self.queues.get(meta.name), version  # what it said before still holds
+        self.problems.pop(title, None)
+        return meta.name, queue, version
 
     def _queue_changed(
         self, name: str, _before: QueueObserved | None, _now: object, _version: int

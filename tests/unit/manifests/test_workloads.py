@@ -131,6 +131,20 @@ def test_pod_as_an_api_server_has_it() -> None:
     assert (found.group, found.task, found.owner) == ("lab/gang", "worker", "Job/gang")
 
 
+@pytest.mark.parametrize(
+    ("notes", "queue"),
+    [
+        ({}, ""),
+        ({"scheduling.volcano.sh/queue-name": "night"}, "night"),
+        ({"volcano.sh/queue-name": "day"}, "day"),
+        ({"volcano.sh/queue-name": "day", "scheduling.volcano.sh/queue-name": "night"}, "night"),
+    ],
+)
+def test_the_queue_of_a_pod(notes: dict[str, object], queue: str) -> None:
+    """Its author's annotation goes before that of Volcano's jobs; it reaches the ledger."""
+    assert submitted(draft(pod({"nvidia.com/gpu": 1}, notes)), "u1").queue == queue
+
+
 def test_null_fields_are_absent() -> None:
     """A key with nothing behind it is what people leave when they delete its value."""
     document = pod(nodeSelector=None, initContainers=None, priority=None)
@@ -179,6 +193,11 @@ def test_submitted() -> None:
         (
             pod(None, {"scheduling.k8s.io/group-name": "A"}),
             'metadata.annotations["scheduling.k8s.io/group-name"]',
+            "is no DNS name",
+        ),
+        (
+            pod(None, {"scheduling.volcano.sh/queue-name": "A"}),
+            'metadata.annotations["scheduling.volcano.sh/queue-name"]',
             "is no DNS name",
         ),
     ],

@@ -1,14 +1,18 @@
 """Rows of the compatibility table about policies, gangs, causes and nodes of other plugins."""
 
 import pytest
+from msgspec import structs
 
 from apportion.core.explain import words
+from apportion.core.manifests import submitted
 from apportion_schemas import (
     Device,
     DeviceConstraints,
     NodeReported,
     NodeWeights,
+    PodSubmitted,
     PolicyChanged,
+    QueueObserved,
     RefusalCode,
 )
 from tests.support.fleet import T4, gpu, node, observed, rack
@@ -123,6 +127,68 @@ def test_C6_a_gang_waits_for_all_of_its_pods() -> None:
     assert ledger.where("other") == "n1"
     ledger.play(rack("n2", 2)).settle()
     assert all(ledger.where(f"m{n}") for n in range(3))
+
+
+QUEUED = {"scheduling.volcano.sh/queue-name": "ml"}
+
+
+def queued(uid: str, limits: dict[str, object]) -> PodSubmitted:
+    """A pod whose manifest names the queue `ml`."""
+    return submitted(structs.replace(draft(manifest(limits, QUEUED)), name=uid), uid)
+
+
+@pytest.mark.parametrize(
+    ("resource", "limits"),
+    [
+        ("volcano.sh/vgpu-number", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 3000}),
+        ("volcano.sh/vgpu-number", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}),
+        ("volcano.sh/vgpu-memory", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1}),
+        ("volcano.sh/gpu-memory", {"volcano.sh/gpu-memory": 1}),
+        ("volcano.sh/gpu-number", {"volcano.sh/gpu-number": 1}),
+        ("nvidia.com/gpu", {"nvidia.com/gpu": 1}),
+        ("cpu", {"volcano.sh/vgpu-number": 1, "cpu": "1m"}),
+    ],
+)
+def test_C6_a_queue_holds_no_more_than_its_capability(
+    resource: str, limits: dict[str, object]
+) -> None:
+    """The third pod waits until one of the queue ends; other names are no way around it."""
+    ledger = Ledger(rack("n1", 8), QueueObserved(queue="ml", capability={resource: 2}))
+    ledger.submit(*(queued(f"p{n}", limits) for n in range(3)), pod("other", cards())).settle()
+    assert [ledger.where(uid) for uid in ("p0", "p1", "p2", "other")] == ["n1", "n1", "", "n1"]
+    assert f"more of {resource}, and" in words.refusal(ledger.refusal("p2"))
+    assert ledger.gone("p0").settle().where("p2") == "n1"
+
+
+def test_C6_queues_share_by_their_weight() -> None:
+    """Twelve cards, weights 2 and 1: eight and four, although one queue was there first."""
+    queues = [QueueObserved(queue="ml", weight=2), QueueObserved(queue="web", weight=1)]
+    ledger = Ledger(rack("n1", 8), rack("n2", 4), *queues)
+    for name in ("web", "ml"):
+        ledger.submit(*(pod(f"{name}{n}", cards(), queue=name) for n in range(12)))
+    ledger.settle()
+    has = {name: sum(bool(ledger.where(f"{name}{n}")) for n in range(12)) for name in ("ml", "web")}
+    assert has == {"ml": 8, "web": 4}
+
+
+def test_C6_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
+    """Three cards are free and the queue may hold two: nothing of the gang is held."""
+    ledger = Ledger(rack("n1", 4), QueueObserved(queue="ml", capability={"nvidia.com/gpu": 2}))
+    ledger.play(gang(min_available=3, queue="ml"))
+    ledger.submit(*(member(f"m{n}", cards()) for n in range(3))).settle()
+    assert [ledger.where(f"m{n}") for n in range(3)] == ["", "", ""]
+    ledger.play(QueueObserved(queue="ml", capability={"nvidia.com/gpu": 3})).settle()
+    assert all(ledger.where(f"m{n}") for n in range(3))
+
+
+def test_E6_the_card_quota_of_a_queue() -> None:
+    """`volcano.sh/card.quota: {"NVIDIA-A100-SXM4-80GB": 1}`: one card of it, and no other model."""
+    quota = QueueObserved(queue="ml", cards={"NVIDIA-A100-SXM4-80GB": 1})
+    ledger = Ledger(rack("a", 4), rack("b", 4, model=T4), quota)
+    ledger.submit(*(queued(f"p{n}", {"nvidia.com/gpu": 1}) for n in range(2))).settle()
+    assert [ledger.where(uid) for uid in ("p0", "p1")] == ["a", ""]
+    assert RefusalCode.QUEUE_CARDS_EXCEEDED in ledger.reasons("p1")
+    assert ledger.gone("p0").settle().where("p1") == "a"
 
 
 CAUSES = [

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from apportion.core.manifests import ManifestConfig
+from apportion.core.manifests.card_quota import CARD_QUOTA
 from apportion.watcher.kubernetes_facts import Adoption, Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import ClusterView
@@ -241,3 +242,15 @@ def test_a_gang_with_pods_outlives_its_declaration() -> None:
     assert list(cluster.facts.groups(cluster.view.take().groups)) == []
     cluster.ledger.gone("m0")
     assert cluster.ledger.state.groups == {}
+
+
+def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
+    """Its other limits hold on, and the problem is known until the annotation is mended."""
+    cluster = Cluster()
+    document: dict[str, Any] = {"metadata": {"name": "ml"}, "spec": {"capability": {"pods": "2"}}}
+    cluster.see("queues", document)
+    cluster.see("queues", document | {"metadata": {"name": "ml", "annotations": {CARD_QUOTA: "8"}}})
+    assert cluster.view.queues["ml"].capability == {"pods": 2}
+    assert "is no JSON object" in cluster.view.problems["Queue ml"]
+    cluster.see("queues", document)
+    assert "Queue ml" not in cluster.view.problems

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from apportion.core.dialects import ManifestError
 from apportion.core.manifests import ManifestConfig
 from apportion.watcher.kubernetes_objects import ObjectReader, PodView
-from apportion_schemas import Configuration
+from apportion_schemas import Configuration, QueueObserved
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.pods import ask
@@ -94,3 +95,42 @@ def test_what_differs_in_a_template_is_read(other: dict[str, Any]) -> None:
         assert read is not None
         drafts.append(read.draft)
     assert drafts[0] != drafts[1]
+
+
+def kube_queue(*, quota: str = "", **spec: Any) -> bytes:
+    """A Volcano Queue."""
+    notes = {"volcano.sh/card.quota": quota} if quota else {}
+    metadata = {"name": "ml", "annotations": notes, "resourceVersion": "7"}
+    return json.dumps({"metadata": metadata, "spec": spec, "status": {"state": "Open"}}).encode()
+
+
+def test_E6_the_card_quota_of_a_queue_is_read_from_its_annotation() -> None:
+    """Beside its weight and its capability, whose CPU and memory are in our units."""
+    reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+    capability = {"cpu": "1500m", "memory": "2Gi", "volcano.sh/vgpu-number": "8"}
+    quota = '{"NVIDIA-A100": 8, "NVIDIA-H200/mig-1g.18gb-mixed": "2"}'
+    assert reader.queue(kube_queue(quota=quota, weight=3, capability=capability)) == QueueObserved(
+        queue="ml",
+        weight=3,
+        capability={"cpu": 1500, "memory": 2048, "volcano.sh/vgpu-number": 8},
+        cards={"NVIDIA-A100": 8, "NVIDIA-H200/mig-1g.18gb-mixed": 2},
+    )
+    assert reader.queue(kube_queue()) == QueueObserved(queue="ml")
+
+
+@pytest.mark.parametrize(
+    ("quota", "says"),
+    [
+        ("8", "is no JSON object"),
+        ('{"A100": ', "is no JSON object"),
+        ('{"A100": 1.5}', "is a fraction"),
+        ('{"A100": "many"}', "is not a quantity"),
+        ('{"": 1}', "a name that is empty or too long"),
+    ],
+)
+def test_a_card_quota_that_cannot_be_read_is_said_aloud(quota: str, says: str) -> None:
+    """The error names the annotation, and what the queue said before still holds."""
+    reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+    with pytest.raises(ManifestError, match=says) as caught:
+        reader.queue(kube_queue(quota=quota))
+    assert "volcano.sh/card.quota" in caught.value.field

@@ -10,7 +10,7 @@ number that the refusal does not.
 from enum import Enum
 from typing import NamedTuple
 
-from apportion_schemas import GangShortage, NearMiss, PodRefused, RefusalCode
+from apportion_schemas import GangShortage, NearMiss, PodRefused, QueueShortage, RefusalCode
 
 
 class Unit(Enum):
@@ -179,7 +179,21 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.PODS,
         "a smaller minAvailable (minMember)",
     ),
+    _C.QUEUE_CLOSED: Words(
+        "the pod's queue is closed", Unit.NOTHING, "the queue is opened, or another queue"
+    ),
+    _C.QUEUE_CAPABILITY_EXCEEDED: Words(
+        "the pod's queue may not hold so much",
+        Unit.NOTHING,
+        "pods of the queue end, or a greater capability of the queue",
+    ),
+    _C.QUEUE_CARDS_EXCEEDED: Words(
+        "the pod's queue may not hold so many cards of the model",
+        Unit.NOTHING,
+        "pods of the queue end, or a greater volcano.sh/card.quota of the queue",
+    ),
 }
+QUEUE_CODES = (_C.QUEUE_CLOSED, _C.QUEUE_CAPABILITY_EXCEEDED, _C.QUEUE_CARDS_EXCEEDED)
 
 
 DEVICE_CHARS = 12
@@ -234,6 +248,13 @@ def refusal(refused: PodRefused) -> str:
         return gang(refused.gang)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
+    said = _of_nodes(refused) if refused.queue is None else queue(refused.queue)
+    if refused.queue is not None and not refused.reasons.keys() <= set(QUEUE_CODES):
+        said += f"; {_of_nodes(refused)}"
+    return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
+
+
+def _of_nodes(refused: PodRefused) -> str:
     if not refused.nodes:
         return "there is no node yet"
     causes = [f"{phrase(code)} ({nodes(count)})" for code, count in ranked(refused.reasons)]
@@ -243,7 +264,27 @@ def refusal(refused: PodRefused) -> str:
     if refused.nearest and missing(refused.nearest[0]):
         nearest = refused.nearest[0]
         said += f"; nearest is {_where(nearest)}, short by {missing(nearest)}"
-    return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
+    return said
+
+
+def queue(shortage: QueueShortage) -> str:
+    """What keeps a pod out of its queue, as in `its queue ml may hold 1 more … and it needs 2`."""
+    if not shortage.resource:
+        return f"its queue {shortage.queue} is closed"
+    needed, available = (
+        _of_resource(shortage.resource, much) for much in (shortage.needed, shortage.available)
+    )
+    return (
+        f"its queue {shortage.queue} may hold {available} more of {shortage.resource}, "
+        f"and {needed} would be needed"
+    )
+
+
+def _of_resource(resource: str, value: int) -> str:
+    """An amount in the unit of a resource as Kubernetes names it."""
+    if resource == "cpu":
+        return f"{value / 1000:,g} CPU"
+    return f"{value:,} MiB" if resource == "memory" else f"{value:,}"
 
 
 def _where(miss: NearMiss) -> str:

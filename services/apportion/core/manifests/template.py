@@ -22,6 +22,8 @@ from apportion_schemas.quantities import CONTAINERS_MAX, Priority
 SHAPE_BYTES_MAX = 1 << 18
 GROUP = "scheduling.k8s.io/group-name"
 TASK = "volcano.sh/task-spec"
+QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
+"""Where a pod names its queue: what its author writes goes before what Volcano's jobs do."""
 PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Those that every cluster has."""
 
@@ -39,7 +41,7 @@ DEFAULT_CONFIG = ManifestConfig()
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """What pods of one spec share. `group` and `task` are those that its annotations name."""
+    """What pods of one spec share; `group`, `task` and `queue` are what its annotations name."""
 
     shape: Shape
     dialect: str
@@ -51,6 +53,7 @@ class Template(Struct, frozen=True, kw_only=True):
     containers: tuple[str, ...] = ()
     group: str = ""
     task: str = ""
+    queue: str = ""
 
 
 def read_template(
@@ -98,6 +101,7 @@ def read_template(
         containers=_names(parts.spec.containers) if request.asks else (),
         group=_group(annotations, notes_field),
         task=annotations.get(TASK, ""),
+        queue=_queue(annotations, notes_field),
     )
 
 
@@ -122,6 +126,11 @@ def _priority(spec: kube.PodSpec, field: str, config: ManifestConfig, inherited:
 def _group(annotations: dict[str, str], field: str) -> str:
     group = annotations.get(GROUP, "")
     return naming.subdomain(group, within(field, GROUP)) if group else ""
+
+
+def _queue(annotations: dict[str, str], field: str) -> str:
+    key = next((key for key in QUEUES if annotations.get(key)), "")
+    return naming.subdomain(annotations[key], within(field, key)) if key else ""
 
 
 def _names(containers: list[kube.ContainerSpec]) -> tuple[str, ...]:

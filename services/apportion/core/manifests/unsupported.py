@@ -60,7 +60,7 @@ VOLCANO_JOB_SPEC = (
     Unsupported("tasks[].topologyPolicy"),
 )
 POD_GROUP_SPEC = (Unsupported("networkTopology"), Unsupported("subGroupPolicy"))
-ANNOTATIONS = ("scheduling.volcano.sh/group-min-member", "scheduling.volcano.sh/queue-name")
+ANNOTATIONS = ("scheduling.volcano.sh/group-min-member",)
 
 
 def check_pod_spec(spec: dict[str, Any], field: str) -> None:
@@ -86,7 +86,7 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
 
 
 def check_annotations(annotations: Mapping[str, str], field: str) -> None:
-    """Refuse a gang or a queue that an annotation makes out of single pods.
+    """Refuse a gang that an annotation makes out of single pods.
 
     Raises:
         ManifestError: names the annotation.

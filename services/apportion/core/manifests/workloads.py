@@ -41,6 +41,7 @@ class PodDraft(Struct, frozen=True, kw_only=True):
     containers: tuple[str, ...] = ()
     scheduler_name: str = ""
     chooser: str = ""
+    queue: str = ""
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -70,6 +71,7 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
         init_containers=draft.init_containers,
         containers=draft.containers,
         chooser=draft.chooser,
+        queue=draft.queue,
     )
 
 
@@ -218,6 +220,7 @@ def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> It
             init_containers=template.init_containers,
             containers=template.containers,
             scheduler_name=template.scheduler_name,
+            queue=template.queue,
         )
 
 

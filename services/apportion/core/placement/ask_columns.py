@@ -35,6 +35,7 @@ _NOWHERE: Final = np.zeros((0, 0), np.bool_)
 class AskColumns:
     """One ask against every kind of device: what must be free there, and where it never fits.
 
+    The kinds `without` are left out, whatever they have.
     `host_need` is what the pod needs of the host, packed, which stands among the devices.
     `demands`, `needs` and `instance_fits` have an entry for each kind; a need is packed, `NEVER`
     where a device rule refuses the kind, and whether an instance fits depends on how the card is
@@ -50,8 +51,10 @@ class AskColumns:
         geometries: Known,
         *,
         host_need: int,
+        without: frozenset[int] = frozenset(),
     ) -> None:
         self.ask = ask
+        self._without = without
         self.geometries = geometries
         self.constraints = constraints
         self.chain = chain
@@ -125,6 +128,8 @@ class AskColumns:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
         known: Demand | RefusalCode | None = refused_kind(self.ask, anywhere, device)
         known = known or demand(self.ask, device, self.geometries)
+        if len(self.demands) in self._without:
+            known = RefusalCode.TYPE_MISMATCH
         if self.chain.idle_only and isinstance(known, Demand):
             known = known._replace(alone=True)
         need, fits = packed.NEVER, np.ones((1, self._cuts), np.bool_)

@@ -40,7 +40,8 @@ class PlacementClass:
     `standing` is for each row the rank of the standing filter that refuses it, or `FITS`.
     `picks_one`: it takes one device, without looking at how devices stand to each other.
     `may_collide`: a node that no filter refuses may still not take the pod. `relations` are those
-    to other pods, None where neither side minds.
+    to other pods, None where neither side minds. Devices of the kinds `without` are not for these
+    pods.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class PlacementClass:
         geometries: Known = (),
         *,
         relations: Relations | None = None,
+        without: frozenset[int] = frozenset(),
     ) -> None:
         self.shape = shape
         self.geometries = geometries
@@ -64,7 +66,9 @@ class PlacementClass:
         needs = shape.node
         host_need = packed.amounts(needs.memory_mib, needs.cpu_milli, 1)
         self.asks = [
-            AskColumns(ask, shape.devices, self.chain, geometries, host_need=host_need)
+            AskColumns(
+                ask, shape.devices, self.chain, geometries, host_need=host_need, without=without
+            )
             for ask in shape.asks
         ]
         self.picks_one = (

@@ -144,6 +144,12 @@ class Columns:
             self._refresh(row, node, None if name in joined else shares)
             self.changed.append(row)
 
+    def kinds_of(self, name: str, shares: Iterable[Share]) -> frozenset[int]:
+        """The kinds of the devices of the node that these shares are of."""
+        row = self._row_of[name]
+        columns = self._column_of[row]
+        return frozenset(int(self.kind[row, columns[share.device]]) for share in shares)
+
     def row_of(self, name: str) -> int:
         """The row of a node that has one."""
         return self._row_of[name]

@@ -36,7 +36,9 @@ from apportion.core.placement.queue import (
     Reasons,
     is_pending,
     near_key,
+    shape_line,
 )
+from apportion.core.placement.queues import MEETINGS, NEVER_SEEN, QueueLack, Queues
 from apportion.core.placement.refusals import explain
 from apportion.core.placement.relations import Relations
 from apportion.core.placement.waiting import PLACEMENTS, Waiting
@@ -55,6 +57,7 @@ from apportion_schemas import (
     PodRefused,
     PolicyChanged,
     PricesLearnt,
+    QueueObserved,
     RefusalCode,
     Score,
 )
@@ -71,6 +74,7 @@ RELIEFS: Final = frozenset(
         DeviceHealthChanged,
         DeviceUncordoned,
         NodeUncordoned,
+        QueueObserved,
     )
 )
 """Events after which something may fit that did not."""
@@ -100,7 +104,8 @@ class Engine:
         self._domains = Domains()
         self._classes: dict[bytes, PlacementClass] = {}
         self._market: Market | None = None
-        self._queue = PendingQueue(state)
+        self._queues = Queues(state)
+        self._queue = PendingQueue(state, self._queues.share)
         self._waiting = Waiting(state, self._queue)
         self._apart = False
         self._own_rows: tuple[int, NDArray[np.bool_]] | None = None
@@ -140,6 +145,8 @@ class Engine:
         if change.node is not None:
             self._columns.touch(change.node, change.shares)
         moved = pod is not None and self._neighbours.note(pod)
+        if self._queues.active or type(data) in MEETINGS:
+            moved |= self._queues.observe(change)
         if moved or type(data) in RELIEFS:
             self._reliefs += 1
         self._waiting.observe(change)
@@ -160,6 +167,7 @@ class Engine:
     def retry(self, decision: Decision) -> None:
         """The decision did not come into the ledger: its pods wait again."""
         self._reliefs += 1  # lines may be parked for what it assumed, and never took
+        self._queues.relieve()
         for pod in decision.placed + decision.told:
             if is_pending(self._state, pod):
                 self._waiting.add(pod)
@@ -171,6 +179,8 @@ class Engine:
         while len(decision.events) < events_max:
             if self._neighbours.active:
                 self._wake_near()
+            if self._queues.active and self._queue.contested:
+                self._assume_newest()  # whose turn it is depends on what each queue holds
             line = self._queue.next_line()
             if line is None or not self._serve(line, decision, events_max):
                 break
@@ -223,6 +233,8 @@ class Engine:
         if lack.pods > 1:
             shortage = structs.replace(shortage, fitting=here + len(placed))
             reasons = reasons._replace(gang=shortage)
+        if reasons.queue is not None and len({pod.shape_key for pod in waiting}) > 1:
+            reasons = reasons._replace(queue=reasons.queue._replace(seen=NEVER_SEEN))
         self._park(line, reasons)
         return True
 
@@ -276,7 +288,31 @@ class Engine:
     def _place(self, pod: PodState) -> PodPlaced | None:
         """The best place for one pod, or None."""
         self._assume_newest()
-        class_ = self._class_of(pod)
+        if not self._queues.active:
+            return self._best(pod, self._class_of(pod))
+        return self._place_in_queue(pod)[0]
+
+    def _place_in_queue(self, pod: PodState) -> tuple[PodPlaced | None, QueueLack | None]:
+        """The best place that the pod's queue may take, or why it may take none that there is."""
+        first = self._queues.lack(pod)
+        if first is not None:
+            return None, self._queues.remembered(pod, first, None)
+        without: frozenset[int] = frozenset()
+        while True:
+            class_ = self._class_of(pod, without=without)
+            found = self._best(pod, class_)
+            lack = None if found is None else self._queues.lack(pod, found.node, found.shares)
+            if found is None or lack is None:
+                break
+            first = first or lack
+            kinds = self._queues.kinds_beyond(pod, class_.asks, self._columns.kinds)
+            without |= kinds | self._columns.kinds_of(found.node, found.shares)
+        if found is not None or first is None:
+            return found, None
+        return None, self._queues.remembered(pod, first, without)
+
+    def _best(self, pod: PodState, class_: PlacementClass) -> PodPlaced | None:
+        """The best place for one pod of the class, or None."""
         while True:
             best = class_.board.best(1 + RUNNERS_UP, first=self._first_of(class_))
             if not best:
@@ -322,14 +358,19 @@ class Engine:
             class_.exclude(row)
         return not collided
 
-    def _class_of(self, pod: PodState, *, alone: bool = False) -> PlacementClass:
+    def _class_of(
+        self, pod: PodState, *, alone: bool = False, without: frozenset[int] = frozenset()
+    ) -> PlacementClass:
         """The class of the pod's shape, up to date; the most recently asked for comes last.
 
-        `alone`: as if there were no pod that this one, or that minds this one.
+        `alone`: as if there were no pod that this one, or that minds this one. `without`: as if
+        there were no devices of these kinds.
         """
         self._columns.sync()
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
         key = _class_key(pod, concern)
+        if without:
+            key += b"without " + _encode(sorted(without))
         found = self._classes.pop(key, None)
         market = self._market_now()
         if found is None or found.market is not market:
@@ -337,7 +378,12 @@ class Engine:
             if concern is not NO_CONCERN:
                 relations = Relations(shape.pods, concern, self._neighbours, self._domains)
             found = PlacementClass(
-                shape, self._state.policy, market, self._columns.geometries, relations=relations
+                shape,
+                self._state.policy,
+                market,
+                self._columns.geometries,
+                relations=relations,
+                without=without,
             )
             if len(self._classes) >= CLASSES_MAX:
                 del self._classes[next(iter(self._classes))]
@@ -346,8 +392,10 @@ class Engine:
         return found
 
     def _key_of(self, pod: PodState) -> bytes:
-        """Equal for pods that every node would treat alike now."""
-        return _class_key(pod, self._neighbours.concern(pod.submitted))
+        """Equal for pods of one queue that every node would treat alike now."""
+        key = _class_key(pod, self._neighbours.concern(pod.submitted))
+        queue = pod.submitted.queue
+        return _encode([queue]) + key if queue else key
 
     def _market_now(self) -> Market | None:
         """The tables of the newest prices for the kinds of device that there are."""
@@ -368,6 +416,8 @@ class Engine:
         node = self._state.nodes[placed.node]
         fold.place(pod, node, placed)
         self._met |= self._neighbours.note(pod)
+        if self._queues.active:
+            self._queues.note(pod)
         self._columns.touch(node, placed.shares)
         self._assumed.append(pod)
         self._refused.clear()
@@ -381,6 +431,8 @@ class Engine:
             shares = fold.shares_of(pod)
             node = fold.unplace(self._state, pod)
             self._neighbours.note(pod)
+            if self._queues.active:
+                self._queues.note(pod, undone=True)
             if node is not None:
                 self._columns.touch(node, shares)
 
@@ -388,8 +440,14 @@ class Engine:
 
     def _reasons(self, pod: PodState) -> Reasons:
         self._assume_newest()
+        lack = self._place_in_queue(pod)[1] if self._queues.active else None
+        if lack is not None and lack.without is None:
+            return Reasons({lack.lack.code: 0}, (), 0, queue=lack)
         counts, nearest = explain(self._class_of(pod), self._columns)
-        return Reasons(counts, nearest, len(self._columns.names))
+        nodes = len(self._columns.names)
+        if lack is not None:
+            counts[lack.lack.code] = nodes - sum(counts.values())
+        return Reasons(counts, nearest, nodes, queue=lack)
 
     def _refuse(self, line: Line, pod: PodState) -> None:
         """Park the line of a pod that fits nowhere; one that minds other pods stands in its own.
@@ -397,7 +455,8 @@ class Engine:
         The pods behind it may have other labels, and so a place.
         """
         key = self._key_of(pod)
-        if key != pod.shape_key and line.key == pod.shape_key:
+        alone = shape_line(pod)
+        if key != alone and line.key == alone:
             line = self._queue.move(line, pod, near_key(pod))
             if line.parked:
                 return
@@ -446,8 +505,15 @@ class Engine:
 
         `answers` are those of this round by class, which pods with labels of their own may share.
         """
-        alone = line.key == pod.shape_key
-        key = pod.shape_key if alone else self._key_of(pod)
+        alone = line.key == shape_line(pod)
+        lack = line.reasons.queue if line.reasons is not None else None
+        if lack is not None and not self._queues.relieved(pod, lack):
+            if lack.without is None:
+                return False
+            return self._class_of(pod, alone=alone, without=lack.without).fits_somewhere
+        if lack is not None and self._queues.lack(pod) is not None:
+            return False
+        key = line.key if alone else self._key_of(pod)
         if key not in answers:
             answers[key] = self._class_of(pod, alone=alone).fits_somewhere
         return answers[key]
@@ -471,6 +537,7 @@ class Engine:
                     nodes=reasons.nodes,
                     nearest=reasons.nearest,
                     gang=reasons.gang,
+                    queue=reasons.queue.lack.shortage if reasons.queue is not None else None,
                 )
             )
             decision.told.append(pod)

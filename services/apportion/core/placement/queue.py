@@ -2,12 +2,13 @@
 
 A line whose head fits nowhere is parked whole, so a hundred thousand pods of one refused shape cost
 nothing until something happens that could help them. Between lines and within them the order is
-priority first, then the revision of submission.
+priority first, then the revision of submission. Where the lines are of several of the cluster's
+queues (Volcano's), the queue whose share of the cluster is least for its weight goes first.
 
 Invariant: a pending pod is in exactly one line, or in the hands of the cycle that took it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ import msgspec
 
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.placement.neighbours import has_wishes, kind_of
+from apportion.core.placement.queues import DEFAULT, QueueLack, queue_of
 from apportion_schemas import GangShortage, NearMiss, RefusalCode
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -37,6 +39,7 @@ class Reasons(NamedTuple):
     nodes: int
     gang: GangShortage | None = None
     silent: bool = False
+    queue: QueueLack | None = None
 
 
 UNDECLARED: Final = Reasons({}, (), 0, silent=True)
@@ -64,13 +67,15 @@ def still_waits(state: State, turn: Turn) -> bool:
 class Line:
     """Pods that are decided by one question; each stands in it once, however often it is added.
 
+    All are of the cluster's queue `queue`, which that of a gang may change.
     `reasons` is the last answer while it is no, and the line is parked then; `parked_at` counts the
     reliefs that there had been. `fresh` are pods that have not been told the reasons.
     """
 
-    def __init__(self, key: bytes, gang: str = "") -> None:
+    def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT) -> None:
         self.key = key
         self.gang = gang
+        self.queue = queue
         self.waiting: list[Turn] = []
         self._turns: set[Turn] = set()  # those in `waiting`
         self.queued: Turn | None = None  # its one valid entry in the order of lines
@@ -155,12 +160,13 @@ class Line:
 
 
 class PendingQueue:
-    """All lines, and which of them is next."""
+    """All lines, and which of them is next; `share` is what a queue holds, over its weight."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, share: Callable[[str], float] = lambda _: 0.0) -> None:
         self._state = state
+        self._share = share
         self._lines: dict[bytes, Line] = {}
-        self._order: list[tuple[Turn, bytes]] = []
+        self._orders: dict[str, list[tuple[Turn, bytes]]] = {}
         self._untold: dict[bytes, None] = {}
         for pod in sorted(state.pods.values(), key=turn_of):
             if pod.phase is Phase.PENDING:
@@ -182,7 +188,9 @@ class PendingQueue:
         key = _gang_key(gang) if gang else line_key(pod)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(key, gang)
+            named = gang or pod.submitted.queue
+            queue = queue_of(self._state, pod) if named else DEFAULT
+            line = self._lines[key] = Line(key, gang, queue)
         line.add(self._state, turn_of(pod), told=told)
         if line.parked and gang:
             self.wake(line)  # one more member may complete the gang, whose turn is its head's
@@ -211,7 +219,7 @@ class PendingQueue:
         self.wake(line)
         other = self._lines.get(key)
         if other is None:
-            other = self._lines[key] = Line(key)
+            other = self._lines[key] = Line(key, queue=line.queue)
         other.add(self._state, turn_of(pod))
         if other.parked:
             self._untold[key] = None
@@ -227,18 +235,37 @@ class PendingQueue:
                     yield self._state.pods[turn.uid], line.reasons
             del self._untold[key]
 
+    @property
+    def contested(self) -> bool:
+        """Whether lines of several of the cluster's queues may wait."""
+        return len(self._orders) > 1
+
     def next_line(self) -> Line | None:
-        """The line with the first pod in order among those not parked, or None."""
-        while self._order:
-            turn, key = self._order[0]
+        """The line with the first pod in order among those not parked, or None.
+
+        Of several queues it is that with the least share, the first by name among equals.
+        """
+        while len(self._orders) > 1:
+            name = min(self._orders, key=lambda each: (self._share(each), each))
+            line = self._next_of(name, self._orders[name])
+            if line is not None:
+                return line
+            del self._orders[name]
+        for name, order in self._orders.items():
+            return self._next_of(name, order)
+        return None
+
+    def _next_of(self, name: str, order: list[tuple[Turn, bytes]]) -> Line | None:
+        while order:
+            turn, key = order[0]
             line = self._lines.get(key)
-            if line is None or line.queued != turn:
-                heappop(self._order)  # the line has another entry, or has gone
+            if line is None or line.queued != turn or line.queue != name:
+                heappop(order)  # the line has another entry, or has gone
                 continue
             head = line.head(self._state)
             if head == turn and not line.parked:
                 return line
-            heappop(self._order)
+            heappop(order)
             line.queued = None
             if head is None and not line.parked:
                 del self._lines[key]
@@ -258,10 +285,15 @@ class PendingQueue:
         return found
 
     def wake_gang(self, gang: str) -> None:
-        """Ask for a gang again, if any of it waits."""
+        """Ask for a gang again, if any of it waits, in the queue that it is of now."""
         line = self._lines.get(_gang_key(gang))
-        if line is not None:
-            self.wake(line)
+        head = None if line is None else line.head(self._state)
+        if line is None or head is None:
+            return
+        queue = queue_of(self._state, self._state.pods[head.uid])
+        if queue != line.queue:
+            line.queue, line.queued = queue, None
+        self.wake(line)
 
     def wake(self, line: Line) -> None:
         """Ask for this line again, or go on with it."""
@@ -273,17 +305,26 @@ class PendingQueue:
         head = line.head(self._state)
         if head is not None and line.queued != head:
             line.queued = head
-            heappush(self._order, (head, line.key))
+            order = self._orders.get(line.queue)
+            if order is None:
+                order = self._orders[line.queue] = []
+            heappush(order, (head, line.key))
 
 
 def line_key(pod: PodState) -> bytes:
     """Pods of one shape wait together; those with wishes about others, only if alike to others."""
-    return near_key(pod) if has_wishes(pod.submitted.shape.pods) else pod.shape_key
+    return near_key(pod) if has_wishes(pod.submitted.shape.pods) else shape_line(pod)
 
 
 def near_key(pod: PodState) -> bytes:
     """The line of pods of one shape that are alike to every selector there may ever be."""
-    return b"near " + pod.shape_key + _encode(kind_of(pod.submitted))
+    return b"near " + shape_line(pod) + _encode(kind_of(pod.submitted))
+
+
+def shape_line(pod: PodState) -> bytes:
+    """The line of pods of one shape and one queue."""
+    queue = pod.submitted.queue
+    return _encode([queue]) + pod.shape_key if queue else pod.shape_key
 
 
 def _gang_key(gang: str) -> bytes:

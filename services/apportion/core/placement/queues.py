@@ -1,0 +1,267 @@
+"""What each queue holds, and so what it may still take and whose turn it is.
+
+Kept up by the pod: one that comes or goes changes the amounts of its own queue. Where there is one
+queue and no limit, nothing is counted at all.
+
+A derived structure: it can be dropped and made again from the `State`. Invariant: after `note` of
+every pod that was placed or left, a queue holds what a walk over its placed pods would give. A
+queue is the scheduler's rule and no invariant of the ledger: the fold takes what goes beyond it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from apportion.core.devices.demand import Demand
+from apportion.core.ledger.change import Change
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.placement import quotas
+from apportion.core.placement.ask_columns import AskColumns
+from apportion.core.placement.columns import FIRST_KIND
+from apportion.core.placement.quotas import Amount, Amounts, Lack, Quota
+from apportion_schemas import (
+    ConfigurationChanged,
+    Device,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    PodAdopted,
+    PodGroupObserved,
+    PodPlaced,
+    PodSubmitted,
+    QueueObserved,
+    Share,
+)
+
+DEFAULT: Final = "default"
+NEVER_SEEN: Final = -1
+"""What tells of a queue that it has been relieved since, whatever has happened."""
+_NOTHING: Final[Amounts] = {}
+_OFFERS: Final = (NodeReported, NodeObserved, NodeGone)
+MEETINGS: Final = frozenset((PodSubmitted, PodAdopted, PodGroupObserved, QueueObserved))
+"""Events by which there may come to be several queues, or a limit."""
+_Held = tuple[str, PodPlaced, Amounts]
+
+
+class QueueLack(NamedTuple):
+    """Why a pod's queue kept it out: of devices of some kinds only, or (None) of any node.
+
+    `seen` tells whether the queue has been relieved since.
+    """
+
+    lack: Lack
+    without: frozenset[int] | None
+    seen: int
+
+
+def queue_of(state: State, pod: PodState) -> str:
+    """The queue of a pod: its gang's, else the one that it names, else `default`."""
+    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
+    if group is not None and group.observed is not None:
+        return group.observed.queue
+    return pod.submitted.queue or DEFAULT
+
+
+class Queues:
+    """The amounts that every queue holds, from when there are two of them or a limit."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.active = False
+        self._names: set[str] = set()
+        self._at: dict[str, _Held] = {}
+        self._held: dict[str, Counter[Amount]] = {}
+        self._quotas: dict[str, Quota] = {}
+        self._relieved: Counter[str] = Counter()
+        self._epoch = 0
+        self._totals = _Totals(state)
+        self._shares: dict[str, float] = {}
+        for queue in state.queues.values():
+            self._learn(queue)
+        for pod in state.pods.values():
+            self._meet(queue_of(state, pod))
+
+    def observe(self, change: Change) -> bool:
+        """Take note of what the fold changed; whether a queue may now hold more than before."""
+        data, kind = change.data, type(change.data)
+        if kind is QueueObserved:
+            self._learn(data)
+        elif not self.active and kind is PodGroupObserved:
+            self._meet(data.queue)
+        elif not self.active and change.pod is not None:
+            about = change.pod.submitted
+            self._meet(queue_of(self._state, change.pod) if about.queue or about.group else DEFAULT)
+        return self.active and self._follow(change)
+
+    def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
+        """The pod was placed or taken away; whether its queue may hold more than before.
+
+        `undone`: nobody has been told no because of it. `again`: what its shares come to may be
+        otherwise than it was.
+        """
+        before, placed = self._at.get(pod.uid), pod.placement
+        if before is None and placed is None:
+            return False
+        name = queue_of(self._state, pod)
+        if before is not None and not again and before[1] is placed and before[0] == name:
+            return False
+        if before is not None:
+            del self._at[pod.uid]
+            self._held[before[0]].subtract(before[2])
+            self._shares.pop(before[0], None)
+        if placed is not None:
+            node = self._state.nodes[placed.node]
+            taken = quotas.of_shares(pod.submitted.shape, placed.shares, node)
+            self._at[pod.uid] = (name, placed, taken)
+            self._held.setdefault(name, Counter()).update(taken)
+            self._shares.pop(name, None)
+        if before is None or undone:
+            return False
+        self._relieved[before[0]] += 1
+        return True
+
+    def relieve(self) -> None:
+        """Something that was counted on did not come about: every queue may hold more."""
+        self._epoch += 1
+
+    def lack(self, pod: PodState, node: str = "", shares: Sequence[Share] = ()) -> Lack | None:
+        """Why the queue may not take the pod with these shares, or, with none named, anywhere."""
+        name, shape = queue_of(self._state, pod), pod.submitted.shape
+        quota = self._quotas.get(name)
+        if quota is None:
+            return None
+        more = quotas.at_least(shape)
+        if node:
+            more = quotas.of_shares(shape, shares, self._state.nodes[node])
+        return quota.lack(self._held.get(name, {}), more)
+
+    def kinds_beyond(
+        self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
+    ) -> frozenset[int]:
+        """The kinds of device of which one of the asks alone is more than the queue may take."""
+        name = queue_of(self._state, pod)
+        quota, held = self._quotas.get(name), self._held.get(name, _NOTHING)
+        found = set()
+        for kind, device in enumerate(kinds, FIRST_KIND):
+            for ask in asks:
+                wanted = ask.demands[kind]
+                if quota is not None and isinstance(wanted, Demand):
+                    taken = quotas.of_demand(wanted, device, ask.ask.count)
+                    if quota.lack(held, taken) is not None:
+                        found.add(kind)
+        return frozenset(found)
+
+    def remembered(self, pod: PodState, lack: Lack, without: frozenset[int] | None) -> QueueLack:
+        """The lack, with what tells later whether the pod's queue has been relieved since."""
+        return QueueLack(lack, without, self._seen(queue_of(self._state, pod)))
+
+    def relieved(self, pod: PodState, lack: QueueLack) -> bool:
+        """Whether the pod's queue may hold more than when it lacked this."""
+        return lack.seen != self._seen(queue_of(self._state, pod))
+
+    def held(self, name: str) -> Amounts:
+        """What the queue holds; nothing is counted while there is but one without a limit."""
+        return {amount: much for amount, much in self._held.get(name, {}).items() if much}
+
+    def share(self, name: str) -> float:
+        """The part of the cluster that the queue holds, of what it holds most, over its weight."""
+        if self._totals.refresh():
+            self._shares.clear()
+        found = self._shares.get(name)
+        if found is None:
+            held, observed = self._held.get(name, _NOTHING), self._state.queues.get(name)
+            part = self._totals.dominant(held)
+            found = self._shares[name] = part / max(observed.weight if observed else 1, 1)
+        return found
+
+    def _seen(self, name: str) -> int:
+        return self._epoch + self._relieved[name]
+
+    def _learn(self, queue: QueueObserved) -> None:
+        quota = Quota(queue, self._state.configuration)
+        self._quotas.pop(queue.queue, None)
+        self._shares.pop(queue.queue, None)
+        self._relieved[queue.queue] += 1
+        if quota.limits:
+            self._quotas[queue.queue] = quota
+            self._activate()
+
+    def _meet(self, name: str) -> None:
+        if name not in self._names:
+            self._names.add(name)
+            if len(self._names) > 1:
+                self._activate()
+
+    def _activate(self) -> None:
+        if not self.active:
+            self.active = True
+            for pod in self._state.pods.values():
+                self.note(pod)
+
+    def _follow(self, change: Change) -> bool:
+        data = change.data
+        relieved = isinstance(data, QueueObserved)
+        if isinstance(data, ConfigurationChanged) or (change.refused and type(data) is PodPlaced):
+            self.relieve()
+            relieved = True
+        if isinstance(data, ConfigurationChanged):
+            for queue in self._state.queues.values():
+                self._learn(queue)
+        if change.node is not None and isinstance(data, _OFFERS):
+            self._totals.touch(change.node)
+            for pod in change.node.pods.values():
+                relieved |= self.note(pod, again=True)
+        if isinstance(data, PodGroupObserved):
+            for pod in self._state.groups[data.group].pods.values():
+                relieved |= self.note(pod)
+        if change.pod is not None:
+            relieved |= self.note(change.pod)
+        return relieved
+
+
+class _Totals:
+    """What the cluster offers; a node that is told of anew is counted anew."""
+
+    def __init__(self, state: State) -> None:
+        self._sum: Counter[Amount] = Counter()
+        self._of: dict[str, Counter[Amount]] = {}
+        self._touched: dict[str, NodeState] = {}
+        self._state: State | None = state  # until all of it has been counted
+
+    def touch(self, node: NodeState) -> None:
+        """The node may offer something else."""
+        self._touched[node.name] = node
+
+    def refresh(self) -> bool:
+        """Count what was touched; whether anything was."""
+        if self._state is not None:
+            self._touched = dict(self._state.nodes)
+            self._state = None
+        if not self._touched:
+            return False
+        for name, node in self._touched.items():
+            self._sum.subtract(self._of.get(name, {}))
+            self._of[name] = _offered(node)
+            self._sum.update(self._of[name])
+        self._touched = {}
+        return True
+
+    def dominant(self, held: Amounts) -> float:
+        """The greatest part that this is of what the cluster offers."""
+        parts = (held.get(amount, 0) / much for amount, much in self._sum.items() if much > 0)
+        return max(parts, default=0.0)
+
+
+def _offered(node: NodeState) -> Counter[Amount]:
+    offered: Counter[Amount] = Counter()
+    if not node.present:
+        return offered
+    offered[quotas.CPU] = node.host.cpu_milli
+    offered[quotas.MEMORY] = node.host.memory_mib
+    for each in node.devices:
+        device = each.device
+        if each.present:
+            offered[quotas.SHARES, device.family] += device.slots
+            offered[quotas.DEVICE_MEMORY, device.family] += device.memory_mib
+            offered[quotas.CORES, device.family] += device.cores
+    return offered

@@ -1,0 +1,357 @@
+"""Queues: what each may hold, whose turn it is, and when those that wait are asked again."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from apportion.core.explain import words
+from apportion.core.placement.chosen import Chosen
+from apportion_schemas import (
+    Ask,
+    Configuration,
+    ConfigurationChanged,
+    PodRefused,
+    PodSubmitted,
+    QueueObserved,
+    QueueShortage,
+    RefusalCode,
+)
+from apportion_schemas.configuration import NvidiaConfiguration
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import A30, A100_40, A100_80, T4, gpu, node, npu, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod, share, wants
+from tests.support.pods import placed as placement
+
+C = RefusalCode
+
+
+def queue(name: str = "ml", **fields: Any) -> QueueObserved:
+    """What is told of a queue."""
+    return QueueObserved(queue=name, **fields)
+
+
+def limited(**capability: int) -> QueueObserved:
+    """The queue `ml`, which may hold no more; `_` and `__` stand for `.` and `/`."""
+    names = {name.replace("__", "/").replace("_", "."): most for name, most in capability.items()}
+    return queue(capability=names)
+
+
+def queued(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
+    """A pod of the queue `ml`."""
+    return pod(uid, *asks, **({"queue": "ml"} | fields))
+
+
+def placed(ledger: Ledger) -> set[str]:
+    """The pods that have a place."""
+    return {uid for uid, each in ledger.state.pods.items() if each.placement is not None}
+
+
+def shortage(ledger: Ledger, uid: str) -> QueueShortage:
+    """What the pod's queue lacked."""
+    found = ledger.refusal(uid).queue
+    assert found is not None
+    return found
+
+
+NIC = wants(ask(1000), extended={"example.com/nic": 2})
+LIMITS = [
+    ("cpu", 1500, wants(ask(1), cpu_milli=1000), (1000, 500)),
+    ("memory", 1500, wants(ask(1), memory_mib=1000), (1000, 500)),
+    ("pods", 1, wants(ask(1)), (1, 0)),
+    ("example.com/nic", 3, NIC, (2, 1)),
+    ("nvidia.com/gpu", 3, wants(ask(1, count=2)), (2, 1)),
+    ("volcano.sh/vgpu-number", 1, wants(ask(1)), (1, 0)),
+    ("nvidia.com/gpumem", 5000, wants(ask(3000)), (3000, 2000)),
+    ("volcano.sh/vgpu-memory", 5000, wants(ask(3000)), (3000, 2000)),
+    ("docker.com/vcuda-memory", 20, wants(ask(4000)), (16, 4)),
+    ("nvidia.com/gpucores", 50, wants(ask(1, cores=30)), (30, 20)),
+    ("tencent.com/vcuda-core", 150, wants(cards()), (100, 50)),
+    ("volcano.sh/gpu-number", 1, wants(cards()), (1, 0)),
+    ("volcano.sh/gpu-memory", 5000, wants(ask(3000)), (3000, 2000)),
+]
+
+
+@pytest.mark.parametrize(("resource", "most", "wanted", "amounts"), LIMITS)
+def test_a_queue_holds_no_more_than_its_capability(
+    resource: str, most: int, wanted: Any, amounts: tuple[int, int]
+) -> None:
+    """One of two pods has a place, and the other is told what was needed and what was left."""
+    nodes = [rack("n1", 4), observed("n1", extended={"example.com/nic": 8})]
+    ledger = Ledger(*nodes, queue(capability={resource: most}))
+    ledger.submit(queued("a", shape=wanted), queued("b", shape=wanted)).settle()
+    assert placed(ledger) == {"a"}
+    assert set(ledger.reasons("b")) == {C.QUEUE_CAPABILITY_EXCEEDED}
+    needed, available = amounts
+    told = QueueShortage(queue="ml", resource=resource, needed=needed, available=available)
+    assert shortage(ledger, "b") == told
+    assert words.refusal(ledger.refusal("b")) == words.queue(told)
+
+
+def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:
+    """`gpu-number` does not bind shares, nor `gpu-memory` entire cards, as in Volcano."""
+    ledger = Ledger(rack("n1", 4), limited(volcano_sh__gpu_number=0))
+    ledger.play(queue(capability={"volcano.sh/gpu-number": 1, "volcano.sh/gpu-memory": 3000}))
+    ledger.submit(queued("card", cards()), queued("part", ask(3000))).settle()
+    ledger.submit(queued("card2", cards()), queued("part2", ask(1))).settle()
+    assert placed(ledger) == {"card", "part"}
+
+
+def test_amounts_are_in_the_units_of_the_configuration() -> None:
+    """With `gpuMemoryFactor: 1024` an amount of memory is in GiB, under a name of one's own."""
+    nvidia = NvidiaConfiguration(gpu_memory_factor=1024, resource_memory_name="a.b/mem")
+    change = ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia))
+    ledger = Ledger(rack("n1", 4), queue(capability={"a.b/mem": 4}), change)
+    ledger.submit(queued("a", ask(3000)), queued("b", ask(2000)), queued("c", ask(1000))).settle()
+    assert placed(ledger) == {"a", "c"}
+    assert shortage(ledger, "b").needed == 2
+
+
+def test_a_name_that_comes_to_mean_devices_binds_them_from_then_on() -> None:
+    """The configuration gives the name of a queue's limit a meaning, and takes it away again."""
+    nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
+    ledger = Ledger(rack("n1", 4), queue(capability={"a.b/gpu": 1}))
+    ledger.submit(queued("a", ask(1)), queued("b", ask(1))).settle()
+    assert placed(ledger) == {"a", "b"}
+    ledger.play(ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia)))
+    ledger.submit(queued("c", ask(1))).settle()
+    assert placed(ledger) == {"a", "b"}
+    ledger.play(ConfigurationChanged(by="ann", configuration=Configuration())).settle()
+    assert placed(ledger) == {"a", "b", "c"}
+
+
+def test_other_families_have_limits_of_their_own() -> None:
+    """A count of NPUs says nothing about GPUs; it is taken in lower case as well."""
+    ledger = Ledger(node("n1", npu("d0"), gpu("g1")))
+    ledger.play(queue(capability={"huawei.com/ascend310p": 0}))
+    ledger.submit(queued("n", ask(3000, family="ascend310p")), queued("g", ask(1))).settle()
+    assert placed(ledger) == {"g"}
+
+
+def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
+    """A MIG instance takes more than was asked, and so it does of the queue."""
+    ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7))
+    ledger.play(queue(capability={"volcano.sh/vgpu-memory": 9000}))
+    ledger.submit(queued("a", ask(3000)), queued("b", ask(3000))).settle()
+    assert placed(ledger) == {"a"}
+    assert shortage(ledger, "b").needed == 5120
+
+
+def test_a_closed_queue_takes_no_new_pods() -> None:
+    """Those that are placed stay, and those that wait are asked again when it opens."""
+    ledger = Ledger(rack("n1", 4), queue(), queued("a", ask(1))).settle()
+    ledger.play(queue(open=False)).submit(queued("b", ask(1))).settle()
+    assert placed(ledger) == {"a"}
+    assert ledger.reasons("b") == {C.QUEUE_CLOSED: 0}
+    assert words.refusal(ledger.refusal("b")) == "its queue ml is closed"
+    assert placed(ledger.play(queue()).settle()) == {"a", "b"}
+
+
+def test_the_queue_of_a_gang_goes_before_that_of_its_pods() -> None:
+    """Without a gang it is the pod's own, and without both it is `default`."""
+    closed = [queue(name, open=False) for name in ("default", "ml")]
+    ledger = Ledger(rack("n1", 4), *closed, gang("team/a", 1, queue="open"))
+    ledger.submit(member("a", ask(1), group="team/a", queue="ml"), queued("b", ask(1)))
+    ledger.submit(pod("c", ask(1)), queued("d", ask(1), queue="free")).settle()
+    assert placed(ledger) == {"a", "d"}
+    assert [shortage(ledger, uid).queue for uid in "bc"] == ["ml", "default"]
+
+
+def test_a_gang_is_in_its_queue_whole_or_not_at_all() -> None:
+    """Two of three would fit below the capability, and neither is placed."""
+    ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 2}))
+    ledger.play(gang(min_available=3, queue="ml"))
+    ledger.submit(*(member(f"m{n}", cards()) for n in range(3)), pod("other", cards())).settle()
+    assert placed(ledger) == {"other"}
+    refused = ledger.refusal("m0")
+    assert refused.gang is not None
+    assert (refused.gang.needed, refused.gang.fitting) == (3, 2)
+    assert shortage(ledger, "m0").available == 0
+    assert words.refusal(refused).startswith("its gang needs 3 places together and 2 pods fit;")
+    ledger.play(queue(capability={"nvidia.com/gpu": 3})).settle()
+    assert placed(ledger) == {"other", "m0", "m1", "m2"}
+
+
+def test_a_gang_that_changes_its_queue_takes_what_it_holds_along() -> None:
+    """What it held of the old queue is free there, and counts in the new one."""
+    one = {"nvidia.com/gpu": 1}
+    ledger = Ledger(rack("n1", 8), queue("ml", capability=one), queue("web", capability=one))
+    ledger.play(gang(min_available=1, queue="ml"))
+    ledger.submit(member("m", ask(1)), queued("a", ask(1))).settle()
+    assert placed(ledger) == {"m"}
+    ledger.play(gang(min_available=1, queue="web")).submit(queued("b", ask(1), queue="web"))
+    assert placed(ledger.settle()) == {"m", "a"}
+
+
+def test_a_gang_that_waits_in_a_closed_queue_goes_where_its_queue_is_open() -> None:
+    """Its line moves with it."""
+    ledger = Ledger(rack("n1", 8), queue("ml", open=False), gang(min_available=1, queue="ml"))
+    ledger.submit(member("m", ask(1)), pod("p", ask(1))).settle()
+    assert placed(ledger) == {"p"}
+    assert "m" in placed(ledger.play(gang(min_available=1, queue="web")).settle())
+
+
+def test_pods_that_end_make_room_in_their_queue_alone() -> None:
+    """The next of that queue is asked again; what ends elsewhere asks nobody."""
+    ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
+    ledger.submit(queued("a", ask(1)), queued("b", ask(1)), pod("other", ask(1))).settle()
+    (line,) = ledger.engine._queue.parked()
+    parked_at = line.parked_at
+    ledger.gone("other").settle()
+    assert line.parked_at == parked_at
+    assert placed(ledger.gone("a").settle()) == {"b"}
+
+
+def test_a_placement_that_is_voided_makes_room() -> None:
+    """So does one that never came into the ledger."""
+    ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
+    ledger.submit(queued("a", ask(1)), queued("b", ask(2))).settle()
+    ledger.voided("a")
+    assert placed(ledger.settle()) == {"a"}
+    other = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
+    other.submit(queued("a", ask(1)), queued("b", ask(2)))
+    lost = other.engine.decide()
+    assert [each.uid for each in lost.placed] == ["a"]
+    other.gone("a").engine.retry(lost)
+    assert placed(other.settle()) == {"b"}
+
+
+def test_other_devices_are_tried_where_the_queue_may_not_take_the_best() -> None:
+    """A whole card of 80 GB is beyond the queue, and one of 40 GB is not."""
+    big, small = rack("a", 1), rack("b", 1, model=A100_40)
+    ledger = Ledger(big, small, queue(capability={"nvidia.com/gpumem": 50_000}))
+    assert ledger.submit(queued("p", cards())).settle().where("p") == "b"
+    ledger.submit(queued("q", cards())).settle()
+    assert ledger.reasons("q") == {C.QUEUE_CAPABILITY_EXCEEDED: 1, C.DEVICE_IN_USE: 1}
+    said = words.refusal(ledger.refusal("q"))
+    assert said.startswith("its queue ml may hold 9,040 more of nvidia.com/gpumem, and 81,920 ")
+    assert "none of 2 nodes fits" in said
+
+
+def test_room_on_other_devices_wakes_those_whom_the_queue_kept_from_the_best() -> None:
+    """Nothing changed in the queue, and yet the pod has a place."""
+    ledger = Ledger(rack("a", 1), rack("b", 1, model=A100_40))
+    ledger.play(queue(capability={"nvidia.com/gpumem": 50_000}))
+    ledger.submit(pod("x", cards()), pod("y", cards())).settle()
+    ledger.submit(queued("p", cards())).settle()
+    assert "p" not in placed(ledger)
+    holder = next(uid for uid in ("x", "y") if ledger.where(uid) == "b")
+    assert ledger.gone(holder).settle().where("p") == "b"
+
+
+def test_the_card_quota_counts_shares_by_model() -> None:
+    """A name means what it does as a type: a whole name, or a part of one."""
+    quota = queue(cards={"NVIDIA-A100-SXM4-80GB": 1, "T4": 1})
+    ledger = Ledger(rack("a", 2), rack("b", 2, model=T4), rack("c", 2, model=A30), quota)
+    ledger.submit(*(queued(f"p{n}", ask(1000)) for n in range(3))).settle()
+    assert sorted(ledger.where(uid) for uid in placed(ledger)) == ["a", "b"]
+    refused = next(uid for uid in ledger.state.pods if uid not in placed(ledger))
+    assert ledger.reasons(refused) == {C.QUEUE_CARDS_EXCEEDED: 3}
+
+
+def test_a_card_that_the_quota_does_not_name_is_not_for_the_queue() -> None:
+    """The rule of Volcano's capacity-card; a queue without a quota has no such limit."""
+    ledger = Ledger(rack("a", 2), queue(cards={"H100": 4}), queued("p", ask(1)), pod("q", ask(1)))
+    assert placed(ledger.settle()) == {"q"}
+    told = QueueShortage(queue="ml", resource=A100_80, needed=1, available=0)
+    assert shortage(ledger, "p") == told
+
+
+def test_parts_of_a_card_have_quotas_of_their_own() -> None:
+    """`MODEL/mig-PROFILE-mixed` and `MODEL/mps-…` are not the model's entire cards."""
+    quota = {"A100": 1, "A100/mig-1g.5gb-mixed": 2, "A30/mps-24g*1/4": 1}
+    mig, mps = rack("a", 1, model=A100_40, mode="mig"), rack("b", 1, model=A30, mode="mps")
+    ledger = Ledger(mig, mps, rack("c", 4), queue(cards=quota))
+    ledger.submit(*(queued(f"i{n}", ask(profile="1g.5gb")) for n in range(3)))
+    only_mps = structs.replace(pod("x").shape.devices, modes=("mps",))
+    shapes = [structs.replace(pod("x", ask(1)).shape, devices=only_mps) for _ in range(2)]
+    ledger.submit(*(queued(f"s{n}", shape=each) for n, each in enumerate(shapes)))
+    ledger.submit(*(queued(f"w{n}", cards()) for n in range(2))).settle()
+    assert placed(ledger) == {"i0", "i1", "s0", "w0"}
+    assert shortage(ledger, "i2").resource == "A100/mig-1g.5gb-mixed"
+
+
+def test_what_runs_already_counts_whoever_placed_it() -> None:
+    """A placement beyond the capability is taken into the ledger, and nothing more is placed."""
+    ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
+    ledger.submit(*(queued(uid, ask(1)) for uid in "abc"))
+    ledger.play(placement("a", "n1", [share("n1-g0")]), placement("b", "n1", [share("n1-g1")]))
+    assert placed(ledger.settle()) == {"a", "b"}
+    ledger.gone("a").settle()
+    assert placed(ledger) == {"b"}
+    assert placed(ledger.gone("b").settle()) == {"c"}
+
+
+@pytest.mark.parametrize("weights", [(3, 1), (1, 3), (1, 1)])
+def test_queues_get_their_shares_by_weight(weights: tuple[int, int]) -> None:
+    """Of eight cards each queue has its part, whoever came first."""
+    ledger = Ledger(rack("n1", 8), queue("a", weight=weights[0]), queue("b", weight=weights[1]))
+    for name in "ab":
+        ledger.submit(*(queued(f"{name}{n}", cards(), queue=name) for n in range(8)))
+    ledger.settle()
+    has = [sum(uid.startswith(name) for uid in placed(ledger)) for name in "ab"]
+    assert has == [8 * weight // sum(weights) for weight in weights]
+
+
+def test_within_a_queue_priority_goes_first() -> None:
+    """Another queue's priorities do not count there: its share decides between them."""
+    ledger = Ledger(rack("n1", 2), queue("a"), queue("b"))
+    ledger.submit(queued("a1", cards(), queue="a"), queued("a2", cards(), queue="a", priority=9))
+    ledger.submit(queued("b1", cards(), queue="b", priority=99)).settle()
+    assert placed(ledger) == {"a2", "b1"}
+
+
+def test_the_dominant_resource_is_the_share() -> None:
+    """A queue with a third of the CPU has more than one with a quarter of the cards."""
+    ledger = Ledger(rack("n1", 4), observed("n1", cpu_milli=9000), queue("a"), queue("b"))
+    ledger.submit(queued("x", shape=wants(cpu_milli=3000), queue="a"))
+    ledger.submit(queued("y", cards(), queue="b")).settle()
+    ledger.submit(pod("z", cards(2))).settle()
+    ledger.submit(queued("a1", cards(), queue="a"), queued("b1", cards(), queue="b")).settle()
+    assert placed(ledger) == {"x", "y", "z", "b1"}
+
+
+def test_among_equals_the_first_queue_by_name_goes_first() -> None:
+    """In whatever order they are told of, and their pods come."""
+    ledger = Ledger(rack("n1", 1), queue("b"), queue("a"))
+    ledger.submit(queued("b1", cards(), queue="b"), queued("a1", cards(), queue="a")).settle()
+    assert placed(ledger) == {"a1"}
+
+
+def test_nothing_is_counted_for_one_queue_without_limits() -> None:
+    """Pods of one queue cost what they did before there were queues."""
+    ledger = Ledger(rack("n1", 4), queue("default"), gang(min_available=1))
+    ledger.submit(pod("a", ask(1)), member("m", ask(1))).settle()
+    assert not ledger.engine._queues.active
+
+
+def chosen(ledger: Ledger, uid: str) -> Payload:
+    """What becomes of kube-scheduler's choice of node `n1` for the pod."""
+    choices = Chosen(ledger.state)
+    choices.choose(uid, "n1")
+    ((_, event),) = choices.decide(lambda _: True, events_max=9)
+    return event
+
+
+def test_a_node_that_kube_scheduler_chose_is_within_the_queue_as_well() -> None:
+    """Its pods count in their queue, and what goes beyond it is refused."""
+    ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
+    ledger.submit(queued("a", ask(1), chooser="kube"), queued("b", ask(1), chooser="kube"))
+    ledger.play(chosen(ledger, "a"))
+    refused = chosen(ledger, "b")
+    assert isinstance(refused, PodRefused)
+    assert refused.reasons == {C.QUEUE_CAPABILITY_EXCEEDED: 1}
+    ledger.play(refused)
+
+
+def test_choices_of_one_decision_count_for_each_other() -> None:
+    """The second of two finds the queue as the first leaves it, and nothing is left assumed."""
+    ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
+    ledger.submit(*(queued(uid, ask(1), chooser="kube") for uid in "ab"))
+    choices = Chosen(ledger.state)
+    for uid in "ab":
+        choices.choose(uid, "n1")
+    for _ in range(2):
+        kinds = [type(e).__name__ for _, e in choices.decide(lambda _: True, events_max=9)]
+        assert kinds == ["PodPlaced", "PodRefused"]
