@@ -18,7 +18,7 @@ from apportion.runtime.ledger import Draft, Record
 from apportion_schemas import PodPlaced, decode
 from tests.benchmarks.pipeline import submissions
 
-BATCH = 100
+BATCH = 500  # or the load's own fsyncs would be what is measured
 Append = Callable[[list[Draft]], Awaitable[object]]
 PLACEMENTS = "apportion.v1.placement.*"
 

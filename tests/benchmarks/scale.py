@@ -211,8 +211,8 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--nodes", type=int, default=1_000)
-    parser.add_argument("--pods", type=int, default=12_000)
-    parser.add_argument("--window", type=int, default=2_000)
+    parser.add_argument("--pods", type=int, default=20_000)
+    parser.add_argument("--window", type=int, default=4_000)
     parser.add_argument("--rate", type=int, default=500, help="0 leaves latency and takeover out")
     parser.add_argument("--schedulers", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--json", action="store_true")

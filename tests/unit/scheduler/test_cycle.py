@@ -32,6 +32,8 @@ from tests.support.pods import ask, pod
 
 TIME = "2026-01-01T00:00:00.000000Z"
 PODS = 40
+HALVINGS = (EVENTS_MAX // FEW_DRAFTS).bit_length() - 1
+"""Until a decision is for few."""
 
 
 class RivalledLedger(MemoryLedger):
@@ -139,11 +141,11 @@ def test_each_refusal_halves_the_next_decision() -> None:
     """
 
     def check(scheduler: Scheduler) -> None:
-        sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(5)]
+        sizes = [min(PODS, EVENTS_MAX >> refused) for refused in range(HALVINGS)]
         assert scheduler.ledger.sizes == [*sizes, *[1] * FEW_DRAFTS, PODS - FEW_DRAFTS]
         assert scheduler.placed == PODS
 
-    after(5, check=check)
+    after(HALVINGS, check=check)
 
 
 def test_refusals_without_end_begin_the_service_anew() -> None:

@@ -62,7 +62,7 @@ from apportion_schemas import (
     Score,
 )
 
-EVENTS_MAX: Final = 256  # of one decision, which is one atomic batch; a gang may take more
+EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
 CLASSES_MAX: Final = 512  # shapes kept indexed; the one not asked for longest is dropped
 RUNNERS_UP: Final = 2
 RELIEFS: Final = frozenset(
