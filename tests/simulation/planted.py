@@ -28,7 +28,8 @@ from apportion.core.placement.gangs import Lack
 from apportion.core.placement.ownership import Portion
 from apportion.core.placement.waiting import Waiting
 from apportion.runtime.batching import Appended
-from apportion.runtime.ledger import Delivery, Draft, LedgerError, WorkQueue
+from apportion.runtime.fences import Fences
+from apportion.runtime.ledger import Delivery, Draft, FenceRefused, LedgerError, WorkQueue
 from apportion.runtime.membership import Membership
 from apportion.runtime.object_store import BadObject
 from apportion.runtime.publisher import Insistence
@@ -423,6 +424,28 @@ def _gained_not_woken(patch: Patch) -> None:
 
 
 UNHEARD = {"unheard member": 1.0}
+
+
+def _fences_upon_what_was_dropped(patch: Patch) -> None:
+    """A scheduler never looks where the ledger begins."""
+
+    async def refused(self: Fences, refusal: FenceRefused) -> None:
+        del self, refusal
+
+    patch.setattr(Fences, "refused", refused)
+
+
+def _agents_begin_with_nothing(patch: Patch) -> None:
+    """An agent takes nothing from the snapshot of a trimmed ledger."""
+
+    def begin(self: FleetView, state: State) -> None:
+        del self, state
+
+    patch.setattr(FleetView, "begin", begin)
+
+
+CROSSED = {"rogue event": 1.0, "unheard member": 0.6}
+TRIMS = {"ledger trimmed": 1.0, "crash": 0.5}
 RACES = {"rogue event": 1.0, "policy change": 1.0, "cordon": 1.0, "delayed delivery": 0.1}
 
 PLANTED = (
@@ -435,7 +458,7 @@ PLANTED = (
     Planted("decides before folding", _decides_before_folding, 10),
     Planted("lost undo", _lost_undo, 3),
     Planted("refused pods lost", _refused_pods_lost, 20),
-    Planted("parked for what never came", _parked_for_what_never_came, 60),
+    Planted("parked for what never came", _parked_for_what_never_came, 40, CROSSED),
     Planted("double release", _double_release, 5),
     Planted("attempt not raised after void", _attempt_not_raised, 20),
     Planted("unsorted tie", _unsorted_tie, 30),
@@ -443,7 +466,7 @@ PLANTED = (
     Planted("sick devices offered", _sick_devices_offered, 20),
     Planted("cordons ignored", _cordons_ignored, 20),
     Planted("gangs in part", _gangs_in_part, 10),
-    Planted("parked for ever", _parked_for_ever, 10),
+    Planted("parked for ever", _parked_for_ever, 30),
     Planted("allocates when placed", _allocates_when_placed, 3),
     Planted("wrong devices", _wrong_devices, 3),
     Planted("answers once", _answers_once, 20),
@@ -453,6 +476,8 @@ PLANTED = (
     Planted("snapshot off by one", _snapshot_off_by_one, 10),
     Planted("torn snapshot believed", _snapshot_believed, 20),
     Planted("voids the living", _void_of_the_living, 3),
+    Planted("fences upon what was dropped", _fences_upon_what_was_dropped, 5, TRIMS),
+    Planted("agents begin with nothing", _agents_begin_with_nothing, 20, TRIMS),
     Planted("dead members stay", _dead_members_stay, 10, {"crash": 0.5}),
     Planted("gained pods not woken", _gained_not_woken, 20),
 )

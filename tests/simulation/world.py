@@ -198,9 +198,11 @@ class World:
     async def _poke(self) -> None:
         """Stir every scheduler without changing anything: nothing is decided.
 
-        The first time a pod may still be told that the reasons against it have changed since.
+        The first time a pod may still be told that the reasons against it have changed since; the
+        second time, too, for what a gang tries and gives up lets one be looked at that was not.
         """
-        for allowed in (f"{SUBJECTS}.pending.", "nothing"):
+        told = f"{SUBJECTS}.pending."
+        for allowed in (told, told, "nothing"):
             self._chaos.say(DeviceUncordoned(device="GPU-none", by="sim", reason="poke"))
             poked = self.server.last_revision
             await rest(QUIET_S / 2)
