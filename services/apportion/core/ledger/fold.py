@@ -369,7 +369,9 @@ def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
 
 def _pod_refused(context: _Context, data: PodRefused) -> Change:
     pod = context.state.pods.get(data.pod)
-    if pod is None or pod.phase is not Phase.PENDING:
+    if pod is None:
+        raise _Refused(f"pod {data.pod} is not live")
+    if pod.phase is not Phase.PENDING:
         raise _Refused(f"pod {data.pod} is not pending")
     pod.refusal, pod.refused_revision = data, context.revision
     return Change(data, pod=pod)
