@@ -19,6 +19,7 @@ from apportion.runtime.ledger import LedgerFull, LedgerUnavailable, OutcomeUnkno
 from apportion.runtime.publisher import Publisher
 from apportion_schemas import SharesAllocated
 from tests.faults.disks import Disk
+from tests.faults.services import Service
 from tests.support.facts import Facts
 from tests.support.nats import Bus, running_bus
 from tests.support.pods import ask, pod
@@ -33,7 +34,7 @@ SILENT = "the ledger acknowledges nothing"
 
 
 @asynccontextmanager
-async def services(bus: Bus) -> AsyncIterator[tuple[ServiceProcess, ServiceProcess]]:
+async def services(bus: Bus) -> AsyncIterator[tuple[Service, ServiceProcess]]:
     """An agent with room for all, a scheduler that is not started yet, and a binder."""
     url = bus.server.url_for
     async with AsyncExitStack() as stack:
@@ -43,7 +44,7 @@ async def services(bus: Bus) -> AsyncIterator[tuple[ServiceProcess, ServiceProce
         for each in (agent, binder):
             await stack.enter_async_context(each)
             await each.ready()
-        scheduler = ServiceProcess("scheduler", url("scheduler"))
+        scheduler = Service("scheduler", "scheduler", url("scheduler"))
         yield scheduler, binder
         if scheduler.running:
             await scheduler.kill()
@@ -144,8 +145,11 @@ async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
                 facts = Facts(bus)
                 await facts.open()
                 await facts.count(SharesAllocated, len(first))
+                scheduler.stop_short()
+                taken = first + await submit(writer, len(first), most=20)
                 await asyncio.to_thread(disk.fill)
-                taken = first + await submit(writer, len(first))
+                taken += await submit(writer, len(taken))
+                scheduler.go_on()
                 await says(scheduler, SILENT)
                 disk.free()
                 await bus.crash()
