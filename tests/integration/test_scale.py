@@ -94,6 +94,15 @@ def members_of(service: ServiceProcess) -> tuple[str, ...]:
     return tuple(lists[-1]) if lists else ()
 
 
+def lists_of(service: ServiceProcess) -> list[list[str]]:
+    """The lists that a scheduler has held since it knew of others.
+
+    On a busy machine there may be several: it missed the beats of one for a while.
+    """
+    lists = [line["here"] for line in service.log if line.get("event") == "members"]
+    return [held for held in lists if len(held) > 1]
+
+
 def life_of(name: str, members: Iterable[str]) -> str:
     """How the scheduler of this name is listed."""
     return next(member for member in members if member.startswith(f"{name}/"))
@@ -133,8 +142,8 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
         found = placed_by(facts)
         assert len({found[f"g{number}"] for number in range(12)}) == 1
         for uid, name in found.items():
-            key = "team/job" if uid.startswith("g") else uid
-            assert life_of(name, members) == owner(key, members)
+            key, life = "team/job" if uid.startswith("g") else uid, life_of(name, members)
+            assert life in {owner(key, held) for held in lists_of(schedulers.running[name])}
         taken = [await schedulers.told(name, "taken") for name in "abc"]
         assert all(taken)
 
@@ -191,11 +200,12 @@ async def test_joining_and_leaving_make_nobody_wait(bus: Bus, facts: Facts) -> N
     seen: dict[str, float] = {}
 
     async def submit(first: int, count: int) -> None:
+        others = len(placed_by(facts)) - len(seen)
         for number in range(first, first + count):
             uid = f"p{number:03}"
             sent[uid] = time.monotonic()
             await facts.write(pod(uid, SMALL))
-            await facts.count(PodPlaced, len(seen) + 1)
+            await facts.count(PodPlaced, others + len(seen) + 1)
             seen[uid] = time.monotonic()
 
     async with Schedulers(bus) as schedulers:
