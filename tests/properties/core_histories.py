@@ -60,7 +60,7 @@ from apportion_schemas import (
     Toleration,
 )
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import A30, A100_40, A100_80, T4
+from tests.support.fleet import A30, A100_40, A100_80, T4, rack
 
 EFFORT = int(os.environ.get("PROPERTIES_EFFORT", "1"))
 """How many times as many histories as usual are tried, for a long look."""
@@ -68,6 +68,7 @@ NODES = ("a", "b", "c", "d")
 PODS = tuple(f"p{number}" for number in range(12))
 GANGS = ("", "", "", "team/x", "team/y")
 QUEUES = ("ml", "default", "web")
+QUEUED = ("ml", "ml", "ml", "default", "", "web")
 FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p")
 KINDS: tuple[dict[str, Any], ...] = (
     {"model": A100_80, "memory_mib": 4000},
@@ -362,14 +363,14 @@ shapes = usual_shapes | usual_shapes | odd_shapes()
 
 @st.composite
 def submissions(draw: st.DrawFn, *, queues: tuple[str, ...] = ("",)) -> PodSubmitted:
-    """A pod, perhaps of a gang, and of one of these queues."""
+    """A pod, perhaps of a gang; where there are queues, of one of them and rarely odd."""
     uid = draw(pods)
     return PodSubmitted(
         uid=uid,
         namespace="default",
         name=uid,
         dialect="hami",
-        shape=draw(shapes),
+        shape=draw(shapes if queues == ("",) else weighed((5, usual_shapes), (1, odd_shapes()))),
         priority=draw(st.sampled_from((0, 0, 5))),
         labels=draw(st.sampled_from(({}, {"app": "x"}, {"app": "y"}))),
         group=draw(st.sampled_from(GANGS)),
@@ -454,18 +455,34 @@ others: tuple[tuple[int, st.SearchStrategy[Payload]], ...] = (
     (1, prices),
 )
 payloads: st.SearchStrategy[Payload] = weighed((6, submissions()), *others)
-capabilities = st.dictionaries(
-    st.sampled_from(("cpu", "memory", "pods", "nic", "nvidia.com/gpu", "nvidia.com/gpumem",
-                     "volcano.sh/vgpu-cores", "volcano.sh/gpu-number", "huawei.com/Ascend310P")),
-    st.sampled_from((0, 1, 2, 300, 1000, 30_000)), max_size=3,
-)  # fmt: skip
-card_quotas = st.sampled_from(({}, {}, {"A100": 1, "T4": 2}, {"A100": 2, "A30": 9}))
+few = st.integers(0, 3)
+capabilities = weighed(
+    (1, st.just({})),
+    (
+        3,
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "cpu": st.sampled_from((300, 900)),
+                "memory": st.sampled_from((400, 1000)),
+                "pods": few,
+                "nic": few,
+                "nvidia.com/gpu": few,
+                "nvidia.com/gpumem": st.sampled_from((500, 1500, 5000, 30_000)),
+                "volcano.sh/vgpu-cores": st.sampled_from((10, 60, 200)),
+                "volcano.sh/gpu-number": few,
+                "huawei.com/Ascend310P": few,
+            },
+        ),
+    ),
+)
+card_quotas = st.sampled_from(({}, {}, {}, {"A100": 2, "T4": 2}, {"A100": 3, "A30": 9}))
 queues_told = st.builds(
     QueueObserved,
-    queue=st.sampled_from(QUEUES),
+    queue=st.sampled_from(QUEUED).map(lambda name: name or "ml"),
     weight=st.integers(0, 3),
     capability=capabilities,
-    open=st.sampled_from((True, True, True, False)),
+    open=st.sampled_from((True,) * 7 + (False,)),
     cards=card_quotas,
 )
 queued_gangs = st.builds(
@@ -475,7 +492,7 @@ queued_gangs = st.builds(
     queue=st.sampled_from(QUEUES),
 )
 queued_payloads: st.SearchStrategy[Payload] = weighed(
-    (6, submissions(queues=("", *QUEUES))), (3, queues_told), (1, queued_gangs), *others
+    (6, submissions(queues=QUEUED)), (3, queues_told), (1, queued_gangs), *others
 )
 decisions = st.builds(
     Decide,
@@ -496,11 +513,12 @@ def exactly(steps: st.SearchStrategy[T], longest: int) -> st.SearchStrategy[list
 
 
 def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Such a history in which pods and gangs are of queues with limits."""
+    """Such a history in which pods and gangs are of queues with limits, and a node has room."""
     start = st.tuples(
-        st.lists(reports(), min_size=2, max_size=4),
-        st.lists(queued_gangs | queues_told, max_size=3),
-        st.lists(submissions(queues=("", *QUEUES)), min_size=3, max_size=6),
+        st.just([rack("roomy", 8)]),
+        st.lists(reports(), max_size=2),
+        st.lists(weighed((3, queues_told), (1, queued_gangs)), min_size=1, max_size=3),
+        st.lists(submissions(queues=QUEUED), min_size=3, max_size=6),
     ).map(lambda parts: [step for part in parts for step in part])
     steps: st.SearchStrategy[Step] = weighed((4, queued_payloads), (2, effects), (3, decisions))
     return st.builds(lambda begun, on: [*begun, *on], start, exactly(steps, longest))

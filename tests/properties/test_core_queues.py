@@ -112,10 +112,22 @@ def test_with_queues_too_nobody_is_forgotten(steps: list[Step]) -> None:
 
 @SETTINGS
 @given(queued_histories())
+def test_as_pods_end_those_that_wait_follow(steps: list[Step]) -> None:
+    """Whoever waits for his queue is asked again as soon as a new engine would find a place."""
+    ledger = Ledger()
+    follow(ledger, steps)
+    ledger.settle()
+    for uid in [uid for uid, pod in ledger.state.pods.items() if pod.placement is not None]:
+        follow(ledger.gone(uid), [Decide()])
+
+
+@SETTINGS
+@given(queued_histories())
 def test_what_queues_hold_is_what_a_walk_finds(steps: list[Step]) -> None:
     """Kept up by the pod, or counted anew from the state: the same."""
     ledger = Ledger()
     kept = Queues(ledger.state)
+    kept.activate()
     for step in steps:
         if isinstance(step, Decide):
             events: list[Payload | None] = [*ledger.consider().events]
@@ -125,6 +137,7 @@ def test_what_queues_hold_is_what_a_walk_finds(steps: list[Step]) -> None:
             if data is not None:
                 kept.observe(ledger.take(data))
     anew = Queues(ledger.state)
-    for name in QUEUES if kept.active and anew.active else ():
+    anew.activate()
+    for name in QUEUES:
         assert kept.held(name) == anew.held(name)
         assert kept.share(name) == anew.share(name)

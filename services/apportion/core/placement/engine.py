@@ -38,7 +38,7 @@ from apportion.core.placement.queue import (
     near_key,
     shape_line,
 )
-from apportion.core.placement.queues import MEETINGS, NEVER_SEEN, QueueLack, Queues
+from apportion.core.placement.queues import NEVER_SEEN, QueueLack, Queues
 from apportion.core.placement.refusals import explain
 from apportion.core.placement.relations import Relations
 from apportion.core.placement.waiting import PLACEMENTS, Waiting
@@ -145,7 +145,7 @@ class Engine:
         if change.node is not None:
             self._columns.touch(change.node, change.shares)
         moved = pod is not None and self._neighbours.note(pod)
-        if self._queues.active or type(data) in MEETINGS:
+        if self._queues.active or type(data) is QueueObserved:
             moved |= self._queues.observe(change)
         if moved or type(data) in RELIEFS:
             self._reliefs += 1
@@ -179,8 +179,10 @@ class Engine:
         while len(decision.events) < events_max:
             if self._neighbours.active:
                 self._wake_near()
-            if self._queues.active and self._queue.contested:
+            if self._queue.contested:
+                self._queues.activate()
                 self._assume_newest()  # whose turn it is depends on what each queue holds
+                self._queue.choose()
             line = self._queue.next_line()
             if line is None or not self._serve(line, decision, events_max):
                 break
@@ -195,7 +197,8 @@ class Engine:
         if line.gang:
             return self._serve_gang(line, decision, events_max)
         pod = self._state.pods[line.waiting[0].uid]
-        found = None if self._refused_alike(pod) else self._place(pod)
+        place = self._place_in_queue if self._queues.active else self._place
+        found = None if self._refused_alike(pod) else place(pod)
         if found is None:
             self._refuse(line, pod)
         else:
@@ -271,7 +274,8 @@ class Engine:
         """A place for the pod, unless one like it was refused since; notes it where it is."""
         self._assume_newest()
         key = self._key_of(pod)
-        found = None if key in refused else self._place(pod)
+        place = self._place_in_queue if self._queues.active else self._place
+        found = None if key in refused else place(pod)
         if found is None:
             refused.setdefault(key, pod)
             return None
@@ -285,34 +289,10 @@ class Engine:
         line.remove({pod.uid for pod, _ in placed})
         self._queue.wake(line)
 
-    def _place(self, pod: PodState) -> PodPlaced | None:
-        """The best place for one pod, or None."""
+    def _place(self, pod: PodState, *, without: frozenset[int] = frozenset()) -> PodPlaced | None:
+        """The best place for one pod, or None; `without` devices of these kinds."""
         self._assume_newest()
-        if not self._queues.active:
-            return self._best(pod, self._class_of(pod))
-        return self._place_in_queue(pod)[0]
-
-    def _place_in_queue(self, pod: PodState) -> tuple[PodPlaced | None, QueueLack | None]:
-        """The best place that the pod's queue may take, or why it may take none that there is."""
-        first = self._queues.lack(pod)
-        if first is not None:
-            return None, self._queues.remembered(pod, first, None)
-        without: frozenset[int] = frozenset()
-        while True:
-            class_ = self._class_of(pod, without=without)
-            found = self._best(pod, class_)
-            lack = None if found is None else self._queues.lack(pod, found.node, found.shares)
-            if found is None or lack is None:
-                break
-            first = first or lack
-            kinds = self._queues.kinds_beyond(pod, class_.asks, self._columns.kinds)
-            without |= kinds | self._columns.kinds_of(found.node, found.shares)
-        if found is not None or first is None:
-            return found, None
-        return None, self._queues.remembered(pod, first, without)
-
-    def _best(self, pod: PodState, class_: PlacementClass) -> PodPlaced | None:
-        """The best place for one pod of the class, or None."""
+        class_ = self._class_of(pod, without=without)
         while True:
             best = class_.board.best(1 + RUNNERS_UP, first=self._first_of(class_))
             if not best:
@@ -337,6 +317,30 @@ class Engine:
             fitting=class_.fitting,
             nodes=len(self._columns.names),
         )
+
+    def _place_in_queue(self, pod: PodState) -> PodPlaced | None:
+        """The best place that the pod's queue may take, or None."""
+        return self._look_in_queue(pod)[0]
+
+    def _look_in_queue(self, pod: PodState) -> tuple[PodPlaced | None, QueueLack | None]:
+        """The best place that the pod's queue may take, or why it may take none that there is."""
+        self._assume_newest()
+        first = self._queues.lack(pod)
+        if first is not None:
+            return None, self._queues.remembered(pod, first, None)
+        without: frozenset[int] = frozenset()
+        while True:
+            found = self._place(pod, without=without)
+            lack = None if found is None else self._queues.lack(pod, found.node, found.shares)
+            if found is None or lack is None:
+                break
+            first = first or lack
+            asks = self._class_of(pod, without=without).asks
+            kinds = self._queues.kinds_beyond(pod, asks, self._columns.kinds)
+            without |= kinds | self._columns.kinds_of(found.node, found.shares)
+        if found is not None or first is None:
+            return found, None
+        return None, self._queues.remembered(pod, first, without)
 
     def _first_of(self, class_: PlacementClass) -> NDArray[np.bool_] | None:
         """The rows that are tried before all others, None for no such: ours, while kept apart.
@@ -440,7 +444,7 @@ class Engine:
 
     def _reasons(self, pod: PodState) -> Reasons:
         self._assume_newest()
-        lack = self._place_in_queue(pod)[1] if self._queues.active else None
+        lack = self._look_in_queue(pod)[1] if self._queues.active else None
         if lack is not None and lack.without is None:
             return Reasons({lack.lack.code: 0}, (), 0, queue=lack)
         counts, nearest = explain(self._class_of(pod), self._columns)

@@ -9,7 +9,7 @@ Invariant: a pending pod is in exactly one line, or in the hands of the cycle th
 """
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 import msgspec
@@ -160,13 +160,18 @@ class Line:
 
 
 class PendingQueue:
-    """All lines, and which of them is next; `share` is what a queue holds, over its weight."""
+    """All lines, and which of them is next; `share` is what a queue holds, over its weight.
+
+    `contested`: lines of several of the cluster's queues may wait.
+    """
 
     def __init__(self, state: State, share: Callable[[str], float] = lambda _: 0.0) -> None:
         self._state = state
         self._share = share
         self._lines: dict[bytes, Line] = {}
-        self._orders: dict[str, list[tuple[Turn, bytes]]] = {}
+        self._order: list[tuple[Turn, bytes]] = []  # of the queue whose turn it is
+        self._orders = {DEFAULT: self._order}
+        self.contested = False
         self._untold: dict[bytes, None] = {}
         for pod in sorted(state.pods.values(), key=turn_of):
             if pod.phase is Phase.PENDING:
@@ -235,31 +240,27 @@ class PendingQueue:
                     yield self._state.pods[turn.uid], line.reasons
             del self._untold[key]
 
-    @property
-    def contested(self) -> bool:
-        """Whether lines of several of the cluster's queues may wait."""
-        return len(self._orders) > 1
+    def choose(self) -> None:
+        """Go on with the queue that has the least share, the first by name among equals."""
+        while self.contested:
+            name = min(self._orders, key=lambda each: (self._share(each), each))
+            self._order = self._orders[name]
+            if self.next_line() is not None:
+                return
+            del self._orders[name]
+            self.contested = len(self._orders) > 1
+            self._order = next(iter(self._orders.values()))
 
     def next_line(self) -> Line | None:
         """The line with the first pod in order among those not parked, or None.
 
-        Of several queues it is that with the least share, the first by name among equals.
+        Where it is `contested`, of the queue that was chosen.
         """
-        while len(self._orders) > 1:
-            name = min(self._orders, key=lambda each: (self._share(each), each))
-            line = self._next_of(name, self._orders[name])
-            if line is not None:
-                return line
-            del self._orders[name]
-        for name, order in self._orders.items():
-            return self._next_of(name, order)
-        return None
-
-    def _next_of(self, name: str, order: list[tuple[Turn, bytes]]) -> Line | None:
+        order = self._order
         while order:
             turn, key = order[0]
             line = self._lines.get(key)
-            if line is None or line.queued != turn or line.queue != name:
+            if line is None or line.queued != turn:
                 heappop(order)  # the line has another entry, or has gone
                 continue
             head = line.head(self._state)
@@ -292,6 +293,9 @@ class PendingQueue:
             return
         queue = queue_of(self._state, self._state.pods[head.uid])
         if queue != line.queue:
+            order = self._orders.get(line.queue, [])
+            order[:] = [entry for entry in order if entry[1] != line.key]
+            heapify(order)
             line.queue, line.queued = queue, None
         self.wake(line)
 
@@ -307,13 +311,24 @@ class PendingQueue:
             line.queued = head
             order = self._orders.get(line.queue)
             if order is None:
-                order = self._orders[line.queue] = []
+                order = self._begin_order(line.queue)
             heappush(order, (head, line.key))
+
+    def _begin_order(self, name: str) -> list[tuple[Turn, bytes]]:
+        """Lines of another queue wait; an order that has run out gives way to its own."""
+        if not self.contested and not self._order:
+            self._orders.clear()
+        self._orders[name] = self._order = []
+        self.contested = len(self._orders) > 1
+        return self._order
 
 
 def line_key(pod: PodState) -> bytes:
     """Pods of one shape wait together; those with wishes about others, only if alike to others."""
-    return near_key(pod) if has_wishes(pod.submitted.shape.pods) else shape_line(pod)
+    about = pod.submitted
+    if has_wishes(about.shape.pods):
+        return near_key(pod)
+    return shape_line(pod) if about.queue else pod.shape_key
 
 
 def near_key(pod: PodState) -> bytes:

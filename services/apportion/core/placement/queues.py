@@ -25,10 +25,8 @@ from apportion_schemas import (
     NodeGone,
     NodeObserved,
     NodeReported,
-    PodAdopted,
     PodGroupObserved,
     PodPlaced,
-    PodSubmitted,
     QueueObserved,
     Share,
 )
@@ -38,8 +36,6 @@ NEVER_SEEN: Final = -1
 """What tells of a queue that it has been relieved since, whatever has happened."""
 _NOTHING: Final[Amounts] = {}
 _OFFERS: Final = (NodeReported, NodeObserved, NodeGone)
-MEETINGS: Final = frozenset((PodSubmitted, PodAdopted, PodGroupObserved, QueueObserved))
-"""Events by which there may come to be several queues, or a limit."""
 _Held = tuple[str, PodPlaced, Amounts]
 
 
@@ -63,12 +59,11 @@ def queue_of(state: State, pod: PodState) -> str:
 
 
 class Queues:
-    """The amounts that every queue holds, from when there are two of them or a limit."""
+    """The amounts that every queue holds, from when one has a limit or somebody asks for shares."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.active = False
-        self._names: set[str] = set()
         self._at: dict[str, _Held] = {}
         self._held: dict[str, Counter[Amount]] = {}
         self._quotas: dict[str, Quota] = {}
@@ -78,19 +73,18 @@ class Queues:
         self._shares: dict[str, float] = {}
         for queue in state.queues.values():
             self._learn(queue)
-        for pod in state.pods.values():
-            self._meet(queue_of(state, pod))
+
+    def activate(self) -> None:
+        """Count from now on."""
+        if not self.active:
+            self.active = True
+            for pod in self._state.pods.values():
+                self.note(pod)
 
     def observe(self, change: Change) -> bool:
         """Take note of what the fold changed; whether a queue may now hold more than before."""
-        data, kind = change.data, type(change.data)
-        if kind is QueueObserved:
-            self._learn(data)
-        elif not self.active and kind is PodGroupObserved:
-            self._meet(data.queue)
-        elif not self.active and change.pod is not None:
-            about = change.pod.submitted
-            self._meet(queue_of(self._state, change.pod) if about.queue or about.group else DEFAULT)
+        if isinstance(change.data, QueueObserved):
+            self._learn(change.data)
         return self.active and self._follow(change)
 
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
@@ -165,6 +159,7 @@ class Queues:
 
     def share(self, name: str) -> float:
         """The part of the cluster that the queue holds, of what it holds most, over its weight."""
+        self.activate()
         if self._totals.refresh():
             self._shares.clear()
         found = self._shares.get(name)
@@ -184,19 +179,7 @@ class Queues:
         self._relieved[queue.queue] += 1
         if quota.limits:
             self._quotas[queue.queue] = quota
-            self._activate()
-
-    def _meet(self, name: str) -> None:
-        if name not in self._names:
-            self._names.add(name)
-            if len(self._names) > 1:
-                self._activate()
-
-    def _activate(self) -> None:
-        if not self.active:
-            self.active = True
-            for pod in self._state.pods.values():
-                self.note(pod)
+            self.activate()
 
     def _follow(self, change: Change) -> bool:
         data = change.data
