@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
@@ -30,6 +31,7 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PodRejected,
+    PodSubmitted,
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
@@ -114,5 +116,7 @@ def happen(state: State, data: Payload) -> Change:
             data.pod, data.node, data.shares, attempt=data.attempt,
             previous=state.nodes[data.node].chain,
         )  # fmt: skip
+    elif isinstance(data, PodSubmitted):
+        data = structs.replace(data)  # a state keeps what it folds, and shares it with no other
     revision = state.revision + 1
     return fold.apply(state, revision, event_of(data), digest=f"sha-{revision}")
