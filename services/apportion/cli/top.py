@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from types import FrameType
 
 import click
 from rich.console import Console, Group
@@ -63,16 +62,10 @@ def _live(out: Console, gateway: Gateway, query: dict[str, str], interval_s: flo
 
     shown = gateway.ask("revision", answer=RevisionAnswer).revision
     picture = _picture(gateway, query, rows=out.height - HEADER_LINES)
-    interrupts: list[int] = []
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        interrupts.append(number)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
     try:
         with Live(picture, console=out, screen=True, auto_refresh=False) as live:
-            while not interrupts:  # what is raised in a finalizer is lost
+            while True:
                 live.update(picture, refresh=True)
                 time.sleep(interval_s)
                 try:
