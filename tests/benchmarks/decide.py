@@ -23,6 +23,7 @@ from apportion.core.ledger.state import State
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.pricing.census import Census
 from apportion.core.placement.pricing.fleet import node_types
+from apportion.runtime.lifecycle import GC_THRESHOLDS
 from apportion.scheduler.learning import learn
 from apportion_schemas import (
     Ask,
@@ -190,6 +191,7 @@ def run(nodes: int, policy: Policy, decisions: int) -> tuple[float, list[float]]
     for _ in range(decisions // 4):
         bench.depart()
         bench.arrive()
+    gc.set_threshold(*GC_THRESHOLDS)  # as in every service
     gc.collect()
     gc.freeze()
     return bench.measure(decisions)

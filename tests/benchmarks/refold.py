@@ -14,6 +14,7 @@ one over the other.
 
 import argparse
 import asyncio
+import gc
 import itertools
 import json
 import tempfile
@@ -30,6 +31,7 @@ from apportion.core.ledger.state import State
 from apportion.runtime.clock import SystemClock
 from apportion.runtime.jetstream import JetStreamLedger
 from apportion.runtime.ledger import Draft, Record
+from apportion.runtime.lifecycle import GC_THRESHOLDS
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.snapshots import Snapshots
@@ -237,6 +239,7 @@ def main() -> None:
     parser.add_argument("--snapshot-scale", type=float, default=1.0, metavar="PART")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    gc.set_threshold(*GC_THRESHOLDS)  # as in every service
     with tempfile.TemporaryDirectory() as folder:
         figures = uvloop.run(run(Path(folder), given.events, given.nodes, given.snapshot_scale))
     if given.json:
