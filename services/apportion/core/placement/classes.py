@@ -55,7 +55,6 @@ class PlacementClass:
         without: frozenset[int] = frozenset(),
     ) -> None:
         self.shape = shape
-        self.geometries = geometries
         self.market = market
         self.relations = relations
         device_policy = shape.device_policy or policy.device_policy

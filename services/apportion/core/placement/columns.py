@@ -86,7 +86,7 @@ class RowLog:
 
 
 class Columns:
-    """Free amounts, kinds of device and load of every node.
+    """Free amounts, kinds of device and load of every node; `every` are the numbers of all rows.
 
     `free`, `kind`, `index`, `slices`, `cut` and `closed` have a row for each node; their column 0
     is the host, the others its devices in order. `free` is packed, with its guards set. The other
