@@ -9,6 +9,7 @@ VENV := .venv
 # Stamps: as long as the locks have not changed, a warm start installs nothing.
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
+COMPILED := $(VENV)/.compiled
 # pip of the venv, or else the machine's own pip pointed at it: Debian leaves ensurepip out of python3.
 PIP = $$($(VENV)/bin/python -c 'import pip' 2>/dev/null && echo $(VENV)/bin/python || echo $(PYTHON)) -m pip --python $(VENV)/bin/python
 INSTALL = $(PIP) install --quiet --no-compile --disable-pip-version-check --no-input
@@ -19,7 +20,7 @@ GPUS ?=
 UP_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help up test sim faults check format lock generate clean
+.PHONY: help up test compile sim faults check format lock generate clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,15 +28,17 @@ help: ## this list
 up: $(RUNTIME) ## install what running needs, start everything, place the sample pods (Ctrl-C ends it)
 	@exec $(VENV)/bin/apportion up $(if $(GPUS),--gpus $(GPUS)) $(UP_ARGS)
 
-test: $(DEV) ## every test that this machine can run (TEST_ARGS="-k ledger")
+test: $(DEV) $(COMPILED) ## every test that this machine can run (TEST_ARGS="-k ledger")
 	@$(VENV)/bin/python -m pytest $(TEST_ARGS)
 
+compile: $(DEV) $(COMPILED) ## the hot path, to machine code; without a C compiler it runs as it is
+
 ROUNDS ?= 20
-faults: $(DEV) ## servers, services and disks that fail for real, under load (ROUNDS=20)
+faults: $(DEV) $(COMPILED) ## servers, services and disks that fail for real, under load (ROUNDS=20)
 	@$(VENV)/bin/python -m tests.faults --rounds $(ROUNDS)
 
 SEEDS ?= 10000
-sim: $(DEV) ## the whole system under faults, many times over (SEEDS=10000)
+sim: $(DEV) $(COMPILED) ## the whole system under faults, many times over (SEEDS=10000)
 	@$(VENV)/bin/python -m tests.simulation --seeds $(SEEDS)
 
 check: $(DEV) ## format, lint, types, layers, tidy
@@ -63,8 +66,9 @@ lock: ## lock the dependencies anew (needs uv)
 	  -c requirements/build.txt -c requirements/runtime.txt -o requirements/dev.txt
 
 clean: ## remove what was installed and generated outside git
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find services schemas tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find services -name '*.so' -delete
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -85,3 +89,8 @@ $(DEV): requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@ $(RUNTIME)
+
+$(COMPILED): hatch_build.py $(shell find services/apportion/core -name '*.py') | $(DEV)
+	@echo "compiling the hot path (once; under a minute)"
+	@$(VENV)/bin/python hatch_build.py
+	@touch $@

@@ -18,6 +18,8 @@ from apportion_schemas.cluster import (
     PodGroupGone,
     PodGroupObserved,
     QueueObserved,
+    QuotaGone,
+    QuotaObserved,
     Taint,
 )
 from apportion_schemas.configuration import Configuration, ConfigurationChanged
@@ -48,6 +50,7 @@ from apportion_schemas.placement import (
     PodPlaced,
     PodRefused,
     QueueShortage,
+    QuotaShortage,
     RefusalCode,
     Score,
     Share,
@@ -127,6 +130,9 @@ __all__ = [
     "PricesLearnt",
     "QueueObserved",
     "QueueShortage",
+    "QuotaGone",
+    "QuotaObserved",
+    "QuotaShortage",
     "RefusalCode",
     "Score",
     "Shape",

@@ -18,6 +18,8 @@ from apportion_schemas.cluster import (
     PodGroupGone,
     PodGroupObserved,
     QueueObserved,
+    QuotaGone,
+    QuotaObserved,
 )
 from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
@@ -82,6 +84,10 @@ def _pod(data: Any) -> str:
 
 def _uid(data: Any) -> str:
     return token(data.uid)
+
+
+def _quota(data: Any) -> str:
+    return f"quota.{token(data.namespace)}.{token(data.quota)}"
 
 
 CATALOGUE: tuple[EventType, ...] = (
@@ -153,6 +159,17 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a queue, its weight and its limits",
+    ),
+    EventType(
+        QuotaObserved,
+        "cluster",
+        _quota,
+        "watcher",
+        "all",
+        "how much of its devices a namespace may hold",
+    ),
+    EventType(
+        QuotaGone, "cluster", _quota, "watcher", "all", "a quota of devices left the cluster"
     ),
     EventType(PodPlaced, "placement", _node, "scheduler", "all", "a pod has a node and shares"),
     EventType(

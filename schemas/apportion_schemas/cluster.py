@@ -1,4 +1,4 @@
-"""What Kubernetes says of nodes, gangs and queues, as far as a decision needs it."""
+"""What Kubernetes says of nodes, gangs, queues and quotas, as far as a decision needs it."""
 
 from typing import Annotated, Literal
 
@@ -86,3 +86,25 @@ class QueueObserved(Payload, frozen=True):
     capability: dict[Key, Natural] = {}
     open: bool = True
     cards: dict[Key, Natural] = {}
+
+
+class QuotaObserved(Payload, frozen=True):
+    """A `ResourceQuota`, as far as it may bound devices.
+
+    `hard` is what `spec.hard` says of extended resources, in whole units and under the names that
+    it has there: `requests.nvidia.com/gpu`, `limits.nvidia.com/gpumem`. `version` is the API
+    server's revision as of which this is so; of two writers, the one with the lower version has
+    nothing to say.
+    """
+
+    namespace: Name
+    quota: Name
+    hard: dict[Key, Natural] = {}
+    version: Natural = 0
+
+
+class QuotaGone(Payload, frozen=True):
+    """A quota left the cluster, or bounds no extended resource any more."""
+
+    namespace: Name
+    quota: Name

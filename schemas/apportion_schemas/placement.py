@@ -61,6 +61,7 @@ class RefusalCode(StrEnum):
     QUEUE_CLOSED = "QueueClosed"
     QUEUE_CAPABILITY_EXCEEDED = "QueueCapabilityExceeded"
     QUEUE_CARDS_EXCEEDED = "QueueCardsExceeded"
+    QUOTA_EXCEEDED = "QuotaExceeded"
 
 
 class MigInstance(Payload, frozen=True):
@@ -162,13 +163,26 @@ class QueueShortage(Payload, frozen=True):
     available: Natural = 0
 
 
+class QuotaShortage(Payload, frozen=True):
+    """What keeps a pod out of its namespace: the quota, under which name it counts what is lacking,
+    how much the pod needs, how much pods of the namespace hold, and the most that they may.
+    """
+
+    quota: Name
+    resource: Key
+    needed: Natural
+    used: Natural
+    most: Natural
+
+
 class PodRefused(Payload, frozen=True):
-    """No node fits. `reasons` counts nodes per code; written only when the set of codes changes.
+    """No node fits. `reasons` counts nodes per code; written only when the set of codes changes, or
+    the quota that is too small.
 
     `gang` is set for a pod whose gang could not be placed whole; the reasons are then those of the
     first member that found no place beside the others. `queue` is set where nodes have room that
     the pod's queue may not take, which is counted under its code; on no node is it counted where
-    nodes were not looked at.
+    nodes were not looked at. `quota` is set where its namespace may not take it, in the same way.
     """
 
     pod: Name
@@ -179,3 +193,4 @@ class PodRefused(Payload, frozen=True):
     nearest: Annotated[tuple[NearMiss, ...], Meta(max_length=8)] = ()
     gang: GangShortage | None = None
     queue: QueueShortage | None = None
+    quota: QuotaShortage | None = None

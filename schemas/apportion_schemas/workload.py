@@ -205,7 +205,8 @@ class PodSubmitted(Payload, frozen=True):
     that asks for no device leaves them out. `chooser` is the kube-scheduler that chooses the pod's
     node and asks our extender; the pod is then placed when that is asked for, where it says.
     `queue` is what the pod itself says; a gang's queue goes before it, and without both it is
-    `default`.
+    `default`. `borrowing` are asks of init containers that take nothing: the first container that
+    holds as much, and starts when they have ended, lends them its devices.
     """
 
     uid: Name
@@ -223,6 +224,7 @@ class PodSubmitted(Payload, frozen=True):
     containers: Containers = ()
     chooser: Text = ""
     queue: Name = ""
+    borrowing: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
 
 
 class PodGone(Payload, frozen=True):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from apportion_schemas import PodBound
+from apportion_schemas import Configuration, ConfigurationChanged, PodBound
+from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.control_plane import free_port
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
@@ -15,6 +16,7 @@ from tests.support.polling import until
 from tests.support.webhook import running_webhook
 
 DAY_S = 86_400
+HIDDEN = "NVIDIA_VISIBLE_DEVICES"
 MEMORY = {"nvidia.com/gpumem": "3100"}
 
 
@@ -141,3 +143,24 @@ async def test_replicas_serve_the_same_certificate(world: KubeWorld) -> None:
         await webhook.start()
         assert await asyncio.to_thread(webhook.certificate) == first
         await webhook.in_force()
+
+
+@pytest.mark.timeout(120)
+async def test_what_the_environment_gets_by_configuration(world: KubeWorld) -> None:
+    """`overwriteEnv` and `disableCoreLimit`: the API server makes of it what is meant."""
+    nvidia = NvidiaConfiguration(overwrite_env=True, disable_core_limit=True)
+    configuration = Configuration(nvidia=nvidia)
+    await world.facts.write(ConfigurationChanged(by="test", configuration=configuration))
+    document = pod("p", MEMORY)
+    plain = {"name": "plain", "image": "app", "env": [{"name": HIDDEN, "value": "all"}]}
+    other = {"name": "other", "image": "app", "env": [{"name": "A", "value": "b"}]}
+    document["spec"]["containers"] += [plain, other]
+    async with running_webhook(world):
+        made = (await dry(world, document))["spec"]["containers"]
+        assert [each["env"] for each in made] == [
+            [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"}],
+            [{"name": HIDDEN, "value": "none"}],
+            [{"name": "A", "value": "b"}, {"name": HIDDEN, "value": "none"}],
+        ]
+        (none,) = (await dry(world, pod("plain")))["spec"]["containers"]
+        assert none["env"] == [{"name": HIDDEN, "value": "none"}]

@@ -1,16 +1,20 @@
 """Rounds of real faults: processes, servers and disks that fail under load, and nothing lost.
 
 python -m tests.faults --rounds 20 --seed 1     20 rounds, seeds 1 to 20; counts per fault
-python -m tests.faults --seed 7 --keep          that round again; its folder stays
+python -m tests.faults --seed 7 --only disk,killed    that round of these faults alone
+
+The folder of a wrong round is kept: stores, logs, journal and the history of the round.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 
 from click import echo
 
@@ -26,16 +30,23 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
     parser.add_argument("--seconds", type=float, default=20.0, help="of faults, in each round")
     parser.add_argument("--rate", type=float, default=40.0, help="pods per second")
-    parser.add_argument("--keep", action="store_true", help="keep the folders of failed rounds")
+    parser.add_argument(
+        "--only", default="", help="parts of the faults' names, by comma: no other kind is played"
+    )
+    parser.add_argument("--forget", action="store_true", help="keep no folder of a wrong round")
     given = parser.parse_args()
+    kinds = [kind for kind in KINDS if any(part in kind for part in given.only.split(","))]
+    if not kinds:
+        parser.error(f"--only: no fault's name holds {given.only!r}; there are: {', '.join(KINDS)}")
     struck: Counter[str] = Counter()
     wrong = []
     done: list[Outcome] = []
     for seed in range(given.seed, given.seed + given.rounds):
         try:
-            outcome = asyncio.run(
-                play(seed, span_s=given.seconds, rate=given.rate, keep=given.keep)
-            )
+            outcome = asyncio.run(_play(seed, given, kinds))
+        except asyncio.CancelledError:
+            echo(f"seed {seed}: told to stop")
+            return 1
         except Exception:  # noqa: BLE001 - told, and the next round is played
             wrong.append(seed)
             echo(f"seed {seed}: WRONG\n{traceback.format_exc()}")
@@ -52,6 +63,17 @@ def main() -> int:
         f"{sum(struck.values())} faults, {len(wrong)} wrong: {wrong}"
     )
     return 1 if wrong else 0
+
+
+async def _play(seed: int, given: argparse.Namespace, kinds: Sequence[str]) -> Outcome:
+    """One round, that leaves nothing behind when it is told to stop, in the background also."""
+    round_of_seed = play(
+        seed, span_s=given.seconds, rate=given.rate, kinds=kinds, keep=not given.forget
+    )
+    playing = asyncio.ensure_future(round_of_seed)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, playing.cancel)
+    return await playing
 
 
 def _told(outcome: Outcome) -> str:

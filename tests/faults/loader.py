@@ -16,6 +16,7 @@ import signal
 from pathlib import Path
 from typing import IO
 
+from click import echo
 from msgspec import structs
 
 from apportion.runtime import jetstream
@@ -30,6 +31,8 @@ from tests.support.pods import ask, cards, pod
 MEMORY_MIB = (1_000, 4_000, 8_000, 16_000, 40_000)
 LIVE_MAX = 400
 TOGETHER = 20
+BEGUN = "begun"
+"""Said as soon as a SIGTERM is heeded."""
 
 
 class Journal:
@@ -85,6 +88,7 @@ class Loader:
 async def _main(given: argparse.Namespace) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    echo(BEGUN)
     journal = Journal(given.journal)
     clock = SystemClock()
     ledger = None

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from apportion.core.ledger.state import Phase
 from apportion.runtime import jetstream
 from apportion.runtime.jetstream import create_stream
 from apportion.runtime.ledger import LedgerUnavailable
+from tests.faults import evidence
 from tests.faults.servers import COUNT, Cluster
 from tests.faults.services import LoaderProcess, Service
-from tests.faults.shaking import Shaking
+from tests.faults.shaking import KINDS, Shaking
 from tests.faults.verdict import Contents, settled, stores, verified
 from tests.support.polling import until
 
@@ -29,6 +31,7 @@ SNAPSHOT_EVERY = "500"
 CONNECT_S = 60.0
 READY_S = 90.0
 LOST_SHOWN = 10
+HISTORY_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -48,17 +51,18 @@ class Outcome:
 class Round:
     """One round of a seed: what runs in it, from the first start to the verdict."""
 
-    def __init__(self, seed: int, folder: Path, rate: float) -> None:
+    def __init__(self, seed: int, folder: Path, rate: float, kinds: Sequence[str]) -> None:
         self.seed = seed
+        self._folder = folder
         self.cluster = Cluster(folder)
         self.services = _services(self.cluster)
         self.loader = LoaderProcess(self.cluster.url_for("watcher"), folder, seed, rate)
-        self.shaking = Shaking(seed, self.cluster, self.services, self.loader)
+        self.shaking = Shaking(seed, self.cluster, self.services, self.loader, kinds=kinds)
 
     async def begin(self) -> None:
         """Start everything."""
         await self.cluster.start()
-        await _make_stream(self.cluster)
+        await make_stream(self.cluster)
         await asyncio.gather(*(each.revive() for each in self.services), self.loader.revive())
 
     async def verdict(self) -> Outcome:
@@ -95,44 +99,44 @@ class Round:
             judged_s=time.monotonic() - began_s,
         )
 
-    async def end(self) -> None:
-        """Leave nothing."""
+    async def explain(self) -> list[str]:
+        """What is known of it; for a round that is wrong, while it still runs."""
+        held = await evidence.holdings(self.cluster)
+        told = evidence.history(self.cluster, self.shaking.deeds)
+        evidence.write(self._folder, self.services, [*told, *held])
+        return [*told[-HISTORY_SHOWN:], *held, *evidence.last_words(self.services)]
+
+    async def end(self, *, keep: bool) -> None:
+        """Leave nothing, or what was stored and said."""
         for service in self.services:
             if service.running:
                 await service.kill()
         await self.loader.kill()
-        await self.cluster.end()
-
-    def last_words(self) -> list[str]:
-        """What servers and services said last."""
-        words = [f"{server.name}:\n{server.log_tail()}" for server in self.cluster.servers]
-        for service in self.services:
-            said = [line for line in service.log if line.get("level") != "debug"][-5:]
-            words.append(f"{service.name}: {said}")
-        return words
+        await self.cluster.end(keep=keep)
+        if not keep:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
-async def play(seed: int, *, span_s: float, rate: float, keep: bool = False) -> Outcome:
+async def play(
+    seed: int, *, span_s: float, rate: float, kinds: Sequence[str] = KINDS, keep: bool = False
+) -> Outcome:
     """Play the round of a seed. AssertionError says what was wrong, or not done in time."""
     folder = Path(tempfile.mkdtemp(prefix=f"apportion-faults-{seed}-"))
-    played = Round(seed, folder, rate)
-    right = False
+    played = Round(seed, folder, rate, kinds)
+    wrong = False
     try:
         await played.begin()
         await played.shaking.reign(span_s)
         await played.shaking.mend()
-        outcome = await played.verdict()
-        right = True
-        return outcome
-    except BaseException as failure:
+        return await played.verdict()
+    except Exception as failure:
+        wrong = True
         failure.add_note(f"round of seed {seed}" + (f", kept in {folder}" if keep else ""))
-        for words in played.last_words():
+        for words in await played.explain():
             failure.add_note(words)
         raise
     finally:
-        await played.end()
-        if right or not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+        await played.end(keep=keep and wrong)
 
 
 def _services(cluster: Cluster) -> list[Service]:
@@ -147,7 +151,8 @@ def _services(cluster: Cluster) -> list[Service]:
     ]
 
 
-async def _make_stream(cluster: Cluster) -> None:
+async def make_stream(cluster: Cluster) -> None:
+    """Make the ledger, once the servers agree on who makes it."""
     boot = await jetstream.connect(
         cluster.url_for("bootstrap"), name="bootstrap", timeout_s=CONNECT_S
     )

@@ -11,13 +11,16 @@ import asyncio
 import contextlib
 import importlib.resources
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 
 from apportion.runtime.nats_server import ROLES, find_binary
+from apportion.runtime.wire import STREAM
 from tests.faults.disks import Disk
 from tests.support.polling import until
 
@@ -59,6 +62,14 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
+class Holding(NamedTuple):
+    """The first and the last revision in a server's own store, and whom it takes for the leader."""
+
+    first: int
+    last: int
+    leader: str
+
+
 class Server:
     """One of the three."""
 
@@ -67,6 +78,7 @@ class Server:
         self.port, self._monitor_port, self.cluster_port = ports
         self.disk = Disk(folder)
         self._folder = folder
+        self.log_path = folder / "server.log"
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -96,7 +108,7 @@ class Server:
             "NATS_MAX_STORE": str(8 << 30),
             **{f"APPORTION_{role.upper()}_PASSWORD": word for role, word in passwords.items()},
         }
-        with (self._folder / "server.log").open("ab") as log:
+        with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 find_binary(),
                 "--config",
@@ -139,13 +151,38 @@ class Server:
         except (aiohttp.ClientError, TimeoutError):
             return False
 
+    async def holds(self) -> Holding | None:
+        """What its own store has of the ledger, whether it is up to date or not; None: no answer.
+
+        Healthy does not say as much: a server that has begun a moment ago knows of nothing newer.
+        """
+        url = f"http://127.0.0.1:{self._monitor_port}/jsz?acc=APPORTION&streams=true"
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2)) as session,
+                session.get(url) as page,
+            ):
+                told = await page.json()
+                (account,) = told["account_details"]
+                (ledger,) = (each for each in account["stream_detail"] if each["name"] == STREAM)
+        except (aiohttp.ClientError, TimeoutError, LookupError, ValueError):
+            return None
+        state, leader = ledger["state"], ledger["cluster"].get("leader", "")
+        return Holding(state["first_seq"], state["last_seq"], leader)
+
     async def healthy_or_ended(self) -> bool:
         """Whether there is nothing to wait for any more."""
         return not self.running or await self.healthy()
 
+    def keep(self) -> None:
+        """Leave what it has stored behind, in a folder that is no disk of its own."""
+        store = self.disk.path / "store"
+        if store.exists():
+            shutil.copytree(store, self._folder / "store")
+
     def log_tail(self, lines: int = 12) -> str:
         """The last that it said."""
-        text = (self._folder / "server.log").read_text(errors="replace")
+        text = self.log_path.read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
 
@@ -188,8 +225,11 @@ class Cluster:
                 late.add_note(server.log_tail())
                 raise
 
-    async def end(self) -> None:
-        """Leave no process and no mount."""
+    async def end(self, *, keep: bool = False) -> None:
+        """Leave no process and no mount; a copy of what was stored if it is to be kept."""
         for server in self.servers:
             await server.kill()
+        for server in self.servers:
+            if keep:
+                server.keep()
             server.disk.unmount()

@@ -14,8 +14,10 @@ import signal
 import sys
 from pathlib import Path
 
+from tests.faults.loader import BEGUN
 from tests.support.processes import ServiceProcess
 
+BEGIN_S = 60.0
 _ACKNOWLEDGED = re.compile(r"acknowledged (\d+) (.+)")
 Acknowledged = tuple[str, int | None]
 """An event's id, and its revision where it is known."""
@@ -68,13 +70,18 @@ class LoaderProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def revive(self) -> None:
-        """Start it if it does not run."""
+        """Start it if it does not run, and wait until it heeds a SIGTERM."""
         if self._process is not None and self._process.returncode is None:
             return
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.faults.loader", *self._arguments, stderr=log
+                *(sys.executable, "-m", "tests.faults.loader", *self._arguments),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
             )
+        assert self._process.stdout is not None
+        said = await asyncio.wait_for(self._process.stdout.readline(), BEGIN_S)
+        assert said.decode().strip() == BEGUN, self._log.read_text(encoding="utf-8")[-2000:]
 
     async def kill(self) -> None:
         """SIGKILL."""

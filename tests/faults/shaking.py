@@ -10,7 +10,9 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 
 from apportion.runtime import jetstream
 from apportion.runtime.clock import SystemClock
@@ -45,20 +47,35 @@ RECOVERY_S = 10.0
 """A person would wait about so long before starting a server again whose disk had been full."""
 
 
+class Deed(NamedTuple):
+    """What was done to whom, and when: the time of day of this machine, as its servers log it."""
+
+    time: str
+    what: str
+
+
 class Shaking:
-    """One round's faults; `struck` counts them."""
+    """One round's faults, of these kinds alone; `struck` counts them, `deeds` tells them."""
 
     def __init__(
-        self, seed: int, cluster: Cluster, services: Sequence[Service], loader: LoaderProcess
+        self,
+        seed: int,
+        cluster: Cluster,
+        services: Sequence[Service],
+        loader: LoaderProcess,
+        *,
+        kinds: Sequence[str] = KINDS,
     ) -> None:
         self._chance = random.Random(f"{seed}/shaking")
         self._cluster = cluster
         self._services = services
         self._loader = loader
+        self._kinds = frozenset(kinds)
         self._busy: set[str] = set()
         self._filled: set[Server] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.struck: Counter[str] = Counter()
+        self.deeds: list[Deed] = []
 
     async def reign(self, span_s: float) -> None:
         """Shake for so long, then wait for what is under way."""
@@ -79,9 +96,11 @@ class Shaking:
         for server in self._filled:
             if not await self._recovers(server):
                 self.struck[KINDS[-1]] += 1
+                self._note(f"{server.name} started again after its disk was full")
                 await server.kill()
                 await self._cluster.revive(server)
         await self._cluster.all_healthy()
+        self._note("the servers are healthy")
         await asyncio.gather(*(each.revive() for each in self._services), self._loader.revive())
 
     async def _recovers(self, server: Server) -> bool:
@@ -108,7 +127,11 @@ class Shaking:
         if all(server.disk.can_fill for server in self._cluster.servers):
             deeds.append(("disk full", lambda: self._fill(1)))
             deeds.append(("two disks full", lambda: self._fill(2)))
-        return deeds
+        return [(kind, deed) for kind, deed in deeds if kind in self._kinds]
+
+    def _note(self, what: str) -> None:
+        now = datetime.now().astimezone()
+        self.deeds.append(Deed(now.strftime("%H:%M:%S.%f"), what))
 
     async def _do(self, kind: str, deed: Callable[[], Awaitable[bool]]) -> None:
         if await deed():
@@ -129,18 +152,22 @@ class Shaking:
     async def _kill_servers(self, count: int) -> bool:
         chosen = self._take(count)
         for server in chosen:
+            self._note(f"{server.name} killed")
             await server.kill()
         if chosen:
             await self._rest(AWAY_S)
         for server in chosen:
+            self._note(f"{server.name} started")
             await self._cluster.revive(server)
             self._busy.discard(server.name)
         return bool(chosen)
 
     async def _stop_server(self) -> bool:
         for server in self._take(1):
+            self._note(f"{server.name} stopped")
             server.stop()
             await self._rest(STOPPED_S)
+            self._note(f"{server.name} goes on")
             server.go_on()
             self._busy.discard(server.name)
             return True
@@ -151,10 +178,12 @@ class Shaking:
         self._filled |= set(chosen)
         for server in chosen:
             await asyncio.to_thread(server.disk.fill)
+            self._note(f"{server.name}: disk full")
         if chosen:
             await self._rest(FULL_S)
         for server in chosen:
             server.disk.free()
+            self._note(f"{server.name}: disk has room")
             self._busy.discard(server.name)
         return bool(chosen)
 
@@ -171,6 +200,7 @@ class Shaking:
             return False
         finally:
             await ledger.close()
+        self._note(f"the leader of {name} stepped down")
         return True
 
     def _service(self, verb: str) -> Service | None:
@@ -185,8 +215,10 @@ class Shaking:
         service = self._service(verb)
         if service is None:
             return False
+        self._note(f"{service.name} killed")
         await service.kill()
         await self._rest(AWAY_S)
+        self._note(f"{service.name} started")
         await service.revive()
         self._busy.discard(service.name)
         return True
@@ -195,8 +227,10 @@ class Shaking:
         service = self._service(verb)
         if service is None:
             return False
+        self._note(f"{service.name} stopped")
         service.stop_short()
         await self._rest(STOPPED_S)
+        self._note(f"{service.name} goes on")
         service.go_on()
         self._busy.discard(service.name)
         return True
@@ -205,8 +239,10 @@ class Shaking:
         if self._loader.name in self._busy:
             return False
         self._busy.add(self._loader.name)
+        self._note("loader killed")
         await self._loader.kill()
         await self._rest(AWAY_S)
+        self._note("loader started")
         await self._loader.revive()
         self._busy.discard(self._loader.name)
         return True

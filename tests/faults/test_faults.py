@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.disks import Disk
+from tests.faults.evidence import history
 from tests.faults.rounds import play
+from tests.faults.servers import Cluster
+from tests.faults.shaking import Deed
 from tests.faults.verdict import Contents
 
 
@@ -26,6 +29,27 @@ def test_what_is_not_there_is_lost() -> None:
     assert contents.lost([("a/submitted", 1), ("a/submitted", None), ("a/1/placed", 5)]) == []
     assert len(contents.lost([("a/submitted", 3), ("b/submitted", None)])) == 2
     assert contents.twice() == ["a/1/placed stands at [2, 5]"]
+
+
+def test_the_history_of_a_round_is_told_by_time(tmp_path: Path) -> None:
+    """Deeds between what the servers said of leaders and errors; what says nothing is left out."""
+    cluster = Cluster(tmp_path)
+    said = (
+        "[7] 2026/11/20 19:01:01.500000 [INF] JetStream cluster new stream leader for 'A > B'",
+        "[7] 2026/11/20 19:01:02.500000 [INF] 127.0.0.1:1 - rid:27 - Route connection created",
+        '[7] 2026/11/20 19:01:03.500000 [WRN] Healthcheck failed: "not yet"',
+        "[7] 2026/11/20 19:01:04.500000 [ERR] Critical write error: no space left on device",
+    )
+    for server, lines in zip(cluster.servers, (said, said[:1], ()), strict=True):
+        server.log_path.parent.mkdir()
+        server.log_path.write_text("".join(f"{line}\n" for line in lines))
+    told = history(cluster, [Deed("19:01:01.000000", "n1: disk full")])
+    assert told == [
+        "19:01:01.000000 -- n1: disk full",
+        "19:01:01.500000 n1 [INF] JetStream cluster new stream leader for 'A > B'",
+        "19:01:01.500000 n2 [INF] JetStream cluster new stream leader for 'A > B'",
+        "19:01:04.500000 n1 [ERR] Critical write error: no space left on device",
+    ]
 
 
 def test_a_small_disk_is_full_to_the_last_byte(tmp_path: Path) -> None:

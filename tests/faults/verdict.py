@@ -87,7 +87,8 @@ class Contents:
         self.at: dict[str, list[int]] = {}
 
     async def read(self, ledger: JetStreamLedger) -> None:
-        """Read all of it."""
+        """Read all that the stream's leader has. AssertionError when the reader ends before it."""
+        newest = await ledger.last_revision()
 
         def deliver(record: Record) -> None:
             try:
@@ -98,7 +99,9 @@ class Contents:
 
         subscription = await ledger.follow(deliver)
         await subscription.caught_up()
+        position = subscription.position
         await subscription.stop()
+        assert position >= newest, f"the reader ended at {position}, and {newest} are there"
 
     def lost(self, acknowledged: Iterable[Acknowledged]) -> list[str]:
         """What was acknowledged and is not there, or elsewhere than it was said to be."""

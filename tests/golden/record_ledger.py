@@ -2,13 +2,14 @@
 
     python -m tests.golden.record_ledger tests/golden/ledgers/v1.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-agreement.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-quotas.jsonl
 
 The first has every type of event that there was at first, the second those by which a ledger comes
-to agree with a cluster that it did not make. In them are the turns that matter: placements that
-come to nothing, a gang, a refusal that a release ends, a device that fails, an event that
-contradicts. Once recorded, a ledger is never recorded anew: it stands for all ledgers that people
-have. The digest beside it (`--digest` writes it) changes only when the state itself is told in
-another way.
+to agree with a cluster that it did not make, the third quotas of namespaces. In them are the turns
+that matter: placements that come to nothing, a gang, a refusal that a release ends, a device that
+fails, an event that contradicts. Once recorded, a ledger is never recorded anew: it stands for all
+ledgers that people have. The digest beside it (`--digest` writes it) changes only when the state
+itself is told in another way.
 """
 
 import argparse
@@ -52,6 +53,8 @@ from apportion_schemas import (
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
+    QuotaGone,
+    QuotaObserved,
     SharesAllocated,
 )
 from apportion_schemas.catalogue import BY_PAYLOAD
@@ -213,7 +216,37 @@ async def agree(bus: Bus, facts: Facts) -> None:
         )
 
 
-SCENES = {"v1": happen, "v1-agreement": agree}
+async def limit(bus: Bus, facts: Facts) -> None:
+    """A namespace has a quota, waits for it, gets more, and loses it; another has none."""
+    pens = Pens(bus, facts)
+    hard = {"limits.nvidia.com/gpumem": 5_000, "requests.nvidia.com/gpu": 4}
+    told = QuotaObserved(namespace="research", quota="gpus", hard=hard, version=1)
+    cards = QuotaObserved(namespace="research", quota="cards", hard={"nvidia.com/gpu": 3})
+    async with contextlib.AsyncExitStack() as stack:
+        for verb, *options in (
+            ("agent", "--simulate", "2xA100-80GB", "--node", "node-1"),
+            ("scheduler", "--name", "golden", "--snapshot-every", "0"),
+            ("binder",),
+        ):
+            url = bus.server.url_for(verb)
+            await stack.enter_async_context(ServiceProcess(verb, url, *options))
+        await facts.count(NodeReported, 1)
+        await pens.write(told)
+        inside = [pod(f"in-{n}", ask(2_000), namespace="research") for n in range(5)]
+        await pens.write(*inside, pod("out", ask(2_000)))
+        await facts.count(PodRefused, 3)
+        await facts.count(SharesAllocated, 3)
+        more = {"limits.nvidia.com/gpumem": 7_000}
+        await pens.write(QuotaObserved(namespace="research", quota="gpus", hard=more, version=2))
+        await facts.count(SharesAllocated, 4)
+        await pens.write(cards, QuotaGone(namespace="research", quota="gpus"))
+        await facts.count(PodRefused, 4)
+        await pens.write(QuotaGone(namespace="research", quota="cards"))
+        await facts.count(SharesAllocated, 6)
+        await pens.write(told, cards)
+
+
+SCENES = {"v1": happen, "v1-agreement": agree, "v1-quotas": limit}
 
 
 async def record(path: Path) -> None:

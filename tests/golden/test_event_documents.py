@@ -23,6 +23,7 @@ SUBJECTS = {
         ("NodeObserved NodeGone", f"cluster.node.{NODE}"),
         ("PodGroupObserved PodGroupGone", "cluster.group.research%2Ftrainer"),
         ("QueueObserved", "cluster.queue.training"),
+        ("QuotaObserved QuotaGone", "cluster.quota.research.gpus"),
         ("PodPlaced PlacementVoided", f"placement.{NODE}"),
         ("PodRefused", f"pending.{POD}"),
         ("PodBound BindFailed", f"binding.{NODE}"),

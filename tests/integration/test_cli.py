@@ -312,11 +312,14 @@ def test_policy(up: Standalone) -> None:
 
 
 def test_top_shows_who_is_where(up: Standalone) -> None:
-    """Every device, its bars, and the pod on it; in a pipe one picture."""
-    submit(up, pod("seen", 40_000))
+    """Every device, its bars, and the pod on it; in a pipe one picture.
+
+    More memory than an instance of the MIG cards has, so that it is on an H100 under any policy.
+    """
+    submit(up, pod("seen", 42_000))
     said = up.run("top").stdout
     assert said.count("H100 80GB") == 4
-    assert re.search(r"█+░+ 39/80 ", said)
+    assert re.search(r"█+░+ 41/80 ", said)
     assert " seen" in said
     up.json("delete", "seen")
 

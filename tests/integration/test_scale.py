@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from apportion.core.ledger.invariants import violations
 from apportion.core.placement.ownership import owner
-from apportion_schemas import PodPlaced
+from apportion_schemas import PodGone, PodPlaced, PodRefused, QuotaObserved
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.ledger_of import replayed
@@ -146,6 +146,40 @@ async def test_they_share_the_pods(bus: Bus, facts: Facts) -> None:
             assert life in {owner(key, held) for held in lists_of(schedulers.running[name])}
         taken = [await schedulers.told(name, "taken") for name in "abc"]
         assert all(taken)
+
+
+async def test_they_keep_a_namespace_within_its_quota_together(bus: Bus, facts: Facts) -> None:
+    """Of a limited namespace one scheduler decides, so that never more is placed than it may hold;
+    as pods end the next follow. A machine so busy that one is thought gone is no proof.
+    """
+    hard = {"requests.nvidia.com/gpu": 20, "limits.nvidia.com/gpumem": 70_000}
+    await facts.write(QuotaObserved(namespace="team", quota="gpus", hard=hard))
+    async with Schedulers(bus) as schedulers:
+        await schedulers.start("a", "b", "c")
+        before = [lists_of(each) for each in schedulers.running.values()]
+        await facts.write(*(pod(f"t{n:02}", SMALL, namespace="team") for n in range(40)))
+        await facts.write(*(pod(f"p{n:02}", SMALL) for n in range(60)))
+        await facts.count(PodPlaced, 60 + 17)
+        await facts.count(PodRefused, 23)
+        inside = [uid for uid in placed_by(facts) if uid.startswith("t")]
+        await facts.write(*(PodGone(uid=uid) for uid in inside[:7]))
+        await facts.count(PodPlaced, 60 + 17 + 7)
+        found = placed_by(facts)
+        if before == [lists_of(each) for each in schedulers.running.values()]:
+            assert len({name for uid, name in found.items() if uid.startswith("t")}) == 1
+            assert most_held(facts, "t") == 17
+
+
+def most_held(facts: Facts, prefix: str) -> int:
+    """The most pods with such a uid that ever had a place at once."""
+    held, most = set[str](), 0
+    for _, event in facts.events:
+        if isinstance(event.data, PodPlaced) and event.data.pod.startswith(prefix):
+            held.add(event.data.pod)
+        elif isinstance(event.data, PodGone):
+            held.discard(event.data.uid)
+        most = max(most, len(held))
+    return most
 
 
 async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:

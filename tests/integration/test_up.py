@@ -93,10 +93,11 @@ def test_second_up_on_the_same_folder(tmp_path: Path) -> None:
     """It is refused with the folder and a way out, and the first goes on."""
     with Standalone(tmp_path / "data", *SMALL) as first:
         first.up()
-        with Standalone(tmp_path / "data", *SMALL) as second:
-            assert second.ended() == 3
-            assert str(tmp_path / "data") in second.output
-            assert "--data" in second.output
+        second = Standalone(tmp_path / "data", *SMALL)
+        second.start()  # no `with`, which ends whatever holds the folder: the first
+        assert second.ended() == 3
+        assert str(tmp_path / "data") in second.output
+        assert "--data" in second.output
         assert first.json("get", "nodes")["items"]
 
 

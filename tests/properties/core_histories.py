@@ -51,6 +51,8 @@ from apportion_schemas import (
     PricedShape,
     PricesLearnt,
     QueueObserved,
+    QuotaGone,
+    QuotaObserved,
     Score,
     Shape,
     Share,
@@ -68,6 +70,7 @@ NODES = ("a", "b", "c", "d")
 PODS = tuple(f"p{number}" for number in range(12))
 GANGS = ("", "", "", "team/x", "team/y")
 QUEUES = ("ml", "default", "web")
+NAMESPACES = ("team", "team", "web", "free")
 QUEUED = ("ml", "ml", "ml", "default", "", "web")
 FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p")
 KINDS: tuple[dict[str, Any], ...] = (
@@ -362,18 +365,25 @@ shapes = usual_shapes | usual_shapes | odd_shapes()
 
 
 @st.composite
-def submissions(draw: st.DrawFn, *, queues: tuple[str, ...] = ("",)) -> PodSubmitted:
-    """A pod, perhaps of a gang; where there are queues, of one of them and rarely odd."""
+def submissions(
+    draw: st.DrawFn,
+    *,
+    queues: tuple[str, ...] = ("",),
+    namespaces: tuple[str, ...] = ("default",),
+) -> PodSubmitted:
+    """A pod, perhaps of a gang; where there are queues or namespaces, of one and rarely odd."""
     uid = draw(pods)
+    usual = (queues, namespaces) == (("",), ("default",))
+    group = draw(st.sampled_from(GANGS))
     return PodSubmitted(
         uid=uid,
-        namespace="default",
+        namespace=namespaces[0] if group else draw(st.sampled_from(namespaces)),
         name=uid,
         dialect="hami",
-        shape=draw(shapes if queues == ("",) else weighed((5, usual_shapes), (1, odd_shapes()))),
+        shape=draw(shapes if usual else weighed((5, usual_shapes), (1, odd_shapes()))),
         priority=draw(st.sampled_from((0, 0, 5))),
         labels=draw(st.sampled_from(({}, {"app": "x"}, {"app": "y"}))),
-        group=draw(st.sampled_from(GANGS)),
+        group=group,
         task=draw(st.sampled_from(("", "t"))),
         queue=draw(st.sampled_from(queues)),
     )
@@ -494,6 +504,39 @@ queued_gangs = st.builds(
 queued_payloads: st.SearchStrategy[Payload] = weighed(
     (6, submissions(queues=QUEUED)), (3, queues_told), (1, queued_gangs), *others
 )
+quotas_told: st.SearchStrategy[Payload] = weighed(
+    (
+        4,
+        st.builds(
+            QuotaObserved,
+            namespace=st.sampled_from(("team", "team", "web")),
+            quota=st.sampled_from(("a", "b")),
+            hard=st.fixed_dictionaries(
+                {},
+                optional={
+                    "requests.nvidia.com/gpu": few,
+                    "limits.nvidia.com/gpumem": st.sampled_from((500, 1500, 5000, 30_000)),
+                    "limits.volcano.sh/vgpu-cores": st.sampled_from((10, 60, 200)),
+                    "requests.volcano.sh/gpu-number": few,
+                    "huawei.com/Ascend310P": few,
+                    "requests.nic": few,
+                },
+            ),
+        ),
+    ),
+    (
+        1,
+        st.builds(
+            QuotaGone, namespace=st.sampled_from(("team", "web")), quota=st.sampled_from(("a", "b"))
+        ),
+    ),
+)
+limited_payloads: st.SearchStrategy[Payload] = weighed(
+    (6, submissions(queues=("", "", "ml"), namespaces=NAMESPACES)),
+    (3, quotas_told),
+    (1, queued_gangs),
+    *others,
+)
 decisions = st.builds(
     Decide,
     lost=st.sampled_from((False, False, False, True)),
@@ -521,6 +564,18 @@ def queued_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
         st.lists(submissions(queues=QUEUED), min_size=3, max_size=6),
     ).map(lambda parts: [step for part in parts for step in part])
     steps: st.SearchStrategy[Step] = weighed((4, queued_payloads), (2, effects), (3, decisions))
+    return st.builds(lambda begun, on: [*begun, *on], start, exactly(steps, longest))
+
+
+def limited_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
+    """Such a history in which some namespaces have quotas of devices, and a node has room."""
+    start = st.tuples(
+        st.just([rack("roomy", 8)]),
+        st.lists(reports(), max_size=2),
+        st.lists(quotas_told, min_size=1, max_size=3),
+        st.lists(submissions(namespaces=NAMESPACES), min_size=3, max_size=6),
+    ).map(lambda parts: [step for part in parts for step in part])
+    steps: st.SearchStrategy[Step] = weighed((4, limited_payloads), (2, effects), (3, decisions))
     return st.builds(lambda begun, on: [*begun, *on], start, exactly(steps, longest))
 
 

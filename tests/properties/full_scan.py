@@ -6,13 +6,13 @@ no packed amounts. It serves pods that want `binpack` or `spread` for nodes and 
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from copy import copy
+from itertools import combinations
 from typing import NamedTuple
 
 from apportion.core.devices.demand import Demand, demand
 from apportion.core.devices.shares import occupy
 from apportion.core.ledger.state import DeviceState, NodeState, State
-from apportion.core.placement.columns import POINTS
 from apportion.core.placement.filters import (
     FITS,
     ORDER,
@@ -22,6 +22,7 @@ from apportion.core.placement.filters import (
     refused_node,
 )
 from apportion.core.placement.filters.nodes import matches
+from apportion.core.placement.packed import POINTS
 from apportion_schemas import Ask, MigInstance, RefusalCode, Shape, Share
 
 WHAT_IT_IS = (
@@ -32,12 +33,15 @@ WHAT_IT_IS = (
 
 
 class Choice(NamedTuple):
-    """Where the pod goes (nowhere: an empty name), why not elsewhere, and how many nodes fitted."""
+    """Where the pod goes (nowhere: an empty name), why not elsewhere, how many nodes could take it,
+    and how many no filter refuses, though containers may want the same device there.
+    """
 
     node: str
     shares: tuple[Share, ...]
     points: int
     refused: dict[RefusalCode, int]
+    taking: int
     fitting: int
 
 
@@ -61,8 +65,9 @@ def choose(state: State, shape: Shape) -> Choice:
         if best is None or points > best[0]:
             best = (points, name, shares)
     if best is None:
-        return Choice("", (), 0, dict(refused), fitting)
-    return Choice(best[1], best[2], best[0], dict(refused), fitting)
+        return Choice("", (), 0, dict(refused), 0, fitting)
+    taking = len(state.nodes) - refused.total()
+    return Choice(best[1], best[2], best[0], dict(refused), taking, fitting)
 
 
 def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
@@ -101,15 +106,10 @@ def reached(shape: Shape, ask: Ask, state: DeviceState) -> int:
 
 def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
     """The shares of the pod on the node, in the order of its asks."""
+    ranked = sorted(range(len(shape.asks)), key=lambda at: _ease(shape.asks[at], node, at))
     for group in _groups(shape, node):
-        copies = [replace(state) for state in group]
-        shares: dict[int, list[Share]] = {}
-        for at in sorted(range(len(shape.asks)), key=lambda at: _ease(shape.asks[at], node, at)):
-            found = _taken(shape, shape.asks[at], copies)
-            if found is None:
-                break
-            shares[at] = found
-        else:
+        shares = _searched(shape, ranked, group)
+        if shares is not None:
             return tuple(share for at in sorted(shares) for share in shares[at])
     return None
 
@@ -162,19 +162,27 @@ def _ease(ask: Ask, node: NodeState, at: int) -> tuple[bool, int, int, int]:
     return not alone, -max((found.memory_mib for found in sizes), default=0), -ask.count, at
 
 
-def _taken(shape: Shape, ask: Ask, devices: list[DeviceState]) -> list[Share] | None:
-    """The shares of one ask, charged to these copies."""
-    fitting = [state for state in devices if reached(shape, ask, state) == FITS]
-    if len(fitting) < ask.count:
-        return None
-    fitting.sort(key=lambda state: _before(shape, state))
-    shares = []
-    for state in fitting[: ask.count]:
-        wanted = demand(ask, state.device)
-        assert isinstance(wanted, Demand)
-        shares.append(_share(ask, wanted, state))
-        occupy(state, shares[-1])
-    return shares
+def _searched(
+    shape: Shape, ranked: list[int], devices: list[DeviceState]
+) -> dict[int, list[Share]] | None:
+    """The shares of these asks that go together, by ask; of all choices the first in order."""
+    if not ranked:
+        return {}
+    at, *later = ranked
+    ask = shape.asks[at]
+    fitting = [n for n, state in enumerate(devices) if reached(shape, ask, state) == FITS]
+    fitting.sort(key=lambda n: _before(shape, devices[n]))
+    for some in combinations(fitting, ask.count):
+        left, shares = [copy(state) for state in devices], []
+        for state in [left[n] for n in some]:
+            wanted = demand(ask, state.device)
+            assert isinstance(wanted, Demand)
+            shares.append(_share(ask, wanted, state))
+            occupy(state, shares[-1])
+        found = _searched(shape, later, left)
+        if found is not None:
+            return {**found, at: shares}
+    return None
 
 
 def _before(shape: Shape, state: DeviceState) -> tuple[int, ...]:

@@ -1,9 +1,8 @@
 """A snapshot at any revision, and the tail behind it, is the fold of everything."""
 
-from dataclasses import fields
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from apportion.core.ledger import snapshot as kept
 from apportion.core.ledger.snapshot import Taking, restore, take
@@ -56,7 +55,7 @@ def test_nothing_of_the_state_is_forgotten() -> None:
         (PodState, kept._Pod, {"shape_key"}, {"shape"}),
         (DeviceState, kept._Device, none, none),
     ):
-        names = [field.name for field in fields(of) if field.name not in derived]
+        names = [field.name for field in structs.fields(of) if field.name not in derived]
         kept_names = [name for name in record.__struct_fields__ if name not in of_record]
         assert sorted(names) == sorted(kept_names), of
         assert of in {State, NodeState} or names == kept_names, of  # made by position

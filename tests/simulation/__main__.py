@@ -21,7 +21,8 @@ from pathlib import Path
 from click import echo
 
 from tests.simulation.planted import PLANTED, planted
-from tests.simulation.shrinking import SEPARATOR, Case, shrink
+from tests.simulation.planted_cluster import PLANTED_IN_A_CLUSTER
+from tests.simulation.shrinking import SEPARATOR, SIDES, Case, shrink
 from tests.simulation.weather import KINDS, Weather
 from tests.simulation.world import WISHES, Outcome, run
 
@@ -29,9 +30,9 @@ PROGRESS_EVERY_S = 5.0
 FAILURES_SHOWN = 5
 
 
-def one(seed: int) -> Outcome:
+def one(case: Case) -> Outcome:
     """A run without its log, unless something was wrong."""
-    outcome = run(seed)
+    outcome = run(case.seed, cluster=case.cluster)
     return outcome if outcome.trouble else Outcome(**{**vars(outcome), "log": []})
 
 
@@ -50,18 +51,23 @@ def main() -> int:
         "--wishes", type=int, default=WISHES[1], help="with --seed: at most so many"
     )
     parser.add_argument("--spare", metavar="KINDS", default="", help="with --seed: no such faults")
+    parser.add_argument(
+        "--side", choices=SIDES, help="pods from manifests, or from a cluster; else the seed says"
+    )
     parser.add_argument("--planted", metavar="NAME", help="with --seed: with this planted fault")
     given = parser.parse_args()
     if given.seed is not None:
         return _one(given)
-    return _many(range(given.start, given.start + given.seeds), given.jobs)
+    seeds = range(given.start, given.start + given.seeds)
+    return _many([Case(seed, cluster=SIDES.get(given.side)) for seed in seeds], given.jobs)
 
 
 def _one(given: argparse.Namespace) -> int:
-    faults = [fault for fault in PLANTED if fault.name == given.planted]
+    known = (*PLANTED, *PLANTED_IN_A_CLUSTER)
+    faults = [fault for fault in known if fault.name == given.planted]
     spared = frozenset(given.spare.split(SEPARATOR)) - {""}
     if given.planted and not faults:
-        echo(f"planted: {given.planted!r} is none of {', '.join(f.name for f in PLANTED)}")
+        echo(f"planted: {given.planted!r} is none of {', '.join(f.name for f in known)}")
         return 2
     if spared - set(KINDS):
         echo(f"spare: {', '.join(sorted(spared - set(KINDS)))}: none of {', '.join(KINDS)}")
@@ -69,7 +75,8 @@ def _one(given: argparse.Namespace) -> int:
     with planted(faults[0]) if faults else nullcontext():
         adjust = faults[0].adjust if faults else None
         play = _player(logs=given.logs, adjust=adjust)
-        case = Case(given.seed, spared, given.wishes)
+        side = faults[0].cluster if faults else SIDES.get(given.side)
+        case = Case(given.seed, spared, given.wishes, side)
         outcome = play(case)
         if outcome.trouble and given.shrink:
             case, outcome = shrink(case, outcome, play)
@@ -90,19 +97,24 @@ def _player(
 ) -> Callable[[Case], Outcome]:
     def play(case: Case) -> Outcome:
         return run(
-            case.seed, logs=logs, adjust=adjust, spared=case.spared, wishes_max=case.wishes_max
+            case.seed,
+            logs=logs,
+            adjust=adjust,
+            spared=case.spared,
+            wishes_max=case.wishes_max,
+            cluster=case.cluster,
         )
 
     return play
 
 
-def _many(seeds: range, jobs: int) -> int:
+def _many(cases: list[Case], jobs: int) -> int:
     struck: Counter[str] = Counter()
     wrong: list[Outcome] = []
     events = done = 0
     began_s = told_s = time.monotonic()
     with ProcessPoolExecutor(max_workers=jobs) as pool:
-        for outcome in pool.map(one, seeds, chunksize=4):
+        for outcome in pool.map(one, cases, chunksize=4):
             done += 1
             events += outcome.events
             struck += outcome.struck
@@ -110,14 +122,14 @@ def _many(seeds: range, jobs: int) -> int:
                 wrong.append(outcome)
                 if len(wrong) <= FAILURES_SHOWN:
                     echo(f"seed {outcome.seed}, event {outcome.events}: {outcome.trouble}")
-                    case, smaller = shrink(Case(outcome.seed), outcome, _player())
+                    case, smaller = shrink(cases[done - 1], outcome, _player())
                     echo(f"{smaller.told()}\nthis run: {case.command()}")
-            if time.monotonic() - told_s > PROGRESS_EVERY_S or done == len(seeds):
+            if time.monotonic() - told_s > PROGRESS_EVERY_S or done == len(cases):
                 told_s = time.monotonic()
                 spent_s = told_s - began_s
                 echo(
-                    f"{done}/{len(seeds)} seeds, {events} events, {len(wrong)} wrong, "
-                    f"{spent_s:.0f} s, {(len(seeds) - done) * spent_s / done:.0f} s left",
+                    f"{done}/{len(cases)} seeds, {events} events, {len(wrong)} wrong, "
+                    f"{spent_s:.0f} s, {(len(cases) - done) * spent_s / done:.0f} s left",
                     err=True,
                 )
     _tell_counts(struck)

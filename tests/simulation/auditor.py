@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.digest import digest
@@ -28,6 +28,7 @@ from apportion_schemas import (
     Event,
     EventError,
     PlacementVoided,
+    PodAdopted,
     PodBound,
     PodGone,
     PodPlaced,
@@ -57,10 +58,18 @@ _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
 """What the pod had to be at the basis of an event, for the event to be an honest mistake."""
 
 
+class Accepted(Protocol):
+    """Told of every event that the fold takes."""
+
+    def __call__(self, revision: int, event: Event, *, honest: bool) -> None:
+        """The event, and whether an honest service wrote it."""
+
+
 class Auditor:
     """One fold, one set of books, and the first thing that is wrong.
 
-    `portions` is what the scheduler of a decision owned, by the first payload of its append.
+    `portions` is what the scheduler of a decision owned, by the first payload of its append;
+    `on_accepted` is told what the fold took.
     """
 
     def __init__(self, complain: Callable[[str], None], now_s: Callable[[], float]) -> None:
@@ -69,6 +78,7 @@ class Auditor:
         self.log: list[str] = []
         self.checkpoints: dict[int, str] = {}
         self.portions: dict[bytes, Portion] = {}
+        self.on_accepted: Accepted | None = None
         self._complain = complain
         self._now_s = now_s
         self._chains: dict[str, str] = {}
@@ -174,6 +184,8 @@ class Auditor:
         wrong = self.books.take(revision, data)
         if wrong and honest and getattr(data, "pod", "") not in self._told_by_rogues:
             self._complain(f"revision {revision}: {wrong}")
+        if self.on_accepted is not None:
+            self.on_accepted(revision, event, honest=honest)
 
     def _check_open(self, revision: int, event: Event) -> None:
         for share in event.data.shares:
@@ -193,6 +205,8 @@ class Auditor:
         what = f"revision {revision}: {type(data).__name__} of {event.source} is refused: {why}"
         if "already" in why and self._is_old(event.basis):
             return  # an id is free again after the duplicate window; the fold is what is left
+        if isinstance(data, PodAdopted) and self._placed_since(data.node, event.basis):
+            return  # somebody was placed where it is, which the watcher had not read
         if isinstance(data, PodSubmitted | PodGone):
             self._complain(what)
             return
@@ -213,6 +227,10 @@ class Auditor:
             self._complain(f"{what}, although both fences were there")
         elif isinstance(data, PodBound) and pod.life.now in _once_bound(data.attempt):
             self._complain(f"{what}, although its id was taken")
+
+    def _placed_since(self, node: str, basis: int) -> bool:
+        known = self.state.nodes.get(node)
+        return known is not None and any(p.placed_revision > basis for p in known.pods.values())
 
     def _is_old(self, basis: int) -> bool:
         """Whether the writer's knowledge is older than the server's memory of ids."""

@@ -24,11 +24,13 @@ from apportion_schemas import (
     NodeReported,
     NodeUncordoned,
     PlacementVoided,
+    PodAdopted,
     PodBound,
     PodGone,
     PodGroupObserved,
     PodPlaced,
     PodSubmitted,
+    Score,
     SharesAllocated,
 )
 
@@ -37,6 +39,7 @@ PENDING = "pending"
 PLACED = "placed"
 BOUND = "bound"
 ALLOCATED = "allocated"
+LEFT = "gone from the cluster"
 
 
 class History:
@@ -129,10 +132,9 @@ class Books:
                 why = "cordoned" if isinstance(data, NodeCordoned) else ""
                 self._cordon[f"node {data.node}"].set(revision, why)
             case NodeObserved():
-                ready = data.ready and not data.unschedulable
-                self._shut[f"node {data.node}"].set(revision, "" if ready else "not ready")
+                self._shut[f"node {data.node}"].set(revision, _why_shut(data))
             case NodeGone():
-                self._shut[f"node {data.node}"].set(revision, "gone")
+                self._shut[f"node {data.node}"].set(revision, LEFT)
             case PodGroupObserved():
                 self._least[data.group].set(revision, data.min_available)
             case _:
@@ -145,19 +147,23 @@ class Books:
             self.node_of[device.id] = data.node
             why = "" if device.healthy else "unhealthy"
             self._sick[f"device {device.id}"].set(revision, why)
+        if self._shut[f"node {data.node}"].now == LEFT:
+            self._shut[f"node {data.node}"].set(revision, "")  # whoever reports is there
 
     def _life(self, revision: int, data: Any) -> str:
         match data:
             case PodSubmitted():
                 pod = self.pods.setdefault(data.uid, Standing(data.group))
                 pod.life.set(revision, (PENDING, 1))
-            case PodGone():
+            case PodGone() if data.uid in self.pods:  # else it was rejected, and held nothing
                 pod = self.pods[data.uid]
                 pod.placed = None
                 pod.life.set(revision, (GONE, 0))
                 self._end_gang(pod.group)
             case PodPlaced():
                 return self._place(revision, data)
+            case PodAdopted():
+                return self._adopt(revision, data)
             case PlacementVoided():
                 pod = self.pods[data.pod]
                 if pod.placed is None or pod.placed.attempt != data.attempt:
@@ -198,6 +204,23 @@ class Books:
                 return f"a MIG slice of {share.device} is held twice, by pod {data.pod} too"
         return ""
 
+    def _adopt(self, revision: int, data: PodAdopted) -> str:
+        """A pod that runs already is as if submitted, placed and bound by then."""
+        about = data.submitted
+        pod = self.pods.setdefault(about.uid, Standing(about.group))
+        if pod.life.now[0] != GONE:
+            return f"pod {about.uid} is adopted and was {pod.life.now[0]} before"
+        pod.last_attempt = data.attempt - 1
+        placed = PodPlaced(
+            pod=about.uid, namespace=about.namespace, name=about.name, attempt=data.attempt,
+            node=data.node, shares=data.shares, score=Score(node=data.node, total=0.0),
+        )  # fmt: skip
+        wrong = self._place(revision, placed)
+        pod.life.set(revision, (ALLOCATED if data.running else BOUND, data.attempt))
+        if about.group:
+            self.started.add(about.group)
+        return wrong
+
     def _overlaps(self, device: str) -> bool:
         """Whether two instances cover one memory slice."""
         covered = [
@@ -215,3 +238,10 @@ class Books:
             pod.life.now[0] == GONE for pod in self.pods.values() if pod.group == group
         ):
             self.started.discard(group)
+
+
+def _why_shut(data: NodeObserved) -> str:
+    """All pods of the simulation want NVIDIA devices, which a pod there may hold without a name."""
+    if not data.ready or data.unschedulable:
+        return "not ready"
+    return "held by nobody knows whom" if data.unnamed_families else ""

@@ -24,6 +24,7 @@ from apportion_schemas import (
     NodeCordoned,
     NodeObserved,
     NodeUncordoned,
+    PodGone,
     PolicyChanged,
     encode,
     subject_of,
@@ -78,6 +79,8 @@ class Chaos:
             "cordon": self._cordon,
             "policy change": self._change_policy,
             "node not ready": self._node_ready,
+            "let go by hand": self._let_go,
+            **world.side.deeds,
         }
 
     async def reign(self) -> None:
@@ -110,6 +113,7 @@ class Chaos:
         """End every fault; in half of the seeds the cards recover too."""
         self._weather.calm = True
         self._server.full = False
+        self._world.side.mend()
         for process in self._world.processes:
             process.mend()
             process.start()
@@ -272,6 +276,14 @@ class Chaos:
                 device_policy=choose(("binpack", "spread")),
             )
         )
+
+    def _let_go(self) -> None:
+        """A person has the ledger forget a pod that runs on in the cluster."""
+        phases = (Phase.BOUND, Phase.ALLOCATED)
+        pods = self._world.auditor.state.pods.values()
+        running = [pod.uid for pod in pods if pod.phase in phases]
+        if running:
+            self.say(PodGone(uid=self._chance.choice(running), reason="let go by hand"))
 
     def _node_ready(self) -> None:
         ready = self._chance.random() < 0.6

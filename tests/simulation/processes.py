@@ -31,6 +31,7 @@ from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.wire import LostReply
 from apportion_schemas import decode
 from tests.simulation.clocks import SkewedClock
+from tests.simulation.kube_network import KubeAccess
 from tests.simulation.network import FaultyLink
 from tests.simulation.snapshots import MemorySnapshots, Shelf
 from tests.simulation.weather import Weather
@@ -148,6 +149,7 @@ class Process:
         complain: Complain,
         told: Folded,
         portions: dict[bytes, Portion],
+        access: KubeAccess | None = None,
     ) -> None:
         self.name = name
         self.role = role
@@ -159,6 +161,7 @@ class Process:
         self._complain = complain
         self._told = told
         self._portions = portions
+        self._access = access
         self._chance = weather.stream(f"process {name}")
         self._lives = 0
         self._links: list[FaultyLink] = []
@@ -240,6 +243,8 @@ class Process:
             link.kill()
         for ledger in ledgers:
             ledger.vanish()
+        if self._access is not None:
+            self._access.kill()
         if self._service is not None:
             self._service.stopping.set()  # or the dead would begin anew after their last error
         task.cancel()

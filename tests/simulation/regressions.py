@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 
 class Regression(NamedTuple):
-    """A seed, what was wrong, and where else it is held."""
+    """A seed, what was wrong, and where else it is held; in a run with a `cluster`, or without."""
 
     seed: int
     found: str
     held_by: str
+    cluster: bool = False
 
 
 REGRESSIONS = (
@@ -49,5 +50,49 @@ REGRESSIONS = (
         "next life had found the device as the ledger had it; the agent took it for another "
         "agent's, and pods were placed on a failed device and refused there for ever",
         "test_agent: a report of an earlier life is answered",
+    ),
+    Regression(
+        0,
+        "a watcher that began with a snapshot knew no revisions of what it fences, and the "
+        "id of a node's first observation then passed for that of its next one, so that a node's "
+        "change was never told",
+        "planted: spent ids believed",
+        cluster=True,
+    ),
+    Regression(
+        9,
+        "a watcher tried for ever, without a pause, to let go of a pod whose rejection a trimmed "
+        "ledger had dropped",
+        "test_simulation: a run that does not settle fails",
+        cluster=True,
+    ),
+    Regression(
+        54,
+        "an answer about one pod that came after the watch had told of its end put it back into a "
+        "watcher's view for good, so that two watchers contradicted one another for ever and what "
+        "it had held stayed closed",
+        "test_simulation: a run that does not settle fails",
+        cluster=True,
+    ),
+    Regression(
+        113,
+        "a watcher compared pods as they were by then with the ledger as it had been when the "
+        "change was taken, and adopted one whose placement it had not folded yet",
+        "planted: compares what moved on",
+        cluster=True,
+    ),
+    Regression(
+        130,
+        "a watcher that had not heard yet of a pod's end adopted it when another watcher had let "
+        "go of it",
+        "planted: taken back unasked",
+        cluster=True,
+    ),
+    Regression(
+        2174,
+        "a scheduler tried for ever to void the place of a pod that had been let go of and taken "
+        "back: the id was spent in the pod's earlier life",
+        "test_sealing and test_adoption: ids and attempts after an adoption",
+        cluster=True,
     ),
 )

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 def undone(world: World) -> Iterator[str]:
     """What is still to be done; empty when the system has done its work."""
     state = world.auditor.state
-    wanted = world.wanted()
-    live = {f"{pod.submitted.namespace}/{pod.submitted.name}" for pod in state.pods.values()}
-    for key in sorted(wanted ^ live):
-        yield f"pod {key} is {'not submitted' if key in wanted else 'not let go of'}"
+    yield from world.side.differences(state)
     for pod in state.pods.values():
         if pod.phase in (Phase.PLACED, Phase.BOUND):
             yield f"pod {pod.uid} is {pod.phase.value} and not allocated"
@@ -35,8 +32,9 @@ def undone(world: World) -> Iterator[str]:
             yield f"queue {name} holds {queue.waiting} records"
     if world.all_well:
         for node in state.nodes.values():
+            unnamed = node.observed is not None and node.observed.unnamed_families
             for device in node.devices:
-                if not device.healthy:
+                if not device.healthy and not unnamed:
                     yield f"device {device.device.id} is well and the ledger says it is not"
 
 

@@ -14,22 +14,29 @@ from tests.simulation.weather import KINDS
 from tests.simulation.world import WISHES, Outcome
 
 TRIES_MAX = 60
+SIDES = {"manifests": False, "cluster": True}
 SEPARATOR = "; "  # kinds of fault have commas in their names
 
 
 @dataclass(frozen=True)
 class Case:
-    """A seed, the kinds of fault that are left out of it, and after how many wishes users rest."""
+    """A seed, the kinds of fault that are left out of it, and after how many wishes users rest.
+
+    `cluster` is the side that it is to have; None: the seed's own.
+    """
 
     seed: int
     spared: frozenset[str] = frozenset()
     wishes_max: int = WISHES[1]
+    cluster: bool | None = None
 
     def command(self) -> str:
         """What shows it again."""
         parts = ["python -m tests.simulation", "--seed", str(self.seed)]
         if self.wishes_max < WISHES[1]:
             parts += ["--wishes", str(self.wishes_max)]
+        if self.cluster is not None:
+            parts += ["--side", "cluster" if self.cluster else "manifests"]
         if self.spared:
             parts += ["--spare", shlex.quote(SEPARATOR.join(sorted(self.spared)))]
         return " ".join(parts)

@@ -40,6 +40,8 @@ class Shelf:
             return False
         revision = max(self.held)
         stored, data = self.held[revision]
+        if not data:
+            return False  # torn already, and nothing is left of it
         at = chance.randrange(len(data))
         torn = chance.choice((data[:at], data[:at] + b"\x00\xff" + data[at + 2 :], b""))
         self.held[revision] = (stored, torn)

@@ -40,7 +40,37 @@ ON_A_TIMER = (
 AMONG_MEMBERS = ("unheard member",)
 AT_THE_TARGET = ("bind failed", "bind failed for good", "bind hung")
 ALWAYS = ("clock skew",)
-KINDS = ON_THE_WIRE + ON_A_TIMER + AMONG_MEMBERS + AT_THE_TARGET + ALWAYS
+AT_THE_API = (
+    "api busy",
+    "api failed, not done",
+    "api failed, done",
+    "api request lost",
+    "api answer lost",
+    "api done late",
+    "api slow",
+    "watch dropped",
+    "watch event twice",
+    "watch event late",
+)
+IN_THE_CLUSTER = (
+    "api away",
+    "api partition",
+    "past forgotten",
+    "node left",
+    "node unready",
+    "pod ended",
+    "pod force-deleted",
+    "pod made again",
+    "pod held by a finalizer",
+    "bound by another",
+    "let go by hand",
+)
+KINDS = (
+    ON_THE_WIRE + ON_A_TIMER + AMONG_MEMBERS + AT_THE_TARGET + ALWAYS + AT_THE_API + IN_THE_CLUSTER
+)
+WITHOUT_A_CLUSTER = (*AT_THE_TARGET, "node not ready")
+CLUSTER_SHARE = 0.25
+"""Of all seeds; the others have manifests, and nobody to bind to."""
 
 
 @dataclass
@@ -49,10 +79,12 @@ class Weather:
 
     The rate of a fault on the wire or at the target is a probability per message or call, that of
     one on a timer is per virtual second. `calm` ends them all; those of `spared` never strike.
+    In a run with a `cluster` pods come from an API server and are bound there; None: the seed says.
     """
 
     seed: int
     spared: frozenset[str] = frozenset()
+    cluster: bool | None = None
     rates: dict[str, float] = field(default_factory=dict)
     struck: Counter[str] = field(default_factory=Counter)
     calm: bool = False
@@ -68,7 +100,18 @@ class Weather:
             self._draw(chance, kind, 0.02, 0.3)
         for kind in AMONG_MEMBERS:
             self._draw(chance, kind, 0.05, 0.5)
-        self._wire = self.stream("wire")
+        if self.cluster is None:
+            self.cluster = self.stream("mode").random() < CLUSTER_SHARE
+        if self.cluster:
+            self._form_cluster(self.stream("weather of the cluster"))
+
+    def _form_cluster(self, chance: random.Random) -> None:
+        for kind in WITHOUT_A_CLUSTER:
+            self.rates.pop(kind, None)
+        for kind in AT_THE_API:
+            self._draw(chance, kind, 0.005, 0.1)
+        for kind in IN_THE_CLUSTER:
+            self._draw(chance, kind, 0.02, 0.2)
 
     def _draw(self, chance: random.Random, kind: str, least: float, most: float) -> None:
         rate = chance.uniform(least, most)

@@ -14,28 +14,28 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import pytest
 import structlog
 
 from apportion.agent import main as agent
 from apportion.agent.fleet import SimulatedNode, numbered_nodes
-from apportion.binder import main as binder
-from apportion.runtime.lifecycle import Service
+from apportion.runtime import kube_watch
 from apportion.scheduler import main as scheduler
-from apportion.watcher import main as watcher
 from apportion_schemas import DeviceUncordoned
 from apportion_schemas.catalogue import SUBJECTS
 from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos
+from tests.simulation.cluster import Cluster
+from tests.simulation.kube_network import KubeAccess
 from tests.simulation.loop import NothingLeft, Spinning, rest, run_virtually
 from tests.simulation.markets import shared_markets
 from tests.simulation.processes import Body, Process
 from tests.simulation.settled import undone, unlike
+from tests.simulation.sides import Folder, Side
 from tests.simulation.snapshots import EVERY_EVENTS, Shelf
-from tests.simulation.target import FailingTarget
 from tests.simulation.weather import Weather
-from tests.simulation.wishes import Wishes
 from tests.support.memory_server import MemoryServer
 
 SPECS = (
@@ -52,11 +52,11 @@ SPECS = (
 FAULTS_S = (20.0, 60.0)
 WISHES = (15, 45)
 PODS_MAX = 24
-QUIET_S = 40.0
-"""Longer than any pause that a service makes between two tries."""
 PATIENCE_S = 400.0
 """Longer than the server remembers an id; what is not done by then will never be."""
 LAST_EVENTS = 12
+PAGE = 5
+"""Of a list: a cluster has about twenty pods."""
 
 
 @dataclass(frozen=True)
@@ -88,28 +88,32 @@ class World:
         self.server = MemoryServer()
         self.shelf = Shelf()
         self.processes: list[Process] = []
-        self.fleet: dict[str, list[str]] = {}
         self.all_well = False
+        self.ended_s = 0.0
         self.troubles: list[str] = []
         self._over = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._failed)
         self.auditor = Auditor(self.complain, loop.time)
         self.server.watch(self.auditor.take)
         self._weather = weather
         self._wishes_max = wishes_max
         self._chance: random.Random = weather.stream("world")
-        self._wishes = Wishes(weather.stream("wishes"), pods_max=PODS_MAX)
+        counts, racks = self._draw()
+        self.fleet = {n.name: [d.id for d in n.devices] for rack in racks for n in rack}
+        self.side: Side = self._side()
         self._chaos = Chaos(self, weather, self.server)
-        self._build()
+        self._build(counts, racks)
 
     def complain(self, what: str) -> None:
         """Something is wrong: the run ends."""
         self.troubles.append(what)
         self._over.set()
 
-    def wanted(self) -> set[str]:
-        """The pods that users want, as `namespace/name`."""
-        return set(self._wishes.wanted)
+    def _failed(self, _loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        """What the world itself does must not fail: nobody else would tell of it."""
+        if "handle" in about:
+            self.complain(f"the simulation failed: {about.get('exception')!r}")
 
     async def run(self) -> None:
         """Faults, then peace, then the checks of peace; returns at the first trouble."""
@@ -124,22 +128,39 @@ class World:
 
     # ------------------------------------------------------------------ building
 
-    def _build(self) -> None:
+    def _draw(self) -> tuple[tuple[int, int, int], list[list[SimulatedNode]]]:
+        """How many schedulers, binders and watchers there are, and each agent's nodes."""
         chance = self._chance
-        for number in range(chance.randint(1, 3)):
-            self._add(f"scheduler/{number}", "scheduler", _scheduler(f"s{number}"))
-        target = FailingTarget(self._weather)
-        for number in range(chance.randint(1, 2)):
-            self._add(f"binder/{number}", "binder", lambda service: binder.body(service, target))
-        for number in range(chance.randint(1, 2)):
-            self._add(f"watcher/{number}", "watcher", self._watch)
+        counts = (chance.randint(1, 3), chance.randint(1, 2), chance.randint(1, 2))
+        racks = []
         for number in range(chance.randint(2, 4)):
             specs = [chance.choice(SPECS) for _ in range(chance.choice((1, 1, 2)))]
-            nodes = numbered_nodes(f"n{number}-{{}}", len(specs), specs)
-            self.fleet |= {node.name: [d.id for d in node.devices] for node in nodes}
+            racks.append(numbered_nodes(f"n{number}-{{}}", len(specs), specs))
+        return counts, racks
+
+    def _side(self) -> Side:
+        if not self._weather.cluster:
+            return Folder(self._weather, pods_max=PODS_MAX)
+        cluster = Cluster(self._weather, list(self.fleet), self.auditor.books, self.complain)
+        self.auditor.on_accepted = cluster.judge.accepted
+        self.server.watch(cluster.heed)
+        return cluster
+
+    def _build(self, counts: tuple[int, int, int], racks: list[list[SimulatedNode]]) -> None:
+        schedulers, binders, watchers = counts
+        side = self.side
+        for number in range(schedulers):
+            self._add(f"scheduler/{number}", "scheduler", _scheduler(f"s{number}"))
+        for number in range(binders):
+            access = side.access(f"binder/{number}")
+            self._add(f"binder/{number}", "binder", side.binder(access), access)
+        for number in range(watchers):
+            access = side.access(f"watcher/{number}")
+            self._add(f"watcher/{number}", "watcher", side.watcher(access), access)
+        for number, nodes in enumerate(racks):
             self._add(f"agent/{number}", "agent", _agent(f"n{number}", nodes))
 
-    def _add(self, name: str, role: str, body: Body) -> None:
+    def _add(self, name: str, role: str, body: Body, access: KubeAccess | None = None) -> None:
         self.processes.append(
             Process(
                 name,
@@ -151,11 +172,9 @@ class World:
                 complain=self.complain,
                 told=self.auditor.folded,
                 portions=self.auditor.portions,
+                access=access,
             )
         )
-
-    async def _watch(self, service: Service) -> None:
-        await watcher.body(service, self._wishes)  # type: ignore[arg-type] # any Source will do
 
     # ------------------------------------------------------------------ the play
 
@@ -179,15 +198,15 @@ class World:
         count = self._chance.randint(*WISHES)
         for _ in range(min(count, self._wishes_max)):
             await rest(span_s / count * self._chance.uniform(0.0, 2.0))
-            self._wishes.stir()
+            self.side.stir()
 
     async def _settle(self) -> None:
         """Wait until it is quiet and all is done."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + PATIENCE_S
         while loop.time() < end_s:
-            await rest(QUIET_S / 4)
-            if self.auditor.silent_for_s >= QUIET_S and not any(undone(self)):
+            await rest(10.0)
+            if self.auditor.silent_for_s >= self.side.quiet_s and not any(undone(self)):
                 return
         left = list(undone(self))
         quiet_s = self.auditor.silent_for_s
@@ -205,7 +224,7 @@ class World:
         for allowed in (told, told, "nothing"):
             self._chaos.say(DeviceUncordoned(device="GPU-none", by="sim", reason="poke"))
             poked = self.server.last_revision
-            await rest(QUIET_S / 2)
+            await rest(20.0)
             for record in self.server.records[poked:]:
                 if record is not None and not record.subject.startswith(allowed):
                     self.complain(f"revision {record.revision} follows a poke that changed nothing")
@@ -243,6 +262,17 @@ def _quiet(*, logs: bool) -> Iterator[None]:
         structlog.configure(**structured)
 
 
+@contextmanager
+def _as_here(seed: int) -> Iterator[None]:
+    """What the services draw for themselves comes from the seed too, and lists have pages."""
+    before = random.getstate()
+    random.seed(f"{seed}/jitter")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kube_watch, "PAGE", PAGE)
+        yield
+    random.setstate(before)
+
+
 def run(
     seed: int,
     *,
@@ -250,28 +280,28 @@ def run(
     adjust: Callable[[Weather], None] | None = None,
     spared: frozenset[str] = frozenset(),
     wishes_max: int = WISHES[1],
+    cluster: bool | None = None,
 ) -> Outcome:
     """One whole run. `adjust` may change the weather before it begins.
 
     For a smaller run: `spared` kinds of fault never strike, and users have `wishes_max` wishes.
+    With a `cluster` or without one: None leaves that to the seed.
     """
-    weather = Weather(seed, spared)
+    weather = Weather(seed, spared, cluster)
     if adjust is not None:
         adjust(weather)
     worlds: list[World] = []
-    ended_s = 0.0
 
     async def main() -> None:
-        nonlocal ended_s
         world = World(weather, wishes_max=wishes_max)
         worlds.append(world)
         try:
             await world.run()
         finally:
-            ended_s = asyncio.get_running_loop().time()
+            world.ended_s = asyncio.get_running_loop().time()
 
     trouble = ""
-    with _quiet(logs=logs), shared_markets():
+    with _quiet(logs=logs), shared_markets(), _as_here(seed):
         try:
             run_virtually(main())
         except (NothingLeft, Spinning) as stuck:
@@ -282,7 +312,7 @@ def run(
         seed=seed,
         trouble=trouble or next(iter(world.troubles), ""),
         events=world.server.last_revision,
-        virtual_s=ended_s,
+        virtual_s=world.ended_s,
         struck=+weather.struck,
         log_digest=hashlib.sha256("\n".join(log).encode()).hexdigest(),
         log=log,

@@ -242,7 +242,7 @@ class ControlPlane:
 
     async def remove_everything(self) -> None:
         """Delete all that tests leave behind, and wait for it."""
-        for kinds in ("jobs.batch.volcano.sh,podgroups,pods", "queues,nodes"):
+        for kinds in ("jobs.batch.volcano.sh,podgroups,pods,resourcequotas", "queues,nodes"):
             scope = ["-A"] if "pods" in kinds else []
             await self.user(
                 "delete", kinds, "--all", *scope, "--grace-period=0", "--force", "--wait=true"

@@ -35,6 +35,8 @@ from apportion_schemas import (
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
+    QuotaGone,
+    QuotaObserved,
     RefusalCode,
     SharesAllocated,
 )
@@ -96,6 +98,9 @@ def _rest() -> Iterator[Payload]:
     for number, group in enumerate(GROUPS[1:], 1):
         yield gang(group, number)
         yield QueueObserved(queue=group, weight=number)
+        for name in ("cards", "memory"):
+            yield QuotaObserved(namespace=group, quota=name, hard={"nvidia.com/gpu": number})
+            yield QuotaGone(namespace=group, quota=name)
         yield PricesLearnt(pods=number, shapes=())
         yield ConfigurationChanged(by="b", configuration=Configuration(scheduler_names=(group,)))
         yield PolicyChanged(by=group)

@@ -49,7 +49,7 @@ class ServiceProcess:
         async def listening() -> bool:
             return bool(self._health) or not self.running
 
-        await until(listening, f"{self.verb} to listen", timeout_s=30)
+        await until(listening, f"{self.verb} to listen", timeout_s=60)
         assert self.running, f"{self.verb} ended at once: {self.log}"
 
     @property
@@ -61,7 +61,10 @@ class ServiceProcess:
         """Wait for /readyz."""
 
         async def answers() -> bool:
-            status, body = await self.get("/readyz")
+            try:
+                status, body = await self.get("/readyz")
+            except OSError as silence:  # a machine that is busy elsewhere for seconds
+                status, body = 0, str(silence)
             assert self.running, f"{self.verb} died: {self.log[-3:]}"
             self.reasons = body
             return status == 200

@@ -20,6 +20,7 @@ def orders(state: State) -> list[Any]:
     """Every map's keys in the order that the map has, and what a fold holds beside its digest."""
     return [
         list(state.nodes), list(state.pods), list(state.groups), list(state.queues),
+        [(name, list(quotas)) for name, quotas in state.quotas.items()],
         list(state.failing), list(state.rejected), list(state.node_of_device),
         [(list(n.pods), list(n.by_id), n.host) for n in state.nodes.values()],
         [list(g.pods) for g in state.groups.values()],

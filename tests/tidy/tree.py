@@ -17,7 +17,7 @@ TEXT_SUFFIXES = {
 
 
 def files() -> Iterator[str]:
-    """Paths of all our files relative to the root, in a fixed order."""
+    """Paths of all our files relative to the root, in a fixed order; not what was compiled."""
     for folder, subfolders, names in os.walk(ROOT):
         subfolders[:] = sorted(
             name
@@ -26,7 +26,8 @@ def files() -> Iterator[str]:
             or not (name.startswith(".") or name in NOT_OURS or name.endswith(".egg-info"))
         )
         for name in sorted(names):
-            yield os.path.relpath(Path(folder) / name, ROOT)
+            if not name.endswith(".so"):
+                yield os.path.relpath(Path(folder) / name, ROOT)
 
 
 def python_files() -> dict[str, str]:

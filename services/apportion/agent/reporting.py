@@ -236,7 +236,7 @@ class Agent:
         # One id for both answers: whatever the devices have come to since, the first one stands.
         await node.publisher.publish(
             data,
-            event_id=f"{claim.pod}/{claim.attempt}/allocated",
+            event_id=claim.key,
             basis=self._reader.revision,
             cause=claim.bound_revision,
         )

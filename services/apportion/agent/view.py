@@ -46,13 +46,23 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True, frozen=True)
 class Claim:
-    """One bound placement of one pod on this node; `devices` in the order of its shares."""
+    """One bound placement of one pod on this node; `devices` in the order of its shares.
+
+    A pod that was `adopted` may have been allocated before, and let go of, by the same attempt.
+    """
 
     node: str
     pod: str
     attempt: int
     devices: tuple[str, ...]
     bound_revision: int
+    adopted: bool = False
+
+    @property
+    def key(self) -> str:
+        """What tells the claim from every other one, and is the same in every life of an agent."""
+        again = f"/{self.bound_revision}" if self.adopted else ""
+        return f"{self.pod}/{self.attempt}/allocated{again}"
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +168,9 @@ class FleetView:
         node.placed[key] = {pod.placed_revision: _devices(placed)}
         if pod.phase is Phase.BOUND:
             node.bound.add(key)
-            self.due[key] = Claim(placed.node, *key, _devices(placed), pod.bound_revision)
+            self.due[key] = Claim(
+                placed.node, *key, _devices(placed), pod.bound_revision, adopted=pod.adopted
+            )
             self.became_due.set()
 
     def _bound(self, node: NodeView, data: PodBound, revision: int, cause: int) -> None:
@@ -176,7 +188,7 @@ class FleetView:
         key = (data.pod, data.attempt)
         if key not in node.bound:
             node.bound.add(key)
-            self.due[key] = Claim(data.node, *key, _devices(data), revision)
+            self.due[key] = Claim(data.node, *key, _devices(data), revision, adopted=True)
             self.became_due.set()
 
 

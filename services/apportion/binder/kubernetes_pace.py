@@ -16,7 +16,9 @@ from apportion.runtime.clock import Clock
 
 FIRST = 16.0
 LEAST = 1.0
-MOST = 256.0
+MOST = 64.0
+"""An API server lets 200 writes in by default, of all its clients; and each that is under way has a
+connection of its own, whose making costs the server as much as two bindings."""
 PROMPT_S = 0.1
 SLOW_S = 1.0
 LESS = 0.7

@@ -74,7 +74,7 @@ class KubernetesTarget:
         """See `Target`. Goes on until there is an outcome; the caller has the patience."""
         node = self._state.nodes.get(placed.node)
         if node is None or node.gone:
-            return Failed(f"node {placed.node} has left the cluster", final=True)
+            return await self._gone(placed)
         if placed.attempt > 1:
             longest_s = AGAIN_FIRST_S * 2.0 ** min(placed.attempt - 2, 10)
             await self._clock.pause(min(longest_s, AGAIN_MAX_S))
@@ -89,6 +89,18 @@ class KubernetesTarget:
                 return outcome
             await self._clock.pause(max(pause_s, outcome.pause_s))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def _gone(self, placed: PodPlaced) -> Outcome:
+        """What became of the placement on a node that has left: a call before may have bound it."""
+        left = KubeRefused(0, "", f"node {placed.node} has left the cluster")
+        try:
+            body = await self._api.get(pod_path(placed.namespace, placed.name))
+        except KubeUnavailable as error:
+            return Failed(f"{left.message}; {error}", final=False, unknown=True)
+        except KubeRefused:
+            return Failed(left.message, final=True)
+        found = _found(placed, _decode_pod(body), left)
+        return found if isinstance(found, Bound) else Failed(left.message, final=True)
 
     async def _try(self, placed: PodPlaced, binding: bytes) -> Outcome | _Unclear:
         async with self._pace.turn():

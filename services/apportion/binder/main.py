@@ -56,9 +56,8 @@ async def kube_body(service: Service, kube: KubeChoice) -> None:
     from apportion.binder.kubernetes_pace import Pace  # noqa: PLC0415
     from apportion.binder.kubernetes_target import KubernetesTarget  # noqa: PLC0415
     from apportion.binder.kubernetes_telling import Telling  # noqa: PLC0415
-    from apportion.runtime.kube import open_kube  # noqa: PLC0415
 
-    async with open_session(service) as session, open_kube(kube.kubeconfig, kube.context) as api:
+    async with open_session(service) as session, kube.open() as api:
         cluster = StateFold(await session.restored())
         pace = Pace(service.clock)
         telling = Telling(api, cluster.state, service.clock, service.metrics, pace=pace)

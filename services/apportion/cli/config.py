@@ -108,7 +108,7 @@ def keys(*, as_json: bool) -> None:
         return
     made = table("KEY", "OBEYED BY", "MEANING", wraps=("MEANING",))
     for key in KEYS:
-        made.add_row(plain(key.path), plain(key.obeyed_by or "nobody yet"), plain(key.meaning))
+        made.add_row(plain(key.path), plain(key.obeyed_by), plain(key.meaning))
     console().print(made)
 
 

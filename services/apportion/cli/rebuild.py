@@ -160,7 +160,8 @@ def _sorted_out(cluster: str, found: Iterable[tuple[str, Claim]], state: State) 
     for name, claim in found:
         node = state.nodes.get(name)
         devices = {each: held.device for each, held in node.by_id.items()} if node else {}
-        adoption = claim.on(name, devices)
+        known = state.configuration.nvidia.known_mig_geometries
+        adoption = claim.on(name, devices, known)
         if adoption is None:
             unread.append(f"{claim.submitted.namespace}/{claim.submitted.name}")
         else:
@@ -203,8 +204,9 @@ def _say(done: Rebuilt, *, as_json: bool, dry_run: bool) -> None:
         console(stderr=True).print(
             plain(
                 f"{names}{f' and {more:,} more' if more > 0 else ''}: no annotation tells which "
-                "devices these hold, or it gives numbers and the node's agent has not reported; "
-                "devices of that family are off offer there until it is known or the pod ends"
+                "devices these hold, or it gives numbers (of cards, of places in MIG groups) and "
+                "the node's agent has not reported; devices of that family are off offer there "
+                "until it is known or the pod ends"
             ),
             style="yellow", soft_wrap=True,
         )  # fmt: skip

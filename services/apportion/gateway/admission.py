@@ -138,6 +138,8 @@ class Admission:
             names=names,
             scheduler=scheduler,
             accounts=self._accounts,
+            overwrite_env=configuration.nvidia.overwrite_env,
+            disable_core_limit=configuration.nvidia.disable_core_limit,
         )
         asked = Asked(
             operation=request.operation,

@@ -3,7 +3,13 @@
 One push consumer with flow control at a time; its own sequence proves that nothing is missing
 between two messages, its heartbeats that nothing is missing at the end. Whatever looks wrong (a
 gap, silence, a reconnection) ends that consumer, and a new one starts behind the last delivered
-record. Invariant: a record that the server no longer has is reported as LedgerHole.
+record. Invariants: a record that the server no longer has is reported as LedgerHole, and so is
+another record in the place of the last delivered one; what the ledger holds is what the stream's
+leader says.
+
+A consumer lives on any one of the servers, also on one that came back a moment ago and lacks the
+newest records until it has them from the others. Such a consumer delivers late, never wrongly; but
+what it says is pending is counted in its own store, so it proves nothing about the end.
 """
 
 from __future__ import annotations
@@ -13,8 +19,6 @@ import itertools
 import random
 import secrets
 from collections.abc import Callable, Sequence
-
-import msgspec
 
 from apportion.runtime import stream
 from apportion.runtime.ledger import (
@@ -38,13 +42,6 @@ _INACTIVE_S = 30.0
 _NS = 1_000_000_000
 
 
-class _Created(msgspec.Struct, frozen=True):
-    num_pending: int = 0
-
-
-_decode_created = msgspec.json.Decoder(_Created).decode
-
-
 class Follower:
     """One reader's place; see ledger.Subscription."""
 
@@ -61,6 +58,8 @@ class Follower:
         self._subjects = list(subjects)
         self._whole = self._subjects == [ALL_SUBJECTS]
         self._position = start - 1
+        self._last: Record | None = None
+        self._goal: int | None = None
         self._lag = 0
         self._consumer_sequence = 0
         self._created = ""
@@ -117,7 +116,7 @@ class Follower:
 
     async def begin(self) -> None:
         """Start following. Raises what the first attempt could not get over."""
-        self._check_stream(await stream.read_info(self._wire))
+        await self._look()
         self._task = asyncio.create_task(self._run(), name="follow")
 
     async def _run(self) -> None:
@@ -144,7 +143,7 @@ class Follower:
         """Run one consumer until something looks wrong with it; then return."""
         await self._wire.wait_connected(CONNECT_WAIT_S)
         self._again.clear()
-        self._check_stream(await stream.read_info(self._wire))
+        await self._look()
         generation = next(self._generation)
         self._live = generation
         self._consumer_sequence = 0
@@ -156,8 +155,7 @@ class Follower:
 
         unsubscribe = await self._wire.subscribe(inbox, receive)
         try:
-            if await self._create_consumer(inbox) == 0:
-                self._caught_up.set()
+            await self._create_consumer(inbox)
             await self._watch()
         finally:
             if self._live == generation:
@@ -176,8 +174,7 @@ class Follower:
                 if not self._heard:
                     return
 
-    async def _create_consumer(self, inbox: str) -> int:
-        """Make the consumer; how many records it has to deliver before it is live."""
+    async def _create_consumer(self, inbox: str) -> None:
         name = f"follow-{secrets.token_hex(8)}"
         config: dict[str, object] = {
             "name": name,
@@ -201,12 +198,36 @@ class Follower:
             config["filter_subjects"] = self._subjects
         body = {"stream_name": STREAM, "config": config, "action": "create"}
         try:
-            return _decode_created(await call_api(self._wire, api, body)).num_pending
+            await call_api(self._wire, api, body)
         except ApiRefused as refused:
             raise LedgerUnavailable(str(refused)) from refused
 
+    async def _look(self) -> None:
+        """Ask the stream's leader whether it holds what we have, and at first how far to read.
+
+        Raises LedgerHole unless the stream holds all from our position on.
+        """
+        last = self._last
+        found = None if last is None else await stream.read_record(self._wire, last.revision)
+        info = await stream.read_info(self._wire)
+        self._check_stream(info)
+        if last is not None and found != last and info.state.first_seq <= last.revision:
+            what = "the newest record that was read is not there, or another in its place"
+            raise LedgerHole(what, last.revision, found.revision if found else 0)
+        if self._goal is None:
+            self._goal = info.state.last_seq if self._whole else await self._newest()
+        self._note_goal()
+
+    async def _newest(self) -> int:
+        """The newest revision of our subjects."""
+        newest = [await stream.newest_on(self._wire, each) for each in self._subjects]
+        return max(newest)
+
+    def _note_goal(self) -> None:
+        if self._goal is not None and self._position >= self._goal:
+            self._caught_up.set()
+
     def _check_stream(self, info: stream.StreamInfo) -> None:
-        """Raise LedgerHole unless the stream still holds all from our position on."""
         if self._created and info.created != self._created:
             raise LedgerHole(f"stream {STREAM} was made anew at {info.created}", self._position, 0)
         self._created = info.created
@@ -244,16 +265,17 @@ class Follower:
             # The consumer counts on, yet the stream skipped: the record is gone, not late.
             self._fail(LedgerHole("a record is missing", self._position + 1, revision))
             return
+        record = Record(revision, message.subject, message.data)
         try:
-            self._deliver(Record(revision, message.subject, message.data))
+            self._deliver(record)
         except Exception as failure:  # noqa: BLE001 - the reader's own error ends its following
             self._fail(failure)
             return
         self._consumer_sequence = number
         self._position = revision
+        self._last = record
         self._lag = int(pending)
-        if self._lag == 0:
-            self._caught_up.set()
+        self._note_goal()
 
     def _renew(self) -> None:
         self._live = 0

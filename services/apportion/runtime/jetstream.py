@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client, Server
-from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
 from apportion.runtime import stream
 from apportion.runtime.ledger import LedgerUnavailable, NotPermitted, ServerTooOld
@@ -47,6 +48,9 @@ _VIOLATION = re.compile(
     r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE
 )
 _NO_RESPONDERS = "503"
+_RECORD_REPLY = b"$JS.ACK."
+_MESSAGES = (b"HMSG ", b"MSG ")
+_BLANK = re.compile(r"\s")
 
 
 def shown(url: str) -> str:
@@ -69,12 +73,111 @@ class _Waiting:
         self.reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
 
+class _Arrived:
+    """A message as it arrived; see wire.Message. A record of the stream is without its headers."""
+
+    __slots__ = ("data", "headers", "reply", "subject")
+
+    def __init__(
+        self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None
+    ) -> None:
+        self.subject = subject
+        self.reply = reply
+        self.data = data
+        self.headers = headers
+
+
+class Messages(Parser):
+    """The client's parser, with a short way for messages that have arrived whole, as most have."""
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Take what has arrived; the beginning of a message is kept for what comes next."""
+        if self.state == AWAITING_CONTROL_LINE:
+            if self.buf:
+                data = bytes(self.buf) + data
+                self.buf.clear()
+            data = data[await self._take(data) :]
+            if data.startswith(_MESSAGES):
+                self.buf.extend(data)
+                return
+        await super().parse(data)
+
+    async def _take(self, data: bytes) -> int:
+        """Hand on the whole messages that `data` begins with; how many bytes they take."""
+        at = 0
+        while data.startswith(_MESSAGES, at):
+            # [H]MSG <subject> <number of the subscription> [reply] [<bytes of headers>] <bytes>
+            line_end = data.find(b"\r\n", at)
+            if line_end < 0:
+                break
+            verb, subject, sid, *more = data[at:line_end].split(b" ")
+            start = line_end + 2
+            end = start + int(more[-1])
+            if len(data) < end + 2:
+                break
+            at = end + 2
+            body = start + int(more[-2]) if verb == b"HMSG" else start
+            reply = more[0] if len(more) > 1 + (verb == b"HMSG") else b""
+            process = self.nc._process_msg  # noqa: SLF001 - what the client's own parser calls
+            await process(int(sid), subject, reply, data[body:end], data[start:body])
+        return at
+
+
 class _LeavingClient(Client):
-    """The client, without its patience for a server that it has given up.
+    """The client, without its patience for a server that it has given up, and quicker.
 
     Before it turns to another server it waits until what it still has to send is sent, which a
-    frozen server, or one behind a broken line, never takes.
+    frozen server, or one behind a broken line, never takes. And it hands each message to a task by
+    a queue, its headers read, which takes two thirds of the time that a message takes.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = Messages(self)
+        self.at_once: dict[int, Receiver] = {}
+        """Who takes the messages of a subscription as they arrive, by its number."""
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        receive = self.at_once.get(sid)
+        if receive is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        record = reply.startswith(_RECORD_REPLY)
+        found = None if record else await self._process_headers(headers)
+        try:
+            await receive(_Arrived(subject.decode(), reply.decode(), data, found))
+        except Exception as failure:  # noqa: BLE001 - as with the client's own: told, and it goes on
+            await self._error_cb(failure)
+
+    async def send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
+        """The client's `publish` without what makes up three quarters of its time.
+
+        Raises:
+            nats.errors.Error: this cannot be a message.
+        """
+        if not subject or _BLANK.search(subject + reply):
+            raise nats.errors.BadSubjectError
+        if len(payload) > self.max_payload:
+            raise nats.errors.MaxPayloadError
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        if not lines.count("\n") == lines.count("\r") == len(headers):
+            raise nats.errors.BadHeaderError(lines)
+        if lines:
+            head = f"NATS/1.0\r\n{lines}\r\n".encode()
+            line = f"HPUB {subject} {reply} {len(head)} {len(head) + len(payload)}\r\n".encode()
+        else:
+            head = b""
+            line = f"PUB {subject} {reply} {len(payload)}\r\n".encode()
+        await self._send_command(b"%b%b%b\r\n" % (line, head, payload))
+        if self._flush_queue is not None and self._flush_queue.empty():
+            await self._flush_pending()
+
+    @property
+    def own_password(self) -> str | None:
+        """What the URL of the server at hand holds."""
+        return self._current_server.uri.password if self._current_server else None
 
     async def _process_op_err(self, e: Exception) -> None:
         if self.is_connected:
@@ -99,7 +202,9 @@ class Connection:
 
     def __init__(self, url: str) -> None:
         self._url = shown(url)
-        self._user = urlsplit(_full(url.partition(",")[0])).username
+        first = urlsplit(_full(url.partition(",")[0].strip()))
+        self._user = first.username
+        self._password = first.password
         self._client = _LeavingClient()
         self._up = asyncio.Event()
         self._closed = False
@@ -136,7 +241,7 @@ class Connection:
         check_version(self._client)
         self._up.set()
         self._inbox = self._client.new_inbox()
-        await self._client.subscribe(f"{self._inbox}.*", cb=self._reply_arrived)
+        await self._listen(f"{self._inbox}.*", self._reply_arrived)
 
     async def _connect(self, url: str, name: str) -> None:
         await self._client.connect(
@@ -153,7 +258,16 @@ class Connection:
             ping_interval=PING_INTERVAL_S,
             max_outstanding_pings=2,
             inbox_prefix=f"_INBOX_{self._user}" if self._user else "_INBOX",
+            user=self._user if self._password else None,
+            password=self._password_here if self._password else None,
         )
+
+    def _password_here(self) -> str:
+        """The password that our URL has for the server at hand.
+
+        One that another server named comes without, and would refuse us: it gets the first one.
+        """
+        return self._client.own_password or self._password or ""
 
     @property
     def connected(self) -> bool:
@@ -187,7 +301,7 @@ class Connection:
         if not self.connected:
             raise LedgerUnavailable(f"not connected to {self._url} ({self._last_error})")
         try:
-            await self._client.publish(subject, payload, reply=reply, headers=headers or None)
+            await self._client.send(subject, payload, reply, headers)
         except nats.errors.Error as failure:
             raise LedgerUnavailable(f"cannot send to {subject}: {failure}") from failure
 
@@ -218,15 +332,25 @@ class Connection:
             )
         return message
 
-    async def subscribe(self, subject: str, receive: Receiver) -> Unsubscribe:
+    async def _listen(
+        self, subject: str, receive: Receiver, *, waits: bool = False
+    ) -> Subscription:
+        subscription = await self._client.subscribe(
+            subject,
+            cb=receive,
+            pending_msgs_limit=PENDING_MESSAGES,
+            pending_bytes_limit=PENDING_BYTES,
+        )
+        if not waits:
+            self._client.at_once[subscription._id] = receive  # noqa: SLF001 - what it is known by
+        return subscription
+
+    async def subscribe(
+        self, subject: str, receive: Receiver, *, waits: bool = False
+    ) -> Unsubscribe:
         """See wire.Wire."""
         try:
-            subscription = await self._client.subscribe(
-                subject,
-                cb=receive,
-                pending_msgs_limit=PENDING_MESSAGES,
-                pending_bytes_limit=PENDING_BYTES,
-            )
+            subscription = await self._listen(subject, receive, waits=waits)
             # A refusal arrives before the server's answer to a ping sent later; the client sends
             # its first ping ahead of what it has queued, so only the second one is later.
             await self._client.flush()
@@ -237,6 +361,7 @@ class Connection:
             raise self._not_permitted("listen on", subject)
 
         async def unsubscribe() -> None:
+            self._client.at_once.pop(subscription._id, None)  # noqa: SLF001
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
@@ -264,7 +389,7 @@ class Connection:
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
 
-    async def _reply_arrived(self, message: Msg) -> None:
+    async def _reply_arrived(self, message: Message) -> None:
         waiting = self._waiting.get(message.subject.rpartition(".")[2])
         if waiting is not None and not waiting.reply.done():
             waiting.reply.set_result(message)

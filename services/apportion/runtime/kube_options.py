@@ -6,12 +6,17 @@ asked for.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from apportion.runtime.options import Command
+
+if TYPE_CHECKING:
+    from apportion.runtime.kube import KubeApi
 
 
 class KubeChoice(msgspec.Struct, frozen=True):
@@ -20,6 +25,12 @@ class KubeChoice(msgspec.Struct, frozen=True):
     wanted: bool
     kubeconfig: Path | None = None
     context: str | None = None
+
+    def open(self) -> AbstractAsyncContextManager[KubeApi]:
+        """Its API server, until the context is left; raises ConfigError where it has no address."""
+        from apportion.runtime.kube import open_kube  # noqa: PLC0415 - see above
+
+        return open_kube(self.kubeconfig, self.context)
 
 
 def kubernetes_options(command: Command) -> Command:

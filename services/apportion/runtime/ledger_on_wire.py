@@ -153,7 +153,7 @@ class JetStreamLedger:
                 # One bad message must not end the serving of the next.
                 _log.exception("could not answer a message", subject=message.subject)
 
-        await self._wire.subscribe(subject, receive)
+        await self._wire.subscribe(subject, receive, waits=True)
 
     async def close(self) -> None:
         """See ledger.Ledger."""

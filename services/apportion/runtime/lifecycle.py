@@ -5,8 +5,8 @@ which folds the ledger anew. Invariants: the process never runs on with one loop
 begins anew without bound; a signal always ends it within the deadline.
 
 Exit codes: 0 stopped as told; 70 the body failed more often than MAX_RESTARTS a minute; 75 it did
-not stop within the deadline; 78 a setting, a permission or the ledger's set-up is wrong, or the
-ledger lost events.
+not stop within the deadline; 78 a setting, a permission or the ledger's set-up is wrong, the ledger
+lost events, or a compiled module is older than its source.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ import uvloop
 
 from apportion.runtime.acceptance import Acceptance
 from apportion.runtime.clock import Clock, SystemClock
+from apportion.runtime.compilation import outdated
 from apportion.runtime.config import ConfigError, ServiceConfig
 from apportion.runtime.http import HttpServer
+from apportion.runtime.interrupting import interrupt_nobody
 from apportion.runtime.ledger import (
     Ledger,
     LedgerDrifted,
@@ -141,6 +143,12 @@ def run_service(
     # What a service allocates it keeps, or drops without a cycle: looking for cycles after every
     # 700 objects took a tenth to a fifth of its processor time.
     gc.set_threshold(*GC_THRESHOLDS)
+    interrupt_nobody()
+    if late := outdated():
+        get_logger(name).error(
+            "a compiled module is older than its source", module=str(late[0]), fix="make compile"
+        )
+        return EXIT_CONFIG
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_serve(name, main, config, clock=clock or SystemClock()))
         if code == EXIT_STUCK:

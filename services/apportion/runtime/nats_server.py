@@ -23,6 +23,8 @@ from typing import IO
 
 import msgspec
 
+from apportion.runtime.interrupting import children_that_interrupt_nobody
+
 ROLES = (
     "bootstrap",
     "agent",
@@ -257,7 +259,7 @@ class EmbeddedServer:
             "NATS_MAX_STORE": str(self._store_limit_bytes()),
             **{f"APPORTION_{role.upper()}_PASSWORD": word for role, word in passwords.items()},
         }
-        with (self._data_dir / _LOG).open("wb") as log:
+        with (self._data_dir / _LOG).open("wb") as log, children_that_interrupt_nobody():
             process = await asyncio.create_subprocess_exec(
                 binary,
                 "--config",

@@ -108,21 +108,30 @@ async def read_info(wire: Wire) -> StreamInfo:
 
 async def read_record(wire: Wire, revision: int) -> Record | None:
     """The record at that revision, None where there is none. Raises LedgerUnavailable."""
-    stored = await _read_stored(wire, revision)
+    stored = await _read_stored(wire, {"seq": revision})
     return None if stored is None else Record(stored.seq, stored.subject, stored.data)
 
 
 async def read_age_s(wire: Wire, info: StreamInfo, revision: int) -> float:
     """How long ago, by the server's clock, the record was stored; endless where there is none."""
-    stored = await _read_stored(wire, revision)
+    stored = await _read_stored(wire, {"seq": revision})
     if stored is None:
         return float("inf")
     return (datetime.fromisoformat(info.ts) - datetime.fromisoformat(stored.time)).total_seconds()
 
 
-async def _read_stored(wire: Wire, revision: int) -> _Stored | None:
+async def newest_on(wire: Wire, subject: str) -> int:
+    """The newest revision on `subject`, which may hold wildcards; 0 where it has none.
+
+    Raises LedgerUnavailable.
+    """
+    stored = await _read_stored(wire, {"last_by_subj": subject})
+    return 0 if stored is None else stored.seq
+
+
+async def _read_stored(wire: Wire, query: dict[str, object]) -> _Stored | None:
     try:
-        answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", {"seq": revision})
+        answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", query)
     except ApiRefused as refused:
         if refused.error.err_code == NO_MESSAGE:
             return None

@@ -22,7 +22,10 @@ class LostReply(LedgerError):
 
 
 class Message(Protocol):
-    """One message as the connection delivers it; `reply` is empty where none is wanted."""
+    """One message as the connection delivers it; `reply` is empty where none is wanted.
+
+    `headers` are those of control messages; a record's are for the server and are not read.
+    """
 
     subject: str
     reply: str
@@ -66,10 +69,13 @@ class Wire(Protocol):
         Raises LostReply, NotPermitted, and LedgerUnavailable when nobody listens.
         """
 
-    async def subscribe(self, subject: str, receive: Receiver) -> Unsubscribe:
+    async def subscribe(
+        self, subject: str, receive: Receiver, *, waits: bool = False
+    ) -> Unsubscribe:
         """Await `receive` for each message on `subject`, one after the other.
 
-        Raises NotPermitted.
+        Nothing else arrives meanwhile, so a `receive` that `waits` for others must say so; messages
+        then gather. Raises NotPermitted.
         """
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:

@@ -50,12 +50,15 @@ def _draft(event: DecisionEvent, state: State, publisher: Publisher) -> Draft:
 def _id(event: DecisionEvent, state: State) -> str:
     """The pod fence: one placement, and one voiding of it, for each attempt of a pod.
 
-    A refusal is told once for each revision that it was worked out on.
+    A place that was adopted may have been voided before, in an earlier life of the pod. A refusal
+    is told once for each revision that it was worked out on.
     """
+    pod = state.pods[event.pod]
     match event:
         case PodPlaced():
             return f"{event.pod}/{event.attempt}/placed"
         case PlacementVoided():
-            return f"{event.pod}/{event.attempt}/voided"
+            again = f"/{pod.submitted_revision}" if pod.adopted else ""
+            return f"{event.pod}/{event.attempt}/voided{again}"
         case PodRefused():
             return f"{event.pod}/refused/{state.revision}"

@@ -27,6 +27,7 @@ from apportion_schemas import (
     PodGone,
     PodGroupGone,
     PodRejected,
+    QuotaGone,
     subject_of,
 )
 from apportion_schemas.catalogue import SUBJECTS
@@ -128,7 +129,8 @@ class Facts:
                 continue
             node = self._state.nodes.get(pod.node)
             devices = {name: each.device for name, each in node.by_id.items()} if node else {}
-            data = pod.claim.on(pod.node, devices)
+            known = self._state.configuration.nvidia.known_mig_geometries
+            data = pod.claim.on(pod.node, devices, known)
             if data is None:
                 continue
             try:
@@ -200,7 +202,7 @@ class Facts:
             expect = self._revisions.of(data)
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
 
-    # -------------------------------------------------------------- nodes, gangs, queues
+    # -------------------------------------------------------------- nodes, gangs, queues, quotas
 
     def nodes(self, names: Iterable[str]) -> Iterator[Fact]:
         """Nodes that came, changed or left."""
@@ -238,6 +240,19 @@ class Facts:
         for name in names:
             wanted = self._view.queues.get(name)
             if wanted is not None and self._state.queues.get(name) != wanted:
+                yield self._fact(wanted)
+
+    def quotas(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Quotas that the ledger does not know or knows otherwise, and such as have gone."""
+        for name in names:
+            namespace, _, quota = name.partition("/")
+            wanted = self._view.quotas.get(name)
+            known = self._state.quotas.get(namespace, {}).get(quota)
+            if wanted is None and known is not None:
+                yield self._fact(QuotaGone(namespace=namespace, quota=quota))
+            elif wanted is not None and (
+                known is None or (known.hard != wanted.hard and known.version <= wanted.version)
+            ):
                 yield self._fact(wanted)
 
     def _fact(self, data: Payload) -> Fact:

@@ -28,10 +28,17 @@ from apportion.core.manifests.card_quota import card_quota
 from apportion.core.manifests.claims import ENDED, Claim, claim_of
 from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.placed import ATTEMPT, SHARES
+from apportion.core.manifests.resource_quota import extended_limits
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
 from apportion.runtime.kube_watch import number
-from apportion_schemas import Configuration, PodGroupObserved, QueueObserved, Taint
+from apportion_schemas import (
+    Configuration,
+    PodGroupObserved,
+    QueueObserved,
+    QuotaObserved,
+    Taint,
+)
 from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
 MIB = 1 << 20
@@ -335,6 +342,23 @@ class ObjectReader:
             capability=capability,
             open=status.get("state", "Open") in {"", "Open"},
             cards=card_quota(document["metadata"].get("annotations") or {}),
+        )
+
+    def quota(self, raw: bytes) -> QuotaObserved | None:
+        """A ResourceQuota; None where it says nothing of extended resources.
+
+        Raises:
+            ManifestError: it cannot be obeyed.
+        """
+        document = _decode_any(raw)
+        meta, hard = document["metadata"], extended_limits(document)
+        if not hard:
+            return None
+        return QuotaObserved(
+            namespace=meta["namespace"],
+            quota=meta["name"],
+            hard=hard,
+            version=number(meta["resourceVersion"]),
         )
 
 

@@ -30,6 +30,8 @@ from apportion_schemas import (
     PodRejected,
     PodSubmitted,
     QueueObserved,
+    QuotaGone,
+    QuotaObserved,
 )
 
 _log = logging.getLogger(__name__)
@@ -39,15 +41,16 @@ DELETED = "deleted"
 
 @dataclass(slots=True, eq=False)
 class Marked:
-    """What must be compared: pods by uid, nodes, gangs and queues by name, in order of marking."""
+    """What must be compared: pods by uid, the others by name, in order of marking."""
 
     pods: dict[str, None] = field(default_factory=dict)
     nodes: dict[str, None] = field(default_factory=dict)
     groups: dict[str, None] = field(default_factory=dict)
     queues: dict[str, None] = field(default_factory=dict)
+    quotas: dict[str, None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.pods or self.nodes or self.groups or self.queues)
+        return bool(self.pods or self.nodes or self.groups or self.queues or self.quotas)
 
 
 class _Kind(Generic[V]):
@@ -60,11 +63,13 @@ class _Kind(Generic[V]):
         changed: Callable[[str, V | None, V | None, int], None],
         *,
         expected: Callable[[], Iterable[str]],
+        forgotten: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._entries = entries
         self._read = read
         self._changed = changed
         self._expected = expected
+        self._forgotten = forgotten
         self._missing: set[str] = set()
         self.version = 0
 
@@ -94,11 +99,12 @@ class _Kind(Generic[V]):
         self.version = version
 
     def _remove(self, key: str, version: int) -> None:
+        self._forgotten(key)
         self._changed(key, self._entries.pop(key, None), None, version)
 
 
 class ClusterView:
-    """Pods, nodes, gangs and queues of one cluster.
+    """Pods, nodes, gangs, queues and quotas of one cluster.
 
     `waiting` are gangs that have not been let in, so that nobody has made their pods yet.
     `gone` are pods that have left, with the reason, until the ledger knows. `touched` is the newest
@@ -112,6 +118,7 @@ class ClusterView:
         self.nodes: dict[str, NodeView] = {}
         self.groups: dict[str, PodGroupObserved] = {}
         self.queues: dict[str, QueueObserved] = {}
+        self.quotas: dict[str, QuotaObserved] = {}
         self.waiting: set[str] = set()
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self.touched: dict[str, int] = {}
@@ -128,6 +135,13 @@ class ClusterView:
                 self.groups, self._read_group, self._group_changed, expected=self._declared
             ),
             "queues": _Kind(self.queues, self._read_queue, self._queue_changed, expected=tuple),
+            "resourcequotas": _Kind(
+                self.quotas,
+                self._read_quota,
+                self._quota_changed,
+                expected=self._limited,
+                forgotten=lambda name: self.problems.pop(f"ResourceQuota {name}", None),
+            ),
         }
 
     def take(self) -> Marked:
@@ -144,6 +158,7 @@ class ClusterView:
             nodes=dict.fromkeys((*self.nodes, *self._observed())),
             groups=dict.fromkeys((*self.groups, *state.groups)),
             queues=dict.fromkeys((*self.queues, *state.queues)),
+            quotas=dict.fromkeys((*self.quotas, *self._limited())),
         )
 
     def mark(self, data: object) -> None:
@@ -159,6 +174,8 @@ class ClusterView:
                 self.marked.groups[data.group] = None
             case QueueObserved():
                 self.marked.queues[data.queue] = None
+            case QuotaObserved() | QuotaGone():
+                self.marked.quotas[f"{data.namespace}/{data.quota}"] = None
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:
@@ -206,6 +223,9 @@ class ClusterView:
     def _declared(self) -> list[str]:
         return [name for name, group in self._state.groups.items() if group.observed is not None]
 
+    def _limited(self) -> list[str]:
+        return [f"{name}/{quota}" for name, known in self._state.quotas.items() for quota in known]
+
     # -------------------------------------------------------------- pods
 
     def _read_pod(self, raw: bytes) -> tuple[str, PodView | None, int]:
@@ -232,9 +252,13 @@ class ClusterView:
         if now is not None and now.node:
             self.pods_on[now.node][uid] = now
         views = [view for view in (before, now) if view is not None]
-        if known or any(view.ours or view.claim is not None for view in views):
+        matters = known or any(view.ours or view.claim is not None for view in views)
+        # Of our own binding nothing follows; should the ledger let go of it, it is marked then.
+        echo = now is not None and pod is not None and runs_as_placed(pod, now)
+        if matters and not echo:
             self.marked.pods[uid] = None
-        self.stirred.set()
+        if self.marked:
+            self.stirred.set()
 
     # -------------------------------------------------------------- nodes
 
@@ -252,7 +276,7 @@ class ClusterView:
         self.marked.nodes[name] = None
         self.stirred.set()
 
-    # -------------------------------------------------------------- gangs and queues
+    # -------------------------------------------------------------- gangs, queues, quotas
 
     def _read_group(self, raw: bytes) -> tuple[str, PodGroupObserved | None, int]:
         meta = _metadata(raw)
@@ -293,6 +317,27 @@ class ClusterView:
         self.marked.queues[name] = None
         self.stirred.set()
 
+    def _read_quota(self, raw: bytes) -> tuple[str, QuotaObserved | None, int]:
+        meta = _metadata(raw)
+        key, version = f"{meta.namespace}/{meta.name}", number(meta.resource_version)
+        quota, title = None, f"ResourceQuota {key}"
+        try:
+            quota = self._reader.quota(raw)
+        except ManifestError as error:
+            self._problem(title, str(error))
+        else:
+            self.problems.pop(title, None)
+        return key, quota, version
+
+    def _quota_changed(
+        self, name: str, before: QuotaObserved | None, now: QuotaObserved | None, _version: int
+    ) -> None:
+        """The API server writes a quota's status as pods come and go, which is no change."""
+        if before is not None and now is not None and before.hard == now.hard:
+            return
+        self.marked.quotas[name] = None
+        self.stirred.set()
+
     def _problem(self, title: str, problem: str) -> None:
         if self.problems.get(title) != problem:
             _log.error("%s: %s", title, problem)
@@ -302,6 +347,16 @@ class ClusterView:
 def placed_on(pod: PodState | None, node: str) -> bool:
     """Whether the ledger has the pod on that node."""
     return pod is not None and pod.placement is not None and pod.placement.node == node
+
+
+def runs_as_placed(pod: PodState, view: PodView) -> bool:
+    """Whether the pod is where the ledger has it, by the attempt that the ledger has."""
+    placed = pod.placement
+    return (
+        placed is not None
+        and (view.node, view.attempt) == (placed.node, str(placed.attempt))
+        and not (view.ended or view.deleting)
+    )
 
 
 class _Named(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from urllib.parse import quote
 
@@ -27,6 +27,7 @@ from apportion.runtime.ledger import FenceRefused, Ledger
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.publisher import Append, Publisher
 from apportion.runtime.reader import Reader
+from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import DELETED, ClusterView, Marked
@@ -45,6 +46,8 @@ from apportion_schemas import (
     PodRejected,
     PodSubmitted,
     QueueObserved,
+    QuotaGone,
+    QuotaObserved,
     subject_of,
 )
 from apportion_schemas.quantities import NAME_MAX, TEXT_MAX, Payload
@@ -52,6 +55,7 @@ from apportion_schemas.quantities import NAME_MAX, TEXT_MAX, Payload
 PATHS = {
     "pods": "/api/v1/pods",
     "nodes": "/api/v1/nodes",
+    "resourcequotas": "/api/v1/resourcequotas",
     "podgroups": "/apis/scheduling.volcano.sh/v1beta1/podgroups",
     "queues": "/apis/scheduling.volcano.sh/v1beta1/queues",
 }
@@ -60,12 +64,13 @@ ASKED_MAX = 500
 """Pods that one comparison of the whole asks the API server for by name."""
 MISSED_MAX = 100
 """Differences of one kind that one comparison tells one by one; of more it is enough to know."""
-TOGETHER_MAX = 2_000
+DOUBT_PAUSE_S = 1.0
+TOGETHER_MAX = 512
 """Facts that wait for the ledger at once, however large the cluster is."""
 _NOT_FOUND = 404
 _FENCED = (
     DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodGroupGone, PodGroupObserved,
-    PodRejected, QueueObserved,
+    PodRejected, QueueObserved, QuotaGone, QuotaObserved,
 )  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -88,6 +93,7 @@ class KubernetesWatching:
         self._api = api
         self._reader = reader
         self._view = view
+        self._clock = clock
         self._state = state
         self._publisher = publisher
         self._append_one = append
@@ -97,7 +103,9 @@ class KubernetesWatching:
             kind: Watch(api, path, view.audiences[kind], optional=kind in OPTIONAL, clock=clock)
             for kind, path in PATHS.items()
         }
+        self._doubts = Doubts(api)
         self._settled = False
+        self._newest: Callable[[str], Awaitable[int]]
         self._final: set[str] = set()
         self._conflicts: dict[str, str] = {}
         self.written: Counter[str] = Counter()
@@ -127,6 +135,7 @@ class KubernetesWatching:
     def _gone(self, data: PodGone) -> None:
         """The pod may run on all the same, and then comes back."""
         self._revisions.adopted.discard(data.uid)
+        self._doubts.note(data.uid)
         if self._look_again(data.uid):
             self._revisions.note(subject_of(data), self._state.revision)
         else:
@@ -164,6 +173,7 @@ class KubernetesWatching:
 
     async def run(self, reader: Reader[Change], ledger: Ledger, *, compare_every_s: float) -> None:
         """Keep the ledger as the cluster is, until cancelled."""
+        self._newest = ledger.last_on_subject
         await reader.caught_up()
         await reader.reached(await ledger.last_revision())
         async with asyncio.TaskGroup() as tasks:
@@ -203,6 +213,7 @@ class KubernetesWatching:
         await reader.reached(await ledger.last_revision())
         self._final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
         pods = [uid for uid in marked.pods if uid not in self._final]
+        await self._resolve(marked.pods)
         written = 0
         for facts in self._steps(marked, pods):
             if missed and facts:
@@ -215,9 +226,11 @@ class KubernetesWatching:
     def _steps(self, marked: Marked, pods: list[str]) -> Iterator[list[Fact]]:
         """What to write, one kind after the other, each upon the state that the one before made."""
         facts = self._facts
-        yield [*facts.ends(marked.pods)]  # also nothing: what these pods hold is read now
-        yield [*self._adoptions(marked.pods)]
-        yield [*facts.nodes(marked.nodes), *facts.queues(marked.queues)]
+        # Also nothing: what these pods hold is read now.
+        yield [*facts.ends(self._unchanged(marked.pods))]
+        yield [*self._adoptions(self._unchanged(marked.pods))]
+        limits = [*facts.queues(marked.queues), *facts.quotas(marked.quotas)]
+        yield [*facts.nodes(marked.nodes), *limits]
         groups = facts.groups_of(pods) | {
             name: None
             for name in marked.groups
@@ -225,6 +238,12 @@ class KubernetesWatching:
         }
         yield [*facts.groups(groups)]
         yield [*facts.arrivals(pods)]
+
+    def _unchanged(self, uids: Iterable[str]) -> list[str]:
+        """Those that have not changed since they were taken: they are compared again, for what
+        changed them, as a binding does, may be on the ledger further on than the fold is.
+        """
+        return [uid for uid in uids if uid not in self._view.marked.pods]
 
     async def _append(self, reader: Reader[Change], facts: list[Fact]) -> None:
         for first in range(0, len(facts), TOGETHER_MAX):
@@ -246,6 +265,12 @@ class KubernetesWatching:
         except FenceRefused as refused:
             self._overtaken(fact.data, refused)
             return 0
+        if done.already_there and (done.revision or 0) <= basis:
+            # Of an older event: this watcher began with a snapshot, which has no revisions.
+            found = await self._newest(draft.subject)
+            if found != fact.expect:  # else the id is free again once the server forgets it
+                self._overtaken(fact.data, FenceRefused(draft.subject, fact.expect, found))
+            return 0
         self.written[type(fact.data).__name__] += 1
         return done.revision or 0
 
@@ -256,6 +281,7 @@ class KubernetesWatching:
             self._final.add(uid)  # it had its time in the ledger, or has it now
         elif isinstance(data, PodGone) and refused.found is not None:
             self._revisions.adopted.add(uid)  # its submission is not what the fence is about
+            self._revisions.forget(subject_of(data))
             self._revisions.note(subject_of(data), refused.found)
             self._view.mark(data)
         elif refused.found == 0:
@@ -267,9 +293,20 @@ class KubernetesWatching:
 
     # -------------------------------------------------------------- pods that run already
 
+    async def _resolve(self, uids: Iterable[str]) -> None:
+        """Ask for pods that are to be taken back."""
+        for uid in [uid for uid in uids if uid in self._doubts and uid not in self._state.pods]:
+            pod = self._view.pods.get(uid)
+            if pod is None or not pod.node or pod.ended:
+                continue
+            if not await self._doubts.ask(pod, pod_path(pod.namespace, pod.name)):
+                await self._clock.pause(DOUBT_PAUSE_S)
+                self._view.mark_pod(uid)
+
     def _adoptions(self, uids: Iterable[str]) -> Iterator[Fact]:
         """Pods to be held; what the ledger cannot account for is told once and counted."""
-        for data, problem in self._facts.adoptions(uids):
+        certain = [uid for uid in uids if uid not in self._doubts]
+        for data, problem in self._facts.adoptions(certain):
             if not problem:
                 self._conflicts.pop(data.pod, None)
                 expect = self._revisions.of(data)
@@ -297,7 +334,8 @@ class KubernetesWatching:
             except KubeUnavailable:
                 return
             else:
-                self._view.audiences["pods"].seen(raw)
+                if self._view.pods.get(pod.uid) is pod and _uid(raw) == pod.uid:
+                    self._view.audiences["pods"].seen(raw)  # else the watch told of it meanwhile
 
     # -------------------------------------------------------------- the whole
 

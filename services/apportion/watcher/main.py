@@ -117,10 +117,11 @@ async def kube_body(
     service: Service, kube: KubeChoice, schedulers: frozenset[str], compare_every_s: float
 ) -> None:
     """One life of the watcher of a cluster, until cancelled."""
-    from apportion.runtime.kube import open_kube  # noqa: PLC0415 - see kube_options
-    from apportion.watcher.kubernetes_watching import kubernetes_watching  # noqa: PLC0415
+    from apportion.watcher.kubernetes_watching import (  # noqa: PLC0415 - see kube_options
+        kubernetes_watching,
+    )
 
-    async with open_session(service) as session, open_kube(kube.kubeconfig, kube.context) as api:
+    async with open_session(service) as session, kube.open() as api:
         cluster = StateFold(await session.restored())
         publisher = Publisher("watcher", service.clock, session.append)
         watching = kubernetes_watching(

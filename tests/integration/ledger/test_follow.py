@@ -256,13 +256,43 @@ async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Pa
     await ledger.close()
 
 
+async def test_another_record_in_the_place_of_the_last_one_is_a_hole(
+    plain: PlainServer, tmp_path: Path
+) -> None:
+    """Where others wrote on upon an older store, the second history is not read over the first."""
+    ledger = await _stream_of(plain, 3)
+    port = int(plain.url.rpartition(":")[2])
+    await plain.stop()
+    store, backup = tmp_path / "plain" / "js", tmp_path / "backup"
+    shutil.copytree(store, backup)
+    await plain.start(port=port)
+    seen: list[Record] = []
+    following = await ledger.follow(seen.append)
+    await ledger.append([draft(payload=b"first")])
+    await _at(following, 4)
+    await plain.stop()
+    shutil.rmtree(store)
+    shutil.copytree(backup, store)
+    await plain.start()  # where the reader does not look yet
+    async with await connect(plain.url, name="other") as other:
+        for payload in (b"second", b"third"):
+            await other.append([draft(payload=payload)])
+    await plain.stop()
+    await plain.start(port=port)
+    with pytest.raises(LedgerHole, match="another in its place") as hole:
+        await following.join()
+    assert (hole.value.expected, hole.value.found) == (4, 4)
+    assert [record.payload for record in seen[3:]] == [b"first"]
+    await ledger.close()
+
+
 async def test_a_stream_made_anew_is_a_hole(plain: PlainServer) -> None:
     """A new stream of the same name is another ledger, however many events it has."""
     ledger = await _stream_of(plain, 3)
     following = await ledger.follow(ignore)
     await following.caught_up()
     await call_api(ledger.wire, f"STREAM.DELETE.{STREAM}")
-    await _stream_of(plain, 5)
+    await (await _stream_of(plain, 5)).close()
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
     await plain.start(port=port)

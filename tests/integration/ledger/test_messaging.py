@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from apportion.runtime.ledger import LedgerUnavailable
+from apportion.runtime.wire import Message
 from tests.support.nats import Bus
 
 
@@ -29,6 +30,61 @@ async def test_a_handler_that_fails_does_not_end_the_serving(bus: Bus) -> None:
     with pytest.raises(LedgerUnavailable, match="no reply"):
         await operator.request("apportion.command.agent.n1", b"bad", 0.3)
     assert await operator.request("apportion.command.agent.n1", b"good", 5) == b"done"
+
+
+async def test_a_handler_may_ask_over_the_connection_that_brought_the_command(bus: Bus) -> None:
+    """What it waits for arrives while it waits."""
+    agent, operator = await bus.connect("agent"), await bus.connect("operator")
+
+    async def answer(_subject: str, _payload: bytes) -> bytes:
+        return str(await agent.last_revision()).encode()
+
+    await agent.serve("apportion.command.agent.n1", answer)
+    assert await operator.request("apportion.command.agent.n1", b"", 5) == b"0"
+
+
+@pytest.mark.parametrize(
+    ("subject", "reply", "headers"),
+    [
+        ("", "", {}),
+        ("apportion.beat.watcher.w 1", "", {}),
+        ("apportion.beat.watcher.w1\r\nPING", "", {}),
+        ("apportion.beat.watcher.w1", "a b", {}),
+        ("apportion.beat.watcher.w1", "", {"Name": "value\r\nNats-Msg-Id: 7"}),
+        ("apportion.beat.watcher.w1", "", {"Name": "value\rvalue"}),
+        ("apportion.beat.watcher.w1", "", {"Na\nme": "value"}),
+    ],
+)
+async def test_what_would_be_read_as_something_else_is_not_sent(
+    bus: Bus, subject: str, reply: str, headers: dict[str, str]
+) -> None:
+    """No name and no value becomes a line of the protocol; the connection goes on."""
+    watcher = await bus.connect()
+    with pytest.raises(LedgerUnavailable, match="cannot send"):
+        await watcher.wire.publish(subject, b"", reply=reply, headers=headers)
+    assert await watcher.last_revision() == 0
+
+
+async def test_a_receiver_that_fails_does_not_end_the_connection(bus: Bus) -> None:
+    """One message that cannot be taken, then one that can, in the order of their arrival."""
+    watcher = await bus.connect()
+    taken: list[bytes] = []
+    both = asyncio.Event()
+
+    async def receive(message: Message) -> None:
+        if message.data == b"bad":
+            raise ValueError("cannot take that")
+        taken.append(message.data)
+        if len(taken) == 2:
+            both.set()
+
+    await watcher.wire.subscribe("apportion.beat.watcher.w1", receive)
+    for payload in (b"bad", b"good", b"better"):
+        await watcher.publish("apportion.beat.watcher.w1", payload)
+    async with asyncio.timeout(5):
+        await both.wait()
+    assert taken == [b"good", b"better"]
+    assert watcher.connected
 
 
 async def test_serving_goes_on_after_the_server_was_restarted(bus: Bus) -> None:

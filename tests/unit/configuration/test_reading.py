@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from apportion.core.configuration import ConfigurationError, read_configuration
-from apportion.core.configuration.keys import IDLE, KEYS
+from apportion.core.configuration.keys import KEYS
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import FilterDevices, MigCount
 
@@ -122,11 +122,6 @@ def test_other_spellings() -> None:
         (nvidia(deviceMemoryScaling=0), "nvidia.deviceMemoryScaling: 0 is out of bounds"),
         (nvidia(resourceCountName="gpus"), "nvidia.resourceCountName: 'gpus' is out of bounds"),
         (nvidia(migStrategy="single"), "nvidia.migStrategy: 'single' is out of bounds"),
-        (nvidia(overwriteEnv=True), "nvidia.overwriteEnv: true would have no effect: no service"),
-        (
-            nvidia(disablecorelimit=True),
-            "nvidia.disableCoreLimit: true would have no effect: no service",
-        ),
         (
             nvidia(dialect="hami"),
             "nvidia.dialect: 'hami' would have no effect without a resource name",
@@ -224,8 +219,3 @@ def paths(kind: Any, prefix: str = "") -> list[str]:
 def test_every_key_is_told() -> None:
     """The table of keys is the struct's, in its order."""
     assert [key.path for key in KEYS] == paths(Configuration)
-
-
-def test_keys_that_nobody_obeys() -> None:
-    """Only these may not be set yet: an agent that makes containers will obey them."""
-    assert sorted(IDLE) == ["nvidia.disableCoreLimit", "nvidia.overwriteEnv"]

@@ -23,7 +23,12 @@ def rules(document: dict[str, Any] | None = None) -> Rules:
     """The rules under this configuration."""
     configuration = read_configuration(document) if document else Configuration()
     names = scheduler_names(configuration)
-    return Rules(config=manifest_config(configuration), names=names)
+    return Rules(
+        config=manifest_config(configuration),
+        names=names,
+        overwrite_env=configuration.nvidia.overwrite_env,
+        disable_core_limit=configuration.nvidia.disable_core_limit,
+    )
 
 
 def created(pod: dict[str, Any], under: Rules | None = None) -> Admitted | Rejected:
@@ -48,13 +53,26 @@ def patched(pod: dict[str, Any], verdict: Admitted) -> dict[str, Any]:
     """The pod as the API server makes it of these patches."""
     made = copy.deepcopy(pod)
     for patch in verdict.patches:
-        assert patch["op"] == "add"
+        assert patch["op"] in {"add", "replace"}
         *parents, last = (p.replace("~1", "/").replace("~0", "~") for p in patch["path"].split("/"))
         place: Any = made
         for part in parents[1:]:
             place = place[int(part)] if isinstance(place, list) else place[part]
-        place[last] = patch["value"]
+        if isinstance(place, list):
+            at = len(place) if last == "-" else int(last)
+            place[at : at + (patch["op"] == "replace")] = [patch["value"]]
+        else:
+            place[last] = patch["value"]
     return made
+
+
+def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str, str]]:
+    """What each container's environment says of GPUs."""
+    return [
+        {each["name"]: each["value"] for each in container.get("env", ()) if "GPU" in each["name"]
+         or "NVIDIA" in each["name"]}
+        for container in pod["spec"][kind]
+    ]  # fmt: skip
 
 
 def limits(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
@@ -176,6 +194,89 @@ def test_a_container_without_limits_gets_them() -> None:
     pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpumem": "1000"}}
     made = patched(pod, admitted(pod))
     assert limits(made) == {"nvidia.com/gpu": "1"}
+
+
+def test_an_init_container_that_takes_no_devices_is_filled_in_too() -> None:
+    """It borrows them, and its plugin sees resources all the same."""
+    pod = kube_pod("p", {"nvidia.com/gpumem": "3000"})
+    init = {"name": "i", "image": "app", "resources": {"limits": {"nvidia.com/gpumem": "100"}}}
+    pod["spec"]["initContainers"] = [init]
+    made = patched(pod, admitted(pod))
+    (filled,) = made["spec"]["initContainers"]
+    assert filled["resources"]["limits"] == {"nvidia.com/gpumem": "100", "nvidia.com/gpu": "1"}
+
+
+# ---------------------------------------------------------------- environment
+
+HIDDEN = {"NVIDIA_VISIBLE_DEVICES": "none"}
+FREED = {"GPU_CORE_UTILIZATION_POLICY": "disable"}
+ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+
+
+def container(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    """A container as somebody writes it."""
+    return {"name": name, "image": "app", "resources": {"limits": limits or {}}} | fields
+
+
+def pod_of(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A pod of these containers that names no scheduler."""
+    pod = kube_pod("p", schedulerName="default-scheduler", **fields)
+    pod["spec"]["containers"] = [*containers]
+    return pod
+
+
+def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
+    """Whatever they say themselves; of any pod that no other scheduler places."""
+    under = rules({"nvidia": {"overwriteEnv": True}})
+    mixed = pod_of(
+        container("asks", share()),
+        container("plain"),
+        container("wants-all", env=[{"name": "A", "value": "b"}, *ALL]),
+    )
+    mixed["spec"]["initContainers"] = [container("init", env=[{"name": "A", "value": "b"}])]
+    made = patched(mixed, admitted(mixed, under))
+    assert environment(made) == [{}, HIDDEN, HIDDEN]
+    assert environment(made, "initContainers") == [HIDDEN]
+    without = pod_of(container("web", env=ALL))
+    verdict = admitted(without, under)
+    assert verdict.why == "no device"
+    assert environment(patched(without, verdict)) == [HIDDEN]
+    assert admitted(patched(without, verdict), under).patches == ()
+    npu = pod_of(container("npu", {"huawei.com/Ascend310P": "1"}))
+    assert environment(patched(npu, admitted(npu, under))) == [HIDDEN]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pod_of(container("c", securityContext={"privileged": True})),
+        pod_of(container("c", {"nvidia.com/mig-1g.5gb": "1"})),
+        pod_of(container("c", resources={"claims": [{"name": "gpu"}]})),
+        pod_of(container("c"), labels={"hami.io/webhook": "ignore"}),
+        kube_pod("p", schedulerName="other"),
+    ],
+)
+def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) -> None:
+    """Privileged, by NVIDIA's own plugin, by a claim, labelled, or another scheduler's."""
+    assert admitted(pod, rules({"nvidia": {"overwriteEnv": True}})).patches == ()
+
+
+def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() -> None:
+    """A container of its own mind keeps it; one without a GPU has no cores to be freed."""
+    under = rules({"nvidia": {"disablecorelimit": True}})
+    force = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
+    pod = pod_of(
+        container("a", share(1000, 10)), container("b", share(1000, 10), env=force), container("c")
+    )
+    made = patched(pod, admitted(pod, under))
+    assert environment(made) == [FREED, {"GPU_CORE_UTILIZATION_POLICY": "force"}, {}]
+    assert admitted(made, under).patches == ()
+
+
+def test_the_environment_is_nobodys_business_by_default() -> None:
+    """Neither key is set."""
+    pod = pod_of(container("a", share()), container("b", env=ALL))
+    assert patched(pod, admitted(pod))["spec"]["containers"] == pod["spec"]["containers"]
 
 
 # ---------------------------------------------------------------- rejections

@@ -1,14 +1,22 @@
 """What the fold makes of pods that run without a placement of the ledger, and of differences."""
 
 import pytest
+from msgspec import structs
 
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import Phase
-from apportion_schemas import DifferenceFound, LedgerRebuilt, PodAdopted, PodPlaced, Share
+from apportion_schemas import (
+    DifferenceFound,
+    LedgerRebuilt,
+    PlacementVoided,
+    PodAdopted,
+    PodPlaced,
+    Share,
+)
 from tests.support.fleet import gpu, node, npu, observed
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, instance, pod, share, wants
+from tests.support.pods import ask, cards, instance, placed, pod, share, wants
 
 CARD = node("n1", gpu("g0"), gpu("g1"))
 
@@ -26,6 +34,18 @@ def test_an_adopted_pod_holds_its_shares() -> None:
     assert (held.phase, held.attempt, held.bound_revision) == (Phase.BOUND, 3, 2)
     assert ledger.device("g0").memory_free_mib == 81920 - 1000
     assert (ledger.node().cpu_used_milli, list(ledger.node().pods)) == (500, ["p1"])
+
+
+def test_attempts_after_an_adoption_are_those_of_no_earlier_life() -> None:
+    """Their message ids are spent."""
+    void = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
+    ledger = Ledger(CARD, adopted("p1", share("g0"), attempt=1))
+    assert ledger.pod("p1").adopted
+    ledger.play(void)
+    found = ledger.pod("p1")
+    assert (found.attempt, found.submitted_revision, found.adopted) == (3, 2, False)
+    ledger.play(placed("p1", "n1", [share("g0")], attempt=3), structs.replace(void, attempt=3))
+    assert ledger.pod("p1").attempt == 4
 
 
 def test_a_running_pod_has_been_allocated() -> None:

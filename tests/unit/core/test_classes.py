@@ -1,12 +1,17 @@
 """A class of pods: the score of every node, kept up to date by looking only at what changed."""
 
+from typing import Any
+
 import pytest
 
 from apportion.core.ledger.state import State
+from apportion.core.placement import classes
+from apportion.core.placement.board_loops import REFUSED
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.columns import POINTS, Columns, Rows
+from apportion.core.placement.columns import Columns, Rows
 from apportion.core.placement.filters import FITS, RANK
-from apportion.core.placement.scoreboard import REFUSED
+from apportion.core.placement.packed import POINTS
+from apportion.core.placement.scores.look import Look
 from apportion_schemas import NodeCordoned, PolicyChanged, RefusalCode, Shape
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import A100_40, gpu, node, rack
@@ -63,13 +68,12 @@ def test_only_changed_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     ledger = three()
     class_, columns = class_of(shape(ask(100)), ledger.state)
     looked: list[set[int]] = []
-    original = PlacementClass._evaluate
 
-    def evaluated(self: PlacementClass, columns: Columns, rows: Rows) -> None:
+    def look(columns: Columns, rows: Rows, *seen: Any) -> Look:
         looked.append(set(rows.tolist()))
-        original(self, columns, rows)
+        return Look(columns, rows, *seen)
 
-    monkeypatch.setattr(PlacementClass, "_evaluate", evaluated)
+    monkeypatch.setattr(classes, "Look", look)
     class_.refresh(columns)
     assert looked == []
     take(ledger, columns, pod("y"), placement("y", "c", [share("c-g0", 1, 1)]))
@@ -90,13 +94,12 @@ def test_a_class_that_was_not_asked_for_long_looks_at_every_row_once(
     for number in range(5):
         take(ledger, columns, pod(f"y{number}"), placement(f"y{number}", "c"))
     looked: list[int] = []
-    original = PlacementClass._evaluate
 
-    def evaluated(self: PlacementClass, columns: Columns, rows: Rows) -> None:
+    def look(columns: Columns, rows: Rows, *seen: Any) -> Look:
         looked.append(len(rows))
-        original(self, columns, rows)
+        return Look(columns, rows, *seen)
 
-    monkeypatch.setattr(PlacementClass, "_evaluate", evaluated)
+    monkeypatch.setattr(classes, "Look", look)
     class_.refresh(columns)
     assert looked == [3]
 
@@ -121,7 +124,7 @@ def test_a_row_follows_its_node() -> None:
 def test_collided_row_is_refused_until_it_changes() -> None:
     """It still counts as fitting: no filter refuses it."""
     ledger = three()
-    class_, columns = class_of(shape(ask(300), ask(300, container="b")), ledger.state)
+    class_, columns = class_of(shape(ask(300), ask(301, container="b")), ledger.state)
     assert class_.may_collide
     class_.exclude(1)
     class_.exclude(1)
@@ -135,6 +138,30 @@ def test_collided_row_is_refused_until_it_changes() -> None:
     columns.sync()
     class_.refresh(columns)
     assert sorted(row for row, _ in class_.board.best(3)) == [0, 1, 2]
+
+
+def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
+    """On one card or on several; where only one of them finds room, the node is refused."""
+    ledger = Ledger(
+        rack("a", 1, memory_mib=1000),
+        rack("b", 2, memory_mib=300),
+        rack("c", 1, memory_mib=599),
+        rack("d", 1, memory_mib=2000),
+        pod("x"),
+        placement("x", "d", [share("d-g0", 1500, 0)]),
+    )
+    pair = shape(ask(300), ask(300, container="b"))
+    class_, _ = class_of(pair, ledger.state)
+    assert not class_.may_collide
+    assert [points != REFUSED for points in class_.board.points.tolist()] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert class_.fitting == 2
+    twos = shape(*(ask(300, count=2, container=name) for name in "ab"))
+    assert class_of(twos, ledger.state)[0].may_collide
 
 
 def test_slices_count_beside_amounts() -> None:

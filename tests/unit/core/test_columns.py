@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from apportion.core.ledger.state import NodeState, State
+from apportion.core.ledger.state import DeviceState, State
 from apportion.core.placement import columns as module
 from apportion.core.placement import packed
 from apportion.core.placement.columns import (
@@ -25,7 +25,6 @@ from apportion_schemas import (
     NodeCordoned,
     NodeReported,
     PodGone,
-    Share,
     Taint,
 )
 from tests.support.fleet import A100_40, gpu, node, npu, observed, rack
@@ -142,19 +141,19 @@ def test_sync_costs_what_was_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
     columns = synced(ledger.state)
     refreshed: list[str] = []
-    original = Columns._refresh
+    original = packed.free_amounts
 
-    def counted(self: Columns, row: int, node: NodeState, shares: list[Share] | None) -> None:
-        refreshed.append(node.name)
-        original(self, row, node, shares)
+    def counted(device: DeviceState) -> int:
+        refreshed.append(device.device.id)
+        return original(device)
 
-    monkeypatch.setattr(Columns, "_refresh", counted)
+    monkeypatch.setattr(packed, "free_amounts", counted)
     columns.touch(ledger.node("n042"))
     columns.touch(ledger.node("n042"))
     end = columns.changed.end
     columns.sync()
     columns.sync()
-    assert refreshed == ["n042"]
+    assert refreshed == ["n042-g0"]
     since = columns.changed.since(end)
     assert since is not None
     assert since.tolist() == [42]

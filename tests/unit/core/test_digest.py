@@ -7,7 +7,13 @@ import pytest
 
 from apportion.core.ledger.digest import canonical, digest
 from apportion.core.ledger.state import State
-from apportion_schemas import DeviceCordoned, NodeCordoned, PolicyChanged, QueueObserved
+from apportion_schemas import (
+    DeviceCordoned,
+    NodeCordoned,
+    PolicyChanged,
+    QueueObserved,
+    QuotaObserved,
+)
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger, replayed
 from tests.support.pods import ask, gang, member, pod, share
@@ -29,6 +35,7 @@ CHANGES: list[tuple[str, Callable[[State], object]]] = [
     ("a void that is due", lambda s: s.failing.update(p1="x")),
     ("a gang", lambda s: s.groups.clear()),
     ("a queue", lambda s: s.queues.update(q=QueueObserved(queue="q"))),
+    ("a quota", lambda s: s.quotas.update(q={"a": QuotaObserved(namespace="q", quota="a")})),
     ("a policy", lambda s: setattr(s, "policy", PolicyChanged(by="x"))),
     ("a cordon to come", lambda s: s.device_cordons.update(g="x")),
     ("where a device is", lambda s: s.node_of_device.update({"n1-g0": "n2"})),

@@ -123,15 +123,19 @@ def test_placement_names_score_runners_up_and_how_many_fitted() -> None:
     assert (found.fitting, found.nodes) == (3, 4)
 
 
-def test_runners_up_could_have_taken_the_pod() -> None:
-    """A node on which the containers collide is none, though no filter refuses it."""
-    both = [ask(50_000, container=name) for name in "ab"]
+@pytest.mark.parametrize(("second", "fitting"), [(50_000, 2), (50_001, 4)])
+def test_runners_up_could_have_taken_the_pod(second: int, fitting: int) -> None:
+    """A node on which the containers collide is none, though no filter refuses it.
+
+    Where containers ask for the same, such a node does not count as fitting either.
+    """
+    both = [ask(50_000, container="a"), ask(second, container="b")]
     ledger = Ledger(
         policy("spread"), rack("a", 1), rack("b", 2), rack("c", 1), rack("d", 2), pod("p", *both)
     ).settle()
     assert ledger.where("p") == "b"
     assert [score.node for score in ledger.placement("p").runners_up] == ["d"]
-    assert ledger.placement("p").fitting == 4
+    assert ledger.placement("p").fitting == fitting
 
 
 def test_what_one_pod_takes_is_not_there_for_the_next() -> None:

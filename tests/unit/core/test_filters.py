@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.devices.demand import Demand, demand
-from apportion.core.explain.words import QUEUE_CODES
+from apportion.core.explain.words import LIMIT_CODES
 from apportion.core.ledger.state import DeviceState, NodeState
 from apportion.core.placement.filters import (
     AMOUNTS,
@@ -339,6 +339,6 @@ def test_every_code_of_a_filter_has_one_rank() -> None:
     filters = [code for table in (NODE_FILTERS, DEVICE_RULES, AMOUNTS) for code, _ in table]
     assert len(set(filters)) == len(filters)
     assert [RANK[code] for code in filters] == sorted(RANK[code] for code in filters)
-    whole = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, *QUEUE_CODES}
+    whole = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, *LIMIT_CODES}
     assert set(ORDER) == set(RefusalCode) - whole
     assert max(RANK.values()) < FITS == len(ORDER)

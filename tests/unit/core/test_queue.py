@@ -1,14 +1,17 @@
 """The pods that wait: their order, parking, waking, and that waiting costs nothing."""
 
+from typing import Any
+
 import pytest
 
 from apportion.core.ledger.state import State
+from apportion.core.placement import classes, refusals
 from apportion.core.placement import engine as engine_module
-from apportion.core.placement import refusals
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns, Rows
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.queue import FRESH_SLACK, PendingQueue, Reasons
+from apportion.core.placement.scores.look import Look
 from apportion_schemas import (
     BindFailed,
     DeviceCordoned,
@@ -50,17 +53,17 @@ class Work:
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     """Counts instead of seconds."""
     counted = Work()
-    evaluate, explain = PlacementClass._evaluate, refusals.explain
+    explain = refusals.explain
 
-    def evaluated(self: PlacementClass, columns: Columns, rows: Rows) -> None:
+    def look(columns: Columns, rows: Rows, *seen: Any) -> Look:
         counted.rows += len(rows)
-        evaluate(self, columns, rows)
+        return Look(columns, rows, *seen)
 
     def explained(class_: PlacementClass, columns: Columns) -> object:
         counted.explained += 1
         return explain(class_, columns)
 
-    monkeypatch.setattr(PlacementClass, "_evaluate", evaluated)
+    monkeypatch.setattr(classes, "Look", look)
     monkeypatch.setattr(engine_module, "explain", explained)
     return counted
 

@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.core.explain import words
-from apportion.core.explain.words import QUEUE_CODES
+from apportion.core.explain.words import LIMIT_CODES
 from apportion.core.placement.gangs import GANG_PODS_MAX
 from apportion_schemas import (
     Ask,
@@ -161,7 +161,7 @@ def test_every_code_is_reached(code: RefusalCode) -> None:
 
 def test_no_code_is_left_out() -> None:
     """What a gang lacks is no filter, nor what a queue does; each has a test of its own."""
-    assert set(REACHED) | {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, *QUEUE_CODES} == set(C)
+    assert set(REACHED) | {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, *LIMIT_CODES} == set(C)
 
 
 def test_incomplete_gang() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from apportion.core.ledger.state import DeviceState, State
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.columns import POINTS, Columns, mean_load
-from apportion.core.placement.packed import free_amounts
+from apportion.core.placement.columns import Columns
+from apportion.core.placement.packed import POINTS, free_amounts, mean_load
 from apportion.core.placement.scores import DEVICE_ORDERS, LOADS, WEIGH_SHAPES
 from apportion.core.placement.scores.devices import Order
 from apportion_schemas import Policy, PolicyChanged, Shape, Share

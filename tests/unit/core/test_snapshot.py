@@ -7,7 +7,9 @@ from apportion.core.ledger.state import State
 from apportion_schemas import (
     BindFailed,
     DeviceCordoned,
+    DeviceHealthChanged,
     NodeGone,
+    NodeObserved,
     PlacementVoided,
     PodGone,
     PodPlaced,
@@ -61,6 +63,14 @@ BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
     "a gang loses its last member": (
         [gang("t/g", 1), member("p1", ask(1), group="t/g")],
         [PodGone(uid="p1"), member("p2", ask(1), group="t/g")],
+    ),
+    "an event tells of a node that comes later": (
+        [],
+        [
+            DeviceHealthChanged(node="n2", device="g0", healthy=False),
+            NodeObserved(node="n1", ready=True, cpu_milli=1, memory_mib=1, pods=1),
+            NodeObserved(node="n2", ready=True, cpu_milli=1, memory_mib=1, pods=1),
+        ],
     ),
     "a device is cordoned": ([N1], [DeviceCordoned(device="g1", by="b", reason="r")]),
     "a pod is rejected": (

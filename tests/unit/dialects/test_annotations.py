@@ -10,6 +10,7 @@ from tests.support.manifests import draft, pod, refused
 
 GPU = {"nvidia.com/gpu": 1}
 NPU = {"huawei.com/Ascend310P": 1}
+VCUDA = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,12 @@ def test_scoring_weights() -> None:
     assert draft(pod(GPU, notes)).shape.device_weights == DeviceWeights(slots=0, cores=1, memory=3)
 
 
+def test_B4_a_core_limit_binds_no_decision() -> None:
+    """gpu-manager reads it off the pod: it is taken, and the pod is what it is without."""
+    limited = draft(pod(VCUDA, {"tencent.com/vcuda-core-limit": "50"}))
+    assert limited == draft(pod(VCUDA))
+
+
 @pytest.mark.parametrize(
     ("limits", "key", "value", "says"),
     [
@@ -101,7 +108,11 @@ def test_scoring_weights() -> None:
         (GPU, "hami.io/device-scoring-weights", f"slot={'9' * 5000},core=1,memory=1", "0 to 1000"),
         (GPU, "hami.io/device-scoring-weights", "slot=0,core=0,memory=0", "weighs nothing"),
         (GPU, "volcano.sh/vgpu-podgroup-policy", "spread", "is not implemented yet"),
-        (GPU, "tencent.com/vcuda-core-limit", "10", "is not implemented yet"),
+        (GPU, "tencent.com/vcuda-core-limit", "10", "limits the cores of tencent.com/vcuda alone"),
+        (VCUDA, "docker.com/vcuda-core-limit", "10", "limits the cores of docker.com/vcuda alone"),
+        (VCUDA, "tencent.com/vcuda-core-limit", "101", "write a whole number from 1 to 100"),
+        (VCUDA, "tencent.com/vcuda-core-limit", "0", "is no percent of a card"),
+        (VCUDA, "tencent.com/vcuda-core-limit", "half", "is no percent of a card"),
         (GPU, "hami.io/use-Ascend310P-uuid", "a", "selects NPUs in a pod that asks for GPUs"),
         (NPU, "huawei.com/vnpu-mode", "hami-core", "is not implemented yet"),
         (NPU, "nvidia.com/use-gputype", "A100", "selects GPUs in a pod that asks for NPUs"),

@@ -159,10 +159,55 @@ def test_init_containers_and_sidecars() -> None:
     document = pod(
         containers=[container("main", {"nvidia.com/gpumem": 3})],
         initContainers=[
-            container("prepare", {"nvidia.com/gpumem": 1}),
+            container("prepare", {"nvidia.com/gpumem": 4}),
             container("proxy", {"nvidia.com/gpumem": 2}, restartPolicy="Always"),
         ],
     )
     assert [(a.container, a.memory_mib, a.init) for a in asks(document)] == [
-        ("prepare", 1, True), ("proxy", 2, False), ("main", 3, False),
+        ("prepare", 4, True), ("proxy", 2, False), ("main", 3, False),
     ]  # fmt: skip
+
+
+SOME = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 50}
+
+
+@pytest.mark.parametrize(
+    ("init", "main", "borrows"),
+    [
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 50}, SOME, True),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}, SOME, True),
+        ({"nvidia.com/gpu": 3, "nvidia.com/gpumem": 100}, SOME, False),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3001}, SOME, False),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1, "nvidia.com/gpucores": 51}, SOME, False),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 1}, SOME, False),
+        ({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 1}, True),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 99}, {"nvidia.com/gpu": 1}, True),
+        ({"nvidia.com/gpu": 1}, SOME, False),
+        ({"nvidia.com/gpumem-percentage": 50}, {"nvidia.com/gpumem-percentage": 50}, True),
+        ({"nvidia.com/gpumem-percentage": 51}, {"nvidia.com/gpumem-percentage": 50}, False),
+        ({"huawei.com/Ascend310P": 1}, {"huawei.com/Ascend310P": 1}, True),
+    ],
+)
+def test_an_init_container_borrows_from_one_that_has_as_much(
+    init: dict[str, int], main: dict[str, int], *, borrows: bool
+) -> None:
+    """HAMi and Kubernetes count the most of both; it takes no devices, and its ask is known."""
+    document = pod(
+        containers=[container("main", main)], initContainers=[container("prepare", init)]
+    )
+    found = draft(document)
+    assert [ask.container for ask in found.borrowing] == ["prepare"] * borrows
+    assert [ask.container for ask in found.shape.asks][-1] == "main"
+    assert len(found.shape.asks) == 2 - borrows
+
+
+def test_a_sidecar_lends_nothing() -> None:
+    """It may run beside the init container."""
+    document = pod(
+        containers=[container("main")],
+        initContainers=[
+            container("proxy", SOME, restartPolicy="Always"),
+            container("prepare", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}),
+        ],
+    )
+    assert draft(document).borrowing == ()

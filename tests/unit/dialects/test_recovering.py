@@ -6,16 +6,22 @@ import pytest
 from apportion.core.configuration.resources import dialect_config
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.recovering import BoundPod, Held, recover, shares_of
-from apportion_schemas import Ask
+from apportion_schemas import Ask, MigInstance
+from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
 from tests.golden.test_annotations import NAMES, VECTORS, Vector
-from tests.support.fleet import gpu
+from tests.support.fleet import A100_40, gpu
 from tests.support.pods import ask
 
 UNTOLD = {
     "plain-under-nvidias-own-plugin": "that plugin is told nothing",
-    "volcano-vgpu-mig-configured-group": "a place in a group tells no slices",
-    "volcano-vgpu-mig-without-groups": "a place in a group tells no slices",
 }
+
+COUNTS = (("2g.10gb", 10_240, 3), ("1g.5gb", 5120, 1))
+GROUP = MigGroup(
+    group="mixed",
+    geometries=tuple(MigCount(name=name, memory=mib, count=n) for name, mib, n in COUNTS),
+)
+MIXED = (MigGeometries(models=("A100-SXM4-40GB",), allowed_geometries=(GROUP,)),)
 
 
 def bound(
@@ -40,7 +46,11 @@ def test_what_was_rendered_is_read_back(name: str) -> None:
     )  # fmt: skip
     assert found is not None
     devices = {device.id: device for device in vector.devices}
-    assert shares_of(found.held, pod.shape.asks, devices) == vector.placed.shares
+    known = MIXED if "configured-group" in name else ()
+    shares = shares_of(found.held, pod.shape.asks, devices, known) or ()
+    borrowers = {ask.container for ask in pod.borrowing}
+    own = tuple(share for share in shares if share.container not in borrowers)
+    assert own == vector.placed.shares
 
 
 def test_mig_instances_are_read_with_their_slices() -> None:
@@ -51,6 +61,25 @@ def test_mig_instances_are_read_with_their_slices() -> None:
     shares = shares_of(found.held, (), {}) or ()
     assert [share.instance for share in shares] == [s.instance for s in vector.placed.shares]
     assert [share.device for share in shares] == ["GPU-a", "GPU-b"]
+
+
+def test_an_instance_in_a_group_needs_the_cards_model() -> None:
+    """Group and position are slices of a known card; a place that it has not is not understood."""
+    written = "GPU-a[group1-{}],NVIDIA,3000,0:"
+    card = gpu("GPU-a", model=A100_40, memory_mib=40960, mode="mig", slots=7)
+    held = Held("main", "nvidia", "GPU-a", -1, 3000, 0, place=("group1", 0))
+    assert shares_of((held,), (), {"GPU-a": card}, MIXED) is None
+    for position, start in ((0, 0), (6, 6), (7, None)):
+        found = recover(bound({"volcano.sh/vgpu-ids-new": written.format(position)}, ask(3000)))
+        assert found is not None
+        assert shares_of(found.held, (), {}) is None
+        shares = shares_of(found.held, (), {"GPU-a": card})
+        if start is None:
+            assert shares is None
+            continue
+        (share,) = shares or ()
+        assert share.memory_mib == 5120
+        assert share.instance == MigInstance(profile="1g.5gb", start=start, size=1)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +93,10 @@ def test_mig_instances_are_read_with_their_slices() -> None:
         {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,5,5:;GPU-b,NVIDIA,5,5:;"},
         {"hami.io/vgpu-devices-allocated": "a,NVIDIA,5,5:;", "hami.io/vgpu-mig-allocations": "{"},
         {"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,5,5:;GPU-b,NVIDIA,5,5:"},
+        {"volcano.sh/vgpu-ids-new": "GPU-a[group1-x],NVIDIA,5,5:"},
+        {"volcano.sh/vgpu-ids-new": "GPU-a[group1],NVIDIA,5,5:"},
+        {"volcano.sh/vgpu-ids-new": "GPU-a[group1-0,NVIDIA,5,5:"},
+        {"volcano.sh/vgpu-ids-new": "[group1-0],NVIDIA,5,5:"},
         {"volcano.sh/gpu-index": "0"},
         {"volcano.sh/gpu-index": "0,1", "volcano.sh/predicate-time": "1"},
         {"docker.com/predicate-node": "n1"},

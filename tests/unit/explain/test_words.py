@@ -75,7 +75,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.POD_AFFINITY_MISMATCH,
         RefusalCode.POD_ANTI_AFFINITY,
         RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
-        *words.QUEUE_CODES,  # their amounts are those of a resource, which the refusal names
+        *words.LIMIT_CODES,  # their amounts are those of a resource, which the refusal names
     }
 
 

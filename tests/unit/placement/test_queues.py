@@ -323,7 +323,7 @@ def test_nothing_is_counted_for_one_queue_without_limits() -> None:
     """Pods of one queue cost what they did before there were queues."""
     ledger = Ledger(rack("n1", 4), queue("default"), gang(min_available=1))
     ledger.submit(pod("a", ask(1)), member("m", ask(1))).settle()
-    assert not ledger.engine._queues.active
+    assert not ledger.engine._limits.active
 
 
 def chosen(ledger: Ledger, uid: str) -> Payload:

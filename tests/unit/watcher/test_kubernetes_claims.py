@@ -7,7 +7,7 @@ import pytest
 from apportion.core.ledger.state import Phase
 from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
 from apportion_schemas import BindFailed, DifferenceFound, NodeObserved, PodAdopted, PodGone, Share
-from tests.support.fleet import gpu, node
+from tests.support.fleet import A100_40, gpu, node
 from tests.support.kube_objects import kube_node
 from tests.support.kube_objects import share as asks_share
 from tests.support.pods import placed, pod
@@ -84,6 +84,37 @@ def test_a_pod_of_another_scheduler_holds_what_that_one_wrote(
     cluster.ledger.play(data)
     assert unnamed(cluster) == ()
     assert cluster.ledger.node().cpu_used_milli == 2000
+
+
+def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more() -> None:
+    """It has ended when the other container starts; beside it both would be more than the card."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,50000,0:;g1,NVIDIA,60000,0:;"}
+    init = {"name": "i", "image": "app", "resources": {"limits": asks_share(50_000)}}
+    cluster.pod(
+        "p", annotations=notes, limits=asks_share(60_000), on="n1",
+        schedulerName="hami-scheduler", initContainers=[init],
+    )  # fmt: skip
+    data = held(cluster)
+    assert data.shares == (of("g1", 60_000, 0),)
+    cluster.ledger.play(data)
+    assert cluster.ledger.device("g1").slots_free == 9
+
+
+def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
+    """Until the agent has told of the card, its family is closed there; then its slices are."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    notes = {"volcano.sh/vgpu-ids-new": "g0[group1-6],NVIDIA,3000,0:"}
+    limits = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}
+    cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName="volcano")
+    assert unnamed(cluster) == ("nvidia",)
+    card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
+    cluster.ledger.report(node("n1", card))
+    cluster.ledger.play(held(cluster))
+    assert unnamed(cluster) == ()
+    assert cluster.ledger.device("g0").slices == 0b1000000
 
 
 @pytest.mark.parametrize(

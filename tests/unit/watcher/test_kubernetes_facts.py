@@ -7,6 +7,7 @@ import pytest
 
 from apportion.core.manifests import ManifestConfig
 from apportion.core.manifests.card_quota import CARD_QUOTA
+from apportion.core.manifests.placed import ATTEMPT
 from apportion.watcher.kubernetes_facts import Adoption, Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import ClusterView
@@ -17,6 +18,8 @@ from apportion_schemas import (
     PodGroupGone,
     PodRejected,
     PodSubmitted,
+    QuotaGone,
+    QuotaObserved,
     subject_of,
 )
 from tests.support.fleet import gpu, node
@@ -149,6 +152,28 @@ def test_what_the_ledger_placed_itself_is_not_taken_off_twice() -> None:
     assert (fact.data.cpu_milli, fact.data.pods, fact.data.version) == (61_000, 109, 6)
 
 
+def test_of_our_own_binding_nothing_follows_until_the_pod_ends() -> None:
+    """Its echo, by the attempt that the ledger has, is not looked at again; all else is."""
+    cluster = Cluster()
+    cluster.ledger.report(node("n1", gpu("g0")))
+    cluster.pod("p")
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle()
+    cluster.view.take()
+    cluster.view.stirred.clear()
+    cluster.pod("p", version=5, on="n1", annotations={ATTEMPT: "1"})
+    assert not cluster.view.take()
+    assert not cluster.view.stirred.is_set()
+    cluster.pod("p", version=6, on="n1", annotations={ATTEMPT: "2"})
+    assert list(cluster.view.take().pods) == ["p"]
+    cluster.pod("p", version=7, on="n2", annotations={ATTEMPT: "1"})
+    assert list(cluster.view.take().pods) == ["p"]
+    cluster.pod("p", version=8, on="n1", annotations={ATTEMPT: "1"}, phase="Succeeded")
+    assert cluster.view.stirred.is_set()
+    (fact,) = cluster.pod_facts()
+    assert fact.data == PodGone(uid="p", reason="Succeeded")
+
+
 def test_a_foreign_pod_that_ended_gives_back_what_it_took() -> None:
     """However much has happened since it came: the version is that of its end."""
     cluster = Cluster()
@@ -254,3 +279,86 @@ def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
     assert "is no JSON object" in cluster.view.problems["Queue ml"]
     cluster.see("queues", document)
     assert "Queue ml" not in cluster.view.problems
+
+
+def kube_quota(name: str = "gpus", **hard: str) -> dict[str, Any]:
+    """A ResourceQuota that limits CPU, and these resources of HAMi's."""
+    limits = {f"limits.nvidia.com/{key}": much for key, much in hard.items()}
+    return {"metadata": {"name": name}, "spec": {"hard": {"requests.cpu": "8", **limits}}}
+
+
+def quota_facts(cluster: Cluster) -> list[Any]:
+    """What is to be told of quotas, and is told."""
+    facts = list(cluster.facts.quotas(cluster.view.take().quotas))
+    cluster.write(facts)
+    return [fact.data for fact in facts]
+
+
+def test_a_quota_of_devices_is_told_as_it_changes_and_when_it_goes() -> None:
+    """Amounts in whole units; what the API server counts itself is not told."""
+    cluster = Cluster()
+    cluster.see("resourcequotas", kube_quota(gpumem="20k", gpu="4"))
+    hard = {"limits.nvidia.com/gpu": 4, "limits.nvidia.com/gpumem": 20_000}
+    told = QuotaObserved(namespace="default", quota="gpus", hard=hard, version=1)
+    assert quota_facts(cluster) == [told]
+    cluster.see("resourcequotas", kube_quota(gpumem="30k"), version=2)
+    hard = {"limits.nvidia.com/gpumem": 30_000}
+    assert quota_facts(cluster) == [msgspec.structs.replace(told, hard=hard, version=2)]
+    cluster.view.audiences["resourcequotas"].listing()
+    cluster.view.audiences["resourcequotas"].listed(9)
+    assert quota_facts(cluster) == [QuotaGone(namespace="default", quota="gpus")]
+    assert cluster.ledger.state.quotas == {}
+
+
+def test_a_quota_that_comes_to_say_nothing_of_devices_is_gone() -> None:
+    """One that never did is never told of."""
+    cluster = Cluster()
+    cluster.see("resourcequotas", kube_quota())
+    assert quota_facts(cluster) == []
+    cluster.see("resourcequotas", kube_quota(gpu="4"), version=2)
+    assert len(quota_facts(cluster)) == 1
+    cluster.see("resourcequotas", kube_quota(), version=3)
+    assert quota_facts(cluster) == [QuotaGone(namespace="default", quota="gpus")]
+
+
+def test_what_the_api_server_counts_in_a_quota_is_no_change() -> None:
+    """Its status is written whenever a pod comes or goes, and nothing is looked at for that."""
+    cluster = Cluster()
+    cluster.see("resourcequotas", kube_quota(gpu="4"))
+    quota_facts(cluster)
+    counted = kube_quota(gpu="4") | {"status": {"used": {"limits.nvidia.com/gpu": "1"}}}
+    cluster.see("resourcequotas", counted, version=2)
+    assert not cluster.view.take()
+
+
+def test_a_watcher_that_lags_does_not_bring_an_old_quota_back() -> None:
+    """Another watcher has told of a newer version."""
+    cluster = Cluster()
+    newer = QuotaObserved(namespace="default", quota="gpus", hard={"x/y": 1}, version=7)
+    cluster.ledger.play(newer)
+    cluster.see("resourcequotas", kube_quota(gpu="4"), version=5)
+    assert quota_facts(cluster) == []
+    cluster.see("resourcequotas", kube_quota(gpu="5"), version=8)
+    assert len(quota_facts(cluster)) == 1
+
+
+def test_a_quota_of_some_pods_only_is_a_problem_by_name() -> None:
+    """Obeyed for all pods it would bind those that it does not mean; gone, it is no problem."""
+    cluster = Cluster()
+    document = kube_quota(gpu="4")
+    document["spec"]["scopes"] = ["Terminating"]
+    cluster.see("resourcequotas", document)
+    assert quota_facts(cluster) == []
+    problem = cluster.view.problems["ResourceQuota default/gpus"]
+    assert problem.startswith("spec.scopes: a list of 1 chooses among pods")
+    cluster.view.audiences["resourcequotas"].gone(msgspec.json.encode(document))
+    assert cluster.view.problems == {}
+
+
+def test_counts_of_objects_and_storage_are_no_devices() -> None:
+    """They have a slash in their names as well."""
+    cluster = Cluster()
+    names = ("count/deployments.apps", "fast.storageclass.storage.k8s.io/requests.storage")
+    document = {"metadata": {"name": "q"}, "spec": {"hard": dict.fromkeys(names, "1")}}
+    cluster.see("resourcequotas", document)
+    assert quota_facts(cluster) == []

@@ -5,23 +5,28 @@ scheduler places is left alone; a pod that asks for a device and names no schedu
 that we, or an extended kube-scheduler, will place is read as the watcher will read it, and is
 rejected where that fails; what it leaves out is filled in.
 
-Invariant: a pod that is no business of ours goes through unchanged, whatever it holds.
+Invariant: a pod that is no business of ours goes through, whatever it holds; and unchanged, but for
+GPUs that are hidden from it where the configuration says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from apportion.core.admission.defaults import limit_patches, missing_limits
+from apportion.core.admission.environment import Patch, hidden, unlimited
 from apportion.core.admission.own import check_changed, check_created
 from apportion.core.dialects import ManifestError
 from apportion.core.dialects.reading import claimed
+from apportion.core.dialects.recovering import NVIDIA
 from apportion.core.manifests import ManifestConfig, PodDraft, kube, read_document
+from apportion.core.manifests.claims import families_of
 from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.document import cleaned, typed
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames
 from apportion.core.manifests.template import containers_of
+from apportion_schemas import Ask
 
 IGNORE = "ignore"
 SKIP_LABELS = ("hami.io/webhook", "apportion.dev/webhook")
@@ -32,13 +37,16 @@ _NAMELESS = "pod"
 
 class Rules(Struct, frozen=True, kw_only=True):
     """What pods are judged by. `scheduler` is the name that is filled in; `accounts` is the group
-    of those who may change our annotations.
+    of those who may change our annotations. `overwrite_env` and `disable_core_limit` are the keys
+    of the configuration.
     """
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()
     scheduler: str = "apportion"
     accounts: str = "system:serviceaccounts:apportion"
+    overwrite_env: bool = False
+    disable_core_limit: bool = False
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -86,17 +94,17 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
         return Admitted("skipped")
     named = spec.get("schedulerName")
     chooser = rules.names.chooser(named if isinstance(named, str) else "")
-    takes = chooser is Chooser.NOBODY and _asks_for_devices(spec, rules.config)
-    if chooser is Chooser.EXTENDED and not _asks_for_devices(spec, rules.config):
-        return Admitted("no device")
-    if chooser in {Chooser.NOBODY, Chooser.OTHERS} and not takes:
-        return Admitted("no device" if chooser is Chooser.NOBODY else "of another scheduler")
+    if chooser is Chooser.OTHERS:
+        return Admitted("of another scheduler")
+    if chooser is not Chooser.US and not _asks_for_devices(spec, rules.config):
+        return Admitted("no device", tuple(_hidden(spec, rules)))
     document = _document(asked, metadata)
     if chooser is Chooser.EXTENDED:
         document = devices_only(document)
     clean = cleaned(document)
     (draft,) = read_document(clean, rules.config).pods
-    patches = _filled(clean, draft, rules)
+    patches = [*_filled(clean, draft, rules), *_hidden(spec, rules), *_freed(spec, draft, rules)]
+    takes = chooser is Chooser.NOBODY
     if takes:
         patches.insert(0, {"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler})
     return Admitted("taken" if takes else "read", tuple(patches))
@@ -105,8 +113,29 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
 def _filled(clean: dict[str, Any], draft: PodDraft, rules: Rules) -> list[dict[str, Any]]:
     spec, dialects = typed(clean, kube.Pod).spec, rules.config.dialects
     containers = containers_of(spec, "spec")
-    missing = missing_limits(containers, draft.shape.asks, draft.dialect, dialects)
+    missing = missing_limits(containers, _asks(draft), draft.dialect, dialects)
     return [patch for each, added in missing for patch in limit_patches(each, added)]
+
+
+def _hidden(spec: Mapping[str, Any], rules: Rules) -> Iterator[Patch]:
+    """`overwriteEnv`, where it is set."""
+    if rules.overwrite_env:
+        ours, dialects = claimed(rules.config.dialects), rules.config.dialects
+        yield from hidden(
+            spec, lambda name: name in ours and NVIDIA in families_of((name,), dialects)
+        )
+
+
+def _freed(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iterator[Patch]:
+    """`disableCoreLimit`, where it is set."""
+    if rules.disable_core_limit:
+        asks = (ask for ask in _asks(draft) if ask.family == NVIDIA)
+        yield from unlimited(spec, {ask.container for ask in asks})
+
+
+def _asks(draft: PodDraft) -> tuple[Ask, ...]:
+    """Of all containers, also such as take no devices of their own."""
+    return (*draft.shape.asks, *draft.borrowing)
 
 
 def _document(asked: Asked, metadata: Mapping[str, Any]) -> dict[str, Any]:

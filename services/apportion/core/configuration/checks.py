@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import msgspec
 
 from apportion.core.configuration.errors import ConfigurationError
-from apportion.core.configuration.keys import IDLE
 from apportion.core.configuration.resources import (
     RESOURCE_KEYS,
     dialect_config,
@@ -40,7 +39,6 @@ def check(configuration: Configuration) -> None:
     Raises:
         ConfigurationError: see above.
     """
-    _check_idle(configuration.nvidia)
     _check_names(configuration)
     _check_geometries(configuration.nvidia.known_mig_geometries)
     _check_policy(configuration.policy)
@@ -67,16 +65,6 @@ def _check_schedulers(ours: tuple[str, ...], extended: tuple[str, ...]) -> None:
                 "is one of our own names, so two would choose the node of its pods",
                 "name the kube-scheduler that asks our extender otherwise, or take the name out of "
                 "schedulerNames",
-            )
-
-
-def _check_idle(nvidia: NvidiaConfiguration) -> None:
-    for field in msgspec.structs.fields(nvidia):
-        path = f"nvidia.{field.encode_name}"
-        value = getattr(nvidia, field.name)
-        if path in IDLE and value != field.default:
-            raise ConfigurationError(
-                path, value, "would have no effect: no service of this build obeys it", "remove it"
             )
 
 

@@ -1,7 +1,6 @@
 """Every key: what it means and which services obey it. The guide and `config keys` come from here.
 
-Invariant: the table has exactly the keys of `Configuration`, in its order (a test compares them);
-a key that no service obeys may only have its default.
+Invariant: the table has exactly the keys of `Configuration`, in its order (a test compares them).
 """
 
 from typing import NamedTuple
@@ -13,11 +12,11 @@ BINDER = "binder"
 
 
 class Key(NamedTuple):
-    """One key; `[]` in its path is every entry of a list. `obeyed_by` nobody: only the default."""
+    """One key; `[]` in its path is every entry of a list."""
 
     path: str
     meaning: str
-    obeyed_by: str = ""
+    obeyed_by: str
     also: str = ""
 
 
@@ -39,7 +38,9 @@ KEYS: tuple[Key, ...] = (
     Key("nvidia.resourcePriorityName", "the resource that gives 0 (high) or 1 (low)", READERS),
     Key(
         "nvidia.overwriteEnv",
-        "hide the GPUs of the node from containers that ask for none",
+        "at admission: `NVIDIA_VISIBLE_DEVICES=none` for containers that ask for no GPU, so that "
+        "the node's are hidden from them",
+        "gateway",
     ),
     Key(
         "nvidia.defaultMemory",
@@ -75,7 +76,9 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "nvidia.disableCoreLimit",
-        "do not hold containers to their share of compute",
+        "at admission: `GPU_CORE_UTILIZATION_POLICY=disable` for containers that ask for a GPU and "
+        "do not say it themselves, so that none is held to its share of compute",
+        "gateway",
         also="disablecorelimit",
     ),
     Key(
@@ -140,8 +143,6 @@ KEYS: tuple[Key, ...] = (
         "watcher, gateway",
     ),
 )
-IDLE = frozenset(key.path for key in KEYS if not key.obeyed_by)
-"""Keys that nobody obeys yet."""
 
 NO_EFFECT = {
     "nvidia.passDeviceSpecs": "the agent hands out devices by their id",

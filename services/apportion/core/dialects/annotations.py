@@ -8,13 +8,13 @@ name, never passed over.
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar, get_args
 
-from apportion.core.dialects import ascend
+from apportion.core.dialects import ascend, vcuda
 from apportion.core.dialects.dialect import Dialect, Selecting
 from apportion.core.dialects.errors import ManifestError, within
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.placement.chains import CHAINABLE
 from apportion_schemas import DeviceConstraints, DeviceWeights, Mode
-from apportion_schemas.quantities import COUNT_MAX, NAME_MAX
+from apportion_schemas.quantities import COUNT_MAX, NAME_MAX, WHOLE
 
 LIST_MAX = 256
 MODES: tuple[Mode, ...] = tuple(
@@ -24,6 +24,7 @@ POLICIES = ("binpack", "spread")
 SCORING_WEIGHTS = "hami.io/device-scoring-weights"
 WEIGHT_MAX = 1000
 WEIGHT_DIGITS_MAX = 9
+LIMIT_DIGITS_MAX = 3
 WEIGHTS = {"slot": "slots", "core": "cores", "memory": "memory"}
 """What HAMi calls each weight, and we."""
 NODE_POLICY = "hami.io/node-scheduler-policy"
@@ -41,9 +42,11 @@ NVIDIA_ONLY = (
 NOT_IMPLEMENTED = {
     "huawei.com/vnpu-mode": "remove it; NPUs are cut by templates",
     "volcano.sh/vgpu-podgroup-policy": "remove it; pods of one group may share a card",
-    "docker.com/vcuda-core-limit": "remove it; cores are a fixed share",
-    "tencent.com/vcuda-core-limit": "remove it; cores are a fixed share",
 }
+CORE_LIMIT = "-core-limit"
+"""Behind the name of a vcuda dialect: the most of a card that the pod may use while it is idle. The
+node's plugin reads it off the pod; it binds no decision.
+"""
 
 T = TypeVar("T")
 
@@ -79,6 +82,8 @@ def selection(
     for key, fix in NOT_IMPLEMENTED.items():
         if key in annotations:
             raise notes.refusal(key, "is not implemented yet", fix)
+    for names in config.vcuda:
+        _core_limit(notes, dialect, names.cores.partition("/")[0])
     if dialect.selecting is not None:
         devices = _other_constraints(notes, dialect.selecting)
     elif dialect.name == ascend.NAME:
@@ -91,6 +96,21 @@ def selection(
         device_policy=_one(notes, (DEVICE_POLICY,), _chain) or "",
         device_weights=_one(notes, (SCORING_WEIGHTS,), _weights),
     )
+
+
+def _core_limit(notes: _Notes, dialect: Dialect, prefix: str) -> None:
+    """Check the limit of gpu-manager, which is for its own pods."""
+    key = f"{prefix}/{vcuda.NAME}{CORE_LIMIT}"
+    value = notes.values.get(key)
+    if value is None:
+        return
+    if dialect.name != f"{prefix}/{vcuda.NAME}":
+        raise notes.refusal(key, f"limits the cores of {prefix}/{vcuda.NAME} alone", "remove it")
+    digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
+    if not digits or not 0 < int(value) <= WHOLE:
+        raise notes.refusal(
+            key, "is no percent of a card", f"write a whole number from 1 to {WHOLE}"
+        )
 
 
 def _gpu_constraints(notes: _Notes, config: DialectConfig) -> DeviceConstraints:

@@ -117,7 +117,7 @@ def render(it: PlacedPod) -> dict[str, str]:
             "".join(
                 record(share.device, npu.word, share.memory_mib, 0)
                 for share in it.shares(name)
-                if share in shares
+                if it.devices[share.device].family == npu.family
             )
             + ";"
             for name in (*it.init_containers, *it.containers)

@@ -6,7 +6,10 @@ Invariant: rendering depends on what is here and on nothing else; the time is ha
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from apportion.core.devices.demand import memory_needed_mib
+from msgspec import structs
+
+from apportion.core.devices.demand import Demand, demand, memory_needed_mib
+from apportion.core.dialects.borrowing import lender_of
 from apportion.core.dialects.names import DialectConfig
 from apportion_schemas import Ask, Device, PodPlaced, PodSubmitted, Share
 
@@ -43,12 +46,16 @@ class PlacedPod(NamedTuple):
         return self._named(self.pod.containers, init=False)
 
     def shares(self, container: str) -> list[Share]:
-        """What the container holds, in the order of its asks."""
-        return [share for share in self.placed.shares if share.container == container]
+        """What the container holds, in the order of its asks; of an init container, what it is
+        lent.
+        """
+        own = [share for share in self.placed.shares if share.container == container]
+        return own or self._lent(container)
 
     def ask(self, container: str) -> Ask:
         """What the container asked for."""
-        return next(ask for ask in self.pod.shape.asks if ask.container == container)
+        asks = (*self.pod.shape.asks, *self.pod.borrowing)
+        return next(ask for ask in asks if ask.container == container)
 
     def asked_memory_mib(self, share: Share) -> int:
         """What was asked of the device, which a MIG instance may exceed."""
@@ -58,11 +65,31 @@ class PlacedPod(NamedTuple):
         """The number of the device on its node."""
         return self.devices[share.device].index
 
+    def _lent(self, container: str) -> list[Share]:
+        """The first devices of the lender, as many as are wanted, and as much of each."""
+        asks = self.pod.shape.asks
+        borrower = next((ask for ask in self.pod.borrowing if ask.container == container), None)
+        lender = lender_of(borrower, asks) if borrower is not None else None
+        if borrower is None or lender is None:
+            return []
+        held = [share for share in self.placed.shares if share.container == lender.container]
+        return [self._lend(share, borrower) for share in held[: borrower.count]]
+
+    def _lend(self, share: Share, borrower: Ask) -> Share:
+        """As much of the device as the borrower wants; where it is cut, the piece as it is."""
+        lent = structs.replace(share, container=borrower.container)
+        if share.instance is not None or share.template is not None:
+            return lent
+        wanted = demand(borrower, self.devices[share.device])
+        if not isinstance(wanted, Demand) or wanted.template is not None:
+            return lent
+        return structs.replace(lent, memory_mib=wanted.memory_mib, cores=wanted.cores)
+
     def _named(self, named: tuple[str, ...], *, init: bool) -> tuple[str, ...]:
         """Those of the spec; a pod that came without them (a trace) has those that ask."""
         if self.pod.containers:
             return named
-        asks = self.pod.shape.asks
+        asks = (*self.pod.shape.asks, *self.pod.borrowing)
         return tuple(dict.fromkeys(ask.container for ask in asks if ask.init is init))
 
 

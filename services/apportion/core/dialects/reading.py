@@ -21,6 +21,7 @@ from apportion.core.dialects import (
     volcano_vgpu,
 )
 from apportion.core.dialects.annotations import selection
+from apportion.core.dialects.borrowing import parted
 from apportion.core.dialects.container import Container, amounts_of
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.errors import ManifestError
@@ -36,11 +37,13 @@ NO_DIALECT = "none"
 class DeviceRequest(Struct, frozen=True, kw_only=True):
     """What a pod wants of devices.
 
-    `high_priority` names the containers whose tasks go first on a shared card.
+    `high_priority` names the containers whose tasks go first on a shared card. `borrowing` are the
+    asks of init containers that take no devices of their own.
     """
 
     dialect: str = NO_DIALECT
     asks: tuple[Ask, ...] = ()
+    borrowing: tuple[Ask, ...] = ()
     devices: DeviceConstraints = DeviceConstraints()
     node_policy: str = ""
     device_policy: str = ""
@@ -78,9 +81,11 @@ def read_pod(
     if not asks:
         return DeviceRequest()
     chosen = selection(annotations, field=annotations_field, dialect=dialect, config=config)
+    own, borrowing = parted(asks, {each.name for each in containers if each.role == "app"})
     return DeviceRequest(
         dialect=dialect.name,
-        asks=tuple(asks),
+        asks=own,
+        borrowing=borrowing,
         devices=chosen.devices,
         node_policy=chosen.node_policy,
         device_policy=chosen.device_policy,

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from apportion.core.devices.catalogue import FAMILIES, mig_profiles
-from apportion.core.devices.demand import Demand, demand, memory_charged_mib
+from apportion.core.devices.demand import Demand, Known, demand, memory_charged_mib
+from apportion.core.devices.geometries import generated, groups_of, laid_out
 from apportion.core.dialects import cambricon, hami, volcano_vgpu
 from apportion.core.dialects.names import DialectConfig
 from apportion_schemas import Ask, Device, MigInstance, Share
@@ -37,7 +38,8 @@ class BoundPod(NamedTuple):
 class Held(NamedTuple):
     """One device of one container: named by its id, or else by its number on the node.
 
-    `memory_mib` and `cores` are None where they follow from the ask.
+    `memory_mib` and `cores` are None where they follow from the ask. `place` is of a MIG instance
+    that is named by its group and its position there, which the card's model makes slices of.
     """
 
     container: str
@@ -47,6 +49,7 @@ class Held(NamedTuple):
     memory_mib: int | None = None
     cores: int | None = None
     instance: MigInstance | None = None
+    place: tuple[str, int] | None = None
 
 
 class Recovered(NamedTuple):
@@ -76,9 +79,12 @@ def recover(pod: BoundPod) -> Recovered | None:
 
 
 def shares_of(
-    held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device]
+    held: Iterable[Held], asks: Sequence[Ask], devices: Mapping[str, Device], known: Known = ()
 ) -> tuple[Share, ...] | None:
-    """The shares, with the node's devices by id; None while one of them cannot be told."""
+    """The shares, with the node's devices by id; None while one of them cannot be told.
+
+    `known` are the ways in which cards may be cut (`knownMigGeometries`).
+    """
     by_index = {(device.family, device.index): device for device in devices.values()}
     wanted = {ask.container: ask for ask in asks}
     shares = []
@@ -86,6 +92,12 @@ def shares_of(
         found = devices.get(each.device) or by_index.get((each.family, each.number))
         if found is None and not each.device:
             return None
+        if each.place is not None:
+            share = _placed(each, each.place, found, known)
+            if share is None:
+                return None
+            shares.append(share)
+            continue
         amounts = _amounts(each, wanted.get(each.container), found)
         if amounts is None:
             return None
@@ -97,6 +109,36 @@ def shares_of(
             )
         )  # fmt: skip
     return tuple(shares)
+
+
+def _placed(
+    each: Held, place: tuple[str, int], device: Device | None, known: Known
+) -> Share | None:
+    """The share of an instance in a group: a configured one, or one that Volcano comes with.
+
+    A card of which nobody says how it is cut follows no group in the ledger.
+    """
+    if device is None:
+        return None
+    configured = groups_of(known, device.family, device.model)
+    groups = configured or [laid_out(group, 1, device.model) for group in generated(device.model)]
+    for found in (found for group in groups for found in group):
+        if (found.group, found.position) == place:
+            group, position = place if configured else ("", 0)
+            return Share(
+                container=each.container,
+                device=device.id,
+                memory_mib=memory_charged_mib(found.profile, device),
+                cores=0,
+                instance=MigInstance(
+                    profile=found.profile.name,
+                    start=found.start,
+                    size=found.profile.size,
+                    group=group,
+                    position=position,
+                ),
+            )
+    return None
 
 
 def _amounts(
@@ -174,10 +216,23 @@ def _volcano_vgpu(pod: BoundPod, text: str) -> Iterator[Held]:
     if len(segments) != len(names):
         raise _Unclear
     for name, segment in zip(names, segments, strict=True):
-        for device, memory, cores in _records(segment):
+        for named, memory, cores in _records(segment, places=True):
             if volcano_vgpu.TYPE not in segment:
                 raise _Unclear
-            yield Held(name, NVIDIA, device, -1, memory * pod.config.memory_factor, cores)
+            device, place = _place(named)
+            memory_mib = memory * pod.config.memory_factor
+            yield Held(name, NVIDIA, device, -1, memory_mib, cores, place=place)
+
+
+def _place(text: str) -> tuple[str, tuple[str, int] | None]:
+    """Id, group and position, as in `GPU-a[group1-0]`; of what is no MIG instance, the id."""
+    device, bracket, place = text.partition("[")
+    if not bracket:
+        return text, None
+    group, _, position = place.removesuffix("]").rpartition("-")
+    if not device or not group or not place.endswith("]"):
+        raise _Unclear
+    return device, (group, _whole(position))
 
 
 def _volcano_share(pod: BoundPod, text: str) -> Iterator[Held]:
@@ -207,14 +262,17 @@ def _vcuda(prefix: str) -> _Read:
     return read
 
 
-def _records(segment: str) -> Iterator[tuple[str, int, int]]:
-    """Id, memory and cores of each device, as in `GPU-a,NVIDIA,3000,50:GPU-b,NVIDIA,3000,50:`."""
+def _records(segment: str, *, places: bool = False) -> Iterator[tuple[str, int, int]]:
+    """Id, memory and cores of each device, as in `GPU-a,NVIDIA,3000,50:GPU-b,NVIDIA,3000,50:`.
+
+    `places`: an instance may be named by its place in a group behind the id.
+    """
     for text in segment.split(":"):
         if not text:
             continue
         parts = text.split(",")
-        if len(parts) != _RECORD_FIELDS or not parts[0] or "[" in parts[0]:
-            raise _Unclear  # a MIG instance by its place in a group tells no slices
+        if len(parts) != _RECORD_FIELDS or not parts[0] or ("[" in parts[0] and not places):
+            raise _Unclear
         yield parts[0], _whole(parts[2]), _whole(parts[3])
 
 

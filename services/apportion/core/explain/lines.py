@@ -37,6 +37,8 @@ from apportion_schemas import (
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
+    QuotaGone,
+    QuotaObserved,
     Share,
     SharesAllocated,
 )
@@ -211,6 +213,11 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     QueueObserved: lambda e, _: (
         f"queue {e.queue}: weight {e.weight}" + ("" if e.open else ", closed")
     ),
+    QuotaObserved: lambda e, _: (
+        f"quota {e.quota} of namespace {e.namespace}: "
+        + listed([f"{most:,} of {resource}" for resource, most in sorted(e.hard.items())])
+    ),
+    QuotaGone: lambda e, _: f"quota {e.quota} of namespace {e.namespace} left the cluster",
     PodPlaced: _placed,
     PlacementVoided: lambda e, name: f"{name}: placement on {e.node} voided: {e.reason}",
     PodRefused: lambda e, name: f"{name} refused: {words.refusal(e)}",

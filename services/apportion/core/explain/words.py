@@ -10,7 +10,14 @@ number that the refusal does not.
 from enum import Enum
 from typing import NamedTuple
 
-from apportion_schemas import GangShortage, NearMiss, PodRefused, QueueShortage, RefusalCode
+from apportion_schemas import (
+    GangShortage,
+    NearMiss,
+    PodRefused,
+    QueueShortage,
+    QuotaShortage,
+    RefusalCode,
+)
 
 
 class Unit(Enum):
@@ -192,8 +199,16 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.NOTHING,
         "pods of the queue end, or a greater volcano.sh/card.quota of the queue",
     ),
+    _C.QUOTA_EXCEEDED: Words(
+        "a ResourceQuota of the pod's namespace does not allow so much",
+        Unit.NOTHING,
+        "pods of the namespace end, or more in spec.hard of the ResourceQuota",
+    ),
 }
-QUEUE_CODES = (_C.QUEUE_CLOSED, _C.QUEUE_CAPABILITY_EXCEEDED, _C.QUEUE_CARDS_EXCEEDED)
+LIMIT_CODES = (
+    _C.QUEUE_CLOSED, _C.QUEUE_CAPABILITY_EXCEEDED, _C.QUEUE_CARDS_EXCEEDED, _C.QUOTA_EXCEEDED,
+)  # fmt: skip
+"""Refusals that a pod's queue or namespace is the cause of, and no node."""
 
 
 DEVICE_CHARS = 12
@@ -248,9 +263,11 @@ def refusal(refused: PodRefused) -> str:
         return gang(refused.gang)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
-    said = _of_nodes(refused) if refused.queue is None else queue(refused.queue)
-    if refused.queue is not None and not refused.reasons.keys() <= set(QUEUE_CODES):
-        said += f"; {_of_nodes(refused)}"
+    limits = [queue(refused.queue)] if refused.queue is not None else []
+    limits += [quota(refused.quota)] if refused.quota is not None else []
+    if not limits or not refused.reasons.keys() <= set(LIMIT_CODES):
+        limits.append(_of_nodes(refused))
+    said = "; ".join(limits)
     return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
 
 
@@ -277,6 +294,15 @@ def queue(shortage: QueueShortage) -> str:
     return (
         f"its queue {shortage.queue} may hold {available} more of {shortage.resource}, "
         f"and {needed} would be needed"
+    )
+
+
+def quota(shortage: QuotaShortage) -> str:
+    """What keeps a pod out of its namespace, as in `the quota gpus of its namespace allows 4 …`."""
+    return (
+        f"the quota {shortage.quota} of its namespace allows {shortage.most:,} of "
+        f"{shortage.resource}, pods hold {shortage.used:,}, and {shortage.needed:,} more would be "
+        "needed"
     )
 
 

@@ -6,8 +6,6 @@ is held, and the report takes them over with what they hold. Invariant: a claim 
 not at all, and never oversells a device.
 """
 
-from dataclasses import replace
-
 from msgspec import structs
 
 from apportion.core.devices.shares import Oversold, occupy, template_cpu_of
@@ -85,7 +83,7 @@ def _copy(
 ) -> DeviceState:
     known = node.by_id.get(device) if node else None
     if known is not None:
-        return replace(known)
+        return structs.replace(known)
     owner = state.nodes.get(state.node_of_device.get(device, name))
     if owner is not None and owner.name != name and owner.by_id[device].present and not owner.gone:
         raise Oversold(f"device {device} is of node {owner.name}")

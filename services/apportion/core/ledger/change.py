@@ -3,13 +3,15 @@
 Invariant: a handler that raises `Refused` has changed nothing.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion_schemas import Share
 
 
-class Change(NamedTuple):
+class Change(Struct, frozen=True, gc=False):
     """What one event touched, for whatever is derived from the state (index, queue, metrics).
 
     `refused` is empty, or why the event was not applied. `shares` came to the node or left it with
@@ -27,7 +29,7 @@ class Refused(Exception):
     """The event contradicts the state."""
 
 
-class Context(NamedTuple):
+class Context(Struct, frozen=True, gc=False):
     """What a handler may need of the event beside its payload."""
 
     state: State

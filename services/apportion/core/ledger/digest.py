@@ -44,9 +44,12 @@ def canonical(state: State) -> bytes:
 
 def _told(state: State) -> dict[str, Any]:
     """What ledgers of the first release have not: they keep their digests."""
-    if not state.differences:
-        return {}
-    return {"differences": [state.differences, state.differing]}
+    told: dict[str, Any] = {}
+    if state.differences:
+        told["differences"] = [state.differences, state.differing]
+    if state.quotas:
+        told["quotas"] = state.quotas
+    return told
 
 
 def _device(state: DeviceState) -> dict[str, Any]:

@@ -359,10 +359,10 @@ def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     pod = _placed_pod(context.state, data)
     if pod.phase is Phase.ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already: only its end frees its shares")
-    shares = shares_of(pod)
+    shares, lived_until = shares_of(pod), pod.submitted_revision if pod.adopted else 0
     node = unplace(context.state, pod)
     context.state.failing.pop(data.pod, None)
-    pod.attempt += 1
+    pod.attempt = max(pod.attempt, lived_until) + 1  # beyond those of an earlier life
     pod.last_failure = data.reason
     return Change(data, node=node, pod=pod, shares=shares)
 

@@ -44,11 +44,14 @@ from apportion_schemas import (
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
+    QuotaObserved,
     Shape,
 )
 
-FORMAT = 2
+FORMAT = 3
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
+OLDEST = 2
+"""The oldest format that means the same but for what is at its default in it: 3 has quotas."""
 
 MAGIC = b"apportion snapshot\n"
 _START = struct.Struct(">H")
@@ -152,6 +155,7 @@ class _Head(Struct, array_like=True, tag=1):
     differing: dict[str, DifferenceFound]
     nodes: int
     pods: int
+    quotas: dict[str, dict[str, QuotaObserved]] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -198,7 +202,7 @@ class Taking:
         uids = {getattr(data, name, None) for name in ("pod", "uid")}
         if change.pod is not None:
             uids.add(change.pod.uid)
-        self._nodes.update(dict.fromkeys(name for name in names if name))
+        self._nodes.update(dict.fromkeys(name for name in names if name in self._state.nodes))
         self._pods.update(dict.fromkeys(uid for uid in uids if uid))
         self._moved |= isinstance(data, NodeReported)
 
@@ -279,7 +283,7 @@ def _checked(data: bytes) -> memoryview:
     (written,) = _START.unpack_from(data, len(MAGIC))
     if written > FORMAT:
         raise NewerSnapshot(f"it is of format {written} and this build reads {FORMAT}")
-    if written < FORMAT:
+    if written < OLDEST:
         raise CorruptSnapshot(f"it is of format {written}, which this build, {FORMAT}, reads not")
     view = memoryview(data)
     if sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:

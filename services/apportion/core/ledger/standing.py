@@ -1,4 +1,4 @@
-"""What holds for the cluster as a whole: gangs, queues, policy, configuration, prices, differences.
+"""What holds for the cluster as a whole: gangs, queues, quotas, policy, configuration, prices.
 
 The part of the fold that touches no node and places no pod. Invariant: the newest word on each of
 these is the whole of it.
@@ -21,6 +21,8 @@ from apportion_schemas import (
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
+    QuotaGone,
+    QuotaObserved,
 )
 from apportion_schemas.configuration import PolicyConfiguration
 
@@ -40,6 +42,19 @@ def _group_gone(context: Context, data: PodGroupGone) -> Change:
 
 def _queue_observed(context: Context, data: QueueObserved) -> Change:
     context.state.queues[data.queue] = data
+    return Change(data)
+
+
+def _quota_observed(context: Context, data: QuotaObserved) -> Change:
+    context.state.quotas.setdefault(data.namespace, {})[data.quota] = data
+    return Change(data)
+
+
+def _quota_gone(context: Context, data: QuotaGone) -> Change:
+    quotas = context.state.quotas.get(data.namespace, {})
+    quotas.pop(data.quota, None)
+    if not quotas:
+        context.state.quotas.pop(data.namespace, None)
     return Change(data)
 
 
@@ -92,6 +107,8 @@ STANDING: dict[type, Callable[[Context, Any], Change]] = {
     PodGroupObserved: _group_observed,
     PodGroupGone: _group_gone,
     QueueObserved: _queue_observed,
+    QuotaObserved: _quota_observed,
+    QuotaGone: _quota_gone,
     DifferenceFound: _difference_found,
     LedgerRebuilt: _ledger_rebuilt,
     PolicyChanged: _policy_changed,

@@ -1,4 +1,4 @@
-"""What the ledger says is so: nodes, devices, pods, gangs, queues and the policy.
+"""What the ledger says is so: nodes, devices, pods, gangs, queues, quotas and the policy.
 
 A `State` is made by `fold.apply` and by nothing else; every service, the command line and the
 simulator hold one and differ only in the revision that they have reached.
@@ -14,9 +14,10 @@ simulator hold one and differ only in the revision that they have reached.
 Invariant: what a device has free is what it offers less the shares of the pods placed on it.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from weakref import WeakValueDictionary
+
+from msgspec import Struct, field
 
 from apportion_schemas import (
     Configuration,
@@ -33,6 +34,7 @@ from apportion_schemas import (
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
+    QuotaObserved,
     Shape,
 )
 
@@ -49,8 +51,7 @@ class Phase(StrEnum):
     ALLOCATED = "allocated"
 
 
-@dataclass(slots=True, eq=False)
-class DeviceState:
+class DeviceState(Struct, eq=False):
     """One device and what of it is free.
 
     `slices` is a bit mask of occupied MIG memory slices, and `group` the group of instances that
@@ -83,8 +84,7 @@ class DeviceState:
         return self.slots_free == self.device.slots
 
 
-@dataclass(slots=True, eq=False)
-class NodeState:
+class NodeState(Struct, eq=False):
     """One node: its devices in the order of their index, and what of its host is free.
 
     `host` is what Kubernetes says of it, and where it says nothing, what its agent does.
@@ -93,9 +93,9 @@ class NodeState:
     """
 
     name: str
-    devices: list[DeviceState] = field(default_factory=list)
-    by_id: dict[str, DeviceState] = field(default_factory=dict)
-    pods: dict[str, "PodState"] = field(default_factory=dict)
+    devices: list[DeviceState] = []
+    by_id: dict[str, DeviceState] = {}
+    pods: dict[str, "PodState"] = {}
     reported: NodeReported | None = None
     reported_revision: int = 0
     observed: NodeObserved | None = None
@@ -104,7 +104,7 @@ class NodeState:
     cordon: str = ""
     cpu_used_milli: int = 0
     memory_used_mib: int = 0
-    extended_used: dict[str, int] = field(default_factory=dict)
+    extended_used: dict[str, int] = {}
     fence: int = 0
     chain: str = ""
 
@@ -121,8 +121,7 @@ class NodeState:
         return self.observed is None or (self.observed.ready and not self.observed.unschedulable)
 
 
-@dataclass(slots=True, eq=False)
-class PodState:
+class PodState(Struct, eq=False):
     """One live pod. Revisions are those of the events that brought it to each phase.
 
     `shape_key` is the shape as bytes: equal for pods that any node would treat alike.
@@ -149,17 +148,21 @@ class PodState:
         return self.submitted.uid
 
     @property
+    def adopted(self) -> bool:
+        """Whether it was found where it is: it may have lived in this ledger before."""
+        return self.placed_revision == self.submitted_revision
+
+    @property
     def full_name(self) -> str:
         """`namespace/name`."""
         return f"{self.submitted.namespace}/{self.submitted.name}"
 
 
-@dataclass(slots=True, eq=False)
-class GroupState:
+class GroupState(Struct, eq=False):
     """A gang: what was declared of it, once that is known, and its live pods by uid."""
 
     observed: PodGroupObserved | None = None
-    pods: dict[str, PodState] = field(default_factory=dict)
+    pods: dict[str, PodState] = {}
 
     @property
     def min_available(self) -> int:
@@ -167,8 +170,7 @@ class GroupState:
         return self.observed.min_available if self.observed else 1
 
 
-@dataclass(slots=True, frozen=True)
-class RefusedEvent:
+class RefusedEvent(Struct, frozen=True):
     """An event that no reader applies: where it stands and why it is refused."""
 
     revision: int
@@ -176,10 +178,10 @@ class RefusedEvent:
     reason: str
 
 
-@dataclass(slots=True, eq=False)
-class State:
+class State(Struct, eq=False):
     """Everything that the ledger says up to `revision`.
 
+    `quotas` are by namespace, which is there while it has one, and by name.
     `failing` are placements that came to nothing and wait to be voided, by pod uid, with the cause.
     `rejected` are pods that cannot be read, by uid. `device_cordons` outlive the report of the
     device. `differences` counts by kind what comparisons with the cluster found; `differing` is the
@@ -187,14 +189,15 @@ class State:
     """
 
     revision: int = 0
-    nodes: dict[str, NodeState] = field(default_factory=dict)
-    pods: dict[str, PodState] = field(default_factory=dict)
-    groups: dict[str, GroupState] = field(default_factory=dict)
-    queues: dict[str, QueueObserved] = field(default_factory=dict)
-    failing: dict[str, str] = field(default_factory=dict)
-    rejected: dict[str, PodRejected] = field(default_factory=dict)
-    node_of_device: dict[str, str] = field(default_factory=dict)
-    device_cordons: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, NodeState] = {}
+    pods: dict[str, PodState] = {}
+    groups: dict[str, GroupState] = {}
+    queues: dict[str, QueueObserved] = {}
+    quotas: dict[str, dict[str, QuotaObserved]] = {}
+    failing: dict[str, str] = {}
+    rejected: dict[str, PodRejected] = {}
+    node_of_device: dict[str, str] = {}
+    device_cordons: dict[str, str] = {}
     policy: PolicyChanged = field(default_factory=lambda: PolicyChanged(by="default"))
     policy_revision: int = 0
     prices: PricesLearnt | None = None
@@ -202,8 +205,8 @@ class State:
     configuration: Configuration = field(default_factory=Configuration)
     configuration_revision: int = 0
     shapes: WeakValueDictionary[bytes, Shape] = field(default_factory=WeakValueDictionary)
-    refused_events: list[RefusedEvent] = field(default_factory=list)
+    refused_events: list[RefusedEvent] = []
     refused_count: int = 0
     released_count: int = 0
-    differences: dict[str, int] = field(default_factory=dict)
-    differing: dict[str, DifferenceFound] = field(default_factory=dict)
+    differences: dict[str, int] = {}
+    differing: dict[str, DifferenceFound] = {}

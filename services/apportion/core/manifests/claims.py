@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 from msgspec.structs import astuple
 
+from apportion.core.devices.demand import Known
 from apportion.core.dialects import Container, ManifestError, cambricon
 from apportion.core.dialects.container import Role
 from apportion.core.dialects.names import DialectConfig
@@ -55,13 +56,17 @@ class Claim(NamedTuple):
     attempt: int = 0
     running: bool = False
 
-    def on(self, node: str, devices: Mapping[str, Device]) -> PodAdopted | None:
-        """The event, with the node's devices by id; None while nobody knows what the pod holds."""
+    def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
+        """The event, with the node's devices by id; None while nobody knows what the pod holds.
+
+        `known` are the ways in which cards may be cut (`knownMigGeometries`).
+        """
         shares = self.shares
         if shares is None and self.held:
-            shares = shares_of(self.held, self.submitted.shape.asks, devices)
+            shares = shares_of(self.held, self.submitted.shape.asks, devices, known)
         if shares is None:
             return None
+        shares = _own_of(shares, {ask.container for ask in self.submitted.borrowing})
         about = _asking(self.submitted, shares, self.held, devices)
         return PodAdopted(
             pod=about.uid, node=node, submitted=about,
@@ -90,7 +95,9 @@ def claim_of(document: dict[str, Any], config: ManifestConfig, *, ours: bool) ->
     about = _submitted(document, draft, config, ours=ours)
     families = tuple(sorted({ask.family for ask in about.shape.asks}))
     claim = Claim(
-        about, families or _families(names, config.dialects), running=not ours or _running(document)
+        about,
+        families or families_of(names, config.dialects),
+        running=not ours or _running(document),
     )
     if ours and notes.get(SHARES):
         return _own(claim, notes)
@@ -155,6 +162,12 @@ def _resources(container: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     return resources.get("limits") or {}, resources.get("requests") or {}
 
 
+def _own_of(shares: tuple[Share, ...], borrowers: Collection[str]) -> tuple[Share, ...]:
+    """The shares without those of init containers on a device that another container has too."""
+    held = {share.device for share in shares if share.container not in borrowers}
+    return tuple(s for s in shares if s.container not in borrowers or s.device not in held)
+
+
 def _asking(
     about: PodSubmitted,
     shares: tuple[Share, ...],
@@ -177,7 +190,7 @@ def _asking(
     return structs.replace(about, shape=structs.replace(about.shape, asks=tuple(asks)))
 
 
-def _families(names: frozenset[str], config: DialectConfig) -> tuple[str, ...]:
+def families_of(names: Collection[str], config: DialectConfig) -> tuple[str, ...]:
     """The families of devices that resources of these names are about."""
     of = dict.fromkeys(astuple(config.cambricon), cambricon.FAMILY)
     for npu in config.ascend:

@@ -16,7 +16,7 @@ from apportion.core.dialects.reading import claimed
 from apportion.core.manifests import kube, naming, neighbours, nodes, unsupported
 from apportion.core.manifests.document import texts
 from apportion.core.manifests.resources import node_amounts
-from apportion_schemas import NodeConstraints, Shape
+from apportion_schemas import Ask, NodeConstraints, Shape
 from apportion_schemas.quantities import CONTAINERS_MAX, Priority
 
 SHAPE_BYTES_MAX = 1 << 18
@@ -49,6 +49,7 @@ class Template(Struct, frozen=True, kw_only=True):
     priority: int
     scheduler_name: str
     high_priority: tuple[str, ...] = ()
+    borrowing: tuple[Ask, ...] = ()
     init_containers: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
     group: str = ""
@@ -75,16 +76,15 @@ def read_template(
     spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
     notes_field = f"{meta_field}.annotations"
     unsupported.check_pod_spec(raw_spec, spec_field)
-    annotations = texts(parts.metadata.annotations, notes_field)
-    unsupported.check_annotations(annotations, notes_field)
+    notes = texts(parts.metadata.annotations, notes_field)
+    unsupported.check_annotations(notes, notes_field)
     containers = containers_of(parts.spec, spec_field)
     own = neighbours.Own(namespace, neighbours.labels_of(parts.metadata, f"{meta_field}.labels"))
-    dialects = config.dialects
-    request = read_pod(containers, annotations, annotations_field=notes_field, config=dialects)
+    request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
     shape = Shape(
         asks=request.asks,
         devices=request.devices,
-        node=_node(containers, parts.spec, spec_field, dialects),
+        node=_node(containers, parts.spec, spec_field, config.dialects),
         pods=neighbours.wishes(parts.spec, spec_field, own),
         node_policy=request.node_policy,
         device_policy=request.device_policy,
@@ -97,11 +97,12 @@ def read_template(
         priority=_priority(parts.spec, spec_field, config, priority_class),
         scheduler_name=parts.spec.scheduler_name,
         high_priority=request.high_priority,
+        borrowing=request.borrowing,
         init_containers=_names(parts.spec.init_containers) if request.asks else (),
         containers=_names(parts.spec.containers) if request.asks else (),
-        group=_group(annotations, notes_field),
-        task=annotations.get(TASK, ""),
-        queue=_queue(annotations, notes_field),
+        group=_group(notes, notes_field),
+        task=notes.get(TASK, ""),
+        queue=_queue(notes, notes_field),
     )
 
 

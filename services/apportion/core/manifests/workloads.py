@@ -19,7 +19,7 @@ from apportion.core.manifests import kube, naming, unsupported
 from apportion.core.manifests.document import typed
 from apportion.core.manifests.template import ManifestConfig, Template, priority_of, read_template
 from apportion.core.placement.gangs import GANG_PODS_MAX
-from apportion_schemas import PodGroupObserved, PodSubmitted, Shape
+from apportion_schemas import Ask, PodGroupObserved, PodSubmitted, Shape
 
 VOLCANO_DEFAULT_TASK = "default"  # and its number, as Volcano's admission names tasks
 
@@ -37,6 +37,7 @@ class PodDraft(Struct, frozen=True, kw_only=True):
     task: str = ""
     owner: str = ""
     high_priority: tuple[str, ...] = ()
+    borrowing: tuple[Ask, ...] = ()
     init_containers: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
     scheduler_name: str = ""
@@ -68,6 +69,7 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
         task=draft.task,
         owner=draft.owner,
         high_priority=draft.high_priority,
+        borrowing=draft.borrowing,
         init_containers=draft.init_containers,
         containers=draft.containers,
         chooser=draft.chooser,
@@ -217,6 +219,7 @@ def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> It
             task=template.task,
             owner=owner,
             high_priority=template.high_priority,
+            borrowing=template.borrowing,
             init_containers=template.init_containers,
             containers=template.containers,
             scheduler_name=template.scheduler_name,

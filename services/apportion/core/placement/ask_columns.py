@@ -7,7 +7,7 @@ Invariant: a device has enough here exactly where every device filter passes it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import structs
@@ -15,20 +15,14 @@ from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Demand, Known, demand
 from apportion.core.devices.geometries import SLICE_STATES
-from apportion.core.placement import packed
+from apportion.core.placement import ask_loops, packed
 from apportion.core.placement.chains import Chain
-from apportion.core.placement.columns import FIRST_KIND, HOST, Columns, Rows, mean_load
-from apportion.core.placement.compiled import compiled
+from apportion.core.placement.columns import FIRST_KIND, HOST, Columns, Rows
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import refused_kind
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 from apportion_schemas.configuration import GROUPS_MAX
 
-_GUARDS: Final = packed.GUARDS
-_mean_load = compiled(mean_load)
-_memory_of = compiled(packed.memory_of)
-_compute_of = compiled(packed.compute_of)
-_slots_of = compiled(packed.slots_of)
 _NOWHERE: Final = np.zeros((0, 0), np.bool_)
 
 
@@ -61,6 +55,7 @@ class AskColumns:
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
         self.needs: list[int] = [packed.NEVER, host_need]
         self._need = np.array(self.needs, np.int64)
+        self._charge = np.zeros(FIRST_KIND, np.int64)
         self._totals = np.zeros((FIRST_KIND, 3), np.int64)
         self._cuts = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
         self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
@@ -99,18 +94,26 @@ class AskColumns:
                 yield at, found
 
     def look(
-        self, columns: Columns, rows: Rows, fit: NDArray[np.bool_], enough: NDArray[np.bool_]
+        self,
+        columns: Columns,
+        rows: Rows,
+        fit: NDArray[np.bool_],
+        enough: NDArray[np.bool_],
+        *,
+        times: int = 1,
     ) -> None:
         """Which of these rows have enough, host and devices, and which of their devices do.
 
         Of `fit`, one for each row, those stay that do; `enough`, by row and column, is filled.
+        Of an ask for one device, `times` must fit beside one another, several on one device if it
+        has as much; how many instances a card takes is not told.
         """
         elsewhere = _NOWHERE if self.elsewhere is None else self.elsewhere
         cut = columns.cut if self.cuts_instances else columns.slices
-        _look(
+        ask_loops.look(
             rows,
             (columns.free, columns.kind, cut, elsewhere),
-            (self._need, self.instance_fits, self.ask.count),
+            (self._need, self._charge, self.instance_fits, self.ask.count, times),
             fit,
             enough,
         )
@@ -120,9 +123,8 @@ class AskColumns:
         elsewhere = _NOWHERE if self.elsewhere is None else self.elsewhere
         cut = columns.cut if self.cuts_instances else columns.slices
         seen = (columns.free, columns.kind, cut, elsewhere)
-        return _pick(
-            row, seen, (self._need, self.instance_fits, 1), self._totals, 1 if spread else -1
-        )
+        asked = (self._need, self.instance_fits)
+        return ask_loops.pick(row, seen, asked, self._totals, 1 if spread else -1)
 
     def _learn(self, device: Device) -> None:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
@@ -132,7 +134,7 @@ class AskColumns:
             known = RefusalCode.TYPE_MISMATCH
         if self.chain.idle_only and isinstance(known, Demand):
             known = known._replace(alone=True)
-        need, fits = packed.NEVER, np.ones((1, self._cuts), np.bool_)
+        need, charge, fits = packed.NEVER, 0, np.ones((1, self._cuts), np.bool_)
         if isinstance(known, Demand):
             need = packed.amounts(
                 known.memory_mib,
@@ -140,12 +142,15 @@ class AskColumns:
                 device.slots if known.alone else 1,
                 known.template_cpu,
             )
-            if known.profile is not None:
+            if known.profile is None:
+                charge = packed.amounts(known.memory_mib, known.cores, 1, known.template_cpu)
+            else:
                 self.cuts_instances = True
                 fits[0] = _instance_fits(known, self._cuts)
         self.demands.append(known)
         self.needs.append(need)
         self._need = np.array(self.needs, np.int64)
+        self._charge = np.append(self._charge, charge)
         totals = [(device.memory_mib, device.cores, device.slots)]
         self._totals = np.concatenate([self._totals, totals])
         self.instance_fits = np.concatenate([self.instance_fits, fits])
@@ -160,54 +165,3 @@ def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:
         fits[first : first + SLICE_STATES] |= (slices & place.mask) == 0
     fits[0] = bool(wanted.options)
     return fits
-
-
-Seen = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[np.bool_]]
-"""The columns `free`, `kind` and `cut`, and `elsewhere`, empty where the pod names no device."""
-Asked = tuple[NDArray[np.int64], NDArray[np.bool_], int]
-"""By kind of device the need and which cuts have room for it, and how many devices are wanted."""
-
-
-@compiled
-def _look(
-    rows: Rows, seen: Seen, asked: Asked, fit: NDArray[np.bool_], enough: NDArray[np.bool_]
-) -> None:
-    """`AskColumns.look`; without instances, every cut has room."""
-    free, kind, cut, elsewhere = seen
-    need, instance_fits, count = asked
-    some_elsewhere = elsewhere.shape[0] > 0
-    for i in range(len(rows)):
-        row, found = rows[i], 0
-        for at in range(HOST + 1, free.shape[1]):
-            of = kind[row, at]
-            has = (free[row, at] - need[of]) & _GUARDS == _GUARDS
-            has = has and instance_fits[of, cut[row, at]]
-            has = has and not (some_elsewhere and elsewhere[row, at])
-            enough[i, at] = has
-            found += has
-        enough[i, HOST] = False
-        host = (free[row, HOST] - need[kind[row, HOST]]) & _GUARDS == _GUARDS
-        fit[i] &= host and found >= count
-
-
-@compiled
-def _pick(row: int, seen: Seen, asked: Asked, totals: NDArray[np.int64], weight: int) -> int:
-    """`AskColumns.pick`, -1 where no device has enough; of equals the first.
-
-    `weight` is 1 for the fewest holders and then the least load, -1 for the most load.
-    """
-    free, kind, cut, elsewhere = seen
-    need, instance_fits, _ = asked
-    best, holders_least, load_least = -1, 0, 0
-    for at in range(HOST + 1, free.shape[1]):
-        of, left = kind[row, at], free[row, at]
-        if (left - need[of]) & _GUARDS != _GUARDS or not instance_fits[of, cut[row, at]]:
-            continue
-        if elsewhere.shape[0] > 0 and elsewhere[row, at]:
-            continue
-        memory_mib, cores, slots = totals[of]
-        load = _mean_load(memory_mib, _memory_of(left), cores, _compute_of(left)) * weight
-        holders = slots - _slots_of(left) if weight > 0 else 0
-        if best < 0 or (holders, load) < (holders_least, load_least):
-            best, holders_least, load_least = at - HOST - 1, holders, load
-    return best

@@ -11,8 +11,8 @@ from typing import Final
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.limits import Limits
 from apportion.core.placement.queue import is_pending
-from apportion.core.placement.queues import Queues
 from apportion.core.placement.survey import Survey
 from apportion_schemas import PodGone, PodPlaced, PodRefused, Score
 
@@ -26,7 +26,7 @@ class Chosen:
     def __init__(self, state: State) -> None:
         self._state = state
         self._survey = Survey(state)
-        self._queues: Queues | None = None  # until there is a choice
+        self._limits: Limits | None = None  # until there is a choice
         self._nodes: dict[str, str] = {}
 
     def choose(self, uid: str, node: str) -> None:
@@ -39,8 +39,8 @@ class Chosen:
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
         self._survey.observe(change)
-        if self._queues is not None:
-            self._queues.observe(change)
+        if self._limits is not None:
+            self._limits.observe(change)
         data = change.data
         if isinstance(data, PodPlaced | PodRefused):
             self._nodes.pop(data.pod, None)
@@ -69,7 +69,7 @@ class Chosen:
                 break
         for pod in reversed(placed):
             node = fold.unplace(self._state, pod)
-            self._known_queues().note(pod, undone=True)
+            self._known_limits().note(pod, undone=True)
             if node is not None:
                 self._survey.columns.touch(node)
         return decided
@@ -77,18 +77,18 @@ class Chosen:
     def _assume(self, pod: PodState, placed: PodPlaced) -> None:
         node = self._state.nodes[placed.node]
         fold.place(pod, node, placed)
-        self._known_queues().note(pod)
+        self._known_limits().note(pod)
         self._survey.columns.touch(node)
 
-    def _known_queues(self) -> Queues:
-        if self._queues is None:
-            self._queues = Queues(self._state)
-        return self._queues
+    def _known_limits(self) -> Limits:
+        if self._limits is None:
+            self._limits = Limits(self._state)
+        return self._limits
 
     def _place(self, pod: PodState, name: str) -> PodPlaced | PodRefused:
         about, shape = pod.submitted, pod.submitted.shape
         seat = self._survey.seat(shape, name)
-        lack = self._known_queues().lack(pod, name, seat.shares) if seat is not None else None
+        lack = self._known_limits().lack(pod, name, seat.shares) if seat is not None else None
         if lack is not None:
             return PodRefused(
                 pod=pod.uid,
@@ -96,7 +96,8 @@ class Chosen:
                 name=about.name,
                 reasons={lack.code: 1},
                 nodes=1,
-                queue=lack.shortage,
+                queue=lack.queue,
+                quota=lack.quota,
             )
         if seat is not None:
             return PodPlaced(

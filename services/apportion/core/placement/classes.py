@@ -5,25 +5,28 @@ looks only at the rows that changed since it was last asked, so a decision costs
 not what the cluster has.
 
 Invariant: after `refresh` the board has the node's points, or says that a filter refuses it; the
-one thing that it cannot see, two containers that want the same device, `assign` finds.
+one thing that it may not see, containers that want the same device, `assign` finds.
 """
 
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement import packed
 from apportion.core.placement.ask_columns import AskColumns
+from apportion.core.placement.board_loops import REFUSED
 from apportion.core.placement.chains import chain
-from apportion.core.placement.columns import HOST, POINTS, Columns, Rows
+from apportion.core.placement.columns import HOST, Columns, Rows
 from apportion.core.placement.filters import FITS, RANK, standing_refusal
 from apportion.core.placement.filters import nodes as node_filters
+from apportion.core.placement.packed import POINTS
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.relations import Relations
-from apportion.core.placement.scoreboard import REFUSED, Scoreboard
+from apportion.core.placement.scoreboard import Scoreboard
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, binpack, first, spread
 from apportion.core.placement.scores.look import NO_DEVICE, Look, NodeScore
@@ -39,9 +42,8 @@ class PlacementClass:
 
     `standing` is for each row the rank of the standing filter that refuses it, or `FITS`.
     `picks_one`: it takes one device, without looking at how devices stand to each other.
-    `may_collide`: a node that no filter refuses may still not take the pod. `relations` are those
-    to other pods, None where neither side minds. Devices of the kinds `without` are not for these
-    pods.
+    `relations` are those to other pods, None where neither side minds. Devices of the kinds
+    `without` are not for these pods.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class PlacementClass:
             and not shape.devices.numa_bind
             and self._order in (binpack, spread)
         )
-        self.may_collide = len(shape.asks) > 1 or shape.devices.numa_bind or self.chain.best_linked
+        self._alike = _alike(shape) and not self.chain.best_linked
         self.collided: set[int] = set()
         self._host_need = host_need
         self._resize(0)
@@ -117,10 +119,22 @@ class PlacementClass:
         self.collided.add(row)
 
     @property
+    def may_collide(self) -> bool:
+        """Whether a node that no filter refuses may still not take the pod."""
+        if self._alike:
+            return self.asks[0].cuts_instances
+        return len(self.asks) > 1 or self.shape.devices.numa_bind or self.chain.best_linked
+
+    @property
     def prefers(self) -> bool:
         """Whether it prefers some nodes for their labels or for the pods there."""
         near = self.relations is not None and self.relations.points is not None
         return near or self._preferred is not None
+
+    def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether hosts that have so much free, packed, have enough for the pod itself."""
+        fits: NDArray[np.bool_] = (free - self._host_need) & packed.GUARDS == packed.GUARDS
+        return fits
 
     def pick(self, columns: Columns, row: int) -> int:
         """The one device that a class which `picks_one` takes there: scored, or first in order."""
@@ -177,9 +191,7 @@ class PlacementClass:
     def _evaluate(self, columns: Columns, rows: Rows) -> None:
         """Look at these rows."""
         fit = self._fit_before_devices(columns, rows)
-        enough = [np.empty((len(rows), columns.free.shape[1]), np.bool_) for _ in self.asks]
-        for ask, devices in zip(self.asks, enough, strict=True):
-            ask.look(columns, rows, fit, devices)
+        enough = self._enough(columns, rows, fit)
         points = self.node_score.points(Look(columns, rows, fit, enough))
         if self._preferred is not None:
             points = (points + self._preferred.take(rows)) // 2
@@ -190,12 +202,25 @@ class PlacementClass:
         if self.collided:
             self.collided.difference_update(rows.tolist())
 
+    def _enough(
+        self, columns: Columns, rows: Rows, fit: NDArray[np.bool_]
+    ) -> list[NDArray[np.bool_]]:
+        """For each ask, by row and column, the devices that have enough; `fit` loses other rows."""
+        size = (len(rows), columns.free.shape[1])
+        if self._alike:
+            enough = np.empty(size, np.bool_)
+            self.asks[0].look(columns, rows, fit, enough, times=len(self.asks))
+            return [enough] * len(self.asks)
+        looks = [(ask, np.empty(size, np.bool_)) for ask in self.asks]
+        for ask, enough in looks:
+            ask.look(columns, rows, fit, enough)
+        return [enough for _, enough in looks]
+
     def _fit_before_devices(self, columns: Columns, rows: Rows) -> NDArray[np.bool_]:
         """Which rows no filter refuses that minds no devices; asks look at the host once more."""
         fit: NDArray[np.bool_] = self._welcome.take(rows)
         if not self.asks:
-            left = columns.free[:, HOST].take(rows) - self._host_need
-            fit &= left & packed.GUARDS == packed.GUARDS
+            fit &= self.host_fits(columns.free[:, HOST].take(rows))
         if self.shape.node.extended:
             fit &= _extended_fits(self.shape, columns, rows)
         return fit
@@ -210,6 +235,12 @@ class PlacementClass:
         score = np.where(fit & (relations.ranks == FITS), points, _REFUSED)
         score[list(self.collided)] = REFUSED
         self.board.replace(score)
+
+
+def _alike(shape: Shape) -> bool:
+    """Whether every container asks for the same one device, wherever that stands."""
+    same = {structs.replace(ask, container="") for ask in shape.asks}
+    return len(same) == 1 and shape.asks[0].count == 1 and not shape.devices.numa_bind
 
 
 def _counts_for_spread(shape: Shape, node: NodeState) -> bool:

@@ -9,17 +9,18 @@ name every row that changed since a reader of them last looked.
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.ledger.state import DeviceState, NodeState, State
 from apportion.core.placement import packed
+from apportion.core.placement.packed import mean_load
 from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
-POINTS: Final = 1_000_000_000  # a score's full range; twice as much is still an int32
 LOG_ROWS_MAX: Final = 1 << 16
 HOST: Final = 0  # the column of `free` and `kind` that is the node's host; its devices follow
 NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
@@ -45,8 +46,8 @@ Standing = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Devic
 UNSEEN: Final[Standing] = (None, None, False, "unseen", [])
 
 
-class Touch(NamedTuple):
-    """A node that changed: only by these shares and their pods, or in any way."""
+class Touch(Struct, gc=False):
+    """A node that changed: only by these shares and their pods, or, where None, in any way."""
 
     node: NodeState
     shares: list[Share] | None
@@ -110,7 +111,8 @@ class Columns:
         self._odd: set[int] = set()
         self.changed = RowLog()
         self.standing_changed = RowLog()
-        self._touched: dict[str, Touch] = {n: Touch(node, None) for n, node in state.nodes.items()}
+        self._touched = {name: Touch(node, None) for name, node in state.nodes.items()}
+        self._any_anew = True
         self.geometries = state.configuration.nvidia.known_mig_geometries
         self._allocate(0, 1)
 
@@ -120,11 +122,13 @@ class Columns:
         `shares`: came or went, and nothing else of the node changed but what they and their pod
         take; None where anything may have.
         """
-        before = self._touched.get(node.name)
-        if shares is None:
-            self._touched[node.name] = Touch(node, None)
+        name = node.name
+        before = self._touched.get(name)
+        if shares is None or name not in self._row_of:
+            self._touched[name] = Touch(node, None)
+            self._any_anew = True
         elif before is None:
-            self._touched[node.name] = Touch(node, list(shares))
+            self._touched[name] = Touch(node, list(shares))
         elif before.shares is not None:
             before.shares.extend(shares)
 
@@ -133,15 +137,12 @@ class Columns:
         if not self._touched:
             return
         touched, self._touched = self._touched, {}
+        if self._any_anew:
+            self._make_room(touched)
         row_of = self._row_of
-        joined = {name: node for name, (node, _) in touched.items() if name not in row_of}
-        width = 1 + max(len(node.devices) for node, _ in touched.values())
-        if joined or width > self.free.shape[1]:
-            self._join(joined, width)
-            row_of = self._row_of
-        for name, (node, shares) in touched.items():
+        for name, touch in touched.items():
             row = row_of[name]
-            self._refresh(row, node, None if name in joined else shares)
+            self._refresh(row, touch.node, touch.shares)
             self.changed.append(row)
 
     def kinds_of(self, name: str, shares: Iterable[Share]) -> frozenset[int]:
@@ -187,13 +188,21 @@ class Columns:
         # Memory in MiB and cores of a node's devices: what they have, and what of it is free.
         self._sums = np.zeros((rows, 4), np.int64)
 
+    def _make_room(self, touched: dict[str, Touch]) -> None:
+        """Rows for the nodes that have none yet, and columns for the devices of each."""
+        self._any_anew = False
+        joined = {name: each.node for name, each in touched.items() if name not in self._row_of}
+        width = 1 + max(len(each.node.devices) for each in touched.values())
+        if joined or width > self.free.shape[1]:
+            self._join(joined, width)
+
     def _join(self, joined: dict[str, NodeState], width: int) -> None:
         """Make room for new nodes and wider ones; every class looks at every row again."""
         old_names, old = self.names, {name: getattr(self, name) for name in _COLUMNS}
         nodes = dict(zip(old_names, self.nodes, strict=True)) | joined
         standing = dict(zip(old_names, self._standing, strict=True))
         columns_of = dict(zip(old_names, self._column_of, strict=True))
-        self.names = sorted(nodes)
+        self.names = in_order(nodes)
         self.every = np.arange(len(self.names))
         self._row_of = {name: row for row, name in enumerate(self.names)}
         self.nodes = [nodes[name] for name in self.names]
@@ -318,6 +327,11 @@ class Columns:
         return known
 
 
+def in_order(names: Iterable[str]) -> list[str]:
+    """The order of the rows, the same whatever happened in which order."""
+    return sorted(names)
+
+
 def _is_odd(state: DeviceState, amounts: int) -> bool:
     """Whether the packed amounts do not tell all: it is cut, closed, or holds more than it has."""
     return bool(
@@ -332,14 +346,3 @@ def _shut(state: DeviceState) -> int:
     if not (state.present and state.healthy):
         return UNHEALTHY
     return CORDONED if state.cordon else OPEN
-
-
-def mean_load(memory_total: int, memory_free: int, cores_total: int, cores_free: int) -> int:
-    """The mean of the used part of two resources, in `POINTS`; 0 where either is not there."""
-    if not memory_total or not cores_total:
-        return 0
-    memory = (memory_total - memory_free) * POINTS // memory_total
-    load = (memory + (cores_total - cores_free) * POINTS // cores_total) // 2
-    if load < 0:
-        return 0
-    return min(load, POINTS)

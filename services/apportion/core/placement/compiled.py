@@ -5,7 +5,9 @@ own arrays. Invariant: a compiled loop does whole numbers only and calls nothing
 answers the same on every machine, and the same as the Python that it was written in.
 """
 
+import importlib.util
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from numba import njit
@@ -22,3 +24,15 @@ def compiled(function: F) -> F:
         return cast("F", njit(cache=True)(function))
     except RuntimeError:  # numba found no folder that it may write to
         return cast("F", njit(function))
+
+
+def interpreted(module: ModuleType) -> ModuleType:
+    """The module made from its source once more: of one compiled ahead numba can read nothing."""
+    folder, _, name = str(module.__file__).rpartition("/")
+    source = f"{folder}/{name.partition('.')[0]}.py"
+    spec = importlib.util.spec_from_file_location(module.__name__, source)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{module.__name__} has no source at {source}")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found

@@ -10,12 +10,11 @@ the engine has seen before.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from apportion.core.ledger import fold
@@ -26,6 +25,7 @@ from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns
 from apportion.core.placement.domains import Domains
 from apportion.core.placement.gangs import GANG_PODS_MAX, Lack, held, lack_of
+from apportion.core.placement.limits import NEVER_SEEN, TOLD, Kept, Limits
 from apportion.core.placement.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.ownership import WHOLE, Portion
 from apportion.core.placement.pricing.market import Market
@@ -34,11 +34,12 @@ from apportion.core.placement.queue import (
     Line,
     PendingQueue,
     Reasons,
+    gist_of,
     is_pending,
+    limits_key,
     near_key,
     shape_line,
 )
-from apportion.core.placement.queues import NEVER_SEEN, QueueLack, Queues
 from apportion.core.placement.refusals import explain
 from apportion.core.placement.relations import Relations
 from apportion.core.placement.waiting import PLACEMENTS, Waiting
@@ -57,7 +58,6 @@ from apportion_schemas import (
     PodRefused,
     PolicyChanged,
     PricesLearnt,
-    QueueObserved,
     RefusalCode,
     Score,
 )
@@ -74,7 +74,7 @@ RELIEFS: Final = frozenset(
         DeviceHealthChanged,
         DeviceUncordoned,
         NodeUncordoned,
-        QueueObserved,
+        *TOLD,
     )
 )
 """Events after which something may fit that did not."""
@@ -85,13 +85,12 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided
 Placed = tuple[PodState, PodPlaced]
 
 
-@dataclass(slots=True)
-class Decision:
+class Decision(Struct):
     """What to append, all or nothing, and the pods that it is about, should it be refused."""
 
-    events: list[DecisionEvent] = field(default_factory=list)
-    placed: list[PodState] = field(default_factory=list)
-    told: list[PodState] = field(default_factory=list)
+    events: list[DecisionEvent] = []
+    placed: list[PodState] = []
+    told: list[PodState] = []
 
 
 class Engine:
@@ -104,8 +103,8 @@ class Engine:
         self._domains = Domains()
         self._classes: dict[bytes, PlacementClass] = {}
         self._market: Market | None = None
-        self._queues = Queues(state)
-        self._queue = PendingQueue(state, self._queues.share)
+        self._limits = Limits(state)
+        self._queue = PendingQueue(state, self._limits.share)
         self._waiting = Waiting(state, self._queue)
         self._apart = False
         self._own_rows: tuple[int, NDArray[np.bool_]] | None = None
@@ -145,8 +144,8 @@ class Engine:
         if change.node is not None:
             self._columns.touch(change.node, change.shares)
         moved = pod is not None and self._neighbours.note(pod)
-        if self._queues.active or type(data) is QueueObserved:
-            moved |= self._queues.observe(change)
+        if self._limits.active or type(data) in TOLD:
+            moved |= self._limits.observe(change)
         if moved or type(data) in RELIEFS:
             self._reliefs += 1
         self._waiting.observe(change)
@@ -167,7 +166,7 @@ class Engine:
     def retry(self, decision: Decision) -> None:
         """The decision did not come into the ledger: its pods wait again."""
         self._reliefs += 1  # lines may be parked for what it assumed, and never took
-        self._queues.relieve()
+        self._limits.relieve()
         for pod in decision.placed + decision.told:
             if is_pending(self._state, pod):
                 self._waiting.add(pod)
@@ -180,7 +179,7 @@ class Engine:
             if self._neighbours.active:
                 self._wake_near()
             if self._queue.contested:
-                self._queues.activate()
+                self._limits.activate()
                 self._assume_newest()  # whose turn it is depends on what each queue holds
                 self._queue.choose()
             line = self._queue.next_line()
@@ -197,7 +196,7 @@ class Engine:
         if line.gang:
             return self._serve_gang(line, decision, events_max)
         pod = self._state.pods[line.waiting[0].uid]
-        place = self._place_in_queue if self._queues.active else self._place
+        place = self._place_within if self._limits.active else self._place
         found = None if self._refused_alike(pod) else place(pod)
         if found is None:
             self._refuse(line, pod)
@@ -236,8 +235,8 @@ class Engine:
         if lack.pods > 1:
             shortage = structs.replace(shortage, fitting=here + len(placed))
             reasons = reasons._replace(gang=shortage)
-        if reasons.queue is not None and len({pod.shape_key for pod in waiting}) > 1:
-            reasons = reasons._replace(queue=reasons.queue._replace(seen=NEVER_SEEN))
+        if reasons.limit is not None and len({pod.shape_key for pod in waiting}) > 1:
+            reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         self._park(line, reasons)
         return True
 
@@ -274,7 +273,7 @@ class Engine:
         """A place for the pod, unless one like it was refused since; notes it where it is."""
         self._assume_newest()
         key = self._key_of(pod)
-        place = self._place_in_queue if self._queues.active else self._place
+        place = self._place_within if self._limits.active else self._place
         found = None if key in refused else place(pod)
         if found is None:
             refused.setdefault(key, pod)
@@ -284,8 +283,9 @@ class Engine:
 
     def _settle(self, line: Line, placed: list[Placed], decision: Decision) -> None:
         """These members of the line have places; go on with the others."""
-        decision.placed.extend(pod for pod, _ in placed)
-        decision.events.extend(found for _, found in placed)
+        for pod, found in placed:
+            decision.placed.append(pod)
+            decision.events.append(found)
         line.remove({pod.uid for pod, _ in placed})
         self._queue.wake(line)
 
@@ -318,29 +318,30 @@ class Engine:
             nodes=len(self._columns.names),
         )
 
-    def _place_in_queue(self, pod: PodState) -> PodPlaced | None:
-        """The best place that the pod's queue may take, or None."""
-        return self._look_in_queue(pod)[0]
+    def _place_within(self, pod: PodState) -> PodPlaced | None:
+        """The best place that the pod's limits allow, or None."""
+        return self._look_within(pod)[0]
 
-    def _look_in_queue(self, pod: PodState) -> tuple[PodPlaced | None, QueueLack | None]:
-        """The best place that the pod's queue may take, or why it may take none that there is."""
+    def _look_within(self, pod: PodState) -> tuple[PodPlaced | None, Kept | None]:
+        """The best place that the pod's limits allow, or why they allow none that there is."""
         self._assume_newest()
-        first = self._queues.lack(pod)
+        first = self._limits.lack(pod)
         if first is not None:
-            return None, self._queues.remembered(pod, first, None)
+            return None, self._limits.remembered(pod, first, None)
         without: frozenset[int] = frozenset()
+        beyond: frozenset[int] = frozenset()
         while True:
             found = self._place(pod, without=without)
-            lack = None if found is None else self._queues.lack(pod, found.node, found.shares)
+            lack = None if found is None else self._limits.lack(pod, found.node, found.shares)
             if found is None or lack is None:
                 break
             first = first or lack
             asks = self._class_of(pod, without=without).asks
-            kinds = self._queues.kinds_beyond(pod, asks, self._columns.kinds)
-            without |= kinds | self._columns.kinds_of(found.node, found.shares)
+            beyond |= self._limits.kinds_beyond(pod, asks, self._columns.kinds)
+            without |= beyond | self._columns.kinds_of(found.node, found.shares)
         if found is not None or first is None:
             return found, None
-        return None, self._queues.remembered(pod, first, without)
+        return None, self._limits.remembered(pod, first, beyond)
 
     def _first_of(self, class_: PlacementClass) -> NDArray[np.bool_] | None:
         """The rows that are tried before all others, None for no such: ours, while kept apart.
@@ -396,10 +397,9 @@ class Engine:
         return found
 
     def _key_of(self, pod: PodState) -> bytes:
-        """Equal for pods of one queue that every node would treat alike now."""
+        """Equal for pods of the same limits that every node would treat alike now."""
         key = _class_key(pod, self._neighbours.concern(pod.submitted))
-        queue = pod.submitted.queue
-        return _encode([queue]) + key if queue else key
+        return limits_key(self._state, pod) + key
 
     def _market_now(self) -> Market | None:
         """The tables of the newest prices for the kinds of device that there are."""
@@ -420,8 +420,8 @@ class Engine:
         node = self._state.nodes[placed.node]
         fold.place(pod, node, placed)
         self._met |= self._neighbours.note(pod)
-        if self._queues.active:
-            self._queues.note(pod)
+        if self._limits.active:
+            self._limits.note(pod)
         self._columns.touch(node, placed.shares)
         self._assumed.append(pod)
         self._refused.clear()
@@ -435,8 +435,8 @@ class Engine:
             shares = fold.shares_of(pod)
             node = fold.unplace(self._state, pod)
             self._neighbours.note(pod)
-            if self._queues.active:
-                self._queues.note(pod, undone=True)
+            if self._limits.active:
+                self._limits.note(pod, undone=True)
             if node is not None:
                 self._columns.touch(node, shares)
 
@@ -444,14 +444,14 @@ class Engine:
 
     def _reasons(self, pod: PodState) -> Reasons:
         self._assume_newest()
-        lack = self._look_in_queue(pod)[1] if self._queues.active else None
+        lack = self._look_within(pod)[1] if self._limits.active else None
         if lack is not None and lack.without is None:
-            return Reasons({lack.lack.code: 0}, (), 0, queue=lack)
+            return Reasons({lack.lack.code: 0}, (), 0, limit=lack)
         counts, nearest = explain(self._class_of(pod), self._columns)
         nodes = len(self._columns.names)
         if lack is not None:
             counts[lack.lack.code] = nodes - sum(counts.values())
-        return Reasons(counts, nearest, nodes, queue=lack)
+        return Reasons(counts, nearest, nodes, limit=lack)
 
     def _refuse(self, line: Line, pod: PodState) -> None:
         """Park the line of a pod that fits nowhere; one that minds other pods stands in its own.
@@ -459,7 +459,7 @@ class Engine:
         The pods behind it may have other labels, and so a place.
         """
         key = self._key_of(pod)
-        alone = shape_line(pod)
+        alone = shape_line(self._state, pod)
         if key != alone and line.key == alone:
             line = self._queue.move(line, pod, near_key(pod))
             if line.parked:
@@ -509,13 +509,13 @@ class Engine:
 
         `answers` are those of this round by class, which pods with labels of their own may share.
         """
-        alone = line.key == shape_line(pod)
-        lack = line.reasons.queue if line.reasons is not None else None
-        if lack is not None and not self._queues.relieved(pod, lack):
+        alone = line.key == shape_line(self._state, pod)
+        lack = line.reasons.limit if line.reasons is not None else None
+        if lack is not None and not self._limits.relieved(pod, lack):
             if lack.without is None:
                 return False
             return self._class_of(pod, alone=alone, without=lack.without).fits_somewhere
-        if lack is not None and self._queues.lack(pod) is not None:
+        if lack is not None and self._limits.lack(pod) is not None:
             return False
         key = line.key if alone else self._key_of(pod)
         if key not in answers:
@@ -524,14 +524,16 @@ class Engine:
 
     def _tell(self, decision: Decision, events_max: int) -> None:
         """Say why to each pod of a parked line that has not heard it."""
-        if len(decision.events) >= events_max:
+        if len(decision.events) >= events_max or not self._queue.any_untold:
             return
         placed = {pod.uid for pod in decision.placed}
         for pod, reasons in self._queue.untold():
             if pod.uid in placed:
                 continue
-            if pod.refusal is not None and set(pod.refusal.reasons) == set(reasons.counts):
+            told = pod.refusal
+            if told is not None and gist_of(told.reasons, told.quota) == reasons.gist:
                 continue
+            lack = reasons.limit.lack if reasons.limit is not None else None
             decision.events.append(
                 PodRefused(
                     pod=pod.uid,
@@ -541,7 +543,8 @@ class Engine:
                     nodes=reasons.nodes,
                     nearest=reasons.nearest,
                     gang=reasons.gang,
-                    queue=reasons.queue.lack.shortage if reasons.queue is not None else None,
+                    queue=lack.queue if lack is not None else None,
+                    quota=lack.quota if lack is not None else None,
                 )
             )
             decision.told.append(pod)

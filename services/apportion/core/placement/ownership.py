@@ -41,13 +41,15 @@ WHOLE: Final = Portion(frozenset(range(PARTS)))
 """What a scheduler owns that is alone."""
 
 
-def key_of(pod: PodState) -> str:
+def key_of(pod: PodState, *, limited: bool = False) -> str:
     """What decides who owns a pod: its gang, for a gang has one decision; or its uid.
 
     Pods with wishes about others in their namespace have one owner, so that he knows what he has
-    just decided about the others.
+    just decided about the others. So have all pods of a namespace that is `limited` by a quota.
     """
     submitted = pod.submitted
+    if limited:
+        return submitted.namespace
     if submitted.group:
         return submitted.group
     if has_wishes(submitted.shape.pods):

@@ -13,6 +13,7 @@ from typing import Final
 
 from apportion.core.ledger.state import DeviceState
 
+POINTS: Final = 1_000_000_000  # a score's full range; twice as much is still an int32
 MEMORY_BITS: Final = 26  # MiB of a device or of a host: 64 TiB
 COMPUTE_BITS: Final = 20  # cores of a device, milli-CPU of a host: 1,048 CPUs
 SLOTS_BITS: Final = 8  # shares of a device, pods of a node; the latter count up to 255
@@ -70,6 +71,17 @@ def compute_of(amounts: int) -> int:
 def slots_of(amounts: int) -> int:
     """How many more shares or pods may come."""
     return amounts >> SLOTS_AT & _SLOTS_MAX
+
+
+def mean_load(memory_total: int, memory_free: int, cores_total: int, cores_free: int) -> int:
+    """The mean of the used part of two resources, in `POINTS`; 0 where either is not there."""
+    if not memory_total or not cores_total:
+        return 0
+    memory = (memory_total - memory_free) * POINTS // memory_total
+    load = (memory + (cores_total - cores_free) * POINTS // cores_total) // 2
+    if load < 0:
+        return 0
+    return min(load, POINTS)
 
 
 def free_amounts(state: DeviceState) -> int:

@@ -8,16 +8,17 @@ queues (Volcano's), the queue whose share of the cluster is least for its weight
 Invariant: a pending pod is in exactly one line, or in the hands of the cycle that took it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 import msgspec
 
 from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.placement.limits import Kept
 from apportion.core.placement.neighbours import has_wishes, kind_of
-from apportion.core.placement.queues import DEFAULT, QueueLack, queue_of
-from apportion_schemas import GangShortage, NearMiss, RefusalCode
+from apportion.core.placement.queues import DEFAULT, queue_of
+from apportion_schemas import GangShortage, NearMiss, QuotaShortage, RefusalCode
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 FRESH_SLACK = 64  # entries of `fresh` that may outlive their pods before they are swept
@@ -31,6 +32,9 @@ class Turn(NamedTuple):
     uid: str
 
 
+Gist = tuple[frozenset[RefusalCode], tuple[str, str, int] | None]
+
+
 class Reasons(NamedTuple):
     """Why the head of a line fits nowhere: what a `PodRefused` says, if anything is to be said."""
 
@@ -39,7 +43,18 @@ class Reasons(NamedTuple):
     nodes: int
     gang: GangShortage | None = None
     silent: bool = False
-    queue: QueueLack | None = None
+    limit: Kept | None = None
+
+    @property
+    def gist(self) -> Gist:
+        """What is worth telling anew."""
+        return gist_of(self.counts, self.limit.lack.quota if self.limit is not None else None)
+
+
+def gist_of(counts: Iterable[RefusalCode], quota: QuotaShortage | None) -> Gist:
+    """The codes, whatever their counts, and which limit it is that somebody could raise."""
+    limit = None if quota is None else (quota.quota, quota.resource, quota.most)
+    return frozenset(counts), limit
 
 
 UNDECLARED: Final = Reasons({}, (), 0, silent=True)
@@ -82,7 +97,7 @@ class Line:
         self.reasons: Reasons | None = None
         self.parked_at = 0
         self.fresh: dict[Turn, None] = {}
-        self._told: frozenset[RefusalCode] = frozenset()
+        self._told: Gist | None = None
 
     def __len__(self) -> int:
         """Pods that stand here; may count pods that have just left."""
@@ -120,9 +135,9 @@ class Line:
         self.reasons, self.parked_at = reasons, reliefs
         if reasons.silent:
             return
-        codes = frozenset(reasons.counts)
-        if codes != self._told:
-            self._told = codes
+        gist = reasons.gist
+        if gist != self._told:
+            self._told = gist
             self.fresh = dict.fromkeys(self.live(state))
 
     def head(self, state: State) -> Turn | None:
@@ -190,7 +205,7 @@ class PendingQueue:
         if pod.submitted.chooser:
             return
         gang = pod.submitted.group
-        key = _gang_key(gang) if gang else line_key(pod)
+        key = _gang_key(gang) if gang else line_key(self._state, pod)
         line = self._lines.get(key)
         if line is None:
             named = gang or pod.submitted.queue
@@ -206,8 +221,7 @@ class PendingQueue:
 
     def leave(self, pod: PodState) -> None:
         """Take a pod out of its line, wherever it stands there."""
-        gang = pod.submitted.group
-        for key in (_gang_key(gang),) if gang else (line_key(pod), near_key(pod)):
+        for key in _keys(pod):
             line = self._lines.get(key)
             if line is not None:
                 line.leave(turn_of(pod))
@@ -229,6 +243,11 @@ class PendingQueue:
         if other.parked:
             self._untold[key] = None
         return other
+
+    @property
+    def any_untold(self) -> bool:
+        """Whether `untold` may give any."""
+        return bool(self._untold)
 
     def untold(self) -> Iterator[tuple[PodState, Reasons]]:
         """Pods of parked lines that have not been told why, with the reasons."""
@@ -323,23 +342,39 @@ class PendingQueue:
         return self._order
 
 
-def line_key(pod: PodState) -> bytes:
+def line_key(state: State, pod: PodState) -> bytes:
     """Pods of one shape wait together; those with wishes about others, only if alike to others."""
-    about = pod.submitted
-    if has_wishes(about.shape.pods):
-        return near_key(pod)
-    return shape_line(pod) if about.queue else pod.shape_key
+    return near_key(pod) if has_wishes(pod.submitted.shape.pods) else shape_line(state, pod)
 
 
 def near_key(pod: PodState) -> bytes:
     """The line of pods of one shape that are alike to every selector there may ever be."""
-    return b"near " + shape_line(pod) + _encode(kind_of(pod.submitted))
+    about = pod.submitted
+    return b"near " + _limits_key(about.queue) + pod.shape_key + _encode(kind_of(about))
 
 
-def shape_line(pod: PodState) -> bytes:
-    """The line of pods of one shape and one queue."""
-    queue = pod.submitted.queue
-    return _encode([queue]) + pod.shape_key if queue else pod.shape_key
+def shape_line(state: State, pod: PodState) -> bytes:
+    """The line of pods of one shape that have the same limits."""
+    return limits_key(state, pod) + pod.shape_key
+
+
+def limits_key(state: State, pod: PodState) -> bytes:
+    """Equal for pods of one queue and, where a namespace has a quota, of one namespace."""
+    about = pod.submitted
+    return _limits_key(about.queue, about.namespace if about.namespace in state.quotas else "")
+
+
+def _limits_key(queue: str, namespace: str = "") -> bytes:
+    return _encode([queue, namespace]) if queue or namespace else b""
+
+
+def _keys(pod: PodState) -> tuple[bytes, ...]:
+    """The lines in which the pod may stand, whether or not its namespace had a quota then."""
+    about = pod.submitted
+    if about.group:
+        return (_gang_key(about.group),)
+    shared, own = _limits_key(about.queue), _limits_key(about.queue, about.namespace)
+    return shared + pod.shape_key, own + pod.shape_key, near_key(pod)
 
 
 def _gang_key(gang: str) -> bytes:

@@ -1,53 +1,30 @@
 """What each queue holds, and so what it may still take and whose turn it is.
 
-Kept up by the pod: one that comes or goes changes the amounts of its own queue. Where there is one
-queue and no limit, nothing is counted at all.
-
-A derived structure: it can be dropped and made again from the `State`. Invariant: after `note` of
-every pod that was placed or left, a queue holds what a walk over its placed pods would give. A
-queue is the scheduler's rule and no invariant of the ledger: the fold takes what goes beyond it.
+Where there is one queue and no limit, nothing is counted at all. A queue is the scheduler's rule
+and no invariant of the ledger: the fold takes what goes beyond it.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from apportion.core.devices.demand import Demand
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement import quotas
 from apportion.core.placement.ask_columns import AskColumns
-from apportion.core.placement.columns import FIRST_KIND
+from apportion.core.placement.holdings import NOTHING, OFFERS, Holdings
 from apportion.core.placement.quotas import Amount, Amounts, Lack, Quota
 from apportion_schemas import (
     ConfigurationChanged,
     Device,
-    NodeGone,
-    NodeObserved,
-    NodeReported,
     PodGroupObserved,
     PodPlaced,
     QueueObserved,
+    Shape,
     Share,
 )
 
 DEFAULT: Final = "default"
-NEVER_SEEN: Final = -1
-"""What tells of a queue that it has been relieved since, whatever has happened."""
-_NOTHING: Final[Amounts] = {}
-_OFFERS: Final = (NodeReported, NodeObserved, NodeGone)
-_Held = tuple[str, PodPlaced, Amounts]
-
-
-class QueueLack(NamedTuple):
-    """Why a pod's queue kept it out: of devices of some kinds only, or (None) of any node.
-
-    `seen` tells whether the queue has been relieved since.
-    """
-
-    lack: Lack
-    without: frozenset[int] | None
-    seen: int
 
 
 def queue_of(state: State, pod: PodState) -> str:
@@ -58,21 +35,29 @@ def queue_of(state: State, pod: PodState) -> str:
     return pod.submitted.queue or DEFAULT
 
 
-class Queues:
+class Queues(Holdings):
     """The amounts that every queue holds, from when one has a limit or somebody asks for shares."""
 
     def __init__(self, state: State) -> None:
-        self._state = state
+        super().__init__(state)
         self.active = False
-        self._at: dict[str, _Held] = {}
-        self._held: dict[str, Counter[Amount]] = {}
         self._quotas: dict[str, Quota] = {}
-        self._relieved: Counter[str] = Counter()
-        self._epoch = 0
         self._totals = _Totals(state)
         self._shares: dict[str, float] = {}
         for queue in state.queues.values():
             self._learn(queue)
+
+    def account_of(self, pod: PodState) -> str:
+        """The queue of the pod."""
+        return queue_of(self._state, pod)
+
+    def amounts_of(self, shape: Shape, shares: tuple[Share, ...], node: NodeState) -> Amounts:
+        """Host and devices."""
+        return quotas.of_shares(shape, shares, node)
+
+    def moved(self, name: str) -> None:
+        """Its share is to be worked out anew."""
+        self._shares.pop(name, None)
 
     def activate(self) -> None:
         """Count from now on."""
@@ -87,37 +72,6 @@ class Queues:
             self._learn(change.data)
         return self.active and self._follow(change)
 
-    def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
-        """The pod was placed or taken away; whether its queue may hold more than before.
-
-        `undone`: nobody has been told no because of it. `again`: what its shares come to may be
-        otherwise than it was.
-        """
-        before, placed = self._at.get(pod.uid), pod.placement
-        if before is None and placed is None:
-            return False
-        name = queue_of(self._state, pod)
-        if before is not None and not again and before[1] is placed and before[0] == name:
-            return False
-        if before is not None:
-            del self._at[pod.uid]
-            self._held[before[0]].subtract(before[2])
-            self._shares.pop(before[0], None)
-        if placed is not None:
-            node = self._state.nodes[placed.node]
-            taken = quotas.of_shares(pod.submitted.shape, placed.shares, node)
-            self._at[pod.uid] = (name, placed, taken)
-            self._held.setdefault(name, Counter()).update(taken)
-            self._shares.pop(name, None)
-        if before is None or undone:
-            return False
-        self._relieved[before[0]] += 1
-        return True
-
-    def relieve(self) -> None:
-        """Something that was counted on did not come about: every queue may hold more."""
-        self._epoch += 1
-
     def lack(self, pod: PodState, node: str = "", shares: Sequence[Share] = ()) -> Lack | None:
         """Why the queue may not take the pod with these shares, or, with none named, anywhere."""
         name, shape = queue_of(self._state, pod), pod.submitted.shape
@@ -127,35 +81,17 @@ class Queues:
         more = quotas.at_least(shape)
         if node:
             more = quotas.of_shares(shape, shares, self._state.nodes[node])
-        return quota.lack(self._held.get(name, {}), more)
+        return quota.lack(self._held.get(name, NOTHING), more)
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
     ) -> frozenset[int]:
         """The kinds of device of which one of the asks alone is more than the queue may take."""
         name = queue_of(self._state, pod)
-        quota, held = self._quotas.get(name), self._held.get(name, _NOTHING)
-        found = set()
-        for kind, device in enumerate(kinds, FIRST_KIND):
-            for ask in asks:
-                wanted = ask.demands[kind]
-                if quota is not None and isinstance(wanted, Demand):
-                    taken = quotas.of_demand(wanted, device, ask.ask.count)
-                    if quota.lack(held, taken) is not None:
-                        found.add(kind)
-        return frozenset(found)
-
-    def remembered(self, pod: PodState, lack: Lack, without: frozenset[int] | None) -> QueueLack:
-        """The lack, with what tells later whether the pod's queue has been relieved since."""
-        return QueueLack(lack, without, self._seen(queue_of(self._state, pod)))
-
-    def relieved(self, pod: PodState, lack: QueueLack) -> bool:
-        """Whether the pod's queue may hold more than when it lacked this."""
-        return lack.seen != self._seen(queue_of(self._state, pod))
-
-    def held(self, name: str) -> Amounts:
-        """What the queue holds; nothing is counted while there is but one without a limit."""
-        return {amount: much for amount, much in self._held.get(name, {}).items() if much}
+        quota, held = self._quotas.get(name), self._held.get(name, NOTHING)
+        if quota is None:
+            return frozenset()
+        return quotas.kinds_beyond(asks, kinds, lambda more: quota.lack(held, more) is not None)
 
     def share(self, name: str) -> float:
         """The part of the cluster that the queue holds, of what it holds most, over its weight."""
@@ -164,13 +100,10 @@ class Queues:
             self._shares.clear()
         found = self._shares.get(name)
         if found is None:
-            held, observed = self._held.get(name, _NOTHING), self._state.queues.get(name)
+            held, observed = self._held.get(name, NOTHING), self._state.queues.get(name)
             part = self._totals.dominant(held)
             found = self._shares[name] = part / max(observed.weight if observed else 1, 1)
         return found
-
-    def _seen(self, name: str) -> int:
-        return self._epoch + self._relieved[name]
 
     def _learn(self, queue: QueueObserved) -> None:
         quota = Quota(queue, self._state.configuration)
@@ -190,16 +123,12 @@ class Queues:
         if isinstance(data, ConfigurationChanged):
             for queue in self._state.queues.values():
                 self._learn(queue)
-        if change.node is not None and isinstance(data, _OFFERS):
+        if change.node is not None and isinstance(data, OFFERS):
             self._totals.touch(change.node)
-            for pod in change.node.pods.values():
-                relieved |= self.note(pod, again=True)
         if isinstance(data, PodGroupObserved):
             for pod in self._state.groups[data.group].pods.values():
                 relieved |= self.note(pod)
-        if change.pod is not None:
-            relieved |= self.note(change.pod)
-        return relieved
+        return self.follow(change) or relieved
 
 
 class _Totals:

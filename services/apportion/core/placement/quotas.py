@@ -1,16 +1,17 @@
-"""What a queue may hold: its capability and its card quota, as limits of what shares are made of.
+"""What a queue or a namespace may hold, as limits of what shares are made of.
 
-A capability names resources as pods do, in any dialect. A limit of device memory or cores binds
-whatever the queue's pods hold of such devices, by whichever names they asked, so that no dialect is
-a way around it. `volcano.sh/gpu-number` alone counts entire cards only and `volcano.sh/gpu-memory`
-what is not an entire card, because the two stand beside each other in Volcano.
+Limits name resources as pods do, in any dialect: the capability of a queue, `spec.hard` of a
+ResourceQuota. A limit of device memory or cores binds whatever the pods hold of such devices, by
+whichever names they asked, so that no dialect is a way around it. `volcano.sh/gpu-number` alone
+counts entire cards only and `volcano.sh/gpu-memory` what is not an entire card, because the two
+stand beside each other in Volcano.
 
 Invariant: what a placement takes is worked out from its shares, so it is what the pod gets and not
 what it wrote.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -20,11 +21,15 @@ from apportion.core.devices.demand import Demand
 from apportion.core.dialects import cambricon, plain, vcuda, vgpu
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.ledger.state import NodeState
+from apportion.core.placement.ask_columns import AskColumns
+from apportion.core.placement.columns import FIRST_KIND
 from apportion_schemas import (
     Configuration,
     Device,
     QueueObserved,
     QueueShortage,
+    QuotaObserved,
+    QuotaShortage,
     RefusalCode,
     Shape,
     Share,
@@ -46,22 +51,31 @@ _PARTIAL_MEMORY: Final = "memory of partial shares"
 _INSTANCES: Final = "instances"
 _CARDS: Final = "cards"
 _MPS: Final = "mps"
+_OF_DEVICES: Final = (SHARES, DEVICE_MEMORY, CORES, _ENTIRE, _PARTIAL_MEMORY, _INSTANCES)
+_OF_CLAIMS: Final = ("requests.", "limits.")
+"""A ResourceQuota says it before a resource; a device is not had but by its limit."""
 
 
 class Bound(NamedTuple):
-    """The most of an amount, under the name that the queue gives it; one of that is `unit`."""
+    """The most of an amount, under the name that the limit gives it; one of that is `unit`."""
 
     resource: str
     amount: Amount
     most: int
     unit: int
 
+    def needed(self, held: Amounts, more: Amounts) -> int:
+        """How much of `more` is beyond it, beside what is held: all of it, or nothing."""
+        much = more.get(self.amount, 0)
+        return much if much and held.get(self.amount, 0) + much > self.most else 0
+
 
 class Lack(NamedTuple):
-    """Why a queue may not take a pod."""
+    """Why a queue or a namespace may not take a pod."""
 
     code: RefusalCode
-    shortage: QueueShortage
+    queue: QueueShortage | None = None
+    quota: QuotaShortage | None = None
 
 
 class Quota:
@@ -86,17 +100,18 @@ class Quota:
     def lack(self, held: Amounts, more: Amounts) -> Lack | None:
         """Why a queue that holds so much may not take this much more; None if it may."""
         if self._closed:
-            return Lack(RefusalCode.QUEUE_CLOSED, QueueShortage(queue=self._name))
+            return Lack(RefusalCode.QUEUE_CLOSED, queue=QueueShortage(queue=self._name))
         for bound in self._bounds:
-            needed, have = more.get(bound.amount, 0), held.get(bound.amount, 0)
-            if needed and have + needed > bound.most:
+            needed = bound.needed(held, more)
+            if needed:
+                left = max(bound.most - held.get(bound.amount, 0), 0)
                 shortage = QueueShortage(
                     queue=self._name,
                     resource=bound.resource,
-                    needed=-(-needed // bound.unit),
-                    available=max(bound.most - have, 0) // bound.unit,
+                    needed=_ceil(needed, bound.unit),
+                    available=left // bound.unit,
                 )
-                return Lack(RefusalCode.QUEUE_CAPABILITY_EXCEEDED, shortage)
+                return Lack(RefusalCode.QUEUE_CAPABILITY_EXCEEDED, queue=shortage)
         return self._lack_of_cards(held, more) if self._keys else None
 
     def _lack_of_cards(self, held: Amounts, more: Amounts) -> Lack | None:
@@ -110,7 +125,7 @@ class Quota:
                     needed=count,
                     available=max(most - have[card], 0),
                 )
-                return Lack(RefusalCode.QUEUE_CARDS_EXCEEDED, shortage)
+                return Lack(RefusalCode.QUEUE_CARDS_EXCEEDED, queue=shortage)
         return None
 
     def _by_card(self, amounts: Amounts) -> Counter[str]:
@@ -123,15 +138,76 @@ class Quota:
         return found
 
 
+class NamespaceQuota:
+    """What the pods of a namespace may hold of devices, by one ResourceQuota.
+
+    The API server counts the rest of it, when a pod is created.
+    """
+
+    def __init__(self, quota: QuotaObserved, configuration: Configuration) -> None:
+        names = _names(dialect_config(configuration))
+        self._name = quota.quota
+        self._bounds = []
+        for resource, most in sorted(quota.hard.items()):
+            amount, unit = names.get(_resource_of(resource), (PODS, 1))
+            if amount[0] in _OF_DEVICES:
+                self._bounds.append(Bound(resource, amount, most * unit, unit))
+
+    @property
+    def limits(self) -> bool:
+        """Whether it says anything of devices."""
+        return bool(self._bounds)
+
+    def lack(self, held: Amounts, more: Amounts) -> Lack | None:
+        """Why a namespace that holds so much may not take this much more; None if it may."""
+        for bound in self._bounds:
+            needed = bound.needed(held, more)
+            if needed:
+                shortage = QuotaShortage(
+                    quota=self._name,
+                    resource=bound.resource,
+                    needed=_ceil(needed, bound.unit),
+                    used=_ceil(held.get(bound.amount, 0), bound.unit),
+                    most=bound.most // bound.unit,
+                )
+                return Lack(RefusalCode.QUOTA_EXCEEDED, quota=shortage)
+        return None
+
+
+def _resource_of(name: str) -> str:
+    """The resource that an entry of `spec.hard` is about."""
+    for prefix in _OF_CLAIMS:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _ceil(amount: int, unit: int) -> int:
+    return -(-amount // unit)
+
+
 def of_shares(shape: Shape, shares: Iterable[Share], node: NodeState) -> Amounts:
     """What a pod of this shape takes with these shares of the node."""
     taken = of_host(shape)
+    taken.update(of_devices(shape, shares, node))
+    return taken
+
+
+def of_devices(shape: Shape, shares: Iterable[Share], node: NodeState) -> Counter[Amount]:
+    """What these shares take of the node's devices at once: init containers run before the others,
+    one after the other, so they add to an amount only what they alone need more of.
+    """
+    taken: Counter[Amount] = Counter()
+    before: dict[str, Counter[Amount]] = {}
+    for ask in shape.asks:
+        if ask.init:
+            before[ask.container] = Counter()
     for share in shares:
         device = node.by_id[share.device].device
         profile = share.instance.profile if share.instance is not None else ""
+        part = before.get(share.container, taken)
         for amount, much in _of_share(device, share.memory_mib, share.cores, profile):
-            taken[amount] += much
-    return taken
+            part[amount] += much
+    return _most(taken, before.values())
 
 
 def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
@@ -143,13 +219,41 @@ def of_demand(demand: Demand, device: Device, count: int) -> Amounts:
     }
 
 
+def kinds_beyond(
+    asks: Sequence[AskColumns], kinds: Sequence[Device], beyond: Callable[[Amounts], bool]
+) -> frozenset[int]:
+    """The kinds of device of which one of the asks alone is beyond some limit."""
+    found = set()
+    for kind, device in enumerate(kinds, FIRST_KIND):
+        for ask in asks:
+            wanted = ask.demands[kind]
+            if isinstance(wanted, Demand) and beyond(of_demand(wanted, device, ask.ask.count)):
+                found.add(kind)
+    return frozenset(found)
+
+
 def at_least(shape: Shape) -> Amounts:
     """What a pod of this shape takes on any node."""
     taken = of_host(shape)
+    taken.update(devices_at_least(shape))
+    return taken
+
+
+def devices_at_least(shape: Shape) -> Counter[Amount]:
+    """What a pod of this shape takes of devices on any node, at once: see `of_devices`."""
+    taken: Counter[Amount] = Counter()
+    before: dict[str, Counter[Amount]] = {}
     for ask in shape.asks:
-        taken[SHARES, ask.family] += ask.count
+        part = before.setdefault(ask.container, Counter()) if ask.init else taken
+        part[SHARES, ask.family] += ask.count
         if ask.profile:
-            taken[_INSTANCES, ask.profile] += ask.count
+            part[_INSTANCES, ask.profile] += ask.count
+    return _most(taken, before.values())
+
+
+def _most(taken: Counter[Amount], before: Iterable[Counter[Amount]]) -> Counter[Amount]:
+    for each in before:
+        taken |= each
     return taken
 
 

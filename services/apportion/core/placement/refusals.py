@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from apportion.core.devices.demand import Demand
 from apportion.core.placement import packed
 from apportion.core.placement.ask_columns import AskColumns
+from apportion.core.placement.board_loops import REFUSED
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import CORDONED, HOST, UNHEALTHY, Columns
 from apportion.core.placement.compiled import compiled
@@ -30,6 +31,7 @@ from apportion.core.placement.filters import (
 from apportion.core.placement.filters.devices import uuid
 from apportion_schemas import NearMiss, RefusalCode
 
+_GUARDS: Final = packed.GUARDS
 NEAREST_KEPT: Final = 3
 NEAREST_WEIGHED: Final = 16  # rows whose shortage is compared to find the nearest three
 
@@ -57,26 +59,39 @@ def explain(
     ranks = node_ranks(class_, columns)
     counts = np.bincount(ranks, minlength=FITS)
     reasons = {ORDER[rank]: int(counts[rank]) for rank in np.flatnonzero(counts[:FITS]).tolist()}
-    refused = np.flatnonzero(ranks < FITS)
-    nearest = refused[np.argsort(-ranks[refused].astype(np.int16), kind="stable")]
     misses = [
-        (-int(ranks[row]), *miss(class_, columns, row, ORDER[ranks[row]]))
-        for row in nearest[:NEAREST_WEIGHED].tolist()
+        (-rank, *miss(class_, columns, row, ORDER[rank]))
+        for rank, row in _furthest(ranks, counts[:FITS])
     ]
     misses.sort(key=lambda each: each[:2])
     return reasons, tuple(each[2] for each in misses[:NEAREST_KEPT])
+
+
+def _furthest(ranks: Ranks, counts: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Rank and row of the `NEAREST_WEIGHED` refused nodes that got furthest, of equals the first.
+
+    `counts` says how many nodes were stopped at each rank.
+    """
+    found: list[tuple[int, int]] = []
+    for rank in reversed(np.flatnonzero(counts).tolist()):
+        rows = np.flatnonzero(ranks == rank)[: NEAREST_WEIGHED - len(found)].tolist()
+        found.extend((rank, row) for row in rows)
+        if len(found) == NEAREST_WEIGHED:
+            break
+    return found
 
 
 def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
     """For each node the rank of the filter that stopped it, or `FITS`."""
     ranks = class_.standing.copy()
     needs, room = class_.shape.node, columns.free[:, HOST]
-    for code, at, bits, needed in (
-        (RefusalCode.CPU_INSUFFICIENT, packed.COMPUTE_AT, packed.COMPUTE_BITS, needs.cpu_milli),
-        (RefusalCode.HOST_MEMORY_INSUFFICIENT, 0, packed.MEMORY_BITS, needs.memory_mib),
-        (RefusalCode.PODS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS, 1),
-    ):
-        _stop(ranks, _field(room, at, bits) < needed, code)
+    if not class_.host_fits(room).all():
+        for code, at, bits, needed in (
+            (RefusalCode.CPU_INSUFFICIENT, packed.COMPUTE_AT, packed.COMPUTE_BITS, needs.cpu_milli),
+            (RefusalCode.HOST_MEMORY_INSUFFICIENT, 0, packed.MEMORY_BITS, needs.memory_mib),
+            (RefusalCode.PODS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS, 1),
+        ):
+            _stop(ranks, _field(room, at, bits) < needed, code)
     if needs.extended:
         for row in np.flatnonzero(ranks == FITS).tolist():
             verdict = refused_node(class_.shape, columns.nodes[row])
@@ -86,9 +101,7 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
         ranks = np.where(ranks == FITS, class_.relations.ranks, ranks)
     for ask in class_.asks:
         ranks = np.where(ranks == FITS, _ask_ranks(ask, columns), ranks)
-    for row in class_.collided:
-        if ranks[row] == FITS:
-            ranks[row] = RANK[_collision(class_)]
+    ranks[(ranks == FITS) & (class_.board.points == REFUSED)] = RANK[_collision(class_)]
     return ranks
 
 
@@ -143,47 +156,51 @@ class _Asked(NamedTuple):
 
 
 @compiled
-def _rank_nodes(seen: _Seen, asked: _Asked, last: Ranks) -> None:
-    """Fill `last` with the rank at which the last device stopped that the ask would need."""
-    rows, width = seen.free.shape
-    ranks = np.empty(width - 1, np.uint8)
-    for row in range(rows):
-        for at in range(width - 1):
-            rank, place = _rank_device(seen, asked, row, at), at
-            while place and ranks[place - 1] < rank:  # the furthest first
-                ranks[place] = ranks[place - 1]
-                place -= 1
-            ranks[place] = rank
-        last[row] = ranks[asked.devices - 1] if asked.devices < width else _NO_SUCH_DEVICE
-        if last[row] == _NO_SUCH_DEVICE and width > 1 and ranks[0] > _NO_SUCH_DEVICE:
-            last[row] = _DEVICES_TOO_FEW
-
-
-@compiled
-def _rank_device(seen: _Seen, asked: _Asked, row: int, at: int) -> int:
-    """The rank of the first filter that stops the device, or `FITS`; `at` leaves out the host."""
-    of, free = seen.kind[row, HOST + 1 + at], seen.free[row, HOST + 1 + at]
-    rank = int(asked.never[of])
-    if asked.place.shape[0]:
-        rank = min(rank, int(asked.place[row, at]))
-    if rank < FITS:
-        return rank
-    closed = seen.closed[row, HOST + 1 + at]
+def _rank_amounts(lacks: int, closed: int, alone: bool, has_place: bool) -> int:  # noqa: FBT001
+    """The rank of the first filter of amounts that stops a device, or `FITS`."""
     if closed == UNHEALTHY:
         return _DEVICE_UNHEALTHY
     if closed == CORDONED:
         return _DEVICE_CORDONED
-    need = asked.need[of]
-    lacks = ~(free - need)  # the guard of a field is set where there is too little
     if lacks & packed.SLOTS_GUARD:
-        return _DEVICE_IN_USE if asked.alone[of] else _SLOTS_EXHAUSTED
+        return _DEVICE_IN_USE if alone else _SLOTS_EXHAUSTED
     if lacks & packed.COMPUTE_GUARD:
         return _CORES_INSUFFICIENT
     if lacks & packed.MEMORY_GUARD:
         return _MEMORY_INSUFFICIENT
-    if not asked.instance_fits[of, seen.cut[row, HOST + 1 + at]]:
+    if not has_place:
         return _MIG_SLICES_OCCUPIED
     return _TEMPLATE_CPU_INSUFFICIENT if lacks & packed.TEMPLATE_CPU_GUARD else FITS
+
+
+@compiled
+def _rank_nodes(seen: _Seen, asked: _Asked, last: Ranks) -> None:
+    """Fill `last` with the rank at which the last device stopped that the ask would need."""
+    free, kind, closed, cut = seen
+    need, never, alone, instance_fits, place, devices = asked
+    rows, width = free.shape
+    ranks = np.zeros(devices, np.uint8)  # of the devices that got furthest, the furthest first
+    for row in range(rows):
+        ranks[:] = 0
+        for at in range(HOST + 1, width):
+            of = kind[row, at]
+            rank = never[of] if not place.shape[0] else min(never[of], place[row, at - HOST - 1])
+            if rank == FITS:
+                lacks = (
+                    ~(free[row, at] - need[of]) & _GUARDS
+                )  # the guards where there is too little
+                has_place = instance_fits[of, cut[row, at]]
+                rank = _rank_amounts(lacks, closed[row, at], alone[of], has_place)
+            to = devices
+            while to and ranks[to - 1] < rank:
+                if to < devices:
+                    ranks[to] = ranks[to - 1]
+                to -= 1
+            if to < devices:
+                ranks[to] = rank
+        last[row] = ranks[devices - 1] if devices < width else _NO_SUCH_DEVICE
+        if last[row] == _NO_SUCH_DEVICE and width > 1 and ranks[0] > _NO_SUCH_DEVICE:
+            last[row] = _DEVICES_TOO_FEW
 
 
 def _place_ranks(ask: AskColumns, columns: Columns) -> Ranks:

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.columns import POINTS, Columns
+from apportion.core.placement.columns import Columns
 from apportion.core.placement.domains import NOWHERE, Domains
 from apportion.core.placement.filters import FITS, RANK
 from apportion.core.placement.neighbours import Concern, Counts, Neighbours
+from apportion.core.placement.packed import POINTS
 from apportion_schemas import PodConstraints, PodSelector, PodTerm, RefusalCode, SpreadConstraint
 
 Flags = NDArray[np.bool_]

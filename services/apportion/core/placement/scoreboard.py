@@ -11,14 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.compiled import compiled
+from apportion.core.placement import board_loops
+from apportion.core.placement.board_loops import BLOCK, REFUSED, Points, Rows
 
-REFUSED: Final = -1
 _REFUSED: Final = np.int32(REFUSED)
-_BLOCK: Final = 128
-
-Points = NDArray[np.int32]
-Rows = NDArray[np.int64]
 
 
 class Scoreboard:
@@ -26,7 +22,7 @@ class Scoreboard:
 
     def __init__(self, rows: int) -> None:
         self.points: Points = np.full(rows, REFUSED, np.int32)
-        self._most: Points = np.full(-(-rows // _BLOCK), REFUSED, np.int32)
+        self._most: Points = np.full(-(-rows // BLOCK), REFUSED, np.int32)
         self._fitting = np.zeros(1, np.int64)
 
     @property
@@ -36,7 +32,7 @@ class Scoreboard:
 
     def write(self, rows: Rows, fit: NDArray[np.bool_], points: Points) -> None:
         """These rows have these points, or are refused where they do not fit."""
-        _write(self.points, self._most, self._fitting, rows, (fit, points))
+        board_loops.write(self.points, self._most, self._fitting, rows, (fit, points))
 
     def refuse(self, row: int) -> None:
         """The pods may not go there."""
@@ -58,42 +54,5 @@ class Scoreboard:
             if among.fitting:
                 points, most = among.points, among._most
         found = np.empty(count, np.int64)
-        rows = found[: _best(points, most, found)].tolist()
+        rows = found[: board_loops.best(points, most, found)].tolist()
         return [(row, points.item(row)) for row in rows]
-
-
-@compiled
-def _write(
-    points: Points, most: Points, fitting: Rows, rows: Rows, now: tuple[NDArray[np.bool_], Points]
-) -> None:
-    fit, given = now
-    for i in range(len(rows)):
-        row, after = rows[i], given[i] if fit[i] else _REFUSED
-        before, block = points[row], row // _BLOCK
-        points[row] = after
-        fitting[0] += (after != REFUSED) - (before != REFUSED)
-        if after >= most[block]:
-            most[block] = after
-        elif before == most[block]:
-            most[block] = points[block * _BLOCK : (block + 1) * _BLOCK].max()
-
-
-@compiled
-def _best(points: Points, most: Points, found: Rows) -> int:
-    """Fill `found` with the best rows in order; how many there are."""
-    wanted, count, least = len(found), 0, REFUSED
-    for block in range(len(most)):
-        if most[block] <= least:
-            continue
-        for row in range(block * _BLOCK, min((block + 1) * _BLOCK, len(points))):
-            if points[row] <= least:
-                continue
-            place = min(count, wanted - 1)
-            while place > 0 and points[found[place - 1]] < points[row]:
-                found[place] = found[place - 1]
-                place -= 1
-            found[place] = row
-            count = min(count + 1, wanted)
-            if count == wanted:
-                least = points[found[wanted - 1]]
-    return count

@@ -15,12 +15,12 @@ from msgspec import structs
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.placement.assign import assign
+from apportion.core.placement.board_loops import REFUSED
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns
 from apportion.core.placement.filters import ORDER
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.refusals import miss, node_ranks
-from apportion.core.placement.scoreboard import REFUSED
 from apportion_schemas import (
     ConfigurationChanged,
     NearMiss,

@@ -11,7 +11,15 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.placement.ownership import WHOLE, Portion, key_of, part_of
 from apportion.core.placement.queue import PendingQueue, is_pending, turn_of
-from apportion_schemas import PlacementVoided, PodGone, PodPlaced, PodRefused, PodSubmitted
+from apportion_schemas import (
+    PlacementVoided,
+    PodGone,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+    QuotaGone,
+    QuotaObserved,
+)
 
 PLACEMENTS: Final = (PodPlaced, PlacementVoided)
 """Events by which a pod comes to have a place, or to have none."""
@@ -29,6 +37,7 @@ class Waiting:
         self._part: dict[str, int] = {}
         self._pods: dict[int, dict[str, None]] = {}
         self._others: dict[str, None] = {}
+        self._limited = set(state.quotas)
         self.portion = WHOLE
         for pod in self._pending():
             self._queue.add(pod)
@@ -50,6 +59,8 @@ class Waiting:
             self._forget(data.uid)
         elif kind is PodRefused:
             self._others.pop(data.pod, None)
+        elif kind is QuotaObserved or kind is QuotaGone:
+            self._regroup(data.namespace)
 
     def add(self, pod: PodState) -> None:
         """The pod waits, or waits again; one whose node somebody else chooses waits for him."""
@@ -69,7 +80,7 @@ class Waiting:
     def _note(self, pod: PodState) -> int:
         part = self._part.get(pod.uid, -1)
         if part < 0:
-            part = self._part[pod.uid] = part_of(key_of(pod))
+            part = self._part[pod.uid] = part_of(self._key_of(pod))
             self._pods.setdefault(part, {})[pod.uid] = None
         return part
 
@@ -110,4 +121,18 @@ class Waiting:
 
     def owns(self, pod: PodState) -> bool:
         """Whether the pod is ours, whatever it does."""
-        return self.portion is WHOLE or self.portion.owns(key_of(pod))
+        return self.portion is WHOLE or self.portion.owns(self._key_of(pod))
+
+    def _key_of(self, pod: PodState) -> str:
+        return key_of(pod, limited=pod.submitted.namespace in self._state.quotas)
+
+    def _regroup(self, namespace: str) -> None:
+        """While it has a quota its pods wait in lines of their own, and for one scheduler."""
+        if (namespace in self._state.quotas) == (namespace in self._limited):
+            return
+        self._limited ^= {namespace}
+        for pod in self._pending():
+            if pod.submitted.namespace == namespace:
+                self._queue.leave(pod)
+                self._forget(pod.uid)
+                self.add(pod)

@@ -6,7 +6,8 @@ from math import exp, floor
 import pytest
 
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.columns import POINTS, Columns
+from apportion.core.placement.columns import Columns
+from apportion.core.placement.packed import POINTS
 from apportion.core.placement.pricing.market import Market
 from apportion_schemas import (
     DeviceConstraints,

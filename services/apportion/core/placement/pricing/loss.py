@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement import packed
-from apportion.core.placement.columns import HOST, POINTS
+from apportion.core.placement.columns import HOST
 from apportion.core.placement.compiled import compiled
+from apportion.core.placement.packed import POINTS
 from apportion.core.placement.pricing.market import ALL_SLICES, Ints, Tables
 from apportion.core.placement.pricing.states import IDLE, STATES
 from apportion.core.placement.pricing.tables import DEVICE_COUNTS

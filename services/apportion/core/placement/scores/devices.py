@@ -9,7 +9,7 @@ from typing import Any
 
 from apportion.core.ledger.state import DeviceState
 from apportion.core.placement import packed
-from apportion.core.placement.columns import mean_load
+from apportion.core.placement.packed import mean_load
 
 Order = Callable[[int, DeviceState], Any]
 

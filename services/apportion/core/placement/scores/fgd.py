@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.columns import HOST, POINTS
+from apportion.core.placement.columns import HOST
+from apportion.core.placement.packed import POINTS
 from apportion.core.placement.pricing.market import Ints, Market
 from apportion.core.placement.pricing.sizes import hardest, size_percent
 from apportion.core.placement.pricing.states import STATES

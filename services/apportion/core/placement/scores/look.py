@@ -1,8 +1,9 @@
 """What a score is shown of the nodes that it is asked about, and what it has to answer."""
 
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from apportion.core.placement.columns import Columns, Rows
@@ -11,7 +12,7 @@ Points = NDArray[np.int32]
 NO_DEVICE: Final = -1
 
 
-class Look(NamedTuple):
+class Look(Struct, frozen=True, gc=False):
     """Rows of the columns. `fit`: the nodes that no filter refuses; `enough`: for each ask, by row
     and column, the devices that have enough for one share.
     """
@@ -35,7 +36,7 @@ class NodeScore(Protocol):
     policy: str
 
     def points(self, look: Look) -> Points:
-        """Points of each row, 0 to `columns.POINTS`, more is better; of unfit rows, anything."""
+        """Points of each row, 0 to `packed.POINTS`, more is better; of unfit rows, anything."""
 
     def device(self, row: int) -> int:
         """The device that gave the row its points, by position, or `NO_DEVICE`."""

@@ -5,7 +5,8 @@ from typing import Final
 import numpy as np
 
 from apportion.core.placement import packed
-from apportion.core.placement.columns import FIRST_KIND, HOST, POINTS
+from apportion.core.placement.columns import FIRST_KIND, HOST
+from apportion.core.placement.packed import POINTS
 from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
 from apportion_schemas import Shape
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.columns import POINTS
+from apportion.core.placement.packed import POINTS
 from apportion.core.placement.pricing.loss import SCALE, Seen, Taken, weigh
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.pricing.sizes import hardest

@@ -1,7 +1,7 @@
 """The load of a node with a weight for each resource: Volcano's `binpack` and `deviceshare` scores.
 
 Only what the pod asks for counts. CPU and memory count with the pod on the node, devices as they
-are before it; the mean by weight is 0 to `columns.POINTS` like every other score.
+are before it; the mean by weight is 0 to `packed.POINTS` like every other score.
 """
 
 from typing import Final
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement import packed
-from apportion.core.placement.columns import HOST, POINTS
+from apportion.core.placement.columns import HOST
+from apportion.core.placement.packed import POINTS
 from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
 from apportion_schemas import NodeWeights, Shape
 

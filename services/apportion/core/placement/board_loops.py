@@ -1,0 +1,56 @@
+"""The loops of the `Scoreboard`: points of some rows written, the best rows found.
+
+Invariant: each block of rows has beside it the most points that any of its rows has.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement.compiled import compiled
+
+REFUSED: Final = -1
+_REFUSED: Final = np.int32(REFUSED)
+BLOCK: Final = 128
+
+Points = NDArray[np.int32]
+Rows = NDArray[np.int64]
+
+
+@compiled
+def write(
+    points: Points, most: Points, fitting: Rows, rows: Rows, now: tuple[NDArray[np.bool_], Points]
+) -> None:
+    """`Scoreboard.write`; `now` are the rows that fit and their points."""
+    fit, given = now
+    for i in range(len(rows)):
+        row, after = rows[i], given[i] if fit[i] else _REFUSED
+        before, block = points[row], row // BLOCK
+        points[row] = after
+        fitting[0] += (after != REFUSED) - (before != REFUSED)
+        if after >= most[block]:
+            most[block] = after
+        elif before == most[block]:
+            most[block] = points[block * BLOCK : (block + 1) * BLOCK].max()
+
+
+@compiled
+def best(points: Points, most: Points, found: Rows) -> int:
+    """Fill `found` with the best rows in order; how many there are."""
+    wanted, count, least = len(found), 0, REFUSED
+    for block in range(len(most)):
+        if most[block] <= least:
+            continue
+        for row in range(block * BLOCK, min((block + 1) * BLOCK, len(points))):
+            if points[row] <= least:
+                continue
+            place = min(count, wanted - 1)
+            while place > 0 and points[found[place - 1]] < points[row]:
+                found[place] = found[place - 1]
+                place -= 1
+            found[place] = row
+            count = min(count + 1, wanted)
+            if count == wanted:
+                least = points[found[wanted - 1]]
+    return count

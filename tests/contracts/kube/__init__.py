@@ -1,0 +1,1 @@
+"""One suite over the API server in memory and a real one."""

@@ -1,0 +1,25 @@
+"""Every test of this folder runs twice: over memory and over a real kube-apiserver."""
+
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.contracts.kube.places import MemoryPlace, Place, real_place
+from tests.support.control_plane import REQUIRED, find_binaries
+from tests.support.kube_fixtures import control_plane
+
+__all__ = ["control_plane"]
+
+
+@pytest.fixture(params=["memory", "apiserver"])
+async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    """An empty cluster."""
+    if request.param == "memory":
+        yield MemoryPlace()
+        return
+    _, reason = find_binaries()
+    if reason and os.environ.get(REQUIRED) != "1":
+        pytest.skip(reason)
+    async for made in real_place(request.getfixturevalue("control_plane")):
+        yield made

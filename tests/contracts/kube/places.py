@@ -1,0 +1,135 @@
+"""The two API servers that the suite runs over, behind one face."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, Protocol
+
+import msgspec
+
+from apportion.runtime.kube import Answer, KubeApi, open_kube
+from tests.support.control_plane import ControlPlane
+from tests.support.memory_kube import MemoryKube
+from tests.support.memory_kube_api import MemoryKubeApi
+
+PODS = "/api/v1/namespaces/default/pods"
+LINES_S = 10.0
+
+
+class Place(Protocol):
+    """A cluster with nothing in it. `api` may do everything."""
+
+    api: KubeApi
+    checks_uid: bool
+
+    async def forget(self) -> None:
+        """Forget the past, as every API server does in the end."""
+
+
+class MemoryPlace:
+    """The API server of the simulation."""
+
+    def __init__(self) -> None:
+        self.server = MemoryKube()
+        self.api: KubeApi = MemoryKubeApi(self.server)
+        self.checks_uid = True
+
+    async def forget(self) -> None:
+        """See Place."""
+        self.server.store.forget()
+
+
+class RealPlace:
+    """kube-apiserver over etcd. Its version is 1.20, which ignores the uid of a binding."""
+
+    def __init__(self, plane: ControlPlane, api: KubeApi) -> None:
+        self._plane = plane
+        self.api = api
+        self.checks_uid = False
+
+    async def forget(self) -> None:
+        """See Place: compaction of etcd at what the server has reached."""
+        listed = await get(self.api, PODS)
+        revision = int(listed["metadata"]["resourceVersion"])
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._plane._ports[0]}/v3/kv/compaction",
+            data=json.dumps({"revision": revision, "physical": True}).encode(),
+        )
+        await asyncio.to_thread(_post, request)
+
+
+def _post(request: urllib.request.Request) -> None:
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own address
+        assert answer.status == 200
+
+
+async def real_place(plane: ControlPlane) -> AsyncIterator[RealPlace]:
+    """A place for one test, which leaves nothing."""
+    async with open_kube(plane.kubeconfig, None) as api:
+        yield RealPlace(plane, api)
+    await plane.remove_everything()
+
+
+# ---------------------------------------------------------------------- requests
+
+
+async def ask(api: KubeApi, method: str, path: str, body: Any = None, **more: Any) -> Answer:
+    """One request, its body as JSON."""
+    encoded = None if body is None else msgspec.json.encode(body)
+    return await api.request(method, path, body=encoded, **more)
+
+
+async def get(api: KubeApi, path: str, **query: str) -> Any:
+    """An object or a list, decoded."""
+    return msgspec.json.decode(await api.get(path, query))
+
+
+async def make(api: KubeApi, path: str, document: dict[str, Any]) -> Any:
+    """Create an object that is not there, and return it."""
+    answer = await ask(api, "POST", path, document)
+    assert answer.status == 201, answer.refusal()
+    return msgspec.json.decode(answer.body)
+
+
+async def bind(
+    api: KubeApi, name: str, node: str, uid: str = "", notes: dict[str, str] | None = None
+) -> Answer:
+    """Bind a pod, as schedulers do."""
+    meta: dict[str, Any] = {"name": name, "annotations": notes or {}}
+    if uid:
+        meta["uid"] = uid
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+    return await ask(api, "POST", f"{PODS}/{name}/binding", body)
+
+
+async def told(
+    api: KubeApi, path: str, version: str, count: int, *, span_s: int = 30
+) -> list[tuple[str, Any]]:
+    """The first lines of a watch as (type, object), or all until it ends."""
+    query = {
+        "watch": "1",
+        "resourceVersion": version,
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": str(span_s),
+    }
+    found: list[tuple[str, Any]] = []
+    lines = api.lines(path, query, idle_s=span_s + LINES_S)
+    assert isinstance(lines, AsyncGenerator)
+    async with asyncio.timeout(span_s + LINES_S):
+        async for line in lines:
+            if line:
+                event = msgspec.json.decode(line)
+                found.append((event["type"], event["object"]))
+            if len(found) >= count:
+                break
+    await lines.aclose()
+    return found
+
+
+def status_of(answer: Answer) -> tuple[int, str]:
+    """Code and reason of an answer that refuses."""
+    return answer.status, answer.refusal().reason

@@ -1,0 +1,100 @@
+"""Lists in pages, watches in order, and what both say once the past is forgotten."""
+
+import time
+
+import pytest
+
+from apportion.runtime.kube import KubeRefused
+from tests.contracts.kube.places import PODS, Place, ask, bind, get, make, status_of, told
+from tests.support.kube_objects import kube_node, kube_pod
+
+ALL = "/api/v1/pods"
+
+
+async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
+    """What comes and goes between two pages is not in them; a new list has it."""
+    for name in ("a", "b", "c", "d"):
+        await make(place.api, PODS, kube_pod(name))
+    first = await get(place.api, ALL, limit="2")
+    await ask(place.api, "DELETE", f"{PODS}/d")
+    await make(place.api, PODS, kube_pod("bb"))
+    second = await get(place.api, ALL, **{"limit": "2", "continue": first["metadata"]["continue"]})
+    pages = [[pod["metadata"]["name"] for pod in page["items"]] for page in (first, second)]
+    assert pages == [["a", "b"], ["c", "d"]]
+    versions = {page["metadata"]["resourceVersion"] for page in (first, second)}
+    assert len(versions) == 1
+    assert not second["metadata"].get("continue")
+    assert "kind" not in first["items"][0]
+    fresh = await get(place.api, ALL)
+    assert [pod["metadata"]["name"] for pod in fresh["items"]] == ["a", "b", "bb", "c"]
+    assert int(fresh["metadata"]["resourceVersion"]) > int(*versions)
+
+
+async def test_the_rest_of_a_list_is_forgotten(place: Place) -> None:
+    """410: begin anew."""
+    for name in ("a", "b", "c"):
+        await make(place.api, PODS, kube_pod(name))
+    first = await get(place.api, ALL, limit="1")
+    await make(place.api, PODS, kube_pod("d"))
+    await place.forget()
+    with pytest.raises(KubeRefused) as refused:
+        await get(place.api, ALL, **{"limit": "1", "continue": first["metadata"]["continue"]})
+    assert (refused.value.status, refused.value.reason) == (410, "Expired")
+
+
+async def test_a_watch_tells_of_every_write_since_its_version(place: Place) -> None:
+    """In order, each with a version of its own; a deletion as the object was last."""
+    await make(place.api, PODS, kube_pod("before"))
+    version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
+    made = await make(place.api, PODS, kube_pod("p"))
+    await bind(place.api, "p", "n1", notes={"a": "b"})
+    await ask(place.api, "DELETE", f"{PODS}/p", {"gracePeriodSeconds": 0})
+    await make(place.api, PODS, kube_pod("q"))
+    lines = await told(place.api, ALL, version, 5)
+    assert [(what, pod["metadata"]["name"]) for what, pod in lines] == [
+        ("ADDED", "p"),
+        ("MODIFIED", "p"),
+        ("MODIFIED", "p"),
+        ("DELETED", "p"),
+        ("ADDED", "q"),
+    ]
+    versions = [int(pod["metadata"]["resourceVersion"]) for _, pod in lines]
+    assert versions == sorted(set(versions))
+    assert versions[0] == int(made["metadata"]["resourceVersion"])
+    assert (lines[3][1]["kind"], lines[3][1]["spec"]["nodeName"]) == ("Pod", "n1")
+    again = await told(place.api, ALL, str(versions[1]), 3)
+    assert [pod["metadata"]["resourceVersion"] for _, pod in again] == [
+        str(version) for version in versions[2:]
+    ]
+
+
+async def test_a_watch_of_a_forgotten_version_says_so(place: Place) -> None:
+    """410; of a kind that the real server keeps no past of beside etcd's."""
+    events = "/api/v1/namespaces/default/events"
+    version = (await get(place.api, events))["metadata"]["resourceVersion"]
+    for name in ("p", "q"):
+        await make(place.api, PODS, kube_pod(name))
+    await place.forget()
+    ((what, status),) = await told(place.api, events, version, 1)
+    assert (what, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
+    newest = (await get(place.api, events))["metadata"]["resourceVersion"]
+    assert await told(place.api, events, newest, 1, span_s=1) == []
+
+
+async def test_a_watch_ends_after_its_time(place: Place) -> None:
+    """Whatever happens elsewhere."""
+    version = (await get(place.api, ALL))["metadata"]["resourceVersion"]
+    await make(place.api, "/api/v1/nodes", kube_node("n1"))
+    began = time.monotonic()
+    lines = await told(place.api, ALL, version, 9, span_s=2)
+    assert [what for what, _ in lines if what != "BOOKMARK"] == []
+    assert 1.5 < time.monotonic() - began < 8
+
+
+async def test_what_the_server_does_not_have_is_not_found(place: Place) -> None:
+    """A kind for lists and watches, an object for a GET; with a Status where Kubernetes has one."""
+    for path in ("/apis/scheduling.volcano.sh/v1beta1/nonsense", "/apis/nobody.example/v1/things"):
+        assert (await ask(place.api, "GET", path)).status == 404
+        with pytest.raises(KubeRefused, match="404"):
+            await told(place.api, path, "1", 1)
+    assert status_of(await ask(place.api, "GET", f"{PODS}/p")) == (404, "NotFound")

@@ -1,0 +1,193 @@
+"""Bindings, deletions and patches: what is done, what is refused, and what that says."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion.runtime.kube import MERGE_PATCH
+from tests.contracts.kube.places import PODS, Place, ask, bind, get, make, status_of, told
+from tests.support.kube_objects import kube_pod, share
+
+NOTES = {"example.com/a": "1"}
+CONFLICT = (409, "Conflict")
+JSON_MERGE_PATCH = "application/merge-patch+json"
+GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
+
+
+async def _pod(place: Place, name: str = "p") -> Any:
+    return await get(place.api, f"{PODS}/{name}")
+
+
+async def test_a_pod_is_bound_once_and_its_annotations_come_with_that(place: Place) -> None:
+    """Its own annotations stay; a second binding is refused, even to the same node."""
+    made = await make(place.api, PODS, kube_pod("p", share(), annotations={"own": "x"}))
+    meta = made["metadata"]
+    assert (await bind(place.api, "p", "n1", meta["uid"], NOTES)).status == 201
+    pod = await _pod(place)
+    assert pod["spec"]["nodeName"] == "n1"
+    assert pod["metadata"]["annotations"] == {"own": "x", **NOTES}
+    conditions = {each["type"]: each["status"] for each in pod["status"]["conditions"]}
+    assert conditions["PodScheduled"] == "True"
+    assert int(pod["metadata"]["resourceVersion"]) > int(meta["resourceVersion"])
+    for node in ("n1", "n2"):
+        answer = await bind(place.api, "p", node, meta["uid"], {"example.com/a": "2"})
+        assert status_of(answer) == CONFLICT
+        assert 'already assigned to node "n1"' in answer.refusal().message
+    assert await _pod(place) == pod
+
+
+async def test_a_pod_that_is_gone_is_not_bound(place: Place) -> None:
+    """404."""
+    assert status_of(await bind(place.api, "p", "n1")) == (404, "NotFound")
+
+
+async def test_another_pod_of_the_same_name_is_not_bound_where_the_server_looks(
+    place: Place,
+) -> None:
+    """The uid is a precondition; servers before 1.21 do not know that it is one."""
+    first = await make(place.api, PODS, kube_pod("p"))
+    await ask(place.api, "DELETE", f"{PODS}/p")
+    second = await make(place.api, PODS, kube_pod("p"))
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+    answer = await bind(place.api, "p", "n1", first["metadata"]["uid"], NOTES)
+    if place.checks_uid:
+        assert status_of(answer) == CONFLICT
+        assert not (await _pod(place))["spec"].get("nodeName")
+    else:
+        assert answer.status == 201
+
+
+async def test_a_pod_that_nobody_runs_is_deleted_at_once(place: Place) -> None:
+    """Not bound yet, or ended; a bound one stays until the kubelet is done."""
+    for name in ("pending", "ended", "bound"):
+        await make(place.api, PODS, kube_pod(name))
+    await bind(place.api, "ended", "n1")
+    await bind(place.api, "bound", "n1")
+    done = {"status": {"phase": "Succeeded"}}
+    path = f"{PODS}/ended/status"
+    assert (await ask(place.api, "PATCH", path, done, content_type=MERGE_PATCH)).ok
+    for name in ("pending", "ended", "bound"):
+        assert (await ask(place.api, "DELETE", f"{PODS}/{name}")).status == 200
+    assert (await ask(place.api, "GET", f"{PODS}/pending")).status == 404
+    assert (await ask(place.api, "GET", f"{PODS}/ended")).status == 404
+    left = await _pod(place, "bound")
+    assert left["metadata"]["deletionTimestamp"]
+    version = left["metadata"]["resourceVersion"]
+    other = {"gracePeriodSeconds": 0, "preconditions": {"uid": "another"}}
+    assert status_of(await ask(place.api, "DELETE", f"{PODS}/bound", other)) == CONFLICT
+    own = {"gracePeriodSeconds": 0, "preconditions": {"uid": left["metadata"]["uid"]}}
+    assert (await ask(place.api, "DELETE", f"{PODS}/bound", own)).status == 200
+    (marked, gone) = await told(place.api, "/api/v1/pods", version, 2)
+    assert (marked[0], gone[0]) == ("MODIFIED", "DELETED")
+    assert marked[1]["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert (await ask(place.api, "DELETE", f"{PODS}/bound")).status == 404
+
+
+async def test_a_finalizer_holds_a_pod_that_nobody_can_bind_any_more(place: Place) -> None:
+    """It is being deleted until the finalizer is taken away."""
+    pod = kube_pod("p")
+    pod["metadata"]["finalizers"] = ["example.com/wait"]
+    await make(place.api, PODS, pod)
+    assert (await ask(place.api, "DELETE", f"{PODS}/p")).status == 200
+    held = await _pod(place)
+    assert held["metadata"]["deletionTimestamp"]
+    answer = await bind(place.api, "p", "n1", held["metadata"]["uid"])
+    assert status_of(answer) == CONFLICT
+    assert "being deleted" in answer.refusal().message
+    patch = {"metadata": {"finalizers": None}}
+    done = await ask(place.api, "PATCH", f"{PODS}/p", patch, content_type=JSON_MERGE_PATCH)
+    assert done.status == 200
+    assert (await ask(place.api, "GET", f"{PODS}/p")).status == 404
+
+
+async def test_a_condition_is_patched_beside_the_others(place: Place) -> None:
+    """Strategically, by its type; of another pod's uid, not at all; nothing new, no new version."""
+    uid = (await make(place.api, PODS, kube_pod("p")))["metadata"]["uid"]
+
+    async def say(uid: str, kind: str, message: str) -> Any:
+        condition = {"type": kind, "status": "False", "reason": "Test", "message": message}
+        patch = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+        path = f"{PODS}/p/status"
+        return await ask(place.api, "PATCH", path, patch, content_type=MERGE_PATCH)
+
+    for kind, message in (("PodScheduled", "a"), ("Other", "b"), ("PodScheduled", "c")):
+        assert (await say(uid, kind, message)).status == 200
+    pod = await _pod(place)
+    said = {each["type"]: each["message"] for each in pod["status"]["conditions"]}
+    assert said == {"PodScheduled": "c", "Other": "b"}
+    assert (await say(uid, "Other", "b")).status == 200
+    assert (await _pod(place))["metadata"]["resourceVersion"] == pod["metadata"]["resourceVersion"]
+    other = "00000000-0000-4000-8000-999999999999"
+    assert status_of(await say(other, "Other", "d")) == (422, "Invalid")
+    assert await _pod(place) == pod
+
+
+async def test_the_status_is_changed_by_itself(place: Place) -> None:
+    """What a request to the status says of the rest is not heard, and the other way round."""
+    made = await make(place.api, PODS, kube_pod("p"))
+    wanted = made | {"status": {"phase": "Running"}}
+    wanted["metadata"] = made["metadata"] | {"annotations": {"a": "b"}}
+    assert (await ask(place.api, "PUT", f"{PODS}/p", wanted)).status == 200
+    pod = await _pod(place)
+    assert (pod["status"]["phase"], pod["metadata"]["annotations"]) == ("Pending", {"a": "b"})
+    assert status_of(await ask(place.api, "PUT", f"{PODS}/p/status", wanted)) == CONFLICT
+    wanted["metadata"] = pod["metadata"]
+    assert (await ask(place.api, "PUT", f"{PODS}/p/status", wanted)).status == 200
+    assert (await _pod(place))["status"]["phase"] == "Running"
+
+
+async def test_an_event_is_made_once_and_counted_up(place: Place) -> None:
+    """By name; an update upon an old version is refused."""
+    path = "/api/v1/namespaces/default/events"
+    about = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "p", "uid": "u"}
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "p.1", "namespace": "default", "annotations": {"revision": "1"}},
+        "involvedObject": about,
+        "type": "Normal",
+        "reason": "Scheduled",
+        "message": "bound",
+        "source": {"component": "test"},
+        "count": 1,
+    }
+    made = await make(place.api, path, event)
+    assert status_of(await ask(place.api, "POST", path, event)) == (409, "AlreadyExists")
+    patch = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "count": 2}
+    named = f"{path}/p.1"
+    assert (await ask(place.api, "PATCH", named, patch, content_type=MERGE_PATCH)).status == 200
+    found = await get(place.api, named)
+    assert (found["count"], found["reason"]) == (2, "Scheduled")
+    answer = await ask(place.api, "PATCH", named, patch | {"count": 3}, content_type=MERGE_PATCH)
+    assert status_of(answer) == CONFLICT
+    assert (await ask(place.api, "DELETE", named)).status == 200
+
+
+async def test_a_group_is_let_in_by_its_status(place: Place) -> None:
+    """A merge patch of the phase; the rest of the object is as it was."""
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 2},
+    }
+    await make(place.api, GROUPS, group)
+    patch = {"status": {"phase": "Inqueue"}}
+    path = f"{GROUPS}/g/status"
+    done = await ask(place.api, "PATCH", path, patch, content_type=JSON_MERGE_PATCH)
+    assert done.status == 200
+    found = await get(place.api, f"{GROUPS}/g")
+    assert (found["status"]["phase"], found["spec"]["minMember"]) == ("Inqueue", 2)
+
+
+@pytest.mark.parametrize("name", ["p", "q"])
+async def test_a_name_is_taken_once(place: Place, name: str) -> None:
+    """And free again after its end, for another uid."""
+    first = await make(place.api, PODS, kube_pod(name))
+    assert status_of(await ask(place.api, "POST", PODS, kube_pod(name))) == (409, "AlreadyExists")
+    await ask(place.api, "DELETE", f"{PODS}/{name}")
+    second = await make(place.api, PODS, kube_pod(name))
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+    encoded = msgspec.json.encode(second["metadata"]["resourceVersion"])
+    assert int(msgspec.json.decode(encoded)) > int(first["metadata"]["resourceVersion"])

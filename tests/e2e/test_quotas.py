@@ -1,0 +1,106 @@
+"""Quotas of a namespace by kubectl: devices beyond them wait and say why, more of them is used."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from apportion_schemas import PodBound, QuotaObserved
+from tests.e2e.test_life import at, system
+from tests.support.kube_objects import kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
+
+MEMORY = "limits.nvidia.com/gpumem"
+COUNT = "requests.nvidia.com/gpu"
+
+
+def quota(**hard: str) -> dict[str, Any]:
+    """A ResourceQuota of the default namespace, of GPU memory and GPUs."""
+    names = {"memory": MEMORY, "count": COUNT}
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "gpus"},
+        "spec": {"hard": {names[key]: most for key, most in hard.items()}},
+    }
+
+
+@pytest.mark.timeout(180)
+async def test_a_quota_of_device_memory_holds_pods_back_until_it_is_raised(
+    world: KubeWorld,
+) -> None:
+    """The API server does not know this limit; what each pod really takes counts, by the MiB.
+
+    Half of a T4 by percent is 7,680 MiB, of which the manifest says nothing.
+    """
+    await system(world)
+    await world.plane.apply(quota(memory="10000"))
+    await world.facts.count(QuotaObserved, 1)
+    half = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}
+    await world.plane.apply(kube_pod("half", half))
+    await world.bound("half")
+    await world.plane.apply(kube_pod("more", share(3000)))
+    said = f"the quota gpus of its namespace allows 10,000 of {MEMORY}, pods hold 7,680"
+    await world.described("more", "FailedScheduling", "PodScheduled", "quota gpus")
+    (condition,) = (await world.pod("more"))["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+    assert said in condition["message"]
+    began = datetime.now(UTC)
+    await world.plane.apply(quota(memory="12000"))
+    await world.bound("more")
+    (*_, binding) = await world.facts.count(PodBound, 2)
+    took_s = (at(world, PodBound, binding.pod) - began).total_seconds()
+    print(f"raised quota to binding: {took_s} s")  # noqa: T201 - the measure that the test is about
+    assert took_s < 1.0
+
+
+@pytest.mark.timeout(180)
+async def test_a_pod_of_the_namespace_that_ends_makes_room_in_its_quota(world: KubeWorld) -> None:
+    """Another namespace is bound by nothing; a quota that is deleted binds nobody any more."""
+    await system(world)
+    await world.plane.apply(quota(memory="4000"))
+    await world.facts.count(QuotaObserved, 1)
+    await world.plane.apply(*(kube_pod(name, share(3000)) for name in ("a", "b", "c")))
+    (first,) = await world.facts.count(PodBound, 1)
+    names = {(await world.pod(name))["metadata"]["uid"]: name for name in ("a", "b", "c")}
+    waiting = [name for uid, name in names.items() if uid != first.pod]
+    for name in waiting:
+        await world.described(name, "FailedScheduling", "the quota gpus of its namespace")
+    began = datetime.now(UTC)
+    await world.delete(names[first.pod])
+    (*_, second) = await world.facts.count(PodBound, 2)
+    assert (at(world, PodBound, second.pod) - began).total_seconds() < 1.0
+    await world.plane.user("delete", "resourcequota", "gpus")
+    await world.facts.count(PodBound, 3)
+
+
+@pytest.mark.timeout(120)
+async def test_pods_beyond_what_the_api_server_counts_are_refused_at_their_creation(
+    world: KubeWorld,
+) -> None:
+    """Of `requests.` it counts what containers ask, and tells who creates; we never see the pod."""
+    await system(world)
+    limited = quota(count="1")
+    await world.plane.apply(limited)
+    used = {"hard": limited["spec"]["hard"], "used": {COUNT: "0"}}  # as its controller begins
+    seen = await world.plane.get("resourcequota", "gpus")
+    path = "/api/v1/namespaces/default/resourcequotas/gpus/status"
+    document = json.dumps(seen | {"status": used})
+    await world.plane.user("replace", "--raw", path, "-f", "-", stdin=document)
+
+    async def refused() -> str:
+        """The first refusal: the API server may take a moment to know of the quota."""
+        pod = kube_pod(f"p{next(numbers)}", share(1000))
+        try:
+            await world.plane.apply(pod)
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    numbers = iter(range(100))
+    said = await until(refused, "a pod to be refused")
+    assert f"exceeded quota: gpus, requested: {COUNT}=1" in said
+    (told,) = world.facts.of(QuotaObserved)  # though the API server has written its status
+    assert told.hard == {COUNT: 1}

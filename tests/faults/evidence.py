@@ -1,0 +1,74 @@
+"""What there is to know of a round that was wrong, so that it explains itself.
+
+One history, by time: what was done to whom, and what the servers said of it; and what each server
+holds. Invariant: a folder that is kept holds all of it: stores, logs, the loader's journal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.faults.servers import Cluster
+from tests.faults.services import Service
+from tests.faults.shaking import Deed
+
+SERVICE_LINES = 5
+HISTORY = "history"
+_SAID = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d (\d\d:\d\d:\d\d\.\d+) \[(\w+)\] (.*)")
+_TELLING = re.compile(
+    r"new (stream|metadata) leader|reset|truncat|recover|snapshot|catchup|Starting nats-server",
+    re.IGNORECASE,
+)
+_NOISE = re.compile(r"Healthcheck failed|authentication error|Error trying to connect to route")
+
+
+def history(cluster: Cluster, deeds: Sequence[Deed]) -> list[str]:
+    """What was done and what the servers said of leaders, stores and errors, by time."""
+    lines = [(deed.time, f"{deed.time} -- {deed.what}") for deed in deeds]
+    for server in cluster.servers:
+        lines += _said(server.name, server.log_path)
+    return [line for _, line in sorted(lines)]
+
+
+def _said(name: str, log: Path) -> Iterator[tuple[str, str]]:
+    last = ""
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        said = _SAID.fullmatch(line)
+        if said is None or _NOISE.search(line):
+            continue
+        time, level, text = said.groups()
+        if text != last and (level != "INF" or _TELLING.search(text)):
+            yield time, f"{time} {name} [{level}] {text}"
+        last = text
+
+
+async def holdings(cluster: Cluster) -> list[str]:
+    """What each server has in its own store."""
+    lines = []
+    for server in cluster.servers:
+        held = await server.holds()
+        told = "says nothing"
+        if held is not None:
+            told = f"holds {held.first} to {held.last}, its leader is {held.leader or 'nobody'}"
+        lines.append(f"{server.name} {told}")
+    return lines
+
+
+def last_words(services: Sequence[Service]) -> list[str]:
+    """What each service said last."""
+    words = []
+    for service in services:
+        said = [line for line in service.log if line.get("level") != "debug"][-SERVICE_LINES:]
+        words.append(f"{service.name}: {said}")
+    return words
+
+
+def write(folder: Path, services: Sequence[Service], lines: Sequence[str]) -> None:
+    """Put the services' logs and the history beside the servers' logs and the journal."""
+    (folder / HISTORY).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for service in services:
+        text = "".join(json.dumps(line) + "\n" for line in service.log)
+        (folder / f"{service.name}.log").write_text(text, encoding="utf-8")

@@ -1,0 +1,239 @@
+"""A cluster: an API server in memory, its users, kubelets and controllers, and what befalls them.
+
+Users and kubelets reach the API server at once and always; only our services have a network.
+Invariant: a kubelet ends what is deleted on its node, and what is on no node any more is collected,
+so whatever was done the cluster comes to rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from apportion.binder import main as binder
+from apportion.core.ledger.state import State
+from apportion.runtime.kube import JSON, MERGE_PATCH, Answer
+from apportion.runtime.kube_watch import IDLE_S
+from apportion.runtime.lifecycle import Service
+from apportion.watcher import main as watcher
+from tests.simulation.books import Books
+from tests.simulation.kube_judge import Judge
+from tests.simulation.kube_network import Front, KubeAccess, SimulatedCluster
+from tests.simulation.kube_users import OURS, PODS, Users
+from tests.simulation.processes import Body
+from tests.simulation.weather import Weather
+from tests.support.kube_objects import kube_node
+from tests.support.memory_kube import ENDED, MemoryKube
+from tests.support.memory_kube_store import Write
+from tests.support.memory_server import Stored
+
+SCHEDULERS = frozenset({"apportion", "volcano"})
+COMPARE_EVERY_S = 30.0
+START_S = (0.1, 3.0)
+END_S = (0.1, 6.0)
+COLLECT_S = (2.0, 15.0)
+BACK_S = (2.0, 20.0)
+AWAY_S = (0.2, 12.0)
+_encode = msgspec.json.Encoder().encode
+
+
+class Cluster:
+    """See Side. `nodes` are there from the beginning; one may leave for good."""
+
+    quiet_s = IDLE_S + 10.0
+
+    def __init__(
+        self, weather: Weather, nodes: list[str], books: Books, complain: Callable[[str], None]
+    ) -> None:
+        self._weather = weather
+        self._chance = weather.stream("cluster")
+        self.server = MemoryKube()
+        self.judge = Judge(self.server, books, complain)
+        self._front = Front(self.server, weather)
+        self._accesses: list[KubeAccess] = []
+        self._nodes = nodes
+        self._leaver = self._chance.choice([*nodes[1:], ""])
+        self._users = Users(self.server, weather.stream("users"))
+        self.server.store.listen(self._wrote)
+        for name in nodes:
+            self._join(name)
+        self.deeds: dict[str, Callable[[], object]] = {
+            "api away": self._leave,
+            "api partition": self._partition,
+            "past forgotten": self.server.store.forget,
+            "node left": self._node_left,
+            "node unready": self._node_unready,
+            "pod ended": self._end,
+            "pod force-deleted": lambda: self._users.delete(grace_s=0),
+            "pod made again": self._users.make_again,
+            "pod held by a finalizer": self._users.hold,
+            "bound by another": self._bind_one,
+        }
+
+    def access(self, name: str) -> KubeAccess:
+        """See Side."""
+        access = KubeAccess(self._front, name)
+        self._accesses.append(access)
+        return access
+
+    def watcher(self, access: KubeAccess | None) -> Body:
+        """See Side."""
+        choice = SimulatedCluster(wanted=True, access=access)
+
+        async def body(service: Service) -> None:
+            await watcher.kube_body(service, choice, SCHEDULERS, COMPARE_EVERY_S)
+
+        return body
+
+    def binder(self, access: KubeAccess | None) -> Body:
+        """See Side."""
+        choice = SimulatedCluster(wanted=True, access=access)
+        return lambda service: binder.kube_body(service, choice)
+
+    def stir(self) -> None:
+        """See Side."""
+        self._users.stir()
+
+    def mend(self) -> None:
+        """See Side."""
+        self._front.come_back()
+        for access in self._accesses:
+            access.mend()
+        for name in self._nodes:
+            if name != self._leaver:
+                self._join(name)
+        self._users.let_go()
+
+    def differences(self, state: State) -> Iterator[str]:
+        """See Side."""
+        return self.judge.differences(state)
+
+    # ------------------------------------------------------------------ the API server
+
+    def _leave(self) -> None:
+        self._front.leave()
+        self._later(AWAY_S, self._front.come_back)
+
+    def _partition(self) -> None:
+        access = self._chance.choice(self._accesses)
+        access.cut()
+        self._later((0.2, 30.0), access.mend)
+
+    def _later(self, when_s: tuple[float, float], call: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_later(self._chance.uniform(*when_s), call)
+
+    def _do(self, method: str, path: str, body: Any, content_type: str = JSON) -> Answer:
+        return self.server.handle(method, path, body=_encode(body), content_type=content_type)
+
+    # ------------------------------------------------------------------ nodes
+
+    def _join(self, name: str) -> None:
+        """The node is there, and ready."""
+        node = kube_node(name, allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
+        if not self._do("POST", "/api/v1/nodes", node).ok:
+            self._say_ready(name, "True")
+
+    def _say_ready(self, name: str, status: str) -> None:
+        patch = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+        self._do("PATCH", f"/api/v1/nodes/{name}/status", patch, MERGE_PATCH)
+
+    def _node_left(self) -> None:
+        name = self._chance.choice(self._nodes)
+        if self._do("DELETE", f"/api/v1/nodes/{name}", {}).ok:
+            if name != self._leaver:
+                self._later(BACK_S, lambda: self._join(name))
+            for pod in self.server.store.all("pods"):
+                if pod["spec"].get("nodeName") == name:
+                    self._collect(pod)
+
+    def _node_unready(self) -> None:
+        name = self._chance.choice(self._nodes)
+        self._say_ready(name, "False")
+        self._later(BACK_S, lambda: self._say_ready(name, "True"))
+
+    # ------------------------------------------------------------------ pods on nodes
+
+    def _wrote(self, write: Write) -> None:
+        """A kubelet, or the collector of pods on no node, sees what it has to do."""
+        if write.resource != "pods" or write.type == "DELETED":
+            return
+        pod = write.object
+        node = pod["spec"].get("nodeName")
+        if not node:
+            if pod["spec"]["schedulerName"] not in OURS and write.type == "ADDED":
+                self._later(START_S, partial(self._bind, pod["metadata"]["name"]))
+            return
+        if self.server.store.get("nodes", node) is None:
+            self._collect(pod)
+        elif pod["metadata"].get("deletionTimestamp"):
+            self._remove(pod, END_S)
+        elif pod["status"]["phase"] == "Pending":
+            meta = pod["metadata"]
+            self._later(START_S, partial(self._say_phase, meta["name"], meta["uid"], "Running"))
+
+    def _say_phase(self, name: str, uid: str, phase: str, reason: str = "") -> None:
+        """What a kubelet reports, unless the pod has ended."""
+        found = self.server.store.get("pods", f"sim/{name}")
+        if found is None or found["status"]["phase"] in ENDED:
+            return
+        patch = {"metadata": {"uid": uid}, "status": {"phase": phase, "reason": reason}}
+        self._do("PATCH", f"{PODS}/{name}/status", patch, MERGE_PATCH)
+
+    def _remove(self, pod: dict[str, Any], when_s: tuple[float, float]) -> None:
+        path = f"{PODS}/{pod['metadata']['name']}"
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+        self._later(when_s, lambda: self._do("DELETE", path, options))
+
+    def _collect(self, pod: dict[str, Any]) -> None:
+        """End the pod later, if its node is still not there then."""
+        node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+
+        def end() -> None:
+            if self.server.store.get("nodes", node) is None:
+                self._do("DELETE", f"{PODS}/{name}", options)
+
+        self._later(COLLECT_S, end)
+
+    def _end(self) -> None:
+        """A pod is done, or fails."""
+        running = [
+            pod["metadata"]
+            for pod in self.server.store.all("pods")
+            if pod["spec"].get("nodeName") and pod["status"]["phase"] not in ENDED
+        ]
+        if running:
+            chosen = self._chance.choice(running)
+            phase = self._chance.choice(ENDED)
+            self._say_phase(chosen["name"], chosen["uid"], phase, "Evicted")
+
+    def heed(self, stored: Stored) -> None:
+        """A kubelet fails a pod for which its plugin has no devices; give this to the ledger."""
+        if stored.role != "agent" or ".allocation." not in stored.records[0].subject:
+            return
+        for record in stored.records:
+            data = msgspec.json.decode(record.payload)
+            if str(data.get("type", "")).endswith("AllocationFailed"):
+                uid = data["data"]["pod"]
+                for pod in self.server.store.all("pods"):
+                    if pod["metadata"]["uid"] == uid and pod["spec"].get("nodeName"):
+                        self._fail(pod["metadata"]["name"], uid)
+
+    def _fail(self, name: str, uid: str) -> None:
+        why = "UnexpectedAdmissionError"
+        self._later(START_S, partial(self._say_phase, name, uid, "Failed", why))
+
+    def _bind_one(self) -> None:
+        """Another scheduler takes one of our pods."""
+        pending = self._users.pending()
+        if pending:
+            self._bind(self._chance.choice(pending))
+
+    def _bind(self, name: str) -> None:
+        """Another scheduler binds a pod, and says nothing of devices."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": self._chance.choice(self._nodes)}
+        self._do("POST", f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": target})

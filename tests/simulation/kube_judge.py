@@ -1,0 +1,252 @@
+"""Whether cluster and ledger agree, by the word of the API server: at every write of either, and
+once all is quiet.
+
+Invariants checked at once: a pod is bound at most once, and only as a placement of the ledger said;
+no device holds more than it has by what bound pods were given; the ledger says that a pod is bound
+only once it is, gives up only what is not, and lets go of nothing that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from apportion.core.ledger.state import Phase, State
+from apportion.core.manifests.placed import ATTEMPT, SHARES, UID, shares_text
+from apportion_schemas import (
+    AllocationFailed,
+    BindFailed,
+    DifferenceFound,
+    Event,
+    PlacementVoided,
+    PodAdopted,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    Share,
+)
+from tests.simulation.books import Books
+from tests.simulation.kube_users import OURS, UNREADABLE
+from tests.support.memory_kube import ENDED, MemoryKube
+from tests.support.memory_kube_store import Write
+
+_shares = msgspec.json.Decoder(tuple[Share, ...]).decode
+
+
+class Standing(NamedTuple):
+    """A pod of the cluster: where it is, by which attempt, with which shares, and of which uid."""
+
+    name: str
+    ours: bool
+    deleting: bool
+    ended: bool
+    node: str
+    attempt: str
+    shares: str
+    told_uid: str
+    readable: bool
+
+
+class Judge:
+    """One cluster beside one ledger."""
+
+    def __init__(self, server: MemoryKube, books: Books, complain: Callable[[str], None]) -> None:
+        self._server = server
+        self._books = books
+        self._complain = complain
+        self._pods: dict[str, Standing] = {}
+        self._bound: dict[str, tuple[str, str]] = {}
+        self._placed: dict[tuple[str, str], PodPlaced] = {}
+        self._live: dict[str, tuple[str, int]] = {}
+        self._left: set[str] = set()
+        self._by_hand: dict[str, set[str]] = {}
+        self._conflicts: set[str] = set()
+        self._unallocated: set[str] = set()
+        server.store.listen(self._wrote)
+
+    # ------------------------------------------------------------------ the cluster's writes
+
+    def _wrote(self, write: Write) -> None:
+        if write.resource != "pods":
+            return
+        uid = write.object["metadata"]["uid"]
+        before = self._pods.pop(uid, None)
+        if write.type == "DELETED":
+            return
+        now = self._pods[uid] = _standing(write.object)
+        if before is not None and before.node and before.node != now.node:
+            self._complain(f"pod {now.name} is bound to {before.node} and to {now.node}")
+        if now.node and (before is None or not before.node):
+            self._check_binding(uid, now)
+            self._check_devices(now)
+
+    def _check_binding(self, uid: str, now: Standing) -> None:
+        """By whom it was bound: a binder says what a placement said, of this very pod."""
+        if not now.attempt:
+            return
+        self._bound[uid] = self._bound[now.told_uid] = (now.node, now.attempt)
+        if now.told_uid != uid:
+            self._complain(f"pod {now.name} is bound as {now.told_uid} and is {uid}")
+        placed = self._placed.get((now.told_uid, now.attempt))
+        said = placed and (placed.node, shares_text(placed))
+        if said != (now.node, now.shares):
+            self._complain(
+                f"pod {now.name} is bound to {now.node} with {now.shares} by attempt "
+                f"{now.attempt}, and the ledger has {said}"
+            )
+
+    def _check_devices(self, newest: Standing) -> None:
+        """What pods on nodes were given, together, is there."""
+        mine = {share.device for share in _held(newest)}.difference(*self._by_hand.values())
+        for device in sorted(mine):
+            held = [
+                share
+                for uid, pod in self._pods.items()
+                if pod.node == newest.node and not pod.ended and uid not in self._unallocated
+                for share in _held(pod)
+                if share.device == device
+            ]
+            known = self._books.devices[device]
+            memory_mib = sum(share.memory_mib for share in held)
+            cores = sum(share.cores for share in held)
+            if memory_mib > known.memory_mib or cores > known.cores or len(held) > known.slots:
+                self._complain(
+                    f"device {device} is given out twice in the cluster: {len(held)} shares of "
+                    f"{memory_mib} MiB and {cores} %, the last one to pod {newest.name}"
+                )
+
+    # ------------------------------------------------------------------ the ledger's events
+
+    def accepted(self, revision: int, event: Event, *, honest: bool) -> None:
+        """Look at an event that the fold took."""
+        match event.data:
+            case PodPlaced() as data:
+                self._placed[data.pod, str(data.attempt)] = data
+                self._live[data.pod] = (data.node, data.attempt)
+            case PodAdopted() as data:
+                self._live[data.pod] = (data.node, data.attempt)
+            case PlacementVoided() as data:
+                self._live.pop(data.pod, None)
+            case AllocationFailed() as data:
+                self._unallocated.add(data.pod)  # its kubelet will not run it
+            case DifferenceFound() as data if data.kind == "conflict":
+                self._conflicts.add(data.pod)
+            case PodGone() as data:
+                held = self._live.pop(data.uid, None)
+                if event.source.startswith("cli"):
+                    self._let_go(data.uid)
+                else:
+                    self._check_gone(revision, data, held, honest=honest)
+        if honest:
+            self._check(revision, event.data)
+
+    def _check(self, revision: int, data: Any) -> None:
+        """Whether what a binder or a watcher says is so."""
+        match data:
+            case PodBound():
+                if self._bound.get(data.pod) != (data.node, str(data.attempt)):
+                    self._complain(
+                        f"revision {revision}: pod {data.pod} is said to be bound to {data.node}, "
+                        f"and the cluster has {self._bound.get(data.pod)}"
+                    )
+            case BindFailed() if data.final:
+                pod = self._pods.get(data.pod)
+                if pod is not None and _is_bound(pod, data.node, data.attempt):
+                    self._complain(
+                        f"revision {revision}: the binding of {data.pod} is given up "
+                        f"({data.message}), and it is bound"
+                    )
+            case PodAdopted() if data.pod in self._left:
+                self._complain(f"revision {revision}: {data.pod} is taken back and was gone")
+
+    def _let_go(self, uid: str) -> None:
+        """A person let go of the pod: what it holds may be given to another from now on."""
+        if uid in self._pods:
+            self._by_hand[uid] = {share.device for share in _held(self._pods[uid])}
+
+    def _check_gone(
+        self, revision: int, data: PodGone, held: tuple[str, int] | None, *, honest: bool
+    ) -> None:
+        pod = self._pods.get(data.uid)
+        if pod is None or pod.ended:
+            self._left.add(data.uid)
+            return
+        if not honest:
+            return
+        if held is not None and _is_bound(pod, *held):
+            self._complain(f"revision {revision}: {data.uid} is let go of ({data.reason}) and runs")
+        if not pod.node and not pod.deleting:
+            self._complain(
+                f"revision {revision}: {data.uid} is let go of ({data.reason}) and waits"
+            )
+
+    # ------------------------------------------------------------------ once all is quiet
+
+    def differences(self, state: State) -> Iterator[str]:
+        """What the ledger does not have as the API server has it."""
+        for uid, pod in self._pods.items():
+            in_conflict = uid in self._by_hand and uid in self._conflicts
+            if pod.ours and not in_conflict:
+                yield from _pod_differs(uid, pod, state)
+        for uid in [*state.pods, *state.rejected]:
+            if uid not in self._pods:
+                yield f"pod {uid} is in the ledger and not in the cluster"
+        nodes = {node["metadata"]["name"]: node for node in self._server.store.all("nodes")}
+        for name, about in nodes.items():
+            known = state.nodes.get(name)
+            ready = {each["type"]: each["status"] for each in about["status"]["conditions"]}
+            if known is None or known.observed is None:
+                yield f"node {name} is not in the ledger"
+            elif known.observed.ready != (ready["Ready"] == "True"):
+                yield f"node {name} is said to be {'' if known.observed.ready else 'not '}ready"
+        for node in state.nodes.values():
+            if node.observed is not None and node.name not in nodes:
+                yield f"node {node.name} is in the ledger and not in the cluster"
+
+
+def _pod_differs(uid: str, pod: Standing, state: State) -> Iterator[str]:
+    known = state.pods.get(uid)
+    placed = known.placement if known else None
+    if pod.ended or (pod.node and not pod.shares):
+        if known is not None:
+            yield f"pod {pod.name} ({uid}) is not let go of"
+    elif pod.node:
+        found = placed and (placed.node, shares_text(placed))
+        if found != (pod.node, pod.shares):
+            yield f"pod {pod.name} ({uid}) is on {pod.node} with {pod.shares}, not on {found}"
+    elif pod.deleting:
+        if known is not None:
+            yield f"pod {pod.name} ({uid}) waits to be deleted and is not let go of"
+    elif not pod.readable:
+        if uid not in state.rejected:
+            yield f"pod {pod.name} ({uid}) cannot be read and is not rejected"
+    elif known is None:
+        yield f"pod {pod.name} ({uid}) is not submitted"
+    elif known.phase in (Phase.BOUND, Phase.ALLOCATED):
+        yield f"pod {pod.name} ({uid}) is {known.phase.value} and waits in the cluster"
+
+
+def _standing(pod: dict[str, Any]) -> Standing:
+    meta = pod["metadata"]
+    notes = meta.get("annotations") or {}
+    return Standing(
+        name=meta["name"],
+        ours=pod["spec"]["schedulerName"] in OURS,
+        deleting=bool(meta.get("deletionTimestamp")),
+        ended=pod["status"]["phase"] in ENDED,
+        node=pod["spec"].get("nodeName", ""),
+        attempt=notes.get(ATTEMPT, ""),
+        shares=notes.get(SHARES, ""),
+        told_uid=notes.get(UID, ""),
+        readable=not UNREADABLE.items() <= notes.items(),
+    )
+
+
+def _held(pod: Standing) -> tuple[Share, ...]:
+    return _shares(pod.shares) if pod.shares else ()
+
+
+def _is_bound(pod: Standing, node: str, attempt: int) -> bool:
+    return (pod.node, pod.attempt) == (node, str(attempt)) and not pod.ended

@@ -1,0 +1,197 @@
+"""The network between a process and the API server, with the faults of the weather.
+
+As with the ledger's network a request on its way does not depend on its sender any more.
+Invariants: an answer that is lost is lost to the sender alone; what a link carries of a watch it
+carries in the order of the server, whole up to where it breaks; once a link is dead nothing passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from apportion.runtime.kube import Answer, KubeApi, KubeUnavailable
+from apportion.runtime.kube_options import KubeChoice
+from tests.simulation.loop import rest
+from tests.simulation.weather import Weather
+from tests.support.memory_kube import MemoryKube, status_body
+from tests.support.memory_kube_api import MemoryKubeApi
+from tests.support.memory_kube_store import BOOKMARK_S
+
+TRIP_S = (0.0005, 0.02)
+SLOW_TRIP_S = (0.3, 8.0)
+LATE_S = (0.5, 12.0)
+LATE_LINES_S = (0.2, 6.0)
+NO_BOOKMARKS_S = 1e9
+READS = ("GET", "WATCH")
+_BUSY = Answer(429, status_body(429, "TooManyRequests", "try again"), retry_after_s=1.0)
+_FAILED = tuple(
+    Answer(status, status_body(status, reason, "etcd is away"))
+    for status, reason in ((500, "InternalError"), (503, "ServiceUnavailable"), (504, "Timeout"))
+)
+
+
+class Front:
+    """The API server as clients find it: there, or away for all of them."""
+
+    def __init__(self, server: MemoryKube, weather: Weather) -> None:
+        self.server = server
+        self.weather = weather
+        self.away = False
+        chance = weather.stream("front")
+        self.bookmark_s = chance.choice((BOOKMARK_S, NO_BOOKMARKS_S))
+
+    def leave(self) -> None:
+        """Nobody answers, and every watch ends."""
+        self.away = True
+        self.server.store.hang_up()
+
+    def come_back(self) -> None:
+        """It answers again."""
+        self.away = False
+
+
+class FaultyKubeLink:
+    """One client's way to the API server and back; see memory_kube_api.KubeLink."""
+
+    def __init__(self, front: Front, chance: random.Random, whole: asyncio.Event) -> None:
+        self._front = front
+        self._weather = front.weather
+        self._chance = chance
+        self._whole = whole
+        self._dead = False
+        self._waiting: dict[asyncio.Future[Answer], None] = {}
+
+    def kill(self) -> None:
+        """The process at this end is no more."""
+        self._dead = True
+        self.lose_all()
+
+    def lose_all(self) -> None:
+        """Whoever waits for an answer learns that there is none."""
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(KubeUnavailable("the connection was lost"))
+
+    @property
+    def _passes(self) -> bool:
+        return self._whole.is_set() and not self._dead and not self._front.away
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """See KubeLink."""
+        if self._dead:
+            raise KubeUnavailable("the process is dead")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._waiting[answer] = None
+        loop.call_later(self._chance.uniform(*TRIP_S), self._arrive, method, act, answer)
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(answer, None)
+
+    def _arrive(
+        self, method: str, act: Callable[[], Answer], answer: asyncio.Future[Answer]
+    ) -> None:
+        """The request is at the server, or is not, whatever has become of its sender."""
+        strikes, chance = self._weather.strikes, self._chance
+        writes = method not in READS
+        loop = asyncio.get_running_loop()
+        if not self._passes or strikes("api request lost", chance):
+            self._lose(answer)
+        elif strikes("api busy", chance):
+            self._answer(answer, _BUSY)
+        elif strikes("api failed, not done", chance):
+            self._answer(answer, chance.choice(_FAILED))
+        elif writes and strikes("api done late", chance):
+            loop.call_later(chance.uniform(*LATE_S), act)
+            self._lose(answer)
+        else:
+            found = act()
+            if writes and strikes("api failed, done", chance):
+                found = chance.choice(_FAILED)
+            if strikes("api answer lost", chance):
+                self._lose(answer)
+                return
+            slow = strikes("api slow", chance)
+            trip_s = chance.uniform(*(SLOW_TRIP_S if slow else TRIP_S))
+            loop.call_later(trip_s, self._answer, answer, found)
+
+    def _answer(self, answer: asyncio.Future[Answer], found: Answer) -> None:
+        if not self._passes:
+            self._lose(answer)
+        elif not answer.done():
+            answer.set_result(found)
+
+    def _lose(self, answer: asyncio.Future[Answer]) -> None:
+        """The sender learns that it will not learn, at once or by the time it gives up."""
+        if not answer.done() and self._chance.random() < 0.6:
+            answer.set_exception(KubeUnavailable("the connection was lost"))
+
+    async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
+        """See KubeLink. What is sent while the network is cut arrives once it is whole again."""
+        strikes, chance = self._weather.strikes, self._chance
+        await rest(chance.uniform(*TRIP_S))
+        if strikes("watch event late", chance):
+            await rest(chance.uniform(*LATE_LINES_S))
+        try:
+            async with asyncio.timeout(idle_s):
+                await self._whole.wait()
+        except TimeoutError:
+            raise KubeUnavailable(f"silent for {idle_s:g} s") from None
+        if self._dead or self._front.away:
+            raise KubeUnavailable("the connection was lost")
+        if strikes("watch dropped", chance):
+            return lines[: chance.randrange(len(lines) + 1)], False
+        if strikes("watch event twice", chance):
+            lines = [*lines, lines[-1]]
+        return lines, True
+
+
+class KubeAccess:
+    """How one process comes to the API server, over all of its lives."""
+
+    def __init__(self, front: Front, name: str) -> None:
+        self._front = front
+        self._chance = front.weather.stream(f"kube {name}")
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._links: list[FaultyKubeLink] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[KubeApi]:
+        """One life's connection."""
+        link = FaultyKubeLink(self._front, self._chance, self._whole)
+        self._links.append(link)
+        front = self._front
+        yield MemoryKubeApi(front.server, link, bookmark_s=front.bookmark_s)
+
+    def kill(self) -> None:
+        """The process is no more."""
+        links, self._links = self._links, []
+        for link in links:
+            link.kill()
+
+    def cut(self) -> None:
+        """The network between this process and the API server breaks."""
+        self._whole.clear()
+        for link in self._links:
+            link.lose_all()
+
+    def mend(self) -> None:
+        """And is whole again."""
+        self._whole.set()
+
+
+class SimulatedCluster(KubeChoice, frozen=True):
+    """The choice of a service that is a process of the simulation."""
+
+    access: KubeAccess | None = None
+
+    def open(self) -> AbstractAsyncContextManager[KubeApi]:
+        """See KubeChoice."""
+        assert self.access is not None
+        return self.access.open()

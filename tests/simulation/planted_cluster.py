@@ -1,0 +1,249 @@
+"""Broken variants of what stands between the ledger and a cluster; see `planted`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from apportion.binder import kubernetes_target
+from apportion.binder.binding import Binding
+from apportion.binder.kubernetes_target import KubernetesTarget
+from apportion.binder.target import Bound, Failed, Outcome
+from apportion.runtime import kube_watch
+from apportion.runtime.kube import Answer, KubeApi, KubeUnavailable
+from apportion.runtime.kube_watch import Watch
+from apportion.runtime.ledger import Delivery
+from apportion.watcher import kubernetes_objects
+from apportion.watcher.kubernetes_doubts import Doubts
+from apportion.watcher.kubernetes_facts import Fact, Facts
+from apportion.watcher.kubernetes_view import ClusterView, _Kind
+from apportion.watcher.kubernetes_watching import KubernetesWatching
+from apportion_schemas import NodeGone, PodPlaced
+from tests.simulation.planted import Patch, Planted
+
+_CONFLICT = 409
+_encode = msgspec.json.Encoder().encode
+
+
+def _conflict_is_success(patch: Patch) -> None:
+    """A binder takes a pod that could not be bound for one that it has bound before."""
+    real = KubernetesTarget._refused
+
+    async def refused(self: KubernetesTarget, placed: PodPlaced, answer: Answer) -> Any:
+        return Bound() if answer.status == _CONFLICT else await real(self, placed, answer)
+
+    patch.setattr(KubernetesTarget, "_refused", refused)
+
+
+def _no_answer_is_failure(patch: Patch) -> None:
+    """A binder gives up what may have been done."""
+    real = KubernetesTarget._try
+
+    async def attempt(self: KubernetesTarget, placed: PodPlaced, binding: bytes) -> Any:
+        found = await real(self, placed, binding)
+        known = isinstance(found, Bound | Failed)
+        return found if known else Failed("no answer", final=True)
+
+    patch.setattr(KubernetesTarget, "_try", attempt)
+
+
+def _uid_not_checked(patch: Patch) -> None:
+    """A binder binds whatever has the pod's name."""
+    real = KubernetesTarget._binding
+
+    def binding(self: KubernetesTarget, *arguments: Any) -> bytes:
+        said = msgspec.json.decode(real(self, *arguments))
+        del said["metadata"]["uid"]
+        return _encode(said)
+
+    patch.setattr(KubernetesTarget, "_binding", binding)
+
+
+def _bound_without_annotations(patch: Patch) -> None:
+    """A pod is bound and nobody can see what it holds."""
+    real = KubernetesTarget._binding
+
+    def binding(self: KubernetesTarget, *arguments: Any) -> bytes:
+        said = msgspec.json.decode(real(self, *arguments))
+        del said["metadata"]["annotations"]
+        return _encode(said)
+
+    patch.setattr(KubernetesTarget, "_binding", binding)
+
+
+def _bound_by_whomever(patch: Patch) -> None:
+    """A pod on any node is taken for bound where it was placed."""
+    real = kubernetes_target._found
+
+    def found(placed: PodPlaced, pod: Any, refusal: Any) -> Any:
+        return Bound() if pod.spec.node_name else real(placed, pod, refusal)
+
+    patch.setattr(kubernetes_target, "_found", found)
+
+
+def _said_before_done(patch: Patch) -> None:
+    """A binder says that a pod is bound, and binds it then."""
+    real = Binding._bind
+
+    async def bind(self: Binding, placed: PodPlaced) -> Outcome:
+        waiting.add(task := asyncio.ensure_future(real(self, placed)))
+        task.add_done_callback(waiting.discard)
+        return Bound()
+
+    waiting: set[asyncio.Future[Outcome]] = set()
+    patch.setattr(Binding, "_bind", bind)
+
+
+def _acknowledged_before_done(patch: Patch) -> None:
+    """A binder that dies while it binds has acknowledged already."""
+    real = Binding.settle
+
+    async def settle(self: Binding, delivery: Delivery) -> None:
+        await delivery.ack()
+        await real(self, delivery)
+
+    patch.setattr(Binding, "settle", settle)
+
+
+def _missed_deletions(patch: Patch) -> None:
+    """A list says nothing of what is not in it, and nobody asks for that by name."""
+
+    def listed(self: _Kind[Any], version: int) -> None:
+        self._missing.clear()
+        self.version = version
+
+    patch.setattr(_Kind, "listed", listed)
+    patch.setattr(ClusterView, "unseen", lambda _self: [])
+
+
+def _resumes_too_far_on(patch: Patch) -> None:
+    """A watch that broke goes on some versions after where it was."""
+    real = Watch._rest
+
+    async def rest(self: Watch, problem: str) -> None:
+        if self._version:
+            self._version = str(int(self._version) + 5)
+        await real(self, problem)
+
+    patch.setattr(Watch, "_rest", rest)
+
+
+def _goes_on_after_410(patch: Patch) -> None:
+    """A watcher does not list anew where the past is forgotten: it goes on with what there is."""
+    real = Watch._take
+
+    def take(self: Watch, event: Any) -> None:
+        try:
+            real(self, event)
+        except kube_watch._Expired:
+            self._version = str(int(self._version) + 10)
+
+    patch.setattr(Watch, "_take", take)
+
+
+def _first_page_only(patch: Patch) -> None:
+    """Of a list in pages only the first one is read."""
+    real = kube_watch.pages
+
+    async def pages(api: KubeApi, path: str) -> AsyncIterator[Any]:
+        async for page in real(api, path):
+            yield page
+            return
+
+    patch.setattr(kube_watch, "pages", pages)
+
+
+def _ended_pods_hold(patch: Patch) -> None:
+    """A pod that is done is taken to run until it is deleted."""
+    patch.setattr(kubernetes_objects, "ENDED", ())
+
+
+def _nodes_stay(patch: Patch) -> None:
+    """A node that left the cluster is not told of."""
+    real = Facts.nodes
+
+    def nodes(self: Facts, names: Iterable[str]) -> Iterator[Fact]:
+        return (fact for fact in real(self, names) if not isinstance(fact.data, NodeGone))
+
+    patch.setattr(Facts, "nodes", nodes)
+
+
+def _gone_once_silent(patch: Patch) -> None:
+    """A pod for which the API server has no answer is taken to be gone."""
+    real = KubeApi.get
+
+    async def get(self: KubeApi, path: str, query: Any = None) -> bytes:
+        try:
+            return await real(self, path, query)
+        except KubeUnavailable:
+            if "/pods/" in path:
+                return b'{"metadata":{"uid":"nobody"}}'
+            raise
+
+    patch.setattr(KubeApi, "get", get)
+
+
+def _spent_ids_believed(patch: Patch) -> None:
+    """The id of an older event is taken for the answer: nothing changes after a restart."""
+
+    async def newest(_subject: str) -> int:
+        return -1
+
+    real = KubernetesWatching._overtaken
+
+    def overtaken(self: KubernetesWatching, data: Any, refused: Any) -> None:
+        if refused.found != -1:
+            real(self, data, refused)
+
+    hidden = property(lambda _: newest, lambda *_: None)
+    patch.setattr(KubernetesWatching, "_newest", hidden, raising=False)
+    patch.setattr(KubernetesWatching, "_overtaken", overtaken)
+
+
+def _taken_back_unasked(patch: Patch) -> None:
+    """A watcher that has not heard of a pod's end holds it again, once another one let go of it."""
+    patch.setattr(Doubts, "note", lambda _self, _uid: None)
+
+
+def _compares_what_moved_on(patch: Patch) -> None:
+    """A watcher compares pods as they are by now with the ledger as it was."""
+    patch.setattr(KubernetesWatching, "_unchanged", lambda _self, uids: list(uids))
+
+
+SILENT = {"api answer lost": 0.2, "api failed, done": 0.2}
+TAKEN = {"bound by another": 1.0, "api slow": 0.2}
+DEAF = {"watch dropped": 0.3, "past forgotten": 0.3, "api away": 0.2}
+BROKEN = {"watch dropped": 0.5, "watch event late": 0.2}
+AGAIN = {"pod made again": 1.0, "api partition": 0.3, "watch event late": 0.3}
+BEHIND = {
+    "let go by hand": 1.0,
+    "api partition": 0.5,
+    "watch event late": 0.2,
+    "pod force-deleted": 1.0,
+}
+LATE = {"delayed delivery": 0.2, "dropped connection": 0.2}
+RESTARTED = {"crash": 0.5, "node unready": 0.5}
+
+
+PLANTED_IN_A_CLUSTER = (
+    Planted("conflict is success", _conflict_is_success, 40, AGAIN, cluster=True),
+    Planted("no answer is failure", _no_answer_is_failure, 20, SILENT, cluster=True),
+    Planted("uid not checked", _uid_not_checked, 40, AGAIN, cluster=True),
+    Planted("bound without annotations", _bound_without_annotations, 5, cluster=True),
+    Planted("bound by whomever", _bound_by_whomever, 20, TAKEN, cluster=True),
+    Planted("said before done", _said_before_done, 5, cluster=True),
+    Planted("acknowledged before done", _acknowledged_before_done, 20, RESTARTED, cluster=True),
+    Planted("missed deletions", _missed_deletions, 20, DEAF, cluster=True),
+    Planted("resumes too far on", _resumes_too_far_on, 20, BROKEN, cluster=True),
+    Planted("goes on after 410", _goes_on_after_410, 40, DEAF, cluster=True),
+    Planted("first page only", _first_page_only, 20, cluster=True),
+    Planted("ended pods hold", _ended_pods_hold, 20, {"pod ended": 0.5}, cluster=True),
+    Planted("nodes stay", _nodes_stay, 20, {"node left": 0.5}, cluster=True),
+    Planted("gone once silent", _gone_once_silent, 40, SILENT, cluster=True),
+    Planted("spent ids believed", _spent_ids_believed, 40, RESTARTED, cluster=True),
+    Planted("taken back unasked", _taken_back_unasked, 60, BEHIND, cluster=True),
+    Planted("compares what moved on", _compares_what_moved_on, 60, LATE, cluster=True),
+)

@@ -1,0 +1,87 @@
+"""What is on the other side of watchers and binders: a folder of manifests, or a cluster.
+
+Invariant: either side can say what of it the ledger does not have yet, or has differently, without
+asking the services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from apportion.binder import main as binder
+from apportion.core.ledger.state import State
+from apportion.runtime.lifecycle import Service
+from apportion.watcher import main as watcher
+from tests.simulation.kube_network import KubeAccess
+from tests.simulation.processes import Body
+from tests.simulation.target import FailingTarget
+from tests.simulation.weather import Weather
+from tests.simulation.wishes import Wishes
+
+
+class Side(Protocol):
+    """Where pods come from and where they are bound."""
+
+    quiet_s: float
+    """Longer than any pause that a service makes between two tries."""
+    deeds: dict[str, Callable[[], object]]
+    """What can happen there, by the kind of fault."""
+
+    def access(self, name: str) -> KubeAccess | None:
+        """How a process of that name comes to the API server, if there is one."""
+
+    def watcher(self, access: KubeAccess | None) -> Body:
+        """A watcher of this side."""
+
+    def binder(self, access: KubeAccess | None) -> Body:
+        """A binder to this side."""
+
+    def stir(self) -> None:
+        """Users do something."""
+
+    def mend(self) -> None:
+        """End every fault."""
+
+    def differences(self, state: State) -> Iterator[str]:
+        """What the ledger does not have as it is here."""
+
+
+class Folder:
+    """No cluster: what users want is in a source, and a binding has no effect."""
+
+    quiet_s = 40.0
+
+    def __init__(self, weather: Weather, *, pods_max: int) -> None:
+        self.deeds: dict[str, Callable[[], object]] = {}
+        self._wishes = Wishes(weather.stream("wishes"), pods_max=pods_max)
+        self._target = FailingTarget(weather)
+
+    def access(self, name: str) -> None:
+        """See Side."""
+
+    def watcher(self, _access: KubeAccess | None) -> Body:
+        """See Side."""
+
+        async def body(service: Service) -> None:
+            await watcher.body(service, self._wishes)  # type: ignore[arg-type] # any Source will do
+
+        return body
+
+    def binder(self, _access: KubeAccess | None) -> Body:
+        """See Side."""
+        return lambda service: binder.body(service, self._target)
+
+    def stir(self) -> None:
+        """See Side."""
+        self._wishes.stir()
+
+    def mend(self) -> None:
+        """See Side."""
+
+    def differences(self, state: State) -> Iterator[str]:
+        """See Side."""
+        wanted = set(self._wishes.wanted)
+        live = {f"{pod.submitted.namespace}/{pod.submitted.name}" for pod in state.pods.values()}
+        for key in sorted(wanted ^ live):
+            yield f"pod {key} is {'not submitted' if key in wanted else 'not let go of'}"

@@ -1,0 +1,287 @@
+"""The Kubernetes API server in memory: the rules for what watcher, binder and agreement need.
+
+It is what kube-apiserver is to the real client, for the simulation, and one contract suite over
+both keeps it honest. Invariants: a pod is bound at most once, and its annotations come with that
+write; a precondition that does not hold changes nothing; a refusal is one of Kubernetes'.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from apportion.runtime.kube import MERGE_PATCH, Answer
+from tests.support.memory_kube_store import KINDS, Feed, Forgotten, Store, typed
+
+TIME = "2026-01-01T00:00:00Z"
+GRACE_S = 30
+ENDED = ("Succeeded", "Failed")
+SYSTEM = ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "namespace", "name")
+"""What of an object's metadata only the server writes."""
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Refused(Exception):
+    """No, as an answer."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.answer = Answer(status, status_body(status, reason, message))
+
+
+class Where(NamedTuple):
+    """What a path names: a kind, perhaps a namespace, an object, a part of it."""
+
+    resource: str
+    namespace: str
+    name: str
+    part: str
+
+    @property
+    def key(self) -> str:
+        """Of the object in the store."""
+        return f"{self.namespace}/{self.name}" if KINDS[self.resource].namespaced else self.name
+
+    @property
+    def prefix(self) -> str:
+        """Of the keys of all that the path names."""
+        return f"{self.namespace}/" if self.namespace else ""
+
+    def missing(self) -> Refused:
+        """There is no such object."""
+        return Refused(404, "NotFound", f'{self.resource} "{self.name}" not found')
+
+    def conflict(self, message: str) -> Refused:
+        """The object is not as the request wants it."""
+        what = f'Operation cannot be fulfilled on {self.resource} "{self.name}": {message}'
+        return Refused(409, "Conflict", what)
+
+
+class MemoryKube:
+    """One cluster's API server, as of Kubernetes 1.21: it looks at the uid of a binding."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self._numbers = itertools.count(1)
+
+    def handle(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "",
+    ) -> Answer:
+        """What the server answers, once the request is at the server and all is done."""
+        try:
+            where = _where(path)
+            if method == "GET":
+                return self._read(where, query or {})
+            return self._write(method, where, _decode(body or b"{}"), content_type)
+        except Refused as refused:
+            return refused.answer
+
+    def watch(self, path: str, version: str) -> Feed:
+        """A watch from that version on; raises Refused."""
+        where = _where(path)
+        return self.store.feed(where.resource, where.prefix, int(version))
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self, where: Where, query: Mapping[str, str]) -> Answer:
+        if where.name:
+            return self._typed(200, where, self._known(where))
+        rest = query.get("continue", "")
+        try:
+            page = self.store.page(
+                where.resource, where.prefix, limit=int(query.get("limit", "0")), rest=rest
+            )
+        except Forgotten:
+            message = "The provided continue parameter is too old"
+            raise Refused(410, "Expired", message) from None
+        kind = KINDS[where.resource]
+        meta = _encode({"resourceVersion": str(page.version), "continue": page.rest})
+        head = f'{{"kind":"{kind.name}List","apiVersion":"{kind.api}","metadata":'.encode()
+        return Answer(200, b'%b%b,"items":[%b]}' % (head, meta, b",".join(page.items)))
+
+    def _known(self, where: Where) -> dict[str, Any]:
+        found = self.store.get(where.resource, where.key)
+        if found is None:
+            raise where.missing()
+        return found
+
+    def _typed(self, status: int, where: Where, about: dict[str, Any]) -> Answer:
+        return Answer(status, typed(where.resource, _encode(about)))
+
+    # ------------------------------------------------------------------ writing
+
+    def _write(self, method: str, where: Where, body: dict[str, Any], content_type: str) -> Answer:
+        match method, where.part:
+            case "POST", "" if not where.name:
+                return self._create(where, body)
+            case "POST", "binding" if where.resource == "pods":
+                return self._bind(where, body)
+            case "PATCH", "" | "status":
+                return self._patch(where, body, strategic=content_type == MERGE_PATCH)
+            case "PUT", "" | "status":
+                return self._update(where, self._known(where), body)
+            case "DELETE", "":
+                return self._delete(where, body)
+        raise Refused(405, "MethodNotAllowed", f"{method} is not done to {where}")
+
+    def _create(self, where: Where, body: dict[str, Any]) -> Answer:
+        meta = body.get("metadata", {})
+        where = where._replace(name=meta["name"])
+        if self.store.get(where.resource, where.key) is not None:
+            raise Refused(409, "AlreadyExists", f'{where.resource} "{where.name}" already exists')
+        about = {name: value for name, value in body.items() if name not in ("kind", "apiVersion")}
+        uid = f"00000000-0000-4000-8000-{next(self._numbers):012d}"
+        about["metadata"] = {**meta, "uid": uid, "creationTimestamp": TIME}
+        if KINDS[where.resource].namespaced:
+            about["metadata"]["namespace"] = where.namespace
+        if where.resource == "pods":
+            about["spec"] = {"schedulerName": "default-scheduler", **body["spec"]}
+            about["status"] = {"phase": "Pending"}
+        return self._typed(201, where, self.store.put(where.resource, where.key, about))
+
+    def _bind(self, where: Where, body: dict[str, Any]) -> Answer:
+        pod = self._known(where)
+        meta, said = pod["metadata"], body.get("metadata", {})
+        wanted = said.get("uid", "")
+        if wanted and wanted != meta["uid"]:
+            raise where.conflict(
+                f"Precondition failed: UID in precondition: {wanted}, "
+                f"UID in object meta: {meta['uid']}"
+            )
+        if meta.get("deletionTimestamp"):
+            raise where.conflict(f"pod {where.name} is being deleted, cannot be assigned to a host")
+        if pod["spec"].get("nodeName"):
+            node = pod["spec"]["nodeName"]
+            raise where.conflict(f'pod {where.name} is already assigned to node "{node}"')
+        pod["spec"]["nodeName"] = body["target"]["name"]
+        if said.get("annotations"):
+            meta["annotations"] = meta.get("annotations", {}) | said["annotations"]
+        _merge_condition(pod["status"], {"type": "PodScheduled", "status": "True"})
+        self.store.put(where.resource, where.key, pod)
+        return Answer(201, status_body(201, "", ""))
+
+    def _patch(self, where: Where, body: dict[str, Any], *, strategic: bool) -> Answer:
+        before = self._known(where)
+        after = _merged(before, body, strategic=strategic)
+        return self._update(where, before, after)
+
+    def _update(self, where: Where, before: dict[str, Any], wanted: dict[str, Any]) -> Answer:
+        """Replace the object, or where the path says so its status alone."""
+        meta, said = before["metadata"], wanted.get("metadata", {})
+        if said.get("uid", meta["uid"]) != meta["uid"]:
+            raise Refused(422, "Invalid", f"metadata.uid: {said['uid']}: field is immutable")
+        if said.get("resourceVersion", meta["resourceVersion"]) != meta["resourceVersion"]:
+            raise where.conflict("the object has been modified")
+        about = {
+            name: value for name, value in wanted.items() if name not in ("kind", "apiVersion")
+        }
+        if where.part == "status":
+            about = before | {"status": wanted.get("status", {})}
+        elif "status" in before and where.resource in ("pods", "nodes", "podgroups"):
+            about["status"] = before["status"]
+        kept = {name: meta[name] for name in SYSTEM if name in meta}
+        about["metadata"] = {**about["metadata"], **kept}
+        if about == before:
+            return self._typed(200, where, before)
+        if _may_leave(about):
+            return self._typed(200, where, self.store.remove(where.resource, where.key, about))
+        return self._typed(200, where, self.store.put(where.resource, where.key, about))
+
+    def _delete(self, where: Where, options: dict[str, Any]) -> Answer:
+        about = self._known(where)
+        meta = about["metadata"]
+        wanted = options.get("preconditions", {}).get("uid", meta["uid"])
+        if wanted != meta["uid"]:
+            raise where.conflict(
+                f"Precondition failed: UID in precondition: {wanted}, "
+                f"UID in object meta: {meta['uid']}"
+            )
+        grace_s = _grace_s(where, about, options)
+        before = meta.get("deletionGracePeriodSeconds")
+        if before is not None:
+            grace_s = min(grace_s, before)
+        meta["deletionTimestamp"] = meta.get("deletionTimestamp", TIME)
+        meta["deletionGracePeriodSeconds"] = grace_s
+        leaves = _may_leave(about)
+        if grace_s != before and (where.resource == "pods" or not leaves):
+            self.store.put(where.resource, where.key, about)  # a pod is marked before it leaves
+        if leaves:
+            self.store.remove(where.resource, where.key, about)
+        return self._typed(200, where, about)
+
+
+def status_body(status: int, reason: str, message: str) -> bytes:
+    """A `v1` Status."""
+    about = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "code": status}
+    if reason:
+        about |= {"status": "Failure", "reason": reason, "message": message}
+    else:
+        about |= {"status": "Success"}
+    return _encode(about)
+
+
+def _where(path: str) -> Where:
+    parts = path.split("/")[1:]
+    api, rest = parts[1:2], parts[2:]
+    if parts[0] == "apis":
+        api, rest = parts[1:3], parts[3:]
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    resource, name, part = (*rest, "", "")[:3]
+    if resource not in KINDS or KINDS[resource].api != "/".join(api):
+        raise Refused(404, "NotFound", "the server could not find the requested resource")
+    return Where(resource, namespace, name, part)
+
+
+def _grace_s(where: Where, about: dict[str, Any], options: dict[str, Any]) -> int:
+    """How long the object stays: pods that no kubelet runs do not."""
+    if where.resource != "pods" or not about["spec"].get("nodeName"):
+        return 0
+    if about["status"]["phase"] in ENDED:
+        return 0
+    default = about["spec"].get("terminationGracePeriodSeconds", GRACE_S)
+    return int(options.get("gracePeriodSeconds", default))
+
+
+def _may_leave(about: dict[str, Any]) -> bool:
+    """Whether a deleted object has nothing to wait for."""
+    meta = about["metadata"]
+    deleted = bool(meta.get("deletionTimestamp")) and not meta.get("deletionGracePeriodSeconds")
+    return deleted and not meta.get("finalizers")
+
+
+def _merged(before: Any, patch: Any, *, strategic: bool) -> Any:
+    """A JSON merge patch; a strategic one also merges conditions by their type."""
+    if not isinstance(patch, dict):
+        return patch
+    after = dict(before) if isinstance(before, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            after.pop(name, None)
+        elif strategic and name == "conditions":
+            after[name] = [dict(each) for each in after.get(name, [])]
+            for condition in value:
+                _merge_condition(after, condition)
+        else:
+            after[name] = _merged(after.get(name), value, strategic=strategic)
+    return after
+
+
+def _merge_condition(status: dict[str, Any], condition: dict[str, Any]) -> None:
+    conditions = status.setdefault("conditions", [])
+    for each in conditions:
+        if each["type"] == condition["type"]:
+            each.update(condition)
+            return
+    conditions.append(dict(condition))

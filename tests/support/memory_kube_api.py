@@ -1,0 +1,156 @@
+"""A connection to the API server in memory: bytes in, bytes out, like `runtime.kube.KubeApi`.
+
+All that a network can do to a request is done by its `KubeLink`. Invariant: whoever is given this
+instead of the real connection sees the same, by the contract suite over both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Protocol
+
+from apportion.runtime.kube import JSON, TIMEOUT_S, Answer, KubeApi, KubeUnavailable
+from tests.support.memory_kube import MemoryKube, Refused, status_body
+from tests.support.memory_kube_store import BOOKMARK_S, Feed, Forgotten
+
+
+class KubeLink(Protocol):
+    """The network between one client and the API server."""
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """Have the server `act`, or not, and return what it answers; raises KubeUnavailable."""
+
+    async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
+        """Lines of a watch, as they arrive, and whether the connection holds after them.
+
+        Raises KubeUnavailable where it broke before, or is silent for so long.
+        """
+
+
+class PerfectKubeLink:
+    """A network that loses nothing and takes no time."""
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:  # noqa: ARG002
+        """See KubeLink."""
+        await asyncio.sleep(0)
+        return act()
+
+    async def carry(
+        self,
+        lines: list[bytes],
+        idle_s: float,  # noqa: ARG002 - all alike
+    ) -> tuple[list[bytes], bool]:
+        """See KubeLink."""
+        await asyncio.sleep(0)
+        return lines, True
+
+
+class MemoryKubeApi(KubeApi):
+    """See KubeApi: `get` is its own; requests and watches go over a link to a server in memory."""
+
+    def __init__(
+        self, server: MemoryKube, link: KubeLink | None = None, *, bookmark_s: float = BOOKMARK_S
+    ) -> None:
+        self._server = server
+        self._bookmark_s = bookmark_s  # longer than any watch: none, for nobody promises any
+        self._link: KubeLink = link or PerfectKubeLink()
+
+    @property
+    def url(self) -> str:
+        """See KubeApi."""
+        return "memory"
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Answer:
+        """See KubeApi."""
+
+        def act() -> Answer:
+            return self._server.handle(
+                method, path, query=query, body=body, content_type=content_type
+            )
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._link.ask(method, act)
+        except TimeoutError as error:
+            raise KubeUnavailable(f"{method} {path}: no answer within {timeout_s:g} s") from error
+
+    async def lines(
+        self, path: str, query: Mapping[str, str], *, idle_s: float
+    ) -> AsyncIterator[bytes]:
+        """See KubeApi."""
+        opened: list[Feed] = []
+
+        def act() -> Answer:
+            try:
+                opened.append(self._server.watch(path, query["resourceVersion"]))
+            except Refused as refused:
+                return refused.answer
+            return Answer(200, b"")
+
+        try:
+            async with asyncio.timeout(idle_s):
+                answer = await self._link.ask("WATCH", act)
+        except TimeoutError as error:
+            raise KubeUnavailable(f"WATCH {path}: silent for {idle_s:g} s") from error
+        if not answer.ok:
+            raise answer.refusal()
+        try:
+            yield b""
+            async for line in self._follow(opened[-1], float(query["timeoutSeconds"]), idle_s):
+                yield line
+        finally:
+            for feed in opened:
+                feed.close()
+
+    async def _follow(self, feed: Feed, span_s: float, idle_s: float) -> AsyncIterator[bytes]:
+        now_s = asyncio.get_running_loop().time
+        heard_s = now_s()
+        ends_s, bookmark_s = now_s() + span_s, now_s() + self._bookmark_s
+        while now_s() < ends_s:
+            if feed.broken:
+                raise KubeUnavailable("the connection was lost")
+            try:
+                found = feed.take()
+            except Forgotten:
+                found = [_expired()]
+                ends_s = 0.0
+            if not found and now_s() >= bookmark_s:
+                found, bookmark_s = [feed.bookmark()], now_s() + self._bookmark_s
+            if found:
+                carried, holds = await self._link.carry(found, idle_s)
+                for line in carried:
+                    yield line
+                if not holds:
+                    raise KubeUnavailable("the connection was lost")
+                heard_s = now_s()
+            else:
+                ends = min(bookmark_s, ends_s, heard_s + idle_s)
+                await _wait(feed.news, ends - now_s())
+                if now_s() >= heard_s + idle_s:
+                    raise KubeUnavailable(f"silent for {idle_s:g} s")
+
+    async def close(self) -> None:
+        """See KubeApi."""
+
+
+async def _wait(news: asyncio.Event, longest_s: float) -> None:
+    try:
+        async with asyncio.timeout(longest_s):
+            await news.wait()
+    except TimeoutError:
+        return
+
+
+def _expired() -> bytes:
+    body = status_body(410, "Expired", "too old resource version")
+    return b'{"type":"ERROR","object":%b}' % body

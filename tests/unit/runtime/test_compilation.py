@@ -1,0 +1,66 @@
+"""Compiled modules: all of the hot path or none, and none that is older than its source."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import hatch_build
+from apportion.runtime.compilation import SUFFIX, compiled, outdated
+
+REQUIRED = "APPORTION_REQUIRE_COMPILED"
+
+
+def test_all_of_the_hot_path_is_compiled_or_none() -> None:
+    """Half of it would be tested as it never ships; where it must be compiled, it is."""
+    places = [hatch_build.SOURCES / hatch_build.source_of(each) for each in hatch_build.MODULES]
+    wanted = sorted(place.with_suffix(SUFFIX) for place in places)
+    assert compiled() == wanted or (not compiled() and REQUIRED not in os.environ)
+
+
+@pytest.mark.parametrize("module", hatch_build.MODULES)
+def test_what_is_to_be_compiled_is_there(module: str) -> None:
+    """Each module, and in it each class whose attributes stand in fixed places."""
+    types = hatch_build.MODULES[module]
+    source = (hatch_build.SOURCES / hatch_build.source_of(module)).read_text()
+    declared = "\n".join(hatch_build.declared(source, types)).splitlines()
+    assert sorted(line for line in declared if line.startswith("cdef")) == [
+        f"cdef class {name}:" for name in sorted(types)
+    ]
+
+
+def test_every_attribute_of_a_fixed_class_is_declared() -> None:
+    """Wherever a method gives it to itself; what it gives to others is theirs."""
+    source = """
+class Row:
+    kind = 1
+
+    def __init__(self):
+        self.names, self.count = [], 0
+        other.left = 2
+
+    def add(self):
+        self.count += 1
+        self.last: int = self.names[0]
+"""
+    assert list(hatch_build.declared(source, ("Row",))) == [
+        "cdef class Row:",
+        "    cdef public object count",
+        "    cdef public object last",
+        "    cdef public object names",
+        "",
+    ]
+
+
+def test_an_outdated_module_is_found(tmp_path: Path) -> None:
+    """Its source was changed since, or is gone."""
+    source, made = tmp_path / "fold.py", tmp_path / f"fold{SUFFIX}"
+    source.touch()
+    made.touch()
+    os.utime(source, (1000, 1000))
+    os.utime(made, (2000, 2000))
+    assert (compiled(tmp_path), outdated(tmp_path)) == ([made], [])
+    os.utime(source, (3000, 3000))
+    assert outdated(tmp_path) == [made]
+    source.unlink()
+    assert outdated(tmp_path) == [made]
