@@ -151,6 +151,12 @@ class _LeavingClient(Client):
         except Exception as failure:  # noqa: BLE001 - as with the client's own: told, and it goes on
             await self._error_cb(failure)
 
+    async def _process_pong(self) -> None:
+        # Who gave up waiting still gets the server's answer, at which the client would end reading.
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
     async def send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
         """The client's `publish` without what makes up three quarters of its time.
 

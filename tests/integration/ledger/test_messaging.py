@@ -65,6 +65,21 @@ async def test_what_would_be_read_as_something_else_is_not_sent(
     assert await watcher.last_revision() == 0
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_subscription_given_up_does_not_end_the_connection(bus: Bus, turns: int) -> None:
+    """However far it had come: the server's answers to what nobody awaits are taken as well."""
+    watcher = await bus.connect()
+
+    async def receive(_message: Message) -> None: ...
+
+    listening = asyncio.create_task(watcher.wire.subscribe("apportion.beat.>", receive))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    listening.cancel()
+    await asyncio.wait({listening})
+    assert await watcher.last_revision() == 0
+
+
 async def test_a_receiver_that_fails_does_not_end_the_connection(bus: Bus) -> None:
     """One message that cannot be taken, then one that can, in the order of their arrival."""
     watcher = await bus.connect()
