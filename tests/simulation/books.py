@@ -66,12 +66,16 @@ class History:
 
 @dataclass
 class Standing:
-    """One pod's life: `life` is a history of (phase, attempt)."""
+    """One pod's life: `life` is a history of (phase, attempt).
+
+    `adopted` is the revision at which it was taken as it runs, 0 where it was submitted.
+    """
 
     group: str
     life: History = field(default_factory=lambda: History((GONE, 0)))
     placed: PodPlaced | None = None
     last_attempt: int = 0
+    adopted: int = 0
 
 
 class Books:
@@ -154,6 +158,7 @@ class Books:
         match data:
             case PodSubmitted():
                 pod = self.pods.setdefault(data.uid, Standing(data.group))
+                pod.adopted = 0
                 pod.life.set(revision, (PENDING, 1))
             case PodGone() if data.uid in self.pods:  # else it was rejected, and held nothing
                 pod = self.pods[data.uid]
@@ -169,7 +174,8 @@ class Books:
                 if pod.placed is None or pod.placed.attempt != data.attempt:
                     return f"pod {data.pod}: attempt {data.attempt} is voided and does not live"
                 pod.placed = None
-                pod.life.set(revision, (PENDING, data.attempt + 1))
+                beyond = max(data.attempt, pod.adopted)  # the attempts of an earlier life
+                pod.life.set(revision, (PENDING, beyond + 1))
             case PodBound():
                 return self._step(revision, data, PLACED, BOUND)
             case SharesAllocated():
@@ -210,7 +216,7 @@ class Books:
         pod = self.pods.setdefault(about.uid, Standing(about.group))
         if pod.life.now[0] != GONE:
             return f"pod {about.uid} is adopted and was {pod.life.now[0]} before"
-        pod.last_attempt = data.attempt - 1
+        pod.last_attempt, pod.adopted = data.attempt - 1, revision
         placed = PodPlaced(
             pod=about.uid, namespace=about.namespace, name=about.name, attempt=data.attempt,
             node=data.node, shares=data.shares, score=Score(node=data.node, total=0.0),
