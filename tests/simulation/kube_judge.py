@@ -61,6 +61,7 @@ class Judge:
         self._placed: dict[tuple[str, str], PodPlaced] = {}
         self._live: dict[str, tuple[str, int]] = {}
         self._left: set[str] = set()
+        self._given_up: set[tuple[str, str]] = set()
         self._by_hand: dict[str, set[str]] = {}
         self._conflicts: set[str] = set()
         self._unallocated: set[str] = set()
@@ -96,6 +97,8 @@ class Judge:
                 f"pod {now.name} is bound to {now.node} with {now.shares} by attempt "
                 f"{now.attempt}, and the ledger has {said}"
             )
+        if (now.told_uid, now.attempt) in self._given_up:
+            self._complain(f"pod {now.name} is bound by attempt {now.attempt}, which was given up")
 
     def _check_devices(self, newest: Standing) -> None:
         """What pods on nodes were given, together, is there."""
@@ -158,6 +161,7 @@ class Judge:
                         f"revision {revision}: the binding of {data.pod} is given up "
                         f"({data.message}), and it is bound"
                     )
+                self._given_up.add((data.pod, str(data.attempt)))
             case PodAdopted() if data.pod in self._left:
                 self._complain(f"revision {revision}: {data.pod} is taken back and was gone")
 

@@ -50,6 +50,18 @@ def _no_answer_is_failure(patch: Patch) -> None:
     patch.setattr(KubernetesTarget, "_try", attempt)
 
 
+def _given_up_with_its_node(patch: Patch) -> None:
+    """A binder gives up what is not bound on a node that left, while a late call may bind it."""
+    real = KubernetesTarget._gone
+
+    async def gone(self: KubernetesTarget, placed: PodPlaced) -> Outcome:
+        found = await real(self, placed)
+        given_up = isinstance(found, Failed) and not found.unknown
+        return msgspec.structs.replace(found, final=True) if given_up else found
+
+    patch.setattr(KubernetesTarget, "_gone", gone)
+
+
 def _uid_not_checked(patch: Patch) -> None:
     """A binder binds whatever has the pod's name."""
     real = KubernetesTarget._binding
@@ -214,6 +226,7 @@ def _compares_what_moved_on(patch: Patch) -> None:
 
 
 SILENT = {"api answer lost": 0.2, "api failed, done": 0.2}
+LEFT = {"node left": 1.0, "api done late": 0.5}
 TAKEN = {"bound by another": 1.0, "api slow": 0.2}
 DEAF = {"watch dropped": 0.3, "past forgotten": 0.3, "api away": 0.2}
 BROKEN = {"watch dropped": 0.5, "watch event late": 0.2}
@@ -231,6 +244,7 @@ RESTARTED = {"crash": 0.5, "node unready": 0.5}
 PLANTED_IN_A_CLUSTER = (
     Planted("conflict is success", _conflict_is_success, 40, AGAIN, cluster=True),
     Planted("no answer is failure", _no_answer_is_failure, 20, SILENT, cluster=True),
+    Planted("given up with its node", _given_up_with_its_node, 60, LEFT, cluster=True),
     Planted("uid not checked", _uid_not_checked, 40, AGAIN, cluster=True),
     Planted("bound without annotations", _bound_without_annotations, 5, cluster=True),
     Planted("bound by whomever", _bound_by_whomever, 20, TAKEN, cluster=True),

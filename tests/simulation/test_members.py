@@ -99,7 +99,7 @@ def test_wrong_lists_do_no_harm(monkeypatch: pytest.MonkeyPatch, kind: str) -> N
         deluded(monkeypatch, alone if kind == "alone" else Mistaken(weather))
 
     for seed in SEEDS:
-        outcome = run(seed, adjust=adjust, cluster=False)
+        outcome = run(seed, adjust=adjust)
         assert not outcome.trouble, outcome.told()
     assert counted["FenceRefused"] > 0
 
@@ -114,7 +114,7 @@ def test_right_lists_spare_most_refusals(monkeypatch: pytest.MonkeyPatch) -> Non
             if name == "alone":
                 deluded(patch, alone)
             for seed in SEEDS:
-                outcome = run(seed, adjust=heard, cluster=False)
+                outcome = run(seed, adjust=heard)
                 assert not outcome.trouble, outcome.told()
             counts[name] = counted["DuplicateRefused"]
     assert counts["shared"] < counts["alone"] / 2, counts

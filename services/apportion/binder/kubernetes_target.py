@@ -91,16 +91,19 @@ class KubernetesTarget:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
-        """What became of the placement on a node that has left: a call before may have bound it."""
+        """What became of the placement on a node that has left: a call before may have bound it.
+
+        A pod that is not bound is not given up at once, for such a call may take effect yet: it is
+        looked for as often as any binding is tried, which takes longer than the API server may.
+        """
         left = KubeRefused(0, "", f"node {placed.node} has left the cluster")
         try:
-            body = await self._api.get(pod_path(placed.namespace, placed.name))
+            outcome = await self._look(placed, left)
         except KubeUnavailable as error:
             return Failed(f"{left.message}; {error}", final=False, unknown=True)
-        except KubeRefused:
-            return Failed(left.message, final=True)
-        found = _found(placed, _decode_pod(body), left)
-        return found if isinstance(found, Bound) else Failed(left.message, final=True)
+        if isinstance(outcome, _Unclear):
+            return Failed(left.message, final=False)
+        return outcome
 
     async def _try(self, placed: PodPlaced, binding: bytes) -> Outcome | _Unclear:
         async with self._pace.turn():
@@ -151,11 +154,20 @@ class KubernetesTarget:
         if answer.status != _CONFLICT:
             return Failed(str(refusal), final=answer.status not in _PASSING)
         try:
-            body = await self._api.get(pod_path(placed.namespace, placed.name))
+            return await self._look(placed, refusal)
         except KubeUnavailable:
             return _Unclear(0.0)
+
+    async def _look(self, placed: PodPlaced, refusal: KubeRefused) -> Outcome | _Unclear:
+        """What a pod is that could not be bound; a refusal to tell says at most that it is gone.
+
+        Raises:
+            KubeUnavailable: nobody answered.
+        """
+        try:
+            body = await self._api.get(pod_path(placed.namespace, placed.name))
         except KubeRefused as error:
-            return Failed(str(error), final=False)
+            return Failed(str(error), final=False, unknown=error.status != _NOT_FOUND)
         return _found(placed, _decode_pod(body), refusal)
 
 

@@ -22,6 +22,7 @@ from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
 
+LEFT = "node n1 has left the cluster"
 CREATED = (201, {"kind": "Status", "status": "Success"})
 Reply = tuple[int, dict[str, Any]]
 
@@ -169,13 +170,44 @@ async def test_a_refusal_is_final_unless_somebody_may_mend_it(
     assert outcome == Failed(f"{status} Reason: why", final=final)
 
 
-async def test_what_the_ledger_knows_needs_no_call(server: Server, ledger: Ledger) -> None:
-    """A node that left, and a pod that has gone while it waited for its turn."""
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (there("n1"), Bound()),
+        (there(), Failed(LEFT, final=False)),
+        (there("n2"), Failed(f"bound to n2 already: {LEFT}", final=True)),
+        (refusal(404, "NotFound"), Failed("404 NotFound: no", final=False)),
+        (refusal(429, "TooMany"), Failed("429 TooMany: no", final=False, unknown=True)),
+        (refusal(503, "Away"), Failed("503 Away: no", final=False, unknown=True)),
+        (refusal(403, "Forbidden"), Failed("403 Forbidden: no", final=False, unknown=True)),
+    ],
+)
+async def test_a_pod_of_a_node_that_left_is_given_up_only_where_it_cannot_be_bound(
+    server: Server, ledger: Ledger, found: Reply, expected: Outcome
+) -> None:
+    """A call before may have bound it, or may yet; a server that does not tell says neither."""
     placed = ledger.events[-1]
     ledger.play(NodeGone(node="n1"))
     ledger.events.append(placed)
-    assert await bind(server, ledger) == Failed("node n1 has left the cluster", final=True)
-    ledger.play(node("n1", gpu("g0")), PodGone(uid="p1"))
+    server.found = found
+    assert await bind(server, ledger) == expected
+    assert not server.bindings
+
+
+@pytest.mark.parametrize("status", [403, 429, 503])
+async def test_a_conflict_that_cannot_be_looked_up_is_unknown(
+    server: Server, ledger: Ledger, status: int
+) -> None:
+    """The pod may be bound by us: it is not given up, however often it is tried."""
+    server.script = [refusal(409, "Conflict")]
+    server.found = refusal(status, "Reason")
+    assert await bind(server, ledger) == Failed(f"{status} Reason: no", final=False, unknown=True)
+
+
+async def test_a_pod_that_is_gone_needs_no_call(server: Server, ledger: Ledger) -> None:
+    """It went while it waited for its turn."""
+    placed = ledger.events[-1]
+    ledger.play(PodGone(uid="p1"))
     ledger.events.append(placed)
     outcome = await bind(server, ledger)
     assert outcome == Failed("the ledger has let go of the placement", final=False)
