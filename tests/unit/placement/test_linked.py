@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion.core.placement.linked import best_linked
@@ -39,6 +39,7 @@ def test_the_best_pair_is_found() -> None:
     assert best_linked(wired(2, HALVES), 2) == ((0, 1), 1)
 
 
+@settings(deadline=None)  # an example's time is the machine's; the search has a test of its own
 @given(st.data(), st.integers(2, 6))
 def test_what_is_said_is_so(data: st.DataObject, count: int) -> None:
     """So many different devices, their lanes counted right, and for pairs the best there is."""
