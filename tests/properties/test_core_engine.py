@@ -3,12 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.core.placement.engine import Decision, DecisionEvent, Engine
+from apportion.core.placement.engine import DecisionEvent
 from apportion_schemas import NodeReported, PodPlaced, PodRefused, PodSubmitted, PricesLearnt
 from apportion_schemas.quantities import Payload
 from tests.properties.core_histories import (
-    Decide,
-    Effect,
     Step,
     histories,
     prices,
@@ -16,53 +14,10 @@ from tests.properties.core_histories import (
     submissions,
     trying,
 )
+from tests.properties.core_playing import certain, fall_silent, follow
 from tests.support.ledger_of import Ledger
 
 SETTINGS = trying(50)
-ROUNDS_MAX = 60
-
-
-def certain(decision: Decision) -> list[DecisionEvent]:
-    """Placements and voids: a refusal may have been told before, by an engine that knew less."""
-    return [event for event in decision.events if not isinstance(event, PodRefused)]
-
-
-def unheard(decision: Decision, ledger: Ledger) -> set[str]:
-    """Pods that are told for the first time why they have no place."""
-    refused = {event.pod for event in decision.events if isinstance(event, PodRefused)}
-    return {uid for uid in refused if ledger.pod(uid).refusal is None}
-
-
-def decided(ledger: Ledger, step: Decide) -> Decision:
-    """One decision of the ledger's engine: complete, repeatable, and not folded yet."""
-    before = ledger.digest()
-    fresh = Engine(ledger.state).decide(events_max=step.events_max)
-    assert ledger.digest() == before, "a decision must leave the state as it was"
-    decision = ledger.engine.decide(events_max=step.events_max)
-    assert ledger.digest() == before, "a decision must leave the state as it was"
-    assert certain(decision) == certain(fresh), "an engine's past must not count"
-    if step.events_max > len(ledger.state.pods):
-        assert unheard(decision, ledger) == unheard(fresh, ledger)
-    about = [event.pod for event in decision.events]
-    assert len(set(about)) == len(about), "one event for each pod"
-    return decision
-
-
-def follow(ledger: Ledger, steps: list[Step]) -> None:
-    """Play the history; invariants are checked after every event."""
-    for step in steps:
-        if isinstance(step, Decide) and step.rival:
-            ledger.play(*ledger.consider().events)
-        elif isinstance(step, Decide):
-            decision = decided(ledger, step)
-            if step.lost:
-                ledger.engine.retry(decision)
-            else:
-                ledger.play(*decision.events)
-        else:
-            data = step.about(ledger.state) if isinstance(step, Effect) else step
-            if data is not None:
-                ledger.take(data)
 
 
 @SETTINGS
@@ -78,11 +33,7 @@ def test_no_input_no_events(steps: list[Step]) -> None:
     """Whatever has happened, a few decisions later there is nothing left to say."""
     ledger = Ledger()
     follow(ledger, steps)
-    for _ in range(ROUNDS_MAX):
-        if not ledger.decide():
-            break
-    else:
-        raise AssertionError("the engine never falls silent")
+    fall_silent(ledger)
     assert ledger.decide() == []
     assert certain(ledger.consider()) == []
 

@@ -4,22 +4,22 @@ What a queue holds is added up here from the state alone, without the code that 
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hypothesis import given
 
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.queues import Queues
 from apportion_schemas import PodGroupObserved, QueueObserved
-from apportion_schemas.quantities import Payload
 from tests.properties.core_histories import (
     QUEUES,
     Decide,
-    Effect,
     Step,
     queued_histories,
     trying,
 )
-from tests.properties.test_core_engine import ROUNDS_MAX, certain, decided
+from tests.properties.core_playing import certain, changes, fall_silent, follow
 from tests.support.ledger_of import Ledger
 
 SETTINGS = trying(60)
@@ -58,8 +58,11 @@ def held(state: State, queue: QueueObserved) -> Counter[str]:
     return found
 
 
-def check_limits(state: State, before: dict[str, Counter[str]]) -> None:
-    """What a decision added to a queue is within the limits that it has."""
+@contextmanager
+def within_limits(state: State) -> Iterator[None]:
+    """What a decision adds to a queue is within the limits that it has."""
+    before = {name: held(state, queue) for name, queue in state.queues.items()}
+    yield
     for name, queue in state.queues.items():
         now, was = held(state, queue), before[name]
         grown = {resource for resource in now if now[resource] > was[resource]}
@@ -72,28 +75,11 @@ def check_limits(state: State, before: dict[str, Counter[str]]) -> None:
                 assert now[card] <= most, f"{name} holds too many of {card}"
 
 
-def follow(ledger: Ledger, steps: list[Step]) -> None:
-    """Play the history; every decision is checked against the limits."""
-    for step in steps:
-        if not isinstance(step, Decide):
-            data = step.about(ledger.state) if isinstance(step, Effect) else step
-            if data is not None:
-                ledger.take(data)
-            continue
-        before = {name: held(ledger.state, queue) for name, queue in ledger.state.queues.items()}
-        decision = ledger.consider() if step.rival else decided(ledger, step)
-        if step.lost and not step.rival:
-            ledger.engine.retry(decision)
-            continue
-        ledger.play(*decision.events)
-        check_limits(ledger.state, before)
-
-
 @SETTINGS
 @given(queued_histories())
 def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
     """Capability, card quota and closed queues hold, and an engine's past does not count."""
-    follow(Ledger(), steps)
+    follow(Ledger(), steps, within_limits)
 
 
 @SETTINGS
@@ -101,12 +87,8 @@ def test_no_decision_takes_a_queue_beyond_its_limits(steps: list[Step]) -> None:
 def test_with_queues_too_nobody_is_forgotten(steps: list[Step]) -> None:
     """The engine falls silent, and a new one then finds no place that it has passed over."""
     ledger = Ledger()
-    follow(ledger, steps)
-    for _ in range(ROUNDS_MAX):
-        if not ledger.decide():
-            break
-    else:
-        raise AssertionError("the engine never falls silent")
+    follow(ledger, steps, within_limits)
+    fall_silent(ledger)
     assert certain(ledger.consider()) == []
 
 
@@ -115,10 +97,10 @@ def test_with_queues_too_nobody_is_forgotten(steps: list[Step]) -> None:
 def test_as_pods_end_those_that_wait_follow(steps: list[Step]) -> None:
     """Whoever waits for his queue is asked again as soon as a new engine would find a place."""
     ledger = Ledger()
-    follow(ledger, steps)
+    follow(ledger, steps, within_limits)
     ledger.settle()
     for uid in [uid for uid, pod in ledger.state.pods.items() if pod.placement is not None]:
-        follow(ledger.gone(uid), [Decide()])
+        follow(ledger.gone(uid), [Decide()], within_limits)
 
 
 @SETTINGS
@@ -128,14 +110,8 @@ def test_what_queues_hold_is_what_a_walk_finds(steps: list[Step]) -> None:
     ledger = Ledger()
     kept = Queues(ledger.state)
     kept.activate()
-    for step in steps:
-        if isinstance(step, Decide):
-            events: list[Payload | None] = [*ledger.consider().events]
-        else:
-            events = [step.about(ledger.state) if isinstance(step, Effect) else step]
-        for data in events:
-            if data is not None:
-                kept.observe(ledger.take(data))
+    for change in changes(ledger, steps):
+        kept.observe(change)
     anew = Queues(ledger.state)
     anew.activate()
     for name in QUEUES:

@@ -4,14 +4,15 @@ What a namespace holds is added up here from the state alone, without the code t
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hypothesis import given
 
 from apportion.core.ledger.state import State
 from apportion.core.placement.namespaces import Namespaces
-from apportion_schemas.quantities import Payload
-from tests.properties.core_histories import Decide, Effect, Step, limited_histories, trying
-from tests.properties.test_core_engine import ROUNDS_MAX, certain, decided
+from tests.properties.core_histories import Decide, Step, limited_histories, trying
+from tests.properties.core_playing import certain, changes, fall_silent, follow
 from tests.support.ledger_of import Ledger
 
 SETTINGS = trying(60)
@@ -39,8 +40,11 @@ def held(state: State) -> Held:
     return found
 
 
-def check_quotas(state: State, before: Held) -> None:
-    """What a decision added to a namespace is within every quota that it has."""
+@contextmanager
+def within_limits(state: State) -> Iterator[None]:
+    """What a decision adds to a namespace is within every quota that it has."""
+    before = held(state)
+    yield
     for name, now in held(state).items():
         for quota in state.quotas.get(name, {}).values():
             for resource, most in quota.hard.items():
@@ -48,28 +52,11 @@ def check_quotas(state: State, before: Held) -> None:
                 assert not grown or now[resource] <= most, f"{name} holds too much {resource}"
 
 
-def follow(ledger: Ledger, steps: list[Step]) -> None:
-    """Play the history; every decision is checked against the quotas."""
-    for step in steps:
-        if not isinstance(step, Decide):
-            data = step.about(ledger.state) if isinstance(step, Effect) else step
-            if data is not None:
-                ledger.take(data)
-            continue
-        before = held(ledger.state)
-        decision = ledger.consider() if step.rival else decided(ledger, step)
-        if step.lost and not step.rival:
-            ledger.engine.retry(decision)
-            continue
-        ledger.play(*decision.events)
-        check_quotas(ledger.state, before)
-
-
 @SETTINGS
 @given(limited_histories())
 def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> None:
     """Counts, memory and cores hold, and an engine's past does not count."""
-    follow(Ledger(), steps)
+    follow(Ledger(), steps, within_limits)
 
 
 @SETTINGS
@@ -77,12 +64,8 @@ def test_no_decision_takes_a_namespace_beyond_its_quota(steps: list[Step]) -> No
 def test_with_quotas_too_nobody_is_forgotten(steps: list[Step]) -> None:
     """The engine falls silent, and a new one then finds no place that it has passed over."""
     ledger = Ledger()
-    follow(ledger, steps)
-    for _ in range(ROUNDS_MAX):
-        if not ledger.decide():
-            break
-    else:
-        raise AssertionError("the engine never falls silent")
+    follow(ledger, steps, within_limits)
+    fall_silent(ledger)
     assert certain(ledger.consider()) == []
 
 
@@ -91,10 +74,10 @@ def test_with_quotas_too_nobody_is_forgotten(steps: list[Step]) -> None:
 def test_as_pods_of_a_namespace_end_those_that_wait_follow(steps: list[Step]) -> None:
     """Whoever waits for a quota is asked again as soon as a new engine would find a place."""
     ledger = Ledger()
-    follow(ledger, steps)
+    follow(ledger, steps, within_limits)
     ledger.settle()
     for uid in [uid for uid, pod in ledger.state.pods.items() if pod.placement is not None]:
-        follow(ledger.gone(uid), [Decide()])
+        follow(ledger.gone(uid), [Decide()], within_limits)
 
 
 @SETTINGS
@@ -103,14 +86,8 @@ def test_what_namespaces_hold_is_what_a_walk_finds(steps: list[Step]) -> None:
     """Kept up by the pod, or counted anew from the state: the same."""
     ledger = Ledger()
     kept = Namespaces(ledger.state)
-    for step in steps:
-        if isinstance(step, Decide):
-            events: list[Payload | None] = [*ledger.consider().events]
-        else:
-            events = [step.about(ledger.state) if isinstance(step, Effect) else step]
-        for data in events:
-            if data is not None:
-                kept.observe(ledger.take(data))
+    for change in changes(ledger, steps):
+        kept.observe(change)
     anew = Namespaces(ledger.state)
     for name in ("team", "web", "free"):
         assert kept.held(name) == anew.held(name)

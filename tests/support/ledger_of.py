@@ -175,3 +175,8 @@ def facts(state: State) -> str:
         return digest(state)
     finally:
         state.revision, state.refused_count, state.refused_events = kept
+
+
+def placed(ledger: Ledger) -> set[str]:
+    """The pods that have a place."""
+    return {uid for uid, each in ledger.state.pods.items() if each.placement is not None}

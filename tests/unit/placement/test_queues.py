@@ -20,7 +20,7 @@ from apportion_schemas import (
 from apportion_schemas.configuration import NvidiaConfiguration
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import A30, A100_40, A100_80, T4, gpu, node, npu, observed, rack
-from tests.support.ledger_of import Ledger
+from tests.support.ledger_of import Ledger, placed
 from tests.support.pods import ask, cards, gang, member, pod, share, wants
 from tests.support.pods import placed as placement
 
@@ -41,11 +41,6 @@ def limited(**capability: int) -> QueueObserved:
 def queued(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
     """A pod of the queue `ml`."""
     return pod(uid, *asks, **({"queue": "ml"} | fields))
-
-
-def placed(ledger: Ledger) -> set[str]:
-    """The pods that have a place."""
-    return {uid for uid, each in ledger.state.pods.items() if each.placement is not None}
 
 
 def shortage(ledger: Ledger, uid: str) -> QueueShortage:

@@ -24,7 +24,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.fleet import A100_40, gpu, node, npu, rack
-from tests.support.ledger_of import Ledger
+from tests.support.ledger_of import Ledger, placed
 from tests.support.pods import ask, cards, gang, member, pod, share
 from tests.support.pods import placed as placement
 
@@ -44,11 +44,6 @@ def quota(name: str = "gpus", *, namespace: str = "team", **hard: int) -> QuotaO
 def inside(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
     """A pod of the namespace `team`."""
     return pod(uid, *asks, **({"namespace": "team"} | fields))
-
-
-def placed(ledger: Ledger) -> set[str]:
-    """The pods that have a place."""
-    return {uid for uid, each in ledger.state.pods.items() if each.placement is not None}
 
 
 def shortage(ledger: Ledger, uid: str) -> QuotaShortage:

@@ -1,0 +1,90 @@
+"""Plays histories of `core_histories`, and holds every decision to what all decisions must keep.
+
+Shared by the properties of the engine, of queues and of quotas. Invariant: a history is played by
+events and decisions alone, so whatever fails here can happen to a scheduler.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.core.placement.engine import Decision, DecisionEvent, Engine
+from apportion_schemas import PodRefused
+from apportion_schemas.quantities import Payload
+from tests.properties.core_histories import Decide, Effect, Step
+from tests.support.ledger_of import Ledger
+
+ROUNDS_MAX = 60
+
+
+def certain(decision: Decision) -> list[DecisionEvent]:
+    """Placements and voids: a refusal may have been told before, by an engine that knew less."""
+    return [event for event in decision.events if not isinstance(event, PodRefused)]
+
+
+def unheard(decision: Decision, ledger: Ledger) -> set[str]:
+    """Pods that are told for the first time why they have no place."""
+    refused = {event.pod for event in decision.events if isinstance(event, PodRefused)}
+    return {uid for uid in refused if ledger.pod(uid).refusal is None}
+
+
+def decided(ledger: Ledger, step: Decide) -> Decision:
+    """One decision of the ledger's engine: complete, repeatable, and not folded yet."""
+    before = ledger.digest()
+    fresh = Engine(ledger.state).decide(events_max=step.events_max)
+    assert ledger.digest() == before, "a decision must leave the state as it was"
+    decision = ledger.engine.decide(events_max=step.events_max)
+    assert ledger.digest() == before, "a decision must leave the state as it was"
+    assert certain(decision) == certain(fresh), "an engine's past must not count"
+    if step.events_max > len(ledger.state.pods):
+        assert unheard(decision, ledger) == unheard(fresh, ledger)
+    about = [event.pod for event in decision.events]
+    assert len(set(about)) == len(about), "one event for each pod"
+    return decision
+
+
+def told(ledger: Ledger, step: Payload | Effect) -> Payload | None:
+    """What is written where the step is no decision; None where no pod is in the phase for it."""
+    return step.about(ledger.state) if isinstance(step, Effect) else step
+
+
+def follow(
+    ledger: Ledger,
+    steps: list[Step],
+    watched: Callable[[State], AbstractContextManager[object]] = nullcontext,
+) -> None:
+    """Play the history; invariants are checked after every event.
+
+    `watched` surrounds the events of each decision, and may check what they added to the state.
+    """
+    for step in steps:
+        if not isinstance(step, Decide):
+            data = told(ledger, step)
+            if data is not None:
+                ledger.take(data)
+            continue
+        decision = ledger.consider() if step.rival else decided(ledger, step)
+        if step.lost and not step.rival:
+            ledger.engine.retry(decision)
+            continue
+        with watched(ledger.state):
+            ledger.play(*decision.events)
+
+
+def fall_silent(ledger: Ledger) -> None:
+    """Decide until there is nothing left to say, which must come."""
+    for _ in range(ROUNDS_MAX):
+        if not ledger.decide():
+            return
+    raise AssertionError("the engine never falls silent")
+
+
+def changes(ledger: Ledger, steps: list[Step]) -> Iterator[Change]:
+    """What the fold makes of the history; each decision is that of an engine new to the state."""
+    for step in steps:
+        if isinstance(step, Decide):
+            events: list[Payload | None] = [*ledger.consider().events]
+        else:
+            events = [told(ledger, step)]
+        yield from (ledger.take(data) for data in events if data is not None)
