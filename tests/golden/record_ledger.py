@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from apportion.core.ledger.audit import Auditor
@@ -71,6 +72,9 @@ CARDS = (
     "GPU-721568b1-e872-2daa-6141-5901d298cc6f",
 )
 """Of the simulated node-1 with two A100-80GB."""
+AGENT = ("agent", "--simulate", "2xA100-80GB", "--node", "node-1")
+SCHEDULER = ("scheduler", "--name", "golden", "--snapshot-every", "0")
+BINDER = ("binder",)
 
 
 class Pens:
@@ -100,16 +104,21 @@ async def _no_append(_draft: Draft) -> Appended:  # a pen appends what its publi
     raise AssertionError
 
 
+@contextlib.asynccontextmanager
+async def services(bus: Bus, *commands: tuple[str, ...]) -> AsyncIterator[None]:
+    """These run, each a process of its own."""
+    async with contextlib.AsyncExitStack() as stack:
+        for verb, *options in commands:
+            url = bus.server.url_for(verb)
+            await stack.enter_async_context(ServiceProcess(verb, url, *options))
+        yield
+
+
 async def happen(bus: Bus, facts: Facts) -> None:
     """Everything that the ledger is to hold."""
     pens = Pens(bus, facts)
-    async with contextlib.AsyncExitStack() as stack:
-        for verb, *options in (
-            ("agent", "--simulate", FLEET, "--nodes", "3", "--node", "node-{}"),
-            ("scheduler", "--name", "golden", "--snapshot-every", "0"),
-        ):
-            url = bus.server.url_for(verb)
-            await stack.enter_async_context(ServiceProcess(verb, url, *options))
+    agents = ("agent", "--simulate", FLEET, "--nodes", "3", "--node", "node-{}")
+    async with services(bus, agents, SCHEDULER):
         reports: list[NodeReported] = await facts.count(NodeReported, 3)
         await pens.write(
             observed(reports[0].node),
@@ -120,7 +129,7 @@ async def happen(bus: Bus, facts: Facts) -> None:
             ),
         )
         await _place(pens, facts)
-        async with ServiceProcess("binder", bus.server.url_for("binder")):
+        async with services(bus, BINDER):
             await facts.count(PodBound, 35)
             await facts.count(SharesAllocated, 35)
             await _end(pens, facts)
@@ -191,14 +200,7 @@ async def agree(bus: Bus, facts: Facts) -> None:
         for n in range(4)
     ]  # fmt: skip
     await pens.write(LedgerRebuilt(by="alice", reason="lost", cluster="test", pods=4), *claims)
-    async with contextlib.AsyncExitStack() as stack:
-        for verb, *options in (
-            ("agent", "--simulate", "2xA100-80GB", "--node", "node-1"),
-            ("scheduler", "--name", "golden", "--snapshot-every", "0"),
-            ("binder",),
-        ):
-            url = bus.server.url_for(verb)
-            await stack.enter_async_context(ServiceProcess(verb, url, *options))
+    async with services(bus, AGENT, SCHEDULER, BINDER):
         await facts.count(NodeReported, 1)
         await pens.write(observed("node-1", unnamed_families=("ascend310p",)))
         await pens.write(*(pod(f"new-{n}", ask(2_000, cores=5)) for n in range(8)))
@@ -222,14 +224,7 @@ async def limit(bus: Bus, facts: Facts) -> None:
     hard = {"limits.nvidia.com/gpumem": 5_000, "requests.nvidia.com/gpu": 4}
     told = QuotaObserved(namespace="research", quota="gpus", hard=hard, version=1)
     cards = QuotaObserved(namespace="research", quota="cards", hard={"nvidia.com/gpu": 3})
-    async with contextlib.AsyncExitStack() as stack:
-        for verb, *options in (
-            ("agent", "--simulate", "2xA100-80GB", "--node", "node-1"),
-            ("scheduler", "--name", "golden", "--snapshot-every", "0"),
-            ("binder",),
-        ):
-            url = bus.server.url_for(verb)
-            await stack.enter_async_context(ServiceProcess(verb, url, *options))
+    async with services(bus, AGENT, SCHEDULER, BINDER):
         await facts.count(NodeReported, 1)
         await pens.write(told)
         inside = [pod(f"in-{n}", ask(2_000), namespace="research") for n in range(5)]

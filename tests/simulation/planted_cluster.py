@@ -62,28 +62,25 @@ def _given_up_with_its_node(patch: Patch) -> None:
     patch.setattr(KubernetesTarget, "_gone", gone)
 
 
-def _uid_not_checked(patch: Patch) -> None:
-    """A binder binds whatever has the pod's name."""
+def _binding_without(patch: Patch, field: str) -> None:
     real = KubernetesTarget._binding
 
     def binding(self: KubernetesTarget, *arguments: Any) -> bytes:
         said = msgspec.json.decode(real(self, *arguments))
-        del said["metadata"]["uid"]
+        del said["metadata"][field]
         return _encode(said)
 
     patch.setattr(KubernetesTarget, "_binding", binding)
+
+
+def _uid_not_checked(patch: Patch) -> None:
+    """A binder binds whatever has the pod's name."""
+    _binding_without(patch, "uid")
 
 
 def _bound_without_annotations(patch: Patch) -> None:
     """A pod is bound and nobody can see what it holds."""
-    real = KubernetesTarget._binding
-
-    def binding(self: KubernetesTarget, *arguments: Any) -> bytes:
-        said = msgspec.json.decode(real(self, *arguments))
-        del said["metadata"]["annotations"]
-        return _encode(said)
-
-    patch.setattr(KubernetesTarget, "_binding", binding)
+    _binding_without(patch, "annotations")
 
 
 def _bound_by_whomever(patch: Patch) -> None:

@@ -235,20 +235,29 @@ async def test_a_purged_ledger_is_a_hole_and_not_an_empty_one(plain: PlainServer
     await ledger.close()
 
 
+def _keep_store(tmp_path: Path) -> None:
+    """Copy what `plain`, which is stopped, has on disk."""
+    shutil.copytree(tmp_path / "plain" / "js", tmp_path / "kept")
+
+
+def _put_store_back(tmp_path: Path) -> None:
+    """`plain` then comes back with the store that was kept."""
+    shutil.rmtree(tmp_path / "plain" / "js")
+    shutil.copytree(tmp_path / "kept", tmp_path / "plain" / "js")
+
+
 async def test_an_end_that_moved_back_is_a_hole(plain: PlainServer, tmp_path: Path) -> None:
     """A server that comes back with an older store is noticed before anything new is folded."""
     ledger = await _stream_of(plain, 3)
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
-    store, backup = tmp_path / "plain" / "js", tmp_path / "backup"
-    shutil.copytree(store, backup)
+    _keep_store(tmp_path)
     await plain.start(port=port)
     following = await ledger.follow(ignore)
     await ledger.append([draft() for _ in range(1)])
     await _at(following, 4)
     await plain.stop()
-    shutil.rmtree(store)
-    shutil.copytree(backup, store)
+    _put_store_back(tmp_path)
     await plain.start(port=port)
     with pytest.raises(LedgerHole, match="its end moved back") as hole:
         await following.join()
@@ -263,16 +272,14 @@ async def test_another_record_in_the_place_of_the_last_one_is_a_hole(
     ledger = await _stream_of(plain, 3)
     port = int(plain.url.rpartition(":")[2])
     await plain.stop()
-    store, backup = tmp_path / "plain" / "js", tmp_path / "backup"
-    shutil.copytree(store, backup)
+    _keep_store(tmp_path)
     await plain.start(port=port)
     seen: list[Record] = []
     following = await ledger.follow(seen.append)
     await ledger.append([draft(payload=b"first")])
     await _at(following, 4)
     await plain.stop()
-    shutil.rmtree(store)
-    shutil.copytree(backup, store)
+    _put_store_back(tmp_path)
     await plain.start()  # where the reader does not look yet
     async with await connect(plain.url, name="other") as other:
         for payload in (b"second", b"third"):
