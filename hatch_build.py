@@ -15,6 +15,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def compile_all() -> dict[Path, Path]:
             for module in MODULES
         ]
         jobs = os.cpu_count() or 1
-        directives = {"language_level": 3, "annotation_typing": False}
+        directives = {"language_level": 3, "annotation_typing": False, "nonecheck": True}
         made = cythonize(extensions, compiler_directives=directives, nthreads=jobs, quiet=True)
         command: Any = Distribution({"ext_modules": made}).get_command_obj("build_ext")
         command.build_lib, command.build_temp, command.parallel = "lib", "objects", jobs
@@ -124,21 +125,141 @@ def _copy(source: Path, types: Iterable[str]) -> None:
         declarations.write_text(text)
 
 
+BUILTIN = frozenset(("dict", "list", "set", "tuple"))
+DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, ast.FunctionDef)
+"""What a function must not hold to be called without Python's protocol."""
+
+
 def declared(source: str, types: Iterable[str]) -> Iterable[str]:
-    """Each of the classes with every attribute that its methods give themselves."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and node.name in types:
+    """What Cython is told of a module: its functions, and these classes with their attributes.
+
+    All of it stands in the source: an annotation that names one of the listed classes, or a
+    container, is taken at its word.
+    """
+    tree = ast.parse(source)
+    known = {name: name for name in (*types, *BUILTIN)}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            for name in (alias.name for alias in node.names):
+                if name in MODULES.get(node.module or "", ()):
+                    known[name] = f"_{name}"
+                    yield f"from {node.module} cimport {name} as _{name}"
+                elif name in _functions(node.module or "") or _only_calls(
+                    tree, name, _functions(f"{node.module}.{name}")
+                ):
+                    yield f"from {node.module} cimport {name}"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield from _signature(node, known)
+        elif isinstance(node, ast.ClassDef) and node.name in types:
             yield f"cdef class {node.name}:"
-            found = (each for each in ast.walk(node) if isinstance(each, ast.Attribute))
-            stored = (
-                each.attr for each in found if isinstance(each.ctx, ast.Store) and _is_self(each)
-            )
-            yield from (f"    cdef public object {name}" for name in sorted(set(stored)))
-            yield ""
+            for name, kind in sorted(_attributes(node, known).items()):
+                yield f"    cdef public {kind} {name}"
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and not method.name.startswith("__"):
+                    yield from (f"    {line}" for line in _signature(method, known))
+            yield "    pass"
 
 
-def _is_self(attribute: ast.Attribute) -> bool:
-    return isinstance(attribute.value, ast.Name) and attribute.value.id == "self"
+@cache
+def _functions(module: str) -> frozenset[str]:
+    """What a listed module has that others can call directly."""
+    if module not in MODULES:
+        return frozenset()
+    body = ast.parse((SOURCES / source_of(module)).read_text()).body
+    functions = (node for node in body if isinstance(node, ast.FunctionDef))
+    return frozenset(each.name for each in functions if any(_signature(each, {})))
+
+
+def _only_calls(tree: ast.Module, module: str, functions: Iterable[str]) -> bool:
+    """Whether functions of this module are called, and nothing else is done with them."""
+    called = [id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    uses = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == module
+        and node.attr in functions
+    ]
+    return bool(uses) and all(id(use) in called for use in uses)
+
+
+def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str]:
+    """How to call it directly, unless it is of a kind that only Python can call."""
+    given = function.args
+    inside = (each for each in ast.walk(function) if each is not function)
+    if (
+        function.decorator_list
+        or given.kwonlyargs
+        or given.vararg
+        or given.kwarg
+        or any(isinstance(each, DEFERRED) for each in inside)
+    ):
+        return
+    plain = len(given.args) - len(given.defaults)
+    arguments = [
+        f"{_type(each.annotation, known)} {each.arg}".removeprefix("object ")
+        + ("=*" if at >= plain else "")
+        for at, each in enumerate(given.args)
+    ]
+    yield f"cpdef object {function.name}({', '.join(arguments)})"
+
+
+def _attributes(class_: ast.ClassDef, known: dict[str, str]) -> dict[str, str]:
+    """Every attribute that the methods of a class give themselves, with its type."""
+    found: dict[str, set[str]] = {}
+    for method in class_.body:
+        if isinstance(method, ast.FunctionDef):
+            given = (*method.args.args, *method.args.kwonlyargs)
+            arguments = {each.arg: each.annotation for each in given}
+            for target, kind in _stores(method, arguments, known):
+                for each in ast.walk(target):
+                    if isinstance(each, ast.Attribute) and _is_own(each):
+                        found.setdefault(each.attr, set()).add(kind)
+    kinds = {name: kinds - {"object"} for name, kinds in found.items()}
+    return {name: one.pop() if len(one) == 1 else "object" for name, one in kinds.items()}
+
+
+def _stores(
+    method: ast.FunctionDef, arguments: dict[str, ast.expr | None], known: dict[str, str]
+) -> Iterable[tuple[ast.expr, str]]:
+    """What the method assigns to, with the type of what is assigned where that can be told."""
+    for node in ast.walk(method):
+        match node:
+            case ast.AnnAssign(target=target, annotation=annotation):
+                yield target, _type(annotation, known)
+            case ast.AugAssign(target=target):
+                yield target, "object"
+            case ast.Assign(targets=targets, value=ast.Call(func=ast.Name() as class_)):
+                yield from ((target, _type(class_, known, BUILTIN)) for target in targets)
+            case ast.Assign(targets=targets, value=ast.Name(id=name)):
+                kind = _type(arguments.get(name), known, BUILTIN)
+                yield from ((target, kind) for target in targets)
+            case ast.Assign(targets=targets):
+                yield from ((target, "object") for target in targets)
+
+
+def _type(
+    annotation: ast.expr | None, known: dict[str, str], but: frozenset[str] = frozenset()
+) -> str:
+    """What Cython calls the type that an annotation names, or `object`."""
+    match annotation:
+        case ast.Name(id=name) if name not in but:
+            return known.get(name, "object")
+        case ast.Subscript(value=ast.Name() as container):
+            return _type(container, known, but)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
+            return _type(left, known, but)
+    return "object"
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    """Whether an attribute of the object itself is assigned to."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store()):
+            return True
+    return False
 
 
 class Compile(BuildHookInterface[Any]):

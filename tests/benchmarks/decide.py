@@ -134,8 +134,8 @@ class Bench:
             engine.observe(change)
             self.census.observe(change)
 
-    def arrive(self) -> bool:
-        """One pod is submitted and decided; whether it was placed."""
+    def arrive(self, shape: Shape) -> bool:
+        """One pod of this shape is submitted and decided; whether it was placed."""
         self.pods += 1
         uid = f"pod-{self.pods}"
         submitted = PodSubmitted(
@@ -143,7 +143,7 @@ class Bench:
             namespace="default",
             name=uid,
             dialect="hami",
-            shape=self.random.choice(self.shapes),
+            shape=shape,
         )
         self.apply(submitted, self.engine)
         placed = False
@@ -156,9 +156,8 @@ class Bench:
                 self.apply(PodGone(uid=uid), self.engine)
         return placed
 
-    def depart(self) -> None:
-        """A pod chosen at random ends."""
-        at = self.random.randrange(len(self.live))
+    def depart(self, at: int) -> None:
+        """The pod that stands there ends."""
         self.live[at], self.live[-1] = self.live[-1], self.live[at]
         self.apply(PodGone(uid=self.live.pop()), self.engine)
 
@@ -168,7 +167,7 @@ class Bench:
         total = sum(device.device.memory_mib for device in devices)
         step = max(self.nodes // 4, 50)
         while sum(d.device.memory_mib - d.memory_free_mib for d in devices) < part * total:
-            if not sum(self.arrive() for _ in range(step)):
+            if not sum(map(self.arrive, self.random.choices(self.shapes, k=step))):
                 raise RuntimeError("the fleet cannot be filled that far")
 
     def learn(self) -> None:
@@ -179,11 +178,13 @@ class Bench:
     def measure(self, decisions: int) -> tuple[float, list[float]]:
         """Decisions per second, and the latency of each in microseconds."""
         latencies = []
+        arriving = self.random.choices(self.shapes, k=decisions)
+        leaving = [self.random.random() for _ in range(decisions)]
         begun = time.perf_counter()
-        for _ in range(decisions):
+        for shape, part in zip(arriving, leaving, strict=True):
             start = time.perf_counter()
-            self.depart()
-            self.arrive()
+            self.depart(int(part * len(self.live)))
+            self.arrive(shape)
             latencies.append((time.perf_counter() - start) * 1e6)
         return decisions / (time.perf_counter() - begun), sorted(latencies)
 

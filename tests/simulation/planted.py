@@ -21,8 +21,9 @@ from apportion.agent.view import Claim, FleetView, NodeView
 from apportion.binder.binding import Binding
 from apportion.core.devices.shares import release
 from apportion.core.ledger import fold, snapshot
-from apportion.core.ledger.state import DeviceState, Phase, PodState, State
-from apportion.core.placement import columns, engine, gangs, packed
+from apportion.core.ledger.state import DeviceState, NodeState, Phase, State
+from apportion.core.placement import engine, gangs
+from apportion.core.placement.columns import Columns
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack
 from apportion.core.placement.ownership import Portion
@@ -38,7 +39,7 @@ from apportion.runtime.snapshots import Snapshots
 from apportion.scheduler import cycle, sealing
 from apportion.watcher.reconcile import Fact
 from apportion.watcher.watching import Watching
-from apportion_schemas import BindFailed, PlacementVoided, PodBound, PodGone, PodPlaced
+from apportion_schemas import BindFailed, PlacementVoided, PodBound, PodGone, PodPlaced, Share
 from tests.simulation.weather import Weather
 
 Patch = pytest.MonkeyPatch
@@ -181,17 +182,18 @@ def _parked_for_what_never_came(patch: Patch) -> None:
 
 def _double_release(patch: Patch) -> None:
     """A pod that has gone gives its shares back twice."""
-    real = fold.unplace
+    real = fold._HANDLERS[PodGone]
 
-    def unplace(state: State, pod: PodState) -> Any:
-        placed, live = pod.placement, pod.uid in state.pods
-        node = real(state, pod)
-        if placed is not None and node is not None and not live:
+    def gone(context: Any, data: PodGone) -> Any:
+        pod = context.state.pods.get(data.uid)
+        placed = pod.placement if pod is not None else None
+        change = real(context, data)
+        if placed is not None:
             for share in placed.shares:
-                release(node.by_id[share.device], share)
-        return node
+                release(context.state.nodes[placed.node].by_id[share.device], share)
+        return change
 
-    patch.setattr(fold, "unplace", unplace)
+    patch.setitem(fold._HANDLERS, PodGone, gone)
 
 
 def _attempt_not_raised(patch: Patch) -> None:
@@ -209,7 +211,12 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 def _unsorted_tie(patch: Patch) -> None:
     """Nodes stand in the order in which they were touched first, so ties break by history."""
-    patch.setattr(columns, "in_order", lambda names: sorted(names, reverse=_by_touch(names)))
+
+    def in_order(self: Columns, names: Any) -> list[str]:
+        del self
+        return sorted(names, reverse=_by_touch(names))
+
+    _override(patch, engine, Columns, _in_order=in_order)
 
 
 _touched = itertools.count()
@@ -233,12 +240,21 @@ def _fold_by_reader(patch: Patch) -> None:
 
 def _offer(patch: Patch, **as_if: Any) -> None:
     """Count what is free of a device as if it were otherwise than it is."""
-    real = packed.free_amounts
 
-    def free_amounts(state: DeviceState) -> int:
-        return real(structs.replace(state, **as_if))
+    def refresh(self: Columns, row: int, node: NodeState, shares: list[Share] | None) -> None:
+        true = [{name: getattr(state, name) for name in as_if} for state in node.devices]
+        for state in node.devices:
+            _become(state, as_if)
+        Columns._refresh(self, row, node, shares)
+        for state, was in zip(node.devices, true, strict=True):
+            _become(state, was)
 
-    patch.setattr(packed, "free_amounts", free_amounts)
+    _override(patch, engine, Columns, _refresh=refresh)
+
+
+def _become(state: DeviceState, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(state, name, value)
 
 
 def _sick_devices_offered(patch: Patch) -> None:

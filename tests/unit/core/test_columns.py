@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from apportion.core.ledger.state import DeviceState, State
+from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement import columns as module
 from apportion.core.placement import packed
 from apportion.core.placement.columns import (
@@ -25,6 +25,7 @@ from apportion_schemas import (
     NodeCordoned,
     NodeReported,
     PodGone,
+    Share,
     Taint,
 )
 from tests.support.fleet import A100_40, gpu, node, npu, observed, rack
@@ -136,24 +137,26 @@ def test_closed_devices_say_why() -> None:
     assert columns.free[0, 2:].tolist() == [packed.GUARDS] * 2
 
 
-def test_sync_costs_what_was_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_costs_what_was_touched() -> None:
     """Of a hundred nodes the one that changed."""
     ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
-    columns = synced(ledger.state)
     refreshed: list[str] = []
-    original = packed.free_amounts
 
-    def counted(device: DeviceState) -> int:
-        refreshed.append(device.device.id)
-        return original(device)
+    class Counted(Columns):
+        def _refresh(self, row: int, node: NodeState, shares: list[Share] | None) -> None:
+            refreshed.append(node.name)
+            super()._refresh(row, node, shares)
 
-    monkeypatch.setattr(packed, "free_amounts", counted)
+    columns = Counted(ledger.state)
+    columns.sync()
+    assert len(refreshed) == 100
+    refreshed.clear()
     columns.touch(ledger.node("n042"))
     columns.touch(ledger.node("n042"))
     end = columns.changed.end
     columns.sync()
     columns.sync()
-    assert refreshed == ["n042-g0"]
+    assert refreshed == ["n042"]
     since = columns.changed.since(end)
     assert since is not None
     assert since.tolist() == [42]

@@ -22,12 +22,15 @@ from apportion.core.ledger.change import Refused as _Refused
 from apportion.core.ledger.seating import seat, unseat
 from apportion.core.ledger.standing import STANDING
 from apportion.core.ledger.state import (
+    ALLOCATED,
+    BOUND,
     NO_HOST,
+    PENDING,
+    PLACED,
     REFUSED_EVENTS_KEPT,
     DeviceState,
     GroupState,
     NodeState,
-    Phase,
     PodState,
     RefusedEvent,
     State,
@@ -67,7 +70,7 @@ POLICIES = frozenset(("", *get_args(Policy)))
 MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
 UNNAMED = "pods of another scheduler hold devices of this family here, and nobody names which"
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
-_shape_key = msgspec.json.Encoder(order="sorted").encode
+_shape_key = msgspec.json.Encoder(order="deterministic").encode
 
 
 def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Change:
@@ -119,7 +122,7 @@ def _note_refusal(state: State, revision: int, subject: str, reason: str) -> Non
 def _use_up_attempt(state: State, data: Any) -> None:
     """A refused placement spends its attempt: its message id can never be appended again."""
     pod = state.pods.get(data.pod) if isinstance(data, PodPlaced) else None
-    if pod is not None and pod.phase is Phase.PENDING and pod.attempt == data.attempt:
+    if pod is not None and pod.phase is PENDING and pod.attempt == data.attempt:
         pod.attempt += 1
 
 
@@ -338,7 +341,7 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
     pod = state.pods.get(data.pod)
     if pod is None:
         raise _Refused(f"pod {data.pod} is not live")
-    if pod.phase is not Phase.PENDING:
+    if pod.phase is not PENDING:
         raise _Refused(f"pod {data.pod} is {pod.phase.value} already")
     if data.attempt != pod.attempt:
         raise _Refused(f"pod {data.pod}: attempt {data.attempt}, expected {pod.attempt}")
@@ -357,7 +360,7 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
 
 def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     pod = _placed_pod(context.state, data)
-    if pod.phase is Phase.ALLOCATED:
+    if pod.phase is ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already: only its end frees its shares")
     shares, lived_until = shares_of(pod), pod.submitted_revision if pod.adopted else 0
     node = unplace(context.state, pod)
@@ -371,7 +374,7 @@ def _pod_refused(context: _Context, data: PodRefused) -> Change:
     pod = context.state.pods.get(data.pod)
     if pod is None:
         raise _Refused(f"pod {data.pod} is not live")
-    if pod.phase is not Phase.PENDING:
+    if pod.phase is not PENDING:
         raise _Refused(f"pod {data.pod} is not pending")
     pod.refusal, pod.refused_revision = data, context.revision
     return Change(data, pod=pod)
@@ -438,14 +441,14 @@ def _pod_bound(context: _Context, data: PodBound) -> Change:
     if pod.bound_revision:
         raise _Refused(f"pod {data.pod} is bound already")
     pod.bound_revision = context.revision
-    if pod.phase is Phase.PLACED:  # the agent may have told of the shares first
-        pod.phase = Phase.BOUND
+    if pod.phase is PLACED:  # the agent may have told of the shares first
+        pod.phase = BOUND
     return Change(data, node=context.state.nodes[data.node], pod=pod, shares=())
 
 
 def _bind_failed(context: _Context, data: BindFailed) -> Change:
     pod = _placed_pod(context.state, data)
-    if pod.phase is not Phase.PLACED:
+    if pod.phase is not PLACED:
         raise _Refused(f"pod {data.pod} is {pod.phase.value} already")
     pod.last_failure = data.message
     if data.final:
@@ -455,16 +458,16 @@ def _bind_failed(context: _Context, data: BindFailed) -> Change:
 
 def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
     pod = _placed_pod(context.state, data)
-    if pod.phase is Phase.ALLOCATED:
+    if pod.phase is ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already")
-    pod.phase, pod.allocated_revision = Phase.ALLOCATED, context.revision
+    pod.phase, pod.allocated_revision = ALLOCATED, context.revision
     context.state.failing.pop(data.pod, None)  # whatever failed before, the shares are there
     return Change(data, node=context.state.nodes[data.node], pod=pod, shares=())
 
 
 def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
     pod = _placed_pod(context.state, data)
-    if pod.phase is Phase.ALLOCATED:
+    if pod.phase is ALLOCATED:
         raise _Refused(f"pod {data.pod} is allocated already")
     pod.last_failure = data.message
     context.state.failing[data.pod] = data.message

@@ -3,7 +3,7 @@
 Invariant: `unseat` is the exact inverse of `seat`.
 """
 
-from apportion.core.ledger.state import NodeState, Phase, PodState
+from apportion.core.ledger.state import PENDING, PLACED, NodeState, PodState
 from apportion_schemas import PodPlaced
 
 
@@ -15,7 +15,7 @@ def seat(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
     for name, amount in needs.extended.items():
         node.extended_used[name] = node.extended_used.get(name, 0) + amount
     node.pods[pod.uid] = pod
-    pod.placement, pod.phase = placed, Phase.PLACED
+    pod.placement, pod.phase = placed, PLACED
 
 
 def unseat(pod: PodState, node: NodeState) -> None:
@@ -30,6 +30,6 @@ def unseat(pod: PodState, node: NodeState) -> None:
         else:
             del node.extended_used[name]
     del node.pods[pod.uid]
-    pod.placement, pod.phase = None, Phase.PENDING
+    pod.placement, pod.phase = None, PENDING
     pod.placed_revision = pod.bound_revision = pod.allocated_revision = 0
     pod.placed_time = ""

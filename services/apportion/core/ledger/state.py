@@ -15,6 +15,7 @@ Invariant: what a device has free is what it offers less the shares of the pods 
 """
 
 from enum import StrEnum
+from typing import Final
 from weakref import WeakValueDictionary
 
 from msgspec import Struct, field
@@ -49,6 +50,13 @@ class Phase(StrEnum):
     PLACED = "placed"
     BOUND = "bound"
     ALLOCATED = "allocated"
+
+
+PENDING: Final = Phase.PENDING
+PLACED: Final = Phase.PLACED
+BOUND: Final = Phase.BOUND
+ALLOCATED: Final = Phase.ALLOCATED
+"""The members themselves: to ask the class for one takes Python as long as ten other attributes."""
 
 
 class DeviceState(Struct, eq=False):

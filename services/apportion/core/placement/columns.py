@@ -38,12 +38,13 @@ _COLUMNS: Final = (
     "host_load",
     "host_total",
     "welcoming",
-    "_sums",
 )
 
 Rows = NDArray[np.int64]
 Standing = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Device]]
 UNSEEN: Final[Standing] = (None, None, False, "unseen", [])
+Cells = memoryview
+"""An array's values one by one: numpy takes thrice as long to give or take a single one."""
 
 
 class Touch(Struct, gc=False):
@@ -58,6 +59,7 @@ class RowLog:
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
+        self._cells: Cells = self._rows.data
         self._count = 0
         self._start = 0
 
@@ -73,7 +75,7 @@ class RowLog:
             self._rows[:kept] = self._rows[kept:]
             self._start += LOG_ROWS_MAX - kept
             self._count = kept
-        self._rows[self._count] = row
+        self._cells[self._count] = row
         self._count += 1
 
     def since(self, position: int) -> Rows | None:
@@ -109,9 +111,13 @@ class Columns:
         self._standing: list[Standing] = []
         self._column_of: list[dict[str, int]] = []
         self._odd: set[int] = set()
+        # Memory in MiB and cores of a node's devices: what they have, and what of it is free.
+        self._sums: list[list[int]] = []
         self.changed = RowLog()
         self.standing_changed = RowLog()
-        self._touched = {name: Touch(node, None) for name, node in state.nodes.items()}
+        self._touched: dict[str, Touch] = {}
+        for name, node in state.nodes.items():
+            self._touched[name] = Touch(node, None)
         self._any_anew = True
         self.geometries = state.configuration.nvidia.known_mig_geometries
         self._allocate(0, 1)
@@ -185,8 +191,10 @@ class Columns:
         self.host_load = np.zeros(rows, np.int32)
         self.host_total = np.zeros((rows, 2), np.int64)
         self.welcoming = np.zeros(rows, np.bool_)
-        # Memory in MiB and cores of a node's devices: what they have, and what of it is free.
-        self._sums = np.zeros((rows, 4), np.int64)
+        self._width = width
+        self._free_cells: Cells = self.free.reshape(-1).data
+        self._load_cells: Cells = self.load.data
+        self._host_load_cells: Cells = self.host_load.data
 
     def _make_room(self, touched: dict[str, Touch]) -> None:
         """Rows for the nodes that have none yet, and columns for the devices of each."""
@@ -202,12 +210,14 @@ class Columns:
         nodes = dict(zip(old_names, self.nodes, strict=True)) | joined
         standing = dict(zip(old_names, self._standing, strict=True))
         columns_of = dict(zip(old_names, self._column_of, strict=True))
-        self.names = in_order(nodes)
+        sums = dict(zip(old_names, self._sums, strict=True))
+        self.names = self._in_order(nodes)
         self.every = np.arange(len(self.names))
         self._row_of = {name: row for row, name in enumerate(self.names)}
         self.nodes = [nodes[name] for name in self.names]
         self._standing = [standing.get(name, UNSEEN) for name in self.names]
         self._column_of = [columns_of.get(name, {}) for name in self.names]
+        self._sums = [sums.get(name, [0, 0, 0, 0]) for name in self.names]
         self._allocate(len(self.names), max(width, self.free.shape[1]))
         place = np.array([self._row_of[name] for name in old_names], np.int64)
         for column, was in old.items():
@@ -219,15 +229,19 @@ class Columns:
         self._odd = {int(place[row]) for row in self._odd}
         self.generation += 1
 
+    def _in_order(self, names: Iterable[str]) -> list[str]:
+        """The order of the rows, the same whatever happened in which order."""
+        return sorted(names)
+
     def _refresh(self, row: int, node: NodeState, shares: list[Share] | None) -> None:
         """Bring the row up to the node: the devices of these shares, or all of them."""
         if shares is None:
             self._refresh_all(row, node)
         else:
             self._refresh_devices(row, node, shares)
-        self.free[row, HOST] = self._host(row, node)
-        memory_total, cores_total, memory_free, cores_free = self._sums[row].tolist()
-        self.load[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
+        self._free_cells[row * self._width + HOST] = self._host(row, node)
+        memory_total, cores_total, memory_free, cores_free = self._sums[row]
+        self._load_cells[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
 
     def _refresh_all(self, row: int, node: NodeState) -> None:
         reported, observed, gone, cordon, known = self._standing[row]
@@ -257,10 +271,11 @@ class Columns:
     def _refresh_devices(self, row: int, node: NodeState, shares: list[Share]) -> None:
         """What is free of these devices; the sums follow from what was, where that tells all."""
         column_of, odd, memory_mib, cores = self._column_of[row], row in self._odd, 0, 0
+        cells, begin = self._free_cells, row * self._width
         for share in shares:
             state, at = node.by_id[share.device], column_of[share.device]
-            before, amounts = self.free.item(row, at), packed.free_amounts(state)
-            self.free[row, at] = amounts
+            before, amounts = cells[begin + at], packed.free_amounts(state)
+            cells[begin + at] = amounts
             if odd or _is_odd(state, amounts):
                 self._odd.add(row)
                 odd = True
@@ -272,18 +287,20 @@ class Columns:
         if odd:
             self._sum_free(row, node)
         else:
-            self._sums[row, 2] += memory_mib
-            self._sums[row, 3] += cores
+            sums = self._sums[row]
+            sums[2] += memory_mib
+            sums[3] += cores
 
     def _sum_free(self, row: int, node: NodeState) -> None:
-        self._sums[row, 2] = sum(state.memory_free_mib for state in node.devices)
-        self._sums[row, 3] = sum(state.cores_free for state in node.devices)
+        sums = self._sums[row]
+        sums[2] = sum(state.memory_free_mib for state in node.devices)
+        sums[3] = sum(state.cores_free for state in node.devices)
 
     def _host(self, row: int, node: NodeState) -> int:
         host = node.host
         cpu_milli, memory_mib = host.cpu_milli, host.memory_mib
         cpu_free, memory_free = cpu_milli - node.cpu_used_milli, memory_mib - node.memory_used_mib
-        self.host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
+        self._host_load_cells[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
         return packed.GUARDS | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
 
     def _refresh_standing(self, row: int, node: NodeState, devices: list[Device]) -> None:
@@ -296,8 +313,9 @@ class Columns:
         self.slices[row] = self.cut[row] = self.closed[row] = 0
         self.kind[row, :count] = [HOST_KIND, *map(self._kind, devices)]
         self.index[row, 1:count] = [device.index for device in devices]
-        self._sums[row, 0] = sum(device.memory_mib for device in devices)
-        self._sums[row, 1] = sum(device.cores for device in devices)
+        sums = self._sums[row]
+        sums[0] = sum(device.memory_mib for device in devices)
+        sums[1] = sum(device.cores for device in devices)
         taints = node.observed.taints if node.observed else ()
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
         self.welcoming[row] = node.ready and not node.cordon and not kept_out
@@ -325,11 +343,6 @@ class Columns:
             known = self._kind_of[key] = FIRST_KIND + len(self.kinds)
             self.kinds.append(device)
         return known
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """The order of the rows, the same whatever happened in which order."""
-    return sorted(names)
 
 
 def _is_odd(state: DeviceState, amounts: int) -> bool:

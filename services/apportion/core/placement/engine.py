@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.placement.assign import assign
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns
@@ -141,25 +141,26 @@ class Engine:
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
         data, pod = change.data, change.pod
+        kind = type(data)
         if change.node is not None:
             self._columns.touch(change.node, change.shares)
         moved = pod is not None and self._neighbours.note(pod)
-        if self._limits.active or type(data) in TOLD:
+        if self._limits.active or kind in TOLD:
             moved |= self._limits.observe(change)
-        if moved or type(data) in RELIEFS:
+        if moved or kind in RELIEFS:
             self._reliefs += 1
         self._waiting.observe(change)
-        if type(data) in PLACEMENTS:
+        if kind in PLACEMENTS:
             placed = self._state.pods.get(data.pod)
-            if placed is not None and placed.phase is not Phase.PENDING and placed.submitted.group:
+            if placed is not None and placed.phase is not PENDING and placed.submitted.group:
                 self._queue.wake_gang(placed.submitted.group)  # it lacks one pod less
-        elif isinstance(data, PodGroupObserved):
+        elif kind is PodGroupObserved:
             self._queue.wake_gang(data.group)
-        elif isinstance(data, ConfigurationChanged):
+        elif kind is ConfigurationChanged:
             self._columns, self._market = Columns(self._state), None  # cards may be cut otherwise
             self._classes.clear()
             self._reliefs += 1
-        elif isinstance(data, (PolicyChanged, PricesLearnt)):
+        elif kind is PolicyChanged or kind is PricesLearnt:
             self._classes.clear()
             self._reliefs += 1  # another order of devices may let containers in that collided
 
@@ -554,6 +555,8 @@ class Engine:
     def _voids(self, events_max: int) -> list[DecisionEvent]:
         """Void the placements that came to nothing."""
         voids: list[DecisionEvent] = []
+        if not self._state.failing:
+            return voids
         for uid, cause in sorted(self._state.failing.items()):
             pod = self._state.pods[uid]
             placed = pod.placement

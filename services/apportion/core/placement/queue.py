@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.placement.limits import Kept
 from apportion.core.placement.neighbours import has_wishes, kind_of
 from apportion.core.placement.queues import DEFAULT, queue_of
@@ -68,15 +68,13 @@ def turn_of(pod: PodState) -> Turn:
 
 def is_pending(state: State, pod: PodState) -> bool:
     """Whether the pod is live and has no place."""
-    return pod.phase is Phase.PENDING and state.pods.get(pod.uid) is pod
+    return pod.phase is PENDING and state.pods.get(pod.uid) is pod
 
 
 def still_waits(state: State, turn: Turn) -> bool:
     """Whether the pod of this turn is pending; a later pod of its uid has another turn."""
     pod = state.pods.get(turn.uid)
-    return (
-        pod is not None and pod.phase is Phase.PENDING and pod.submitted_revision == turn.revision
-    )
+    return pod is not None and pod.phase is PENDING and pod.submitted_revision == turn.revision
 
 
 class Line:
@@ -189,7 +187,7 @@ class PendingQueue:
         self.contested = False
         self._untold: dict[bytes, None] = {}
         for pod in sorted(state.pods.values(), key=turn_of):
-            if pod.phase is Phase.PENDING:
+            if pod.phase is PENDING:
                 self.add(pod)
 
     def __len__(self) -> int:

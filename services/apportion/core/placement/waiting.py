@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.placement.ownership import WHOLE, Portion, key_of, part_of
 from apportion.core.placement.queue import PendingQueue, is_pending, turn_of
 from apportion_schemas import (
@@ -51,7 +51,7 @@ class Waiting:
                 self.add(pod)
         elif kind in PLACEMENTS:
             pod = self._state.pods.get(data.pod)
-            if pod is not None and pod.phase is Phase.PENDING:
+            if pod is not None and pod.phase is PENDING:
                 self.add(pod)
             elif pod is not None:
                 self._forget(pod.uid)

@@ -59,9 +59,10 @@ class Census:
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
-        if isinstance(change.data, PodSubmitted) and change.pod is not None:
+        kind = type(change.data)
+        if kind is PodSubmitted and change.pod is not None:
             self.note(change.pod)
-        elif isinstance(change.data, PricesLearnt):
+        elif kind is PricesLearnt:
             self.priced()
 
     def note(self, pod: PodState) -> None:
