@@ -125,7 +125,7 @@ def _copy(source: Path, types: Iterable[str]) -> None:
         declarations.write_text(text)
 
 
-BUILTIN = frozenset(("dict", "list", "set", "tuple"))
+CONTAINERS = {name: name for name in ("dict", "list", "set")}
 DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, ast.FunctionDef)
 """What a function must not hold to be called without Python's protocol."""
 
@@ -133,11 +133,11 @@ DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, a
 def declared(source: str, types: Iterable[str]) -> Iterable[str]:
     """What Cython is told of a module: its functions, and these classes with their attributes.
 
-    All of it stands in the source: an annotation that names one of the listed classes, or a
-    container, is taken at its word.
+    All of it stands in the source: an annotation that names one of the listed classes is taken at
+    its word, and of an attribute one that names a container.
     """
     tree = ast.parse(source)
-    known = {name: name for name in (*types, *BUILTIN)}
+    known = {name: name for name in types}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
             for name in (alias.name for alias in node.names):
@@ -214,9 +214,8 @@ def _attributes(class_: ast.ClassDef, known: dict[str, str]) -> dict[str, str]:
             given = (*method.args.args, *method.args.kwonlyargs)
             arguments = {each.arg: each.annotation for each in given}
             for target, kind in _stores(method, arguments, known):
-                for each in ast.walk(target):
-                    if isinstance(each, ast.Attribute) and _is_own(each):
-                        found.setdefault(each.attr, set()).add(kind)
+                for name in _own_names(target):
+                    found.setdefault(name, set()).add(kind)
     kinds = {name: kinds - {"object"} for name, kinds in found.items()}
     return {name: one.pop() if len(one) == 1 else "object" for name, one in kinds.items()}
 
@@ -228,38 +227,36 @@ def _stores(
     for node in ast.walk(method):
         match node:
             case ast.AnnAssign(target=target, annotation=annotation):
-                yield target, _type(annotation, known)
+                yield target, _type(annotation, known | CONTAINERS)
             case ast.AugAssign(target=target):
                 yield target, "object"
             case ast.Assign(targets=targets, value=ast.Call(func=ast.Name() as class_)):
-                yield from ((target, _type(class_, known, BUILTIN)) for target in targets)
+                yield from ((target, _type(class_, known)) for target in targets)
             case ast.Assign(targets=targets, value=ast.Name(id=name)):
-                kind = _type(arguments.get(name), known, BUILTIN)
+                kind = _type(arguments.get(name), known)
                 yield from ((target, kind) for target in targets)
             case ast.Assign(targets=targets):
                 yield from ((target, "object") for target in targets)
 
 
-def _type(
-    annotation: ast.expr | None, known: dict[str, str], but: frozenset[str] = frozenset()
-) -> str:
+def _type(annotation: ast.expr | None, known: dict[str, str]) -> str:
     """What Cython calls the type that an annotation names, or `object`."""
     match annotation:
-        case ast.Name(id=name) if name not in but:
+        case ast.Name(id=name):
             return known.get(name, "object")
         case ast.Subscript(value=ast.Name() as container):
-            return _type(container, known, but)
+            return _type(container, known)
         case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
-            return _type(left, known, but)
+            return _type(left, known)
     return "object"
 
 
-def _is_own(node: ast.Attribute) -> bool:
-    """Whether an attribute of the object itself is assigned to."""
-    match node:
-        case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store()):
-            return True
-    return False
+def _own_names(target: ast.expr) -> Iterable[str]:
+    """The attributes of the object itself that an assignment gives values."""
+    for node in ast.walk(target):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
 
 
 class Compile(BuildHookInterface[Any]):

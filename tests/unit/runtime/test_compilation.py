@@ -29,26 +29,61 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
     ]
 
 
-def test_every_attribute_of_a_fixed_class_is_declared() -> None:
-    """Wherever a method gives it to itself; what it gives to others is theirs."""
+def test_every_attribute_and_method_of_a_fixed_class_is_declared() -> None:
+    """Wherever a method gives it to itself; what it gives to others, or into others, is theirs."""
     source = """
 class Row:
     kind = 1
 
-    def __init__(self):
+    def __init__(self, first: Row | None):
         self.names, self.count = [], 0
+        self.first = first
+        self.left: dict[str, int] = {}
         other.left = 2
 
-    def add(self):
+    def add(self, row: Row, often=1):
         self.count += 1
-        self.last: int = self.names[0]
+        self.left[row] = row
+        self.last: int | None = self.names[0]
+
+    def every(self):
+        yield self.names
+
+    @property
+    def size(self): ...
+
+    def among(self, *, rows): ...
 """
     assert list(hatch_build.declared(source, ("Row",))) == [
         "cdef class Row:",
         "    cdef public object count",
+        "    cdef public Row first",
         "    cdef public object last",
+        "    cdef public dict left",
         "    cdef public object names",
-        "",
+        "    cpdef object add(self, Row row, often=*)",
+        "    pass",
+    ]
+
+
+def test_functions_of_listed_modules_are_called_directly() -> None:
+    """One that is given away as a value stays Python's, and so does what no listed module has."""
+    source = """
+from apportion.core.ledger.seating import seat
+from apportion.core.placement import packed
+from apportion.core.placement.columns import Columns, Rows
+from apportion.core.placement.filters import amounts
+
+CHECKS = (amounts.health,)
+
+def take(columns: Columns, rows: Rows):
+    seat(packed.amounts(1, 2, 3), columns, rows)
+"""
+    assert list(hatch_build.declared(source, ())) == [
+        "from apportion.core.ledger.seating cimport seat",
+        "from apportion.core.placement cimport packed",
+        "from apportion.core.placement.columns cimport Columns as _Columns",
+        "cpdef object take(_Columns columns, rows)",
     ]
 
 
