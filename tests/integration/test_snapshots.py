@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,18 @@ async def test_a_restart_folds_the_tail_alone_and_holds_the_same(bus: Bus, facts
         assert canonical(await folded(bus, state)) == whole
 
 
+async def test_what_is_restored_is_old_to_the_garbage_collector(bus: Bus, facts: Facts) -> None:
+    """It would else look through millions of objects first, and find no garbage among them."""
+    await facts.submit("a")
+    snapshots = await snapshots_of(bus)
+    await snapshots.save(taken(await folded(bus)))
+    state = await snapshots.restore()
+    assert list(state.pods) == ["a"]
+    assert not any(found is state for young in (0, 1) for found in gc.get_objects(young))
+    assert any(found is state for found in gc.get_objects(2))
+    assert gc.isenabled()
+
+
 async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
     """What does not fit one message comes back whole."""
     await facts.submit("a")
@@ -153,7 +166,7 @@ async def bytes_of(bus: Bus, revision: int) -> bytes:
     """The bytes of a snapshot."""
     bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
     (old,) = [e for e in await bucket.entries() if int(e.metadata["revision"]) == revision]
-    return await bucket.get(old, size_max=1 << 30)
+    return bytes(await bucket.get(old, size_max=1 << 30))
 
 
 async def test_a_corrupt_one_is_set_aside_for_an_older_one(

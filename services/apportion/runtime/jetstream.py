@@ -90,9 +90,15 @@ class _Arrived:
 class Messages(Parser):
     """The client's parser, with a short way for messages that have arrived whole, as most have."""
 
+    _whole = 0
+    """How many bytes the message takes that has begun, where that is known."""
+
     async def parse(self, data: bytes = b"") -> None:
         """Take what has arrived; the beginning of a message is kept for what comes next."""
         if self.state == AWAITING_CONTROL_LINE:
+            if self.buf and len(self.buf) + len(data) < self._whole:
+                self.buf.extend(data)  # a large one is put together once, not at every read
+                return
             if self.buf:
                 data = bytes(self.buf) + data
                 self.buf.clear()
@@ -104,7 +110,7 @@ class Messages(Parser):
 
     async def _take(self, data: bytes) -> int:
         """Hand on the whole messages that `data` begins with; how many bytes they take."""
-        at = 0
+        at = self._whole = 0
         while data.startswith(_MESSAGES, at):
             # [H]MSG <subject> <number of the subscription> [reply] [<bytes of headers>] <bytes>
             line_end = data.find(b"\r\n", at)
@@ -114,6 +120,7 @@ class Messages(Parser):
             start = line_end + 2
             end = start + int(more[-1])
             if len(data) < end + 2:
+                self._whole = end + 2 - at
                 break
             at = end + 2
             body = start + int(more[-2]) if verb == b"HMSG" else start

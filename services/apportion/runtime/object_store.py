@@ -139,7 +139,7 @@ class Bucket:
         )
         await self._publish(self._subject(name), msgspec.json.encode(entry), {"Nats-Rollup": "sub"})
 
-    async def get(self, entry: Entry, *, size_max: int) -> bytes:
+    async def get(self, entry: Entry, *, size_max: int) -> bytearray:
         """The bytes of an entry. Raises BadObject, LedgerUnavailable."""
         if entry.size > size_max:
             raise BadObject(f"{entry.name} has {entry.size} bytes; at most {size_max} are read")
@@ -155,7 +155,7 @@ class Bucket:
         written = _DIGEST + base64.urlsafe_b64encode(digest.digest()).decode()
         if len(data) != entry.size or written != entry.digest:
             raise BadObject(f"{entry.name} is not what was put there: its digest is another")
-        return bytes(data)
+        return data
 
     async def delete(self, entry: Entry) -> None:
         """Forget it: first the entry, then its pieces. Raises LedgerUnavailable, NotPermitted."""

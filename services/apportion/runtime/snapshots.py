@@ -142,18 +142,24 @@ def _digest(record: Record) -> str:
     return sha256(record.subject.encode() + b"\n" + record.payload).hexdigest()
 
 
-def _restore(data: bytes) -> State:
+def _restore(data: bytearray) -> State:
     with _no_collection():
         return snapshot.restore(data)
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Millions of objects are made and none is garbage: looking for some triples the time."""
+    """Millions of objects are made and none is garbage: looking for some triples the time.
+
+    At the end all of them count as old, as if they had been looked through: else the next object
+    that anybody makes would have the collector look through every one.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
+        gc.unfreeze()
         if was:
             gc.enable()

@@ -251,7 +251,7 @@ def take(state: State) -> bytes:
     return b"".join(Taking(state).finish().parts)
 
 
-def restore(data: bytes) -> State:
+def restore(data: bytes | bytearray) -> State:
     """The state in these bytes.
 
     Raises:
@@ -272,10 +272,11 @@ def restore(data: bytes) -> State:
     if head is None or (head.nodes, head.pods) != (len(state.nodes), len(state.pods)):
         raise CorruptSnapshot("it does not hold as many nodes and pods as it says")
     _head_in(state, head)
+    state.shapes.update(shapes)  # those that no pod has any more go with the list
     return state
 
 
-def _checked(data: bytes) -> memoryview:
+def _checked(data: bytes | bytearray) -> memoryview:
     """The frames, once the bytes are known to be what was written."""
     start = len(MAGIC) + _START.size
     if not data.startswith(MAGIC) or len(data) < start + _DIGEST_BYTES:
@@ -360,7 +361,8 @@ def _part_in(state: State, part: _Part, shapes: list[tuple[bytes, Shape]]) -> No
         state.pods.pop(uid, None)
     for each in part.pods:
         key, shape = shapes[each.shape]
-        submitted = structs.replace(each.submitted, shape=shape)
+        submitted = each.submitted
+        structs.force_setattr(submitted, "shape", shape)  # nobody else has it yet
         state.pods[submitted.uid] = PodState(submitted, key, *_fields(each)[2:])
 
 
@@ -386,13 +388,18 @@ def _head_in(state: State, head: _Head) -> None:
     for name in _HEAD_FIELDS:
         setattr(state, name, getattr(head, name))
     state.groups = {name: GroupState(observed) for name, observed in head.groups}
-    pods = sorted(state.pods.values(), key=attrgetter("submitted_revision"))
-    state.pods = {pod.submitted.uid: pod for pod in pods}
-    for uid, pod in state.pods.items():
-        group = pod.submitted.group
-        if group:
-            state.groups[group].pods[uid] = pod
-        state.shapes.setdefault(pod.shape_key, pod.submitted.shape)
-    for pod in sorted(pods, key=attrgetter("placed_revision")):
-        if pod.placement is not None:
-            state.nodes[pod.placement.node].pods[pod.submitted.uid] = pod
+    pods = list(state.pods.values())
+    revisions = [pod.submitted_revision for pod in pods]
+    if revisions != sorted(revisions):  # one went and came again while the snapshot was taken
+        pods.sort(key=attrgetter("submitted_revision"))
+        state.pods = {pod.submitted.uid: pod for pod in pods}
+    for pod in pods:
+        submitted = pod.submitted
+        if submitted.group:
+            state.groups[submitted.group].pods[submitted.uid] = pod
+    pods.sort(key=attrgetter("placed_revision"))
+    nodes = state.nodes
+    for pod in pods:
+        placement = pod.placement
+        if placement is not None:
+            nodes[placement.node].pods[pod.submitted.uid] = pod
