@@ -52,7 +52,8 @@ class _Done(Exception):
 def command() -> None:
     """Make, check, resize, archive or trim the ledger's stream.
 
-    Exit codes: 0 as it must be; 1 a setting is not; 3 the ledger cannot be reached.
+    Exit codes: 0 as it must be, or done; 1 a setting is not, or nothing was archived or dropped;
+    3 the ledger cannot be reached, or does not let us.
     """
 
 
