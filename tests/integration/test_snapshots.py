@@ -14,6 +14,7 @@ from apportion.core.ledger.digest import canonical
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.snapshot import FORMAT, MAGIC, Taken, Taking, restore
 from apportion.core.ledger.state import State
+from apportion.runtime import snapshots as module
 from apportion.runtime.clock import SystemClock
 from apportion.runtime.jetstream import JetStreamLedger, create_stream
 from apportion.runtime.ledger import NotPermitted
@@ -91,15 +92,19 @@ async def test_a_restart_folds_the_tail_alone_and_holds_the_same(bus: Bus, facts
         assert canonical(await folded(bus, state)) == whole
 
 
-async def test_what_is_restored_is_old_to_the_garbage_collector(bus: Bus, facts: Facts) -> None:
-    """It would else look through millions of objects first, and find no garbage among them."""
+@pytest.mark.parametrize(("young_max", "old"), [(0, True), (1_000_000, False)])
+async def test_much_that_is_restored_is_old_to_the_garbage_collector(
+    bus: Bus, facts: Facts, monkeypatch: pytest.MonkeyPatch, young_max: int, old: bool
+) -> None:
+    """It would else look through all of it at once, and find no garbage there; little, it may."""
     await facts.submit("a")
     snapshots = await snapshots_of(bus)
     await snapshots.save(taken(await folded(bus)))
+    monkeypatch.setattr(module, "YOUNG_MAX", young_max)
+    gc.collect()
     state = await snapshots.restore()
     assert list(state.pods) == ["a"]
-    assert not any(found is state for young in (0, 1) for found in gc.get_objects(young))
-    assert any(found is state for found in gc.get_objects(2))
+    assert any(found is state for found in gc.get_objects(2)) is old, gc.get_count()
     assert gc.isenabled()
 
 

@@ -30,6 +30,7 @@ from apportion.runtime.wire import Wire
 BUCKET = "APPORTION_SNAPSHOTS"
 KEPT = 3
 SIZE_MAX_BYTES = 2 << 30
+YOUNG_MAX = 100_000  # objects that the collector may find new after a restore
 _REVISION, _RECORD, _FORMAT = "revision", "record", "format"
 _DIGITS = 20
 
@@ -151,15 +152,17 @@ def _restore(data: bytearray) -> State:
 def _no_collection() -> Iterator[None]:
     """Millions of objects are made and none is garbage: looking for some triples the time.
 
-    At the end all of them count as old, as if they had been looked through: else the next object
-    that anybody makes would have the collector look through every one.
+    Where they are many, all count as old at the end, as if they had been looked through: else the
+    next object that anybody makes would have the collector look through every one. What is garbage
+    already is then found late, which a process that restores small states often would pay for.
     """
     was = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
-        gc.unfreeze()
+        if gc.get_count()[0] > YOUNG_MAX:
+            gc.freeze()
+            gc.unfreeze()
         if was:
             gc.enable()
