@@ -1,7 +1,7 @@
 """How much of a cluster each policy gets allocated, on a production trace.
 
-    python -m tests.benchmarks.packing --trace ../shared/traces/pods_default.csv \
-        --nodes ../shared/traces/nodes.csv --policy price --online --json
+    python -m tests.benchmarks.packing --trace pods_default.csv \
+        --nodes nodes.csv --policy price --online --json
 
 The protocol is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the pods of the
 trace in an order drawn from the seed, then more drawn from it until 1.3 times the cluster's devices

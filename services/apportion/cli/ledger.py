@@ -33,6 +33,7 @@ class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
     first_revision: int = 0
     last_revision: int = 0
     bytes: int = 0
+    max_bytes: int = -1
     replicas: int = 0
     error: str = ""
 
@@ -75,7 +76,7 @@ def create(*, where: Where, as_json: bool, replicas: int, max_bytes: int) -> Non
     _tell(_outcome(where, "bootstrap", made), as_json=as_json)
 
 
-@command.command(epilog="Example:  apportion ledger resize --max-bytes 20000000000")
+@command.command(epilog="Example:  apportion ledger resize --max-bytes 5000000000")
 @click.option("--max-bytes", type=click.IntRange(min=-1), required=True,
               help="Most bytes that it may take; -1 is what the disk holds.")  # fmt: skip
 @asks_ledger
@@ -145,6 +146,10 @@ async def _looked(url: str, look: Look) -> StreamInfo | LedgerDrifted:
         await ledger.close()
 
 
+def _most(max_bytes: int) -> str:
+    return f"{max_bytes:,}" if max_bytes >= 0 else "what the disk holds"
+
+
 def _tell(outcome: StreamInfo | LedgerDrifted, *, as_json: bool) -> None:
     if isinstance(outcome, LedgerDrifted):
         checked = Checked(ok=False, error=str(outcome))
@@ -152,14 +157,16 @@ def _tell(outcome: StreamInfo | LedgerDrifted, *, as_json: bool) -> None:
         state = outcome.state
         checked = Checked(
             ok=True, first_revision=state.first_seq, last_revision=state.last_seq,
-            bytes=state.bytes, replicas=outcome.config.get("num_replicas", 0),
+            bytes=state.bytes, max_bytes=outcome.config.get("max_bytes", -1),
+            replicas=outcome.config.get("num_replicas", 0),
         )  # fmt: skip
     if as_json:
         print_json(checked)
     elif checked.ok:
         console().print(
             f"the ledger is as it must be: revisions {checked.first_revision} to "
-            f"{checked.last_revision}, {checked.bytes:,} bytes, {checked.replicas} replicas"
+            f"{checked.last_revision}, {checked.bytes:,} bytes of {_most(checked.max_bytes)}, "
+            f"{checked.replicas} replica{'s'[: checked.replicas != 1]}"
         )
     else:
         console(stderr=True).print(plain(checked.error), style="red", soft_wrap=True)

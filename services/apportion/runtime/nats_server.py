@@ -204,7 +204,7 @@ class EmbeddedServer:
             lock.close()
             raise ServerFailed(
                 f"the data directory {self._data_dir} is in use by another apportion "
-                f"(nats-server process {holder}); stop that one, or choose another --data-dir"
+                f"(nats-server process {holder}); stop that one, or choose another --data"
             ) from None
         return lock
 

@@ -83,7 +83,7 @@ async def _needed(ledger: JetStreamLedger) -> tuple[int, str]:
     if not sound:
         raise CannotDrop(
             "there is no snapshot that can be used, so every service begins at the first revision; "
-            "a scheduler writes one after --snapshot-every events, or after 15 minutes"
+            "a scheduler writes one after --snapshot-every events, or 1,000 in 15 minutes"
         )
     last, because = sound[-1].revision - 1, f"the oldest snapshot is of {sound[-1].revision}"
     state = await _folded(ledger, await snapshots.restore())

@@ -40,7 +40,7 @@ from apportion_schemas import (
 from apportion_schemas.catalogue import BY_PAYLOAD, untoken
 
 FULL_EVERY = 50_000
-_PEOPLE = frozenset({"cli", "operator", "console"})
+_PEOPLE = frozenset({"cli", "operator"})
 _WRITERS = {"operator": _PEOPLE, "watcher": _PEOPLE | {"watcher"}}
 """Who may sign for a role: people act for the operator, and for the watcher where there is none."""
 _ID = {PodPlaced: "placed", PlacementVoided: "voided"}
