@@ -207,6 +207,8 @@ class Auditor:
             return  # an id is free again after the duplicate window; the fold is what is left
         if isinstance(data, PodAdopted) and self._placed_since(data.node, event.basis):
             return  # somebody was placed where it is, which the watcher had not read
+        if isinstance(data, PodPlaced) and self._adopted_since(data.node, event.basis):
+            return  # somebody was found where it goes, whom no fence keeps out: he runs already
         if isinstance(data, PodSubmitted | PodGone):
             self._complain(what)
             return
@@ -231,6 +233,11 @@ class Auditor:
     def _placed_since(self, node: str, basis: int) -> bool:
         known = self.state.nodes.get(node)
         return known is not None and any(p.placed_revision > basis for p in known.pods.values())
+
+    def _adopted_since(self, node: str, basis: int) -> bool:
+        known = self.state.nodes.get(node)
+        pods = known.pods.values() if known is not None else ()
+        return any(pod.adopted and pod.placed_revision > basis for pod in pods)
 
     def _is_old(self, basis: int) -> bool:
         """Whether the writer's knowledge is older than the server's memory of ids."""
