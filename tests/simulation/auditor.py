@@ -205,10 +205,8 @@ class Auditor:
         what = f"revision {revision}: {type(data).__name__} of {event.source} is refused: {why}"
         if "already" in why and self._is_old(event.basis):
             return  # an id is free again after the duplicate window; the fold is what is left
-        if isinstance(data, PodAdopted) and self._placed_since(data.node, event.basis):
-            return  # somebody was placed where it is, which the watcher had not read
-        if isinstance(data, PodPlaced) and self._adopted_since(data.node, event.basis):
-            return  # somebody was found where it goes, whom no fence keeps out: he runs already
+        if isinstance(data, PodAdopted | PodPlaced) and self._crossed(data, event.basis):
+            return
         if isinstance(data, PodSubmitted | PodGone):
             self._complain(what)
             return
@@ -230,14 +228,15 @@ class Auditor:
         elif isinstance(data, PodBound) and pod.life.now in _once_bound(data.attempt):
             self._complain(f"{what}, although its id was taken")
 
-    def _placed_since(self, node: str, basis: int) -> bool:
-        known = self.state.nodes.get(node)
-        return known is not None and any(p.placed_revision > basis for p in known.pods.values())
+    def _crossed(self, data: PodAdopted | PodPlaced, basis: int) -> bool:
+        """Whether an adoption and a placement met on a node, neither writer having read the other.
 
-    def _adopted_since(self, node: str, basis: int) -> bool:
-        known = self.state.nodes.get(node)
+        No fence stands between them: who is adopted runs there already.
+        """
+        known = self.state.nodes.get(data.node)
         pods = known.pods.values() if known is not None else ()
-        return any(pod.adopted and pod.placed_revision > basis for pod in pods)
+        since = [pod for pod in pods if pod.placed_revision > basis]
+        return any(pod.adopted or isinstance(data, PodAdopted) for pod in since)
 
     def _is_old(self, basis: int) -> bool:
         """Whether the writer's knowledge is older than the server's memory of ids."""
