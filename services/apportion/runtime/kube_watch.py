@@ -1,7 +1,8 @@
 """List, then watch: one kind of Kubernetes object kept in step, over whatever happens.
 
 Pages of a bounded size; then a watch with bookmarks, taken up where it was after every drop; a new
-list where the server has forgotten that far back (410). Invariants: an `Audience` is told of every
+list where the server has forgotten that far back (410) or says nothing at all, not even a bookmark:
+an audience learns in bounded time how far it is in step. Invariants: an `Audience` is told of every
 object that there is, and of every one that has gone, in the server's order; between two lists
 nothing is told twice unless it may have changed; trying again never ends and never hurries.
 """
@@ -79,6 +80,9 @@ class Audience(Protocol):
     def listed(self, version: int) -> None:
         """The list is complete as of `version`."""
 
+    def reached(self, version: int) -> None:
+        """All that happened up to `version` has been told."""
+
 
 class _Expired(Exception):
     """The server no longer knows what happened since the version that we have."""
@@ -153,10 +157,17 @@ class Watch:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S - random.randrange(WATCH_S // 4)),  # noqa: S311 - jitter
         }
-        async for line in self._api.lines(self._path, query, idle_s=IDLE_S):
-            if line:
-                self._take(_decode_event(line))
-            self._in_step()
+        heard_s = self._clock.monotonic()
+        try:
+            async for line in self._api.lines(self._path, query, idle_s=IDLE_S):
+                if line:
+                    self._take(_decode_event(line))
+                self._in_step()
+                heard_s = self._clock.monotonic()
+        except KubeUnavailable:
+            if self._clock.monotonic() - heard_s >= IDLE_S:
+                self._version = ""  # not even a bookmark: only a list says as of when all is known
+            raise
         # The server ends a watch after its time; at once only where something is wrong.
         await self._clock.pause(PAUSE_FIRST_S)
 
@@ -169,7 +180,9 @@ class Watch:
             raise KubeUnavailable(f"watch of {self._path}: {about.code} {about.message}")
         if event.type == "DELETED":
             self._audience.gone(raw)
-        elif event.type != "BOOKMARK":
+        elif event.type == "BOOKMARK":
+            self._audience.reached(number(about.metadata.resource_version))
+        else:
             self._audience.seen(raw)
         self._version = about.metadata.resource_version
 

@@ -96,6 +96,10 @@ class _Kind(Generic[V]):
         for key in sorted(self._missing):
             self._remove(key, version)
         self._missing.clear()
+        self.reached(version)
+
+    def reached(self, version: int) -> None:
+        """See `Audience`."""
         self.version = version
 
     def _remove(self, key: str, version: int) -> None:
@@ -200,8 +204,8 @@ class ClusterView:
 
     def version_of(self, node: NodeView) -> int:
         """The server's revision as of which this view knows the node and the pods on it."""
-        listed = min(self.audiences["pods"].version, self.audiences["nodes"].version)
-        return max(node.version, self.touched.get(node.name, 0), listed)
+        reached = min(self.audiences["pods"].version, self.audiences["nodes"].version)
+        return max(node.version, self.touched.get(node.name, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
         """Pods on nodes whose claims were not read: the ledger had them then, and has them not."""

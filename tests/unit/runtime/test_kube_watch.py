@@ -113,6 +113,10 @@ class Heard:
             del self.names[name]
         self.told.append(f"as of {version}")
 
+    def reached(self, version: int) -> None:
+        """See Audience."""
+        self.told.append(f"up to {version}")
+
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
@@ -180,6 +184,7 @@ async def test_a_broken_watch_goes_on_where_it_was(server: Server) -> None:
     async with watching(server) as (made, heard):
         await names(heard, a=6, b=21)
         assert made.lists == 1
+    assert heard.told == ["as of 5", "a", "up to 20", "b"]
     assert [asked["resourceVersion"] for asked in server.asked[1:]] == ["5", "20"]
 
 
@@ -238,11 +243,12 @@ async def test_a_refusal_is_a_problem_until_it_ends(server: Server) -> None:
 
 
 async def test_a_silent_watch_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dead connection says nothing; neither may it be believed for ever."""
+    """A dead connection says nothing; neither may it be believed for ever. A list says what is."""
     monkeypatch.setattr(kube_watch, "IDLE_S", 0.2)
-    server.script = [page(version=5), watch(hold=True), watch(("ADDED", thing("a", 6)), hold=True)]
-    async with watching(server) as (_, heard):
+    server.script = [page(version=5), watch(hold=True), page(thing("a", 6), version=9)]
+    async with watching(server) as (made, heard):
         await names(heard, a=6)
+        assert made.lists == 2
 
 
 async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
