@@ -211,11 +211,11 @@ async def test_a_bind_places_once_and_only_where_it_fits(world: KubeWorld) -> No
     assert await bind(large, "n2") == ""
     assert await bind(large, "n1") == "its devices are on n2 already"
     assert "not enough memory free on the device" in await bind(small, "n2")
-    assert len(world.facts.of(PodRefused)) == 1
+    assert len(await world.facts.count(PodRefused, 1)) == 1
     answer = await ask(url, "filter", {"Pod": small, "NodeNames": [*NODES]})
     assert answer["NodeNames"] == ["n1", "n3"]
     assert await bind(small, "n3") == ""
-    assert len(world.facts.of(PodPlaced)) == 2
+    assert len(await world.facts.count(PodPlaced, 2)) == 2
 
 
 @pytest.mark.timeout(180)
@@ -231,7 +231,7 @@ async def test_a_scheduler_that_is_away_delays_a_pod_and_loses_nothing(
         # kube-scheduler tries again when something changes, and after a minute without.
         await world.plane.user("label", "node", "n1", "changed=yes")
         await world.bound("p")
-    assert len(world.facts.of(PodPlaced)) == len(await world.facts.count(PodBound, 1)) == 1
+    assert len(await world.facts.count(PodBound, 1)) == len(world.facts.of(PodPlaced)) == 1
 
 
 @pytest.mark.timeout(180)

@@ -113,7 +113,7 @@ async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them
         await world.start(verb)
     await world.plane.apply(kube_pod("next", share(2_000)))
     await world.bound("next")
-    assert len(world.facts.of(PodSubmitted)) == len(world.facts.of(PodPlaced)) == 4
+    assert len(await world.facts.count(PodPlaced, 4)) == len(world.facts.of(PodSubmitted)) == 4
     assert not world.facts.of(PodGone)
     assert not world.facts.of(PlacementVoided)
 

@@ -101,4 +101,4 @@ async def test_two_binders_and_a_new_one_tell_a_thing_once(world: KubeWorld) -> 
     await world.described("late", "Scheduled")
     assert len(await events(world, "large")) == 1
     assert len(await events(world, "small")) == 1
-    assert len(world.facts.of(PodPlaced)) == 2
+    assert len(await world.facts.count(PodPlaced, 2)) == 2
