@@ -236,7 +236,9 @@ class Auditor:
         known = self.state.nodes.get(data.node)
         pods = known.pods.values() if known is not None else ()
         since = [pod for pod in pods if pod.placed_revision > basis]
-        return any(pod.adopted or isinstance(data, PodAdopted) for pod in since)
+        if isinstance(data, PodAdopted):
+            return bool(since)
+        return any(pod.adopted and pod.uid != data.pod for pod in since)
 
     def _is_old(self, basis: int) -> bool:
         """Whether the writer's knowledge is older than the server's memory of ids."""
