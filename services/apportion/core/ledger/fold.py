@@ -70,7 +70,7 @@ POLICIES = frozenset(("", *get_args(Policy)))
 MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
 UNNAMED = "pods of another scheduler hold devices of this family here, and nobody names which"
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
-_shape_key = msgspec.json.Encoder(order="deterministic").encode
+_shape_key = msgspec.json.Encoder(order="sorted").encode
 
 
 def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Change:
