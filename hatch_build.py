@@ -10,11 +10,12 @@ no service and no test (`apportion.runtime.compilation`).
 """
 
 import ast
+import operator
 import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -118,14 +119,20 @@ def _copy(source: Path, types: Iterable[str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     for folder in target.relative_to(SCRATCH).parents[:-1]:
         (SCRATCH / folder / "__init__.py").touch()
-    shutil.copy2(SOURCES / source, target)
-    text = "\n".join(declared(target.read_text(), types))
-    declarations = target.with_suffix(".pxd")
-    if not declarations.exists() or declarations.read_text() != text:
-        declarations.write_text(text)
+    text = (SOURCES / source).read_text()
+    _write(target, with_constants(text))
+    _write(target.with_suffix(".pxd"), "\n".join(declared(text, types)))
+
+
+def _write(file: Path, text: str) -> None:
+    """Leave it alone where it says this already: what has not changed is not compiled again."""
+    if not file.exists() or file.read_text() != text:
+        file.write_text(text)
 
 
 CONTAINERS = {name: name for name in ("dict", "list", "set")}
+NUMBERS = {"Int64": "long long", "Int64s": "long long[::1]", "Int32s": "int[::1]"}
+"""Aliases of `int` and `memoryview` that promise what C needs to know (`placement.packed`)."""
 DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, ast.FunctionDef)
 """What a function must not hold to be called without Python's protocol."""
 
@@ -136,8 +143,9 @@ def declared(source: str, types: Iterable[str]) -> Iterable[str]:
     All of it stands in the source: an annotation that names one of the listed classes is taken at
     its word, and of an attribute one that names a container.
     """
+    yield "cimport cython"
     tree = ast.parse(source)
-    known = {name: name for name in types}
+    known = NUMBERS | {name: name for name in types}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
             for name in (alias.name for alias in node.names):
@@ -203,7 +211,100 @@ def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str
         + ("=*" if at >= plain else "")
         for at, each in enumerate(given.args)
     ]
-    yield f"cpdef object {function.name}({', '.join(arguments)})"
+    numbers = [
+        f'{each.target.id}="{_type(each.annotation, NUMBERS)}"'
+        for each in ast.walk(function)
+        if isinstance(each, ast.AnnAssign)
+        and isinstance(each.target, ast.Name)
+        and _type(each.annotation, NUMBERS) != "object"
+    ]
+    if numbers:
+        yield f"@cython.locals({', '.join(numbers)})"
+    answer = _type(function.returns, NUMBERS)
+    failed = "" if answer == "object" else " except? -1"
+    yield f"cpdef {answer} {function.name}({', '.join(arguments)}){failed}"
+
+
+def with_constants(source: str) -> str:
+    """The source with each whole number that a constant names written out in functions.
+
+    C computes with a number, and would have to ask Python for what a name stands for.
+    """
+    tree = ast.parse(source)
+    constants = {**_imported(tree), **_constants(source)}
+    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
+    nowhere = {id(node) for text in texts for node in ast.walk(text)}  # of these ast knows no place
+    found = {
+        (node.lineno, node.col_offset, node.end_col_offset): constants[name]
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+        if (name := ast.unparse(node)) in constants and id(node) not in nowhere
+    }
+    for (line, begin, end), value in sorted(found.items(), reverse=True):
+        text = lines[line - 1]
+        lines[line - 1] = text[:begin] + str(value).encode() + text[end:]
+    return b"".join(lines).decode()
+
+
+def _imported(tree: ast.Module) -> dict[str, int]:
+    """The constants of other modules of ours, by the names that they have here."""
+    found: dict[str, int] = {}
+    for node in tree.body:
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("apportion."):
+            continue
+        for alias in node.names:
+            name, module = alias.asname or alias.name, f"{node.module}.{alias.name}"
+            if (SOURCES / source_of(module)).exists():
+                inside = _constants((SOURCES / source_of(module)).read_text())
+                found |= {f"{name}.{each}": value for each, value in inside.items()}
+            else:
+                values = _constants((SOURCES / source_of(str(node.module))).read_text())
+                found |= {name: values[alias.name]} if alias.name in values else {}
+    return found
+
+
+@cache
+def _constants(source: str) -> dict[str, int]:
+    """The whole numbers that a module calls `Final`."""
+    tree = ast.parse(source)
+    found = _imported(tree)
+    own: dict[str, int] = {}
+    for node in tree.body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id="Final")):
+                value = _whole_number(node.value, found | own)
+                if value is not None:
+                    own[name] = value
+    return own
+
+
+def _whole_number(expression: ast.expr | None, known: dict[str, int]) -> int | None:
+    """What it comes to, if all that is in it are whole numbers and constants that are."""
+    match expression:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return value
+        case ast.Name() | ast.Attribute():
+            return known.get(ast.unparse(expression))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = _whole_number(operand, known)
+            return None if number is None else -number
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            one, other = _whole_number(left, known), _whole_number(right, known)
+            return None if one is None or other is None else OPERATORS[type(op)](one, other)
+    return None
+
+
+OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.LShift: operator.lshift,
+    ast.BitOr: operator.or_,
+}
 
 
 def _attributes(class_: ast.ClassDef, known: dict[str, str]) -> dict[str, str]:

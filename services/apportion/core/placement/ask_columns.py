@@ -20,6 +20,7 @@ from apportion.core.placement.chains import Chain
 from apportion.core.placement.columns import FIRST_KIND, HOST, Columns, Rows
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import refused_kind
+from apportion.core.placement.scoreboard import Scoreboard
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 from apportion_schemas.configuration import GROUPS_MAX
 
@@ -108,23 +109,66 @@ class AskColumns:
         Of an ask for one device, `times` must fit beside one another, several on one device if it
         has as much; how many instances a card takes is not told.
         """
-        elsewhere = _NOWHERE if self.elsewhere is None else self.elsewhere
-        cut = columns.cut if self.cuts_instances else columns.slices
         ask_loops.look(
             rows,
-            (columns.free, columns.kind, cut, elsewhere),
-            (self._need, self._charge, self.instance_fits, self.ask.count, times),
+            columns.free,
+            columns.kind,
+            columns.cut if self.cuts_instances else columns.slices,
+            _NOWHERE if self.elsewhere is None else self.elsewhere,
+            self._need,
+            self._charge,
+            self.instance_fits,
+            self.ask.count,
+            times,
             fit,
             enough,
         )
 
-    def pick(self, columns: Columns, row: int, *, spread: bool) -> int:
-        """The device that has enough and comes first by `scores.devices.binpack` or `spread`."""
-        elsewhere = _NOWHERE if self.elsewhere is None else self.elsewhere
-        cut = columns.cut if self.cuts_instances else columns.slices
-        seen = (columns.free, columns.kind, cut, elsewhere)
-        asked = (self._need, self.instance_fits)
-        return ask_loops.pick(row, seen, asked, self._totals, 1 if spread else -1)
+    def rank(
+        self,
+        columns: Columns,
+        rows: Rows,
+        welcome: NDArray[np.bool_],
+        board: Scoreboard,
+        times: int,
+    ) -> None:
+        """Give these rows on the board the load of their nodes, where `look` says that they fit.
+
+        `welcome` are all the rows that no other filter refuses.
+        """
+        points, most, fitting = board.arrays
+        ask_loops.rank(
+            rows,
+            columns.free,
+            columns.kind,
+            columns.cut if self.cuts_instances else columns.slices,
+            _NOWHERE if self.elsewhere is None else self.elsewhere,
+            self._need,
+            self._charge,
+            self.instance_fits,
+            self.ask.count,
+            times,
+            welcome,
+            columns.load,
+            points,
+            most,
+            fitting,
+        )
+
+    def pick(self, columns: Columns, row: int, weight: int) -> int:
+        """The first of the devices that have enough, by `BINPACK` or `SPREAD`; -1 if none has."""
+        found: int = ask_loops.pick(
+            row,
+            columns.free,
+            columns.kind,
+            columns.cut if self.cuts_instances else columns.slices,
+            _NOWHERE if self.elsewhere is None else self.elsewhere,
+            self._need,
+            self.instance_fits,
+            self._totals,
+            weight,
+        )
+        return found
 
     def _learn(self, device: Device) -> None:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())

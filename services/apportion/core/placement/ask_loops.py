@@ -9,23 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement import packed
-from apportion.core.placement.columns import HOST, Rows
+from apportion.core.placement.board_loops import REFUSED, Points, write
+from apportion.core.placement.columns import HOST, Kinds, Rows
 from apportion.core.placement.compiled import compiled, interpreted
 
 _GUARDS: Final = packed.GUARDS
+_REFUSED: Final = np.int32(REFUSED)
+BINPACK: Final = -1
+SPREAD: Final = 1
+"""Which device comes first, as the weight of its load: the one with the most, or of those with the
+fewest holders the one with the least. See `scores.devices`.
+"""
 _source = interpreted(packed)
 _mean_load = compiled(_source.mean_load)
 _memory_of = compiled(_source.memory_of)
 _compute_of = compiled(_source.compute_of)
 _slots_of = compiled(_source.slots_of)
 
-Seen = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[np.bool_]]
-"""The columns `free`, `kind` and `cut`, and `elsewhere`, empty where the pod names no device."""
-Fits = tuple[NDArray[np.int64], NDArray[np.bool_]]
-"""By kind of device the need, and which cuts have room for it."""
-Asked = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], int, int]
-"""By kind the need, what is charged and which cuts have room; then how many devices are wanted, and
-how often."""
+Amounts = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @compiled
@@ -44,11 +46,20 @@ def _more(free: int, need: int, charge: int, most: int) -> int:
 
 @compiled
 def look(
-    rows: Rows, seen: Seen, asked: Asked, fit: NDArray[np.bool_], enough: NDArray[np.bool_]
+    rows: Rows,
+    free: Amounts,
+    kind: Kinds,
+    cut: NDArray[Any],
+    elsewhere: Flags,
+    need: Amounts,
+    charge: Amounts,
+    instance_fits: Flags,
+    count: int,
+    times: int,
+    fit: Flags,
+    enough: Flags,
 ) -> None:
-    """`AskColumns.look`; without instances, every cut has room."""
-    free, kind, cut, elsewhere = seen
-    need, charge, instance_fits, count, times = asked
+    """`AskColumns.look`; `elsewhere` is empty where the pod names no device."""
     some_elsewhere, wanted = elsewhere.shape[0] > 0, count * times
     for i in range(len(rows)):
         row, found = rows[i], 0
@@ -67,13 +78,58 @@ def look(
 
 
 @compiled
-def pick(row: int, seen: Seen, asked: Fits, totals: NDArray[np.int64], weight: int) -> int:
-    """`AskColumns.pick`, -1 where no device has enough; of equals the first.
+def rank(
+    rows: Rows,
+    free: Amounts,
+    kind: Kinds,
+    cut: NDArray[Any],
+    elsewhere: Flags,
+    need: Amounts,
+    charge: Amounts,
+    instance_fits: Flags,
+    count: int,
+    times: int,
+    welcome: Flags,
+    load: Points,
+    points: Points,
+    most: Points,
+    fitting: Rows,
+) -> None:
+    """`AskColumns.rank`: `look` and `board_loops.write` in one, up to the last device wanted."""
+    some_elsewhere, wanted = elsewhere.shape[0] > 0, count * times
+    given = np.empty(len(rows), np.int32)
+    for i in range(len(rows)):
+        row, found = rows[i], 0
+        host = (free[row, HOST] - need[kind[row, HOST]]) & _GUARDS == _GUARDS
+        if welcome[row] and host:
+            for at in range(HOST + 1, free.shape[1]):
+                of = kind[row, at]
+                if (free[row, at] - need[of]) & _GUARDS != _GUARDS:
+                    continue
+                if not instance_fits[of, cut[row, at]] or (some_elsewhere and elsewhere[row, at]):
+                    continue
+                found += 1
+                if times > 1:
+                    found += _more(free[row, at], need[of], charge[of], times - 1)
+                if found >= wanted:
+                    break
+        given[i] = load[row] if found >= wanted else _REFUSED
+    write(points, most, fitting, rows, given)
 
-    `weight` is 1 for the fewest holders and then the least load, -1 for the most load.
-    """
-    free, kind, cut, elsewhere = seen
-    need, instance_fits = asked
+
+@compiled
+def pick(
+    row: int,
+    free: Amounts,
+    kind: Kinds,
+    cut: NDArray[Any],
+    elsewhere: Flags,
+    need: Amounts,
+    instance_fits: Flags,
+    totals: Amounts,
+    weight: int,
+) -> int:
+    """`AskColumns.pick`; of equals the first."""
     best, holders_least, load_least = -1, 0, 0
     for at in range(HOST + 1, free.shape[1]):
         of, left = kind[row, at], free[row, at]

@@ -19,16 +19,13 @@ Rows = NDArray[np.int64]
 
 
 @compiled
-def write(
-    points: Points, most: Points, fitting: Rows, rows: Rows, now: tuple[NDArray[np.bool_], Points]
-) -> None:
-    """`Scoreboard.write`; `now` are the rows that fit and their points."""
-    fit, given = now
+def write(points: Points, most: Points, fitting: Rows, rows: Rows, given: Points) -> None:
+    """`Scoreboard.write`."""
     for i in range(len(rows)):
-        row, after = rows[i], given[i] if fit[i] else _REFUSED
+        row, after = rows[i], given[i]
         before, block = points[row], row // BLOCK
         points[row] = after
-        fitting[0] += (after != REFUSED) - (before != REFUSED)
+        fitting[0] += (after != _REFUSED) - (before != _REFUSED)
         if after >= most[block]:
             most[block] = after
         elif before == most[block]:

@@ -18,6 +18,7 @@ from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement import packed
 from apportion.core.placement.ask_columns import AskColumns
+from apportion.core.placement.ask_loops import BINPACK, SPREAD
 from apportion.core.placement.board_loops import REFUSED
 from apportion.core.placement.chains import chain
 from apportion.core.placement.columns import HOST, Columns, Rows
@@ -30,6 +31,7 @@ from apportion.core.placement.scoreboard import Scoreboard
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, binpack, first, spread
 from apportion.core.placement.scores.look import NO_DEVICE, Look, NodeScore
+from apportion.core.placement.scores.nodes import Binpack
 from apportion.core.placement.scores.orders import order_of
 from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
 from apportion_schemas import PolicyChanged, Shape
@@ -42,6 +44,7 @@ class PlacementClass:
 
     `standing` is for each row the rank of the standing filter that refuses it, or `FITS`.
     `picks_one`: it takes one device, without looking at how devices stand to each other.
+    `_by_load`: its points are the load of the node, and one question tells whether it fits there.
     `relations` are those to other pods, None where neither side minds. Devices of the kinds
     `without` are not for these pods.
     """
@@ -78,6 +81,12 @@ class PlacementClass:
             and self._order in (binpack, spread)
         )
         self._alike = _alike(shape) and not self.chain.best_linked
+        self._by_load = (
+            type(self.node_score) is Binpack
+            and (self._alike or len(self.asks) == 1)
+            and not (needs.preferred or needs.extended)
+            and relations is None
+        )
         self.collided: set[int] = set()
         self._host_need = host_need
         self._resize(0)
@@ -140,7 +149,7 @@ class PlacementClass:
         """The one device that a class which `picks_one` takes there: scored, or first in order."""
         device = self.scored_device(row)
         if device == NO_DEVICE:
-            return self.asks[0].pick(columns, row, spread=self._order is spread)
+            return self.asks[0].pick(columns, row, SPREAD if self._order is spread else BINPACK)
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
@@ -190,17 +199,25 @@ class PlacementClass:
 
     def _evaluate(self, columns: Columns, rows: Rows) -> None:
         """Look at these rows."""
+        if self._by_load:
+            self.asks[0].rank(columns, rows, self._welcome, self.board, len(self.asks))
+        else:
+            self._score(columns, rows)
+        if self.collided:
+            self.collided.difference_update(rows.tolist())
+
+    def _score(self, columns: Columns, rows: Rows) -> None:
+        """Look at these rows, filter by filter, and give them the points of the score."""
         fit = self._fit_before_devices(columns, rows)
         enough = self._enough(columns, rows, fit)
         points = self.node_score.points(Look(columns, rows, fit, enough))
         if self._preferred is not None:
             points = (points + self._preferred.take(rows)) // 2
+        points = np.where(fit, points, _REFUSED)
         if self.relations is None:
-            self.board.write(rows, fit, points)
+            self.board.write(rows, points)
         else:
-            self._unrelated[rows] = np.where(fit, points, _REFUSED)
-        if self.collided:
-            self.collided.difference_update(rows.tolist())
+            self._unrelated[rows] = points
 
     def _enough(
         self, columns: Columns, rows: Rows, fit: NDArray[np.bool_]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.ledger.state import DeviceState, NodeState, State
 from apportion.core.placement import packed
-from apportion.core.placement.packed import mean_load
+from apportion.core.placement.packed import Int32s, Int64, Int64s, mean_load
 from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
 LOG_ROWS_MAX: Final = 1 << 16
@@ -41,10 +41,9 @@ _COLUMNS: Final = (
 )
 
 Rows = NDArray[np.int64]
+Kinds = NDArray[np.uint32]
 Standing = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Device]]
 UNSEEN: Final[Standing] = (None, None, False, "unseen", [])
-Cells = memoryview
-"""An array's values one by one: numpy takes thrice as long to give or take a single one."""
 
 
 class Touch(Struct, gc=False):
@@ -59,16 +58,16 @@ class RowLog:
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
-        self._cells: Cells = self._rows.data
-        self._count = 0
-        self._start = 0
+        self._cells: Int64s = self._rows.data
+        self._count: Int64 = 0
+        self._start: Int64 = 0
 
     @property
     def end(self) -> int:
         """The position after the newest entry."""
         return self._start + self._count
 
-    def append(self, row: int) -> None:
+    def append(self, row: Int64) -> None:
         """Note that the row changed; of a full log the older half is dropped."""
         if self._count == LOG_ROWS_MAX:
             kept = LOG_ROWS_MAX // 2
@@ -78,7 +77,7 @@ class RowLog:
         self._cells[self._count] = row
         self._count += 1
 
-    def since(self, position: int) -> Rows | None:
+    def since(self, position: Int64) -> Rows | None:
         """The rows that changed since then, or None if the log no longer reaches so far back.
 
         A view, good until the next `append`; a row may come more than once.
@@ -147,7 +146,7 @@ class Columns:
             self._make_room(touched)
         row_of = self._row_of
         for name, touch in touched.items():
-            row = row_of[name]
+            row: Int64 = row_of[name]
             self._refresh(row, touch.node, touch.shares)
             self.changed.append(row)
 
@@ -179,9 +178,9 @@ class Columns:
                 self._offered = offered
         return self._offered
 
-    def _allocate(self, rows: int, width: int) -> None:
+    def _allocate(self, rows: Int64, width: Int64) -> None:
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
-        self.kind = np.full((rows, width), NO_KIND, np.int64)
+        self.kind = np.full((rows, width), NO_KIND, np.uint32)
         self.index = np.full((rows, width), -1, np.int16)
         self.slices = np.zeros((rows, width), np.uint8)
         # How each card is cut: the occupied slices, and its group where cards may be cut in groups.
@@ -191,10 +190,11 @@ class Columns:
         self.host_load = np.zeros(rows, np.int32)
         self.host_total = np.zeros((rows, 2), np.int64)
         self.welcoming = np.zeros(rows, np.bool_)
-        self._width = width
-        self._free_cells: Cells = self.free.reshape(-1).data
-        self._load_cells: Cells = self.load.data
-        self._host_load_cells: Cells = self.host_load.data
+        # A value at a time: numpy takes thrice as long to give or take a single one.
+        self._width: Int64 = width
+        self._free_cells: Int64s = self.free.reshape(-1).data
+        self._load_cells: Int32s = self.load.data
+        self._host_load_cells: Int32s = self.host_load.data
 
     def _make_room(self, touched: dict[str, Touch]) -> None:
         """Rows for the nodes that have none yet, and columns for the devices of each."""
@@ -233,7 +233,7 @@ class Columns:
         """The order of the rows, the same whatever happened in which order."""
         return sorted(names)
 
-    def _refresh(self, row: int, node: NodeState, shares: list[Share] | None) -> None:
+    def _refresh(self, row: Int64, node: NodeState, shares: list[Share] | None) -> None:
         """Bring the row up to the node: the devices of these shares, or all of them."""
         if shares is None:
             self._refresh_all(row, node)
@@ -243,7 +243,7 @@ class Columns:
         memory_total, cores_total, memory_free, cores_free = self._sums[row]
         self._load_cells[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
 
-    def _refresh_all(self, row: int, node: NodeState) -> None:
+    def _refresh_all(self, row: Int64, node: NodeState) -> None:
         reported, observed, gone, cordon, known = self._standing[row]
         devices = [state.device for state in node.devices]
         if (
@@ -268,14 +268,18 @@ class Columns:
                 self._odd.add(row)
         self._sum_free(row, node)
 
-    def _refresh_devices(self, row: int, node: NodeState, shares: list[Share]) -> None:
+    def _refresh_devices(self, row: Int64, node: NodeState, shares: list[Share]) -> None:
         """What is free of these devices; the sums follow from what was, where that tells all."""
-        column_of, odd, memory_mib, cores = self._column_of[row], row in self._odd, 0, 0
-        cells, begin = self._free_cells, row * self._width
+        column_of, odd = self._column_of[row], row in self._odd
+        memory_mib: Int64 = 0
+        cores: Int64 = 0
+        begin: Int64 = row * self._width
         for share in shares:
-            state, at = node.by_id[share.device], column_of[share.device]
-            before, amounts = cells[begin + at], packed.free_amounts(state)
-            cells[begin + at] = amounts
+            state = node.by_id[share.device]
+            at: Int64 = column_of[share.device]
+            before: Int64 = self._free_cells[begin + at]
+            amounts: Int64 = packed.free_amounts(state)
+            self._free_cells[begin + at] = amounts
             if odd or _is_odd(state, amounts):
                 self._odd.add(row)
                 odd = True
@@ -291,19 +295,21 @@ class Columns:
             sums[2] += memory_mib
             sums[3] += cores
 
-    def _sum_free(self, row: int, node: NodeState) -> None:
+    def _sum_free(self, row: Int64, node: NodeState) -> None:
         sums = self._sums[row]
         sums[2] = sum(state.memory_free_mib for state in node.devices)
         sums[3] = sum(state.cores_free for state in node.devices)
 
-    def _host(self, row: int, node: NodeState) -> int:
+    def _host(self, row: Int64, node: NodeState) -> Int64:
         host = node.host
-        cpu_milli, memory_mib = host.cpu_milli, host.memory_mib
-        cpu_free, memory_free = cpu_milli - node.cpu_used_milli, memory_mib - node.memory_used_mib
+        cpu_milli: Int64 = host.cpu_milli
+        memory_mib: Int64 = host.memory_mib
+        cpu_free: Int64 = cpu_milli - node.cpu_used_milli
+        memory_free: Int64 = memory_mib - node.memory_used_mib
         self._host_load_cells[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
         return packed.GUARDS | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
 
-    def _refresh_standing(self, row: int, node: NodeState, devices: list[Device]) -> None:
+    def _refresh_standing(self, row: Int64, node: NodeState, devices: list[Device]) -> None:
         self._column_of[row] = {device.id: at for at, device in enumerate(devices, HOST + 1)}
         count = 1 + len(devices)
         self.host_total[row] = (node.host.memory_mib, node.host.cpu_milli)
@@ -320,7 +326,7 @@ class Columns:
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
         self.welcoming[row] = node.ready and not node.cordon and not kept_out
 
-    def _cut(self, state: DeviceState) -> int:
+    def _cut(self, state: DeviceState) -> Int64:
         if not state.slices:
             return 0
         device = state.device
@@ -345,7 +351,7 @@ class Columns:
         return known
 
 
-def _is_odd(state: DeviceState, amounts: int) -> bool:
+def _is_odd(state: DeviceState, amounts: Int64) -> bool:
     """Whether the packed amounts do not tell all: it is cut, closed, or holds more than it has."""
     return bool(
         state.slices

@@ -13,6 +13,13 @@ from typing import Final
 
 from apportion.core.ledger.state import DeviceState
 
+Int64 = int
+Int64s = memoryview
+Int32s = memoryview
+"""A whole number that 64 bits hold, and arrays seen as their values one by one, numbers like that
+or of 32 bits: compiled code computes with them as they are. Interpreted they are Python's own.
+"""
+
 POINTS: Final = 1_000_000_000  # a score's full range; twice as much is still an int32
 MEMORY_BITS: Final = 26  # MiB of a device or of a host: 64 TiB
 COMPUTE_BITS: Final = 20  # cores of a device, milli-CPU of a host: 1,048 CPUs
@@ -36,12 +43,12 @@ NEVER: Final = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
 """More slots than a device may have (250) and more AI CPUs than a host does (none)."""
 
 
-def clamped(amount: int, bits: int) -> int:
+def clamped(amount: Int64, bits: Int64) -> Int64:
     """The amount, or the nearest that the field can hold."""
     return min(max(amount, 0), (1 << bits) - 1)
 
 
-def amounts(memory_mib: int, compute: int, slots: int, template_cpu: int = 0) -> int:
+def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64 = 0) -> Int64:
     """Amounts of one device or one host as one integer."""
     if (
         0 <= memory_mib <= _MEMORY_MAX
@@ -58,43 +65,42 @@ def amounts(memory_mib: int, compute: int, slots: int, template_cpu: int = 0) ->
     )
 
 
-def memory_of(amounts: int) -> int:
+def memory_of(amounts: Int64) -> Int64:
     """The memory, in MiB."""
     return amounts & _MEMORY_MAX
 
 
-def compute_of(amounts: int) -> int:
+def compute_of(amounts: Int64) -> Int64:
     """The cores of a device, or the milli-CPU of a host."""
     return amounts >> COMPUTE_AT & _COMPUTE_MAX
 
 
-def slots_of(amounts: int) -> int:
+def slots_of(amounts: Int64) -> Int64:
     """How many more shares or pods may come."""
     return amounts >> SLOTS_AT & _SLOTS_MAX
 
 
-def mean_load(memory_total: int, memory_free: int, cores_total: int, cores_free: int) -> int:
+def mean_load(
+    memory_total: Int64, memory_free: Int64, cores_total: Int64, cores_free: Int64
+) -> Int64:
     """The mean of the used part of two resources, in `POINTS`; 0 where either is not there."""
     if not memory_total or not cores_total:
         return 0
-    memory = (memory_total - memory_free) * POINTS // memory_total
-    load = (memory + (cores_total - cores_free) * POINTS // cores_total) // 2
+    memory: Int64 = (memory_total - memory_free) * POINTS // memory_total
+    load: Int64 = (memory + (cores_total - cores_free) * POINTS // cores_total) // 2
     if load < 0:
         return 0
     return min(load, POINTS)
 
 
-def free_amounts(state: DeviceState) -> int:
+def free_amounts(state: DeviceState) -> Int64:
     """What the device has free for new shares, guards set; a closed device has nothing."""
     if not state.present or not state.healthy or state.cordon:
         return GUARDS
-    memory_mib, cores, slots = state.memory_free_mib, state.cores_free, state.slots_free
-    if memory_mib < 0 or cores < 0 or slots < 0 or state.template_cpu_free < 0:
-        return GUARDS | amounts(memory_mib, cores, slots, state.template_cpu_free)
-    return (
-        GUARDS
-        | memory_mib
-        | cores << COMPUTE_AT
-        | slots << SLOTS_AT
-        | state.template_cpu_free << TEMPLATE_CPU_AT
-    )
+    memory_mib: Int64 = state.memory_free_mib
+    cores: Int64 = state.cores_free
+    slots: Int64 = state.slots_free
+    cpu: Int64 = state.template_cpu_free
+    if memory_mib < 0 or cores < 0 or slots < 0 or cpu < 0:
+        return GUARDS | amounts(memory_mib, cores, slots, cpu)
+    return GUARDS | memory_mib | cores << COMPUTE_AT | slots << SLOTS_AT | cpu << TEMPLATE_CPU_AT

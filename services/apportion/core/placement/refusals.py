@@ -17,7 +17,7 @@ from apportion.core.placement import packed
 from apportion.core.placement.ask_columns import AskColumns
 from apportion.core.placement.board_loops import REFUSED
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.columns import CORDONED, HOST, UNHEALTHY, Columns
+from apportion.core.placement.columns import CORDONED, HOST, UNHEALTHY, Columns, Kinds
 from apportion.core.placement.compiled import compiled
 from apportion.core.placement.filters import (
     FITS,
@@ -136,7 +136,7 @@ class _Seen(NamedTuple):
     """The columns of these names."""
 
     free: NDArray[np.int64]
-    kind: NDArray[np.int64]
+    kind: Kinds
     closed: NDArray[np.uint8]
     cut: NDArray[Any]
 

@@ -24,23 +24,24 @@ class Scoreboard:
         self.points: Points = np.full(rows, REFUSED, np.int32)
         self._most: Points = np.full(-(-rows // BLOCK), REFUSED, np.int32)
         self._fitting = np.zeros(1, np.int64)
+        self.arrays: Final = (self.points, self._most, self._fitting)
 
     @property
     def fitting(self) -> int:
         """How many rows are not refused."""
         return self._fitting.item(0)
 
-    def write(self, rows: Rows, fit: NDArray[np.bool_], points: Points) -> None:
-        """These rows have these points, or are refused where they do not fit."""
-        board_loops.write(self.points, self._most, self._fitting, rows, (fit, points))
+    def write(self, rows: Rows, points: Points) -> None:
+        """These rows have these points, or are `REFUSED`."""
+        board_loops.write(*self.arrays, rows, points)
 
     def refuse(self, row: int) -> None:
         """The pods may not go there."""
-        self.write(np.array([row]), np.zeros(1, np.bool_), np.zeros(1, np.int32))
+        self.write(np.array([row]), np.array([_REFUSED]))
 
     def replace(self, points: Points) -> None:
         """Every row has these points."""
-        self.write(np.arange(len(points)), points != REFUSED, points)
+        self.write(np.arange(len(points)), points)
 
     def best(self, count: int, *, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
         """The best rows with their points, at most `count`; of equals the first.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement import packed
-from apportion.core.placement.columns import HOST
+from apportion.core.placement.columns import HOST, Kinds
 from apportion.core.placement.compiled import compiled
 from apportion.core.placement.packed import POINTS
 from apportion.core.placement.pricing.market import ALL_SLICES, Ints, Tables
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
     fit: Bools
     enough: Bools
     free: Ints
-    kind: Ints
+    kind: Kinds
     slices: NDArray[np.uint8]
 
 

@@ -27,7 +27,8 @@ class Look(Struct, frozen=True, gc=False):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
         """The columns `free`, `kind` and `slices` of the chosen ones among the rows."""
         columns, rows = self.columns, self.rows.take(chosen)
-        return columns.free.take(rows, 0), columns.kind.take(rows, 0), columns.slices.take(rows, 0)
+        kind = columns.kind.take(rows, 0).astype(np.int64)
+        return columns.free.take(rows, 0), kind, columns.slices.take(rows, 0)
 
 
 class NodeScore(Protocol):
