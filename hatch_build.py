@@ -121,7 +121,7 @@ def _copy(source: Path, types: Iterable[str]) -> None:
         (SCRATCH / folder / "__init__.py").touch()
     text = (SOURCES / source).read_text()
     _write(target, with_constants(text))
-    _write(target.with_suffix(".pxd"), "\n".join(declared(text, types)))
+    _write(target.with_suffix(".pxd"), "\n".join(["cimport cython", *declared(text, types)]))
 
 
 def _write(file: Path, text: str) -> None:
@@ -143,7 +143,6 @@ def declared(source: str, types: Iterable[str]) -> Iterable[str]:
     All of it stands in the source: an annotation that names one of the listed classes is taken at
     its word, and of an attribute one that names a container.
     """
-    yield "cimport cython"
     tree = ast.parse(source)
     known = NUMBERS | {name: name for name in types}
     for node in tree.body:
@@ -226,7 +225,7 @@ def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str
 
 
 def with_constants(source: str) -> str:
-    """The source with each whole number that a constant names written out in functions.
+    """The source with the constants that are `Final[Int64]` written out in functions.
 
     C computes with a number, and would have to ask Python for what a name stands for.
     """
@@ -268,17 +267,21 @@ def _imported(tree: ast.Module) -> dict[str, int]:
 
 @cache
 def _constants(source: str) -> dict[str, int]:
-    """The whole numbers that a module calls `Final`."""
+    """The constants of a module that are `Final[Int64]`."""
     tree = ast.parse(source)
     found = _imported(tree)
     own: dict[str, int] = {}
     for node in tree.body:
         match node:
-            case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id="Final")):
+            case ast.AnnAssign(target=ast.Name(id=name)) if _is_constant(node):
                 value = _whole_number(node.value, found | own)
                 if value is not None:
                     own[name] = value
     return own
+
+
+def _is_constant(node: ast.AnnAssign) -> bool:
+    return ast.unparse(node.annotation) == "Final[Int64]"
 
 
 def _whole_number(expression: ast.expr | None, known: dict[str, int]) -> int | None:

@@ -1,17 +1,18 @@
 """A class of pods: the score of every node, kept up to date by looking only at what changed."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from apportion.core.ledger.state import State
-from apportion.core.placement import classes
+from apportion.core.placement import ask_loops
 from apportion.core.placement.board_loops import REFUSED
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns, Rows
 from apportion.core.placement.filters import FITS, RANK
 from apportion.core.placement.packed import POINTS
-from apportion.core.placement.scores.look import Look
 from apportion_schemas import NodeCordoned, PolicyChanged, RefusalCode, Shape
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import A100_40, gpu, node, rack
@@ -63,45 +64,51 @@ def test_where_it_fits_nowhere() -> None:
     assert (nothing.board.best(3), nothing.fitting, nothing.fits_somewhere) == ([], 0, False)
 
 
-def test_only_changed_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The rows of each look at nodes, in the order of the looks."""
+    found: list[list[int]] = []
+
+    def noted(loop: Callable[..., None], rows: Rows, *rest: Any) -> None:
+        found.append(rows.tolist())
+        loop(rows, *rest)
+
+    for name in ("look", "rank"):
+        monkeypatch.setattr(ask_loops, name, partial(noted, getattr(ask_loops, name)))
+    return found
+
+
+POLICIES = pytest.mark.parametrize("policy", ["binpack", "spread", "bestfit"])
+
+
+@POLICIES
+def test_only_changed_rows_are_looked_at(looked: list[list[int]], policy: str) -> None:
     """However often they changed; nothing if none did."""
     ledger = three()
-    class_, columns = class_of(shape(ask(100)), ledger.state)
-    looked: list[set[int]] = []
-
-    def look(columns: Columns, rows: Rows, *seen: Any) -> Look:
-        looked.append(set(rows.tolist()))
-        return Look(columns, rows, *seen)
-
-    monkeypatch.setattr(classes, "Look", look)
+    class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
+    assert looked == [[0, 1, 2]]
     class_.refresh(columns)
-    assert looked == []
+    assert len(looked) == 1
     take(ledger, columns, pod("y"), placement("y", "c", [share("c-g0", 1, 1)]))
     take(ledger, columns, pod("z"), placement("z", "c", [share("c-g0", 1, 1)]))
     class_.refresh(columns)
-    assert looked == [{2}]
+    assert set(looked[1]) == {2}
     take(ledger, columns, rack("d", 1, memory_mib=1000))
     class_.refresh(columns)
-    assert looked == [{2}, {0, 1, 2, 3}]
+    assert looked[2:] == [[0, 1, 2, 3]]
 
 
+@POLICIES
 def test_a_class_that_was_not_asked_for_long_looks_at_every_row_once(
-    monkeypatch: pytest.MonkeyPatch,
+    looked: list[list[int]], policy: str
 ) -> None:
     """And not at each as often as it changed."""
     ledger = three()
-    class_, columns = class_of(shape(ask(100)), ledger.state)
+    class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
     for number in range(5):
         take(ledger, columns, pod(f"y{number}"), placement(f"y{number}", "c"))
-    looked: list[int] = []
-
-    def look(columns: Columns, rows: Rows, *seen: Any) -> Look:
-        looked.append(len(rows))
-        return Look(columns, rows, *seen)
-
-    monkeypatch.setattr(classes, "Look", look)
     class_.refresh(columns)
-    assert looked == [3]
+    assert looked[1:] == [[0, 1, 2]]
 
 
 def test_a_row_follows_its_node() -> None:

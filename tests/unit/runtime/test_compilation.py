@@ -87,6 +87,48 @@ def take(columns: Columns, rows: Rows):
     ]
 
 
+def test_what_is_called_a_number_is_one() -> None:
+    """Of 64 bits: given, answered, kept, and on the way; an array of such is seen as one."""
+    source = """
+class Row:
+    def __init__(self, width: Int64):
+        self.width = width
+        self.cells: Int64s = self.made.data
+
+    def at(self, place: Int64, name: int) -> Int64:
+        begin: Int64 = self.width * place
+        return begin
+"""
+    assert list(hatch_build.declared(source, ("Row",))) == [
+        "cdef class Row:",
+        "    cdef public long long[::1] cells",
+        "    cdef public long long width",
+        '    @cython.locals(begin="long long")',
+        "    cpdef long long at(self, long long place, name) except? -1",
+        "    pass",
+    ]
+
+
+def test_constants_that_are_called_numbers_are_written_out() -> None:
+    """Those of other modules as well; every line stays where it is."""
+    source = """
+from apportion.core.placement import packed
+from apportion.core.placement.packed import MEMORY_BITS as BITS, Int64
+
+HERE: Final[Int64] = 1 << BITS
+ROWS_MAX: Final = 5
+
+def sized(rows: Int64):
+    if rows > ROWS_MAX:
+        raise ValueError(f"{rows} are more than {HERE}")
+    return rows + HERE - packed.SLOTS_BITS
+"""
+    written = hatch_build.with_constants(source).splitlines()
+    changed = [line for line in written if line not in source.splitlines()]
+    assert changed == ["    return rows + 67108864 - 8"]
+    assert len(written) == len(source.splitlines())
+
+
 def test_an_outdated_module_is_found(tmp_path: Path) -> None:
     """Its source was changed since, or is gone."""
     source, made = tmp_path / "fold.py", tmp_path / f"fold{SUFFIX}"

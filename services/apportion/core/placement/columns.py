@@ -22,9 +22,11 @@ from apportion.core.placement.packed import Int32s, Int64, Int64s, mean_load
 from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
 LOG_ROWS_MAX: Final = 1 << 16
-HOST: Final = 0  # the column of `free` and `kind` that is the node's host; its devices follow
+HOST: Final[Int64] = (
+    0  # the column of `free` and `kind` that is the node's host; its devices follow
+)
 NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
-FIRST_KIND: Final = 2
+FIRST_KIND: Final[Int64] = 2
 OPEN, UNHEALTHY, CORDONED = 0, 1, 2
 _KEEPS_OUT: Final = ("NoSchedule", "NoExecute")
 _COLUMNS: Final = (

@@ -20,24 +20,24 @@ Int32s = memoryview
 or of 32 bits: compiled code computes with them as they are. Interpreted they are Python's own.
 """
 
-POINTS: Final = 1_000_000_000  # a score's full range; twice as much is still an int32
-MEMORY_BITS: Final = 26  # MiB of a device or of a host: 64 TiB
-COMPUTE_BITS: Final = 20  # cores of a device, milli-CPU of a host: 1,048 CPUs
-SLOTS_BITS: Final = 8  # shares of a device, pods of a node; the latter count up to 255
-TEMPLATE_CPU_BITS: Final = 4  # AI CPUs of an NPU
+POINTS: Final[Int64] = 1_000_000_000  # a score's full range; twice as much is still an int32
+MEMORY_BITS: Final[Int64] = 26  # MiB of a device or of a host: 64 TiB
+COMPUTE_BITS: Final[Int64] = 20  # cores of a device, milli-CPU of a host: 1,048 CPUs
+SLOTS_BITS: Final[Int64] = 8  # shares of a device, pods of a node; the latter count up to 255
+TEMPLATE_CPU_BITS: Final[Int64] = 4  # AI CPUs of an NPU
 
-COMPUTE_AT: Final = MEMORY_BITS + 1
-SLOTS_AT: Final = COMPUTE_AT + COMPUTE_BITS + 1
-TEMPLATE_CPU_AT: Final = SLOTS_AT + SLOTS_BITS + 1
-MEMORY_GUARD: Final = 1 << MEMORY_BITS
-COMPUTE_GUARD: Final = 1 << (COMPUTE_AT + COMPUTE_BITS)
-SLOTS_GUARD: Final = 1 << (SLOTS_AT + SLOTS_BITS)
-TEMPLATE_CPU_GUARD: Final = 1 << (TEMPLATE_CPU_AT + TEMPLATE_CPU_BITS)
-GUARDS: Final = MEMORY_GUARD | COMPUTE_GUARD | SLOTS_GUARD | TEMPLATE_CPU_GUARD
-_MEMORY_MAX: Final = (1 << MEMORY_BITS) - 1
-_COMPUTE_MAX: Final = (1 << COMPUTE_BITS) - 1
-_SLOTS_MAX: Final = (1 << SLOTS_BITS) - 1
-NEVER: Final = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
+COMPUTE_AT: Final[Int64] = MEMORY_BITS + 1
+SLOTS_AT: Final[Int64] = COMPUTE_AT + COMPUTE_BITS + 1
+TEMPLATE_CPU_AT: Final[Int64] = SLOTS_AT + SLOTS_BITS + 1
+MEMORY_GUARD: Final[Int64] = 1 << MEMORY_BITS
+COMPUTE_GUARD: Final[Int64] = 1 << (COMPUTE_AT + COMPUTE_BITS)
+SLOTS_GUARD: Final[Int64] = 1 << (SLOTS_AT + SLOTS_BITS)
+TEMPLATE_CPU_GUARD: Final[Int64] = 1 << (TEMPLATE_CPU_AT + TEMPLATE_CPU_BITS)
+GUARDS: Final[Int64] = MEMORY_GUARD | COMPUTE_GUARD | SLOTS_GUARD | TEMPLATE_CPU_GUARD
+_MEMORY_MAX: Final[Int64] = (1 << MEMORY_BITS) - 1
+_COMPUTE_MAX: Final[Int64] = (1 << COMPUTE_BITS) - 1
+_SLOTS_MAX: Final[Int64] = (1 << SLOTS_BITS) - 1
+NEVER: Final[Int64] = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
     (1 << TEMPLATE_CPU_BITS) - 1
 ) << TEMPLATE_CPU_AT
 """More slots than a device may have (250) and more AI CPUs than a host does (none)."""
