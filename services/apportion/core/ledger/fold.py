@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from apportion.core.devices.shares import Oversold, occupy, release, template_cpu_of
 from apportion.core.ledger.adoption import charged, hold, settle
@@ -276,7 +277,7 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
         _check_policies(data)
         state.shapes[key] = data.shape
     else:  # an equal one: pods of one shape share it
-        msgspec.structs.force_setattr(data, "shape", shape)
+        force_setattr(data, "shape", shape)
     pod = PodState(data, key, context.revision, context.time)
     state.pods[data.uid] = pod
     state.rejected.pop(data.uid, None)

@@ -295,7 +295,7 @@ class Engine:
         self._assume_newest()
         class_ = self._class_of(pod, without=without)
         while True:
-            best = class_.board.best(1 + RUNNERS_UP, first=self._first_of(class_))
+            best = class_.board.best(1 + RUNNERS_UP, self._first_of(class_))
             if not best:
                 return None
             shares = assign(class_, self._columns, best[0][0])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from apportion.core.placement import board_loops
 from apportion.core.placement.board_loops import BLOCK, REFUSED, Points, Rows
+from apportion.core.placement.packed import Int32s, Int64, Int64s
 
 _REFUSED: Final = np.int32(REFUSED)
 
@@ -24,6 +25,10 @@ class Scoreboard:
         self.points: Points = np.full(rows, REFUSED, np.int32)
         self._most: Points = np.full(-(-rows // BLOCK), REFUSED, np.int32)
         self._fitting = np.zeros(1, np.int64)
+        self._found = np.zeros(0, np.int64)
+        # A value at a time, as in `Columns`.
+        self._point_cells: Int32s = self.points.data
+        self._found_cells: Int64s = self._found.data
         self.arrays: Final = (self.points, self._most, self._fitting)
 
     @property
@@ -43,7 +48,7 @@ class Scoreboard:
         """Every row has these points."""
         self.write(np.arange(len(points)), points)
 
-    def best(self, count: int, *, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
+    def best(self, count: int, first: NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
         """The best rows with their points, at most `count`; of equals the first.
 
         Of the rows that `first` marks, if any of them fits.
@@ -54,6 +59,12 @@ class Scoreboard:
             among.replace(np.where(first, points, _REFUSED))
             if among.fitting:
                 points, most = among.points, among._most
-        found = np.empty(count, np.int64)
-        rows = found[: board_loops.best(points, most, found)].tolist()
-        return [(row, points.item(row)) for row in rows]
+        if len(self._found) != count:
+            self._found = np.empty(count, np.int64)
+            self._found_cells = self._found.data
+        rows: list[tuple[int, int]] = []
+        at: Int64
+        for at in range(board_loops.best(points, most, self._found)):
+            row: Int64 = self._found_cells[at]
+            rows.append((row, self._point_cells[row]))
+        return rows
