@@ -97,11 +97,13 @@ def rank(
 ) -> None:
     """`AskColumns.rank`: `look` and `board_loops.write` in one, up to the last device wanted."""
     some_elsewhere, wanted = elsewhere.shape[0] > 0, count * times
-    given = np.empty(len(rows), np.int32)
+    given, opens = np.empty(len(rows), np.int32), np.empty(len(rows), np.bool_)
+    for i in range(len(rows)):  # asked for one after the other, memory answers many at once
+        given[i], opens[i] = points[rows[i]], welcome[rows[i]]
     for i in range(len(rows)):
         row, found = rows[i], 0
         host = (free[row, HOST] - need[kind[row, HOST]]) & _GUARDS == _GUARDS
-        if welcome[row] and host:
+        if opens[i] and host:
             for at in range(HOST + 1, free.shape[1]):
                 of = kind[row, at]
                 if (free[row, at] - need[of]) & _GUARDS != _GUARDS:

@@ -33,9 +33,24 @@ def write(points: Points, most: Points, fitting: Rows, rows: Rows, given: Points
 
 
 @compiled
+def _least(most: Points, wanted: int) -> int:
+    """Points that so many rows exceed for certain, as many blocks have one that does."""
+    top = np.full(wanted, _REFUSED)
+    for block in range(len(most)):
+        place = wanted - 1
+        if most[block] > top[place]:
+            while place > 0 and top[place - 1] < most[block]:
+                top[place] = top[place - 1]
+                place -= 1
+            top[place] = most[block]
+    least: int = max(top[wanted - 1] - 1, REFUSED)
+    return least
+
+
+@compiled
 def best(points: Points, most: Points, found: Rows) -> int:
     """Fill `found` with the best rows in order; how many there are."""
-    wanted, count, least = len(found), 0, REFUSED
+    wanted, count, least = len(found), 0, _least(most, len(found))
     for block in range(len(most)):
         if most[block] <= least:
             continue

@@ -40,7 +40,14 @@ _COLUMNS: Final = (
     "host_load",
     "host_total",
     "welcoming",
+    "sums",
 )
+SUMS: Final[Int64] = 4
+MEMORY: Final[Int64] = 0
+CORES: Final[Int64] = 1
+MEMORY_FREE: Final[Int64] = 2
+CORES_FREE: Final[Int64] = 3
+"""The columns of `sums`: memory in MiB and cores of a node's devices, and what of them is free."""
 
 Rows = NDArray[np.int64]
 Kinds = NDArray[np.uint32]
@@ -93,10 +100,11 @@ class Columns:
     """Free amounts, kinds of device and load of every node; `every` are the numbers of all rows.
 
     `free`, `kind`, `index`, `slices`, `cut` and `closed` have a row for each node; their column 0
-    is the host, the others its devices in order. `free` is packed, with its guards set. The other
-    columns have one value for each node: `load` of the devices and `host_load` in `POINTS`,
-    `host_total` the memory in MiB and the CPU in milli-cores of its host; a `welcoming` node keeps
-    out no pod that has no wishes of its own: present, ready, not cordoned, no taints.
+    is the host, the others its devices in order. `free` is packed, with its guards set. Of `sums`
+    the columns are the `SUMS`. The others have one value for each node: `load` of the devices and
+    `host_load` in `POINTS`, `host_total` the memory in MiB and CPU in milli-cores of its host; a
+    `welcoming` node keeps out no pod that has no wishes of its own: present, ready, not cordoned,
+    no taints.
     """
 
     def __init__(self, state: State) -> None:
@@ -110,10 +118,7 @@ class Columns:
         self.nodes: list[NodeState] = []
         self._row_of: dict[str, int] = {}
         self._standing: list[Standing] = []
-        self._column_of: list[dict[str, int]] = []
         self._odd: set[int] = set()
-        # Memory in MiB and cores of a node's devices: what they have, and what of it is free.
-        self._sums: list[list[int]] = []
         self.changed = RowLog()
         self.standing_changed = RowLog()
         self._touched: dict[str, Touch] = {}
@@ -155,8 +160,9 @@ class Columns:
     def kinds_of(self, name: str, shares: Iterable[Share]) -> frozenset[int]:
         """The kinds of the devices of the node that these shares are of."""
         row = self._row_of[name]
-        columns = self._column_of[row]
-        return frozenset(int(self.kind[row, columns[share.device]]) for share in shares)
+        node = self.nodes[row]
+        columns = (_column(node, node.by_id[share.device]) for share in shares)
+        return frozenset(int(self.kind[row, column]) for column in columns)
 
     def row_of(self, name: str) -> int:
         """The row of a node that has one."""
@@ -192,9 +198,11 @@ class Columns:
         self.host_load = np.zeros(rows, np.int32)
         self.host_total = np.zeros((rows, 2), np.int64)
         self.welcoming = np.zeros(rows, np.bool_)
+        self.sums = np.zeros((rows, SUMS), np.int64)
         # A value at a time: numpy takes thrice as long to give or take a single one.
         self._width: Int64 = width
         self._free_cells: Int64s = self.free.reshape(-1).data
+        self._sums_cells: Int64s = self.sums.reshape(-1).data
         self._load_cells: Int32s = self.load.data
         self._host_load_cells: Int32s = self.host_load.data
 
@@ -211,15 +219,11 @@ class Columns:
         old_names, old = self.names, {name: getattr(self, name) for name in _COLUMNS}
         nodes = dict(zip(old_names, self.nodes, strict=True)) | joined
         standing = dict(zip(old_names, self._standing, strict=True))
-        columns_of = dict(zip(old_names, self._column_of, strict=True))
-        sums = dict(zip(old_names, self._sums, strict=True))
         self.names = self._in_order(nodes)
         self.every = np.arange(len(self.names))
         self._row_of = {name: row for row, name in enumerate(self.names)}
         self.nodes = [nodes[name] for name in self.names]
         self._standing = [standing.get(name, UNSEEN) for name in self.names]
-        self._column_of = [columns_of.get(name, {}) for name in self.names]
-        self._sums = [sums.get(name, [0, 0, 0, 0]) for name in self.names]
         self._allocate(len(self.names), max(width, self.free.shape[1]))
         place = np.array([self._row_of[name] for name in old_names], np.int64)
         for column, was in old.items():
@@ -242,8 +246,11 @@ class Columns:
         else:
             self._refresh_devices(row, node, shares)
         self._free_cells[row * self._width + HOST] = self._host(row, node)
-        memory_total, cores_total, memory_free, cores_free = self._sums[row]
-        self._load_cells[row] = mean_load(memory_total, memory_free, cores_total, cores_free)
+        sums: Int64s = self._sums_cells
+        at: Int64 = row * SUMS
+        self._load_cells[row] = mean_load(
+            sums[at + MEMORY], sums[at + MEMORY_FREE], sums[at + CORES], sums[at + CORES_FREE]
+        )
 
     def _refresh_all(self, row: Int64, node: NodeState) -> None:
         reported, observed, gone, cordon, known = self._standing[row]
@@ -272,13 +279,13 @@ class Columns:
 
     def _refresh_devices(self, row: Int64, node: NodeState, shares: list[Share]) -> None:
         """What is free of these devices; the sums follow from what was, where that tells all."""
-        column_of, odd = self._column_of[row], row in self._odd
+        odd = row in self._odd
         memory_mib: Int64 = 0
         cores: Int64 = 0
         begin: Int64 = row * self._width
         for share in shares:
             state = node.by_id[share.device]
-            at: Int64 = column_of[share.device]
+            at: Int64 = _column(node, state)
             before: Int64 = self._free_cells[begin + at]
             amounts: Int64 = packed.free_amounts(state)
             self._free_cells[begin + at] = amounts
@@ -293,14 +300,13 @@ class Columns:
         if odd:
             self._sum_free(row, node)
         else:
-            sums = self._sums[row]
-            sums[2] += memory_mib
-            sums[3] += cores
+            self._sums_cells[row * SUMS + MEMORY_FREE] += memory_mib
+            self._sums_cells[row * SUMS + CORES_FREE] += cores
 
     def _sum_free(self, row: Int64, node: NodeState) -> None:
-        sums = self._sums[row]
-        sums[2] = sum(state.memory_free_mib for state in node.devices)
-        sums[3] = sum(state.cores_free for state in node.devices)
+        sums = self.sums[row]
+        sums[MEMORY_FREE] = sum(state.memory_free_mib for state in node.devices)
+        sums[CORES_FREE] = sum(state.cores_free for state in node.devices)
 
     def _host(self, row: Int64, node: NodeState) -> Int64:
         host = node.host
@@ -312,7 +318,6 @@ class Columns:
         return packed.GUARDS | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
 
     def _refresh_standing(self, row: Int64, node: NodeState, devices: list[Device]) -> None:
-        self._column_of[row] = {device.id: at for at, device in enumerate(devices, HOST + 1)}
         count = 1 + len(devices)
         self.host_total[row] = (node.host.memory_mib, node.host.cpu_milli)
         self.free[row] = packed.GUARDS
@@ -321,9 +326,9 @@ class Columns:
         self.slices[row] = self.cut[row] = self.closed[row] = 0
         self.kind[row, :count] = [HOST_KIND, *map(self._kind, devices)]
         self.index[row, 1:count] = [device.index for device in devices]
-        sums = self._sums[row]
-        sums[0] = sum(device.memory_mib for device in devices)
-        sums[1] = sum(device.cores for device in devices)
+        sums = self.sums[row]
+        sums[MEMORY] = sum(device.memory_mib for device in devices)
+        sums[CORES] = sum(device.cores for device in devices)
         taints = node.observed.taints if node.observed else ()
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
         self.welcoming[row] = node.ready and not node.cordon and not kept_out
@@ -351,6 +356,11 @@ class Columns:
             known = self._kind_of[key] = FIRST_KIND + len(self.kinds)
             self.kinds.append(device)
         return known
+
+
+def _column(node: NodeState, state: DeviceState) -> Int64:
+    """The column of a device of the node."""
+    return HOST + 1 + node.devices.index(state)
 
 
 def _is_odd(state: DeviceState, amounts: Int64) -> bool:
