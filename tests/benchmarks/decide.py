@@ -27,6 +27,7 @@ from apportion.core.ledger.state import State
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.pricing.census import Census
 from apportion.core.placement.pricing.fleet import node_types
+from apportion.runtime.huge_pages import gather
 from apportion.runtime.lifecycle import GC_THRESHOLDS
 from apportion.scheduler.learning import learn
 from apportion_schemas import (
@@ -223,6 +224,7 @@ class Fleet:
         gc.set_threshold(*GC_THRESHOLDS)  # as in every service
         gc.collect()
         gc.freeze()
+        gather()  # as every service does
 
     @classmethod
     def _measure(cls, decisions: int) -> Measured:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 import uvloop
 
+from apportion.runtime import huge_pages
 from apportion.runtime.acceptance import Acceptance
 from apportion.runtime.clock import Clock, SystemClock
 from apportion.runtime.compilation import outdated
@@ -186,6 +187,7 @@ async def _serve(
     service.log.info("started", health=f"http://{address}/readyz")
     life = asyncio.create_task(_live(service, main), name="life")
     stopping = asyncio.create_task(service.stopping.wait(), name="signals")
+    gathering = asyncio.create_task(huge_pages.keep(service.clock), name="huge pages")
     try:
         await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not life.done():
@@ -193,6 +195,7 @@ async def _serve(
         return life.result()
     finally:
         stopping.cancel()
+        gathering.cancel()
         await server.stop()
 
 

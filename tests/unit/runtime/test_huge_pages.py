@@ -1,0 +1,66 @@
+"""The heap in huge pages, as the kernel counts them."""
+
+import mmap
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime import huge_pages
+
+GATHER = """
+from pathlib import Path
+from apportion.runtime.huge_pages import gather
+kept = [bytes(1000) for _ in range(64_000)]
+sparse = bytearray(64 << 20)  # of which nothing is touched
+print(Path("/proc/self/smaps_rollup").read_text(), "then")
+gather()
+print(Path("/proc/self/smaps_rollup").read_text())
+"""
+
+
+def possible() -> bool:
+    """Whether this kernel gathers pages when it is asked to."""
+    with mmap.mmap(-1, 2 * huge_pages.PAGE, mmap.MAP_PRIVATE) as area:
+        area.write(b"x" * len(area))
+        try:
+            area.madvise(huge_pages.MADV_COLLAPSE)
+        except OSError:
+            return False
+    return True
+
+
+def kib(field: str, text: str) -> int:
+    """A count of smaps_rollup."""
+    [count] = re.findall(rf"^{field}: +(\d+) kB$", text, re.MULTILINE)
+    return int(count)
+
+
+def test_what_is_in_use_is_gathered_and_nothing_else() -> None:
+    """Most of what is held comes to stand in huge pages; nothing more is taken than fills them."""
+    made = subprocess.run(
+        [sys.executable, "-c", GATHER], capture_output=True, text=True, check=True
+    )
+    before, after = made.stdout.split("then")
+    grown = kib("Rss", after) - kib("Rss", before)
+    assert grown < 8 << 10
+    assert kib("AnonHugePages", after) > 48 << 10 or not possible()
+
+
+def test_a_system_that_wants_none_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its areas are not even looked at."""
+    enabled = tmp_path / "enabled"
+    enabled.write_text("always madvise [never]\n")
+    monkeypatch.setattr(huge_pages, "_ENABLED", enabled)
+    monkeypatch.setattr(huge_pages, "_AREAS", tmp_path / "none")
+    huge_pages.gather()
+    monkeypatch.setattr(huge_pages, "_ENABLED", tmp_path / "none")
+    huge_pages.gather()
+    enabled.write_text("always [madvise] never\n")
+    monkeypatch.setattr(huge_pages, "_ENABLED", enabled)
+    with pytest.raises(FileNotFoundError):
+        huge_pages.gather()
