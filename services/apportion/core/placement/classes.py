@@ -44,7 +44,6 @@ class PlacementClass:
 
     `standing` is for each row the rank of the standing filter that refuses it, or `FITS`.
     `picks_one`: it takes one device, without looking at how devices stand to each other.
-    `_by_load`: its points are the load of the node, and one question tells whether it fits there.
     `relations` are those to other pods, None where neither side minds. Devices of the kinds
     `without` are not for these pods.
     """
@@ -81,12 +80,7 @@ class PlacementClass:
             and self._order in (binpack, spread)
         )
         self._alike = _alike(shape) and not self.chain.best_linked
-        self._by_load = (
-            type(self.node_score) is Binpack
-            and (self._alike or len(self.asks) == 1)
-            and not (needs.preferred or needs.extended)
-            and relations is None
-        )
+        self._by_load = self._goes_by_load()
         self.collided: set[int] = set()
         self._host_need = host_need
         self._resize(0)
@@ -164,6 +158,16 @@ class PlacementClass:
         follow it.
         """
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
+
+    def _goes_by_load(self) -> bool:
+        """Whether its points are the load of the node, and one look tells whether it fits there."""
+        needs = self.shape.node
+        return (
+            type(self.node_score) is Binpack
+            and (self._alike or len(self.asks) == 1)
+            and not (needs.preferred or needs.extended)
+            and self.relations is None
+        )
 
     def _resize(self, rows: int) -> None:
         """So many nodes, none of which has been looked at."""
