@@ -231,7 +231,7 @@ def with_constants(source: str) -> str:
     """
     tree = ast.parse(source)
     constants = {**_imported(tree), **_constants(source)}
-    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    lines = source.encode().splitlines(keepends=True)
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     texts = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
     nowhere = {id(node) for text in texts for node in ast.walk(text)}  # of these ast knows no place
@@ -240,11 +240,13 @@ def with_constants(source: str) -> str:
         for function in functions
         for node in ast.walk(function)
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
-        if (name := ast.unparse(node)) in constants and id(node) not in nowhere
+        if (name := ast.unparse(node)) in constants
+        and id(node) not in nowhere
+        and node.lineno == node.end_lineno
     }
     for (line, begin, end), value in sorted(found.items(), reverse=True):
         text = lines[line - 1]
-        lines[line - 1] = text[:begin] + str(value).encode() + text[end:]
+        lines[line - 1] = text[:begin] + f"({value})".encode() + text[end:]
     return b"".join(lines).decode()
 
 
@@ -387,7 +389,7 @@ def main() -> None:
         print(NO_COMPILER.format(lack=missing), file=sys.stderr)
         return
     for place, compiled in compile_all().items():
-        shutil.copy2(compiled, SOURCES / place)
+        shutil.copy(compiled, SOURCES / place)  # made now, whenever its text was compiled
 
 
 if __name__ == "__main__":

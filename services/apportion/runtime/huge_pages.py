@@ -4,16 +4,15 @@ A state of thousands of nodes is read at random, and to find where a page of 4 K
 processor longer than to read from it, most of all in a virtual machine; of 2 MiB there are so few
 that it knows them all. Python asks for none by itself.
 
-Invariant: an area that is hardly used stays as it is, so no memory is taken that was not taken
-before but for rounding; and where the system has no huge pages, or is told to give none, nothing
-changes.
+Invariant: an area of which a tenth is not in use stays as it is, so that is the most that this
+takes; and where the system has no huge pages, or is told to give none, nothing changes.
 """
 
 import asyncio
 import contextlib
 import ctypes
+import mmap
 import re
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,11 +21,12 @@ from apportion.runtime.clock import Clock
 
 PAGE: Final = 2 << 20
 EVERY_S: Final = 10.0
-GROWN_KIB: Final = 16 << 10  # less than this is not worth a look
-DENSE: Final = 0.75  # what of an area must be in use already
+GROWN: Final = 16 << 20  # bytes; less is not worth a look
+DENSE: Final = 0.9  # what of an area must be in use already
 MADV_HUGEPAGE: Final = 14  # Linux: the kernel may gather these pages, as time allows
 MADV_COLLAPSE: Final = 25  # Linux 6.1: gather them now
 _ENABLED: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_HELD: Final = Path("/proc/self/statm")
 _AREAS: Final = Path("/proc/self/smaps")
 _AREA: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0 *(?:\[heap\])?\n(?:.*\n)*?Rss: +(\d+) kB$",
@@ -36,14 +36,20 @@ _AREA: Final = re.compile(
 
 async def keep(clock: Clock) -> None:
     """Gather what has come to the heap, again and again; beside the event loop."""
-    gathered_kib = 0
+    gathered = 0
     while True:
-        used_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if used_kib >= gathered_kib + GROWN_KIB:
-            gathered_kib = used_kib
-            with contextlib.suppress(OSError):  # it only makes us faster
+        with contextlib.suppress(OSError):  # it only makes us faster
+            held = _held()
+            if held >= gathered + GROWN:
                 await asyncio.to_thread(gather)
+                gathered = held
+            gathered = min(gathered, held)
         await clock.pause(EVERY_S)
+
+
+def _held() -> int:
+    """The memory of this process, in bytes; see proc(5)."""
+    return int(_HELD.read_text().split()[1]) * mmap.PAGESIZE
 
 
 def gather() -> None:
@@ -58,7 +64,7 @@ def gather() -> None:
 
 def _dense_areas() -> Iterator[tuple[int, int]]:
     """Where huge pages fit into the anonymous areas that are in use; see proc(5)."""
-    for area in _AREA.finditer(_AREAS.read_text()):
+    for area in _AREA.finditer(_AREAS.read_text(errors="replace")):
         begin, end = int(area[1], 16), int(area[2], 16)
         if int(area[3]) * 1024 >= DENSE * (end - begin):
             first, last = -(-begin // PAGE) * PAGE, end // PAGE * PAGE

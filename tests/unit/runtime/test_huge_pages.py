@@ -22,7 +22,10 @@ print(Path("/proc/self/smaps_rollup").read_text())
 
 
 def possible() -> bool:
-    """Whether this kernel gathers pages when it is asked to."""
+    """Whether this kernel gathers pages when it is asked to, and is not told to give none."""
+    enabled = huge_pages._ENABLED
+    if not enabled.exists() or "[never]" in enabled.read_text():
+        return False
     with mmap.mmap(-1, 2 * huge_pages.PAGE, mmap.MAP_PRIVATE) as area:
         area.write(b"x" * len(area))
         try:

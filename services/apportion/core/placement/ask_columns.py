@@ -134,7 +134,7 @@ class AskColumns:
     ) -> None:
         """Give these rows on the board the load of their nodes, where `look` says that they fit.
 
-        `welcome` are all the rows that no other filter refuses.
+        `welcome` are all the rows that no other filter refuses. For a class that goes by load.
         """
         points, most, fitting = board.arrays
         ask_loops.rank(

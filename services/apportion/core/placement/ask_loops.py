@@ -98,7 +98,9 @@ def rank(
     """`AskColumns.rank`: `look` and `board_loops.write` in one, up to the last device wanted."""
     some_elsewhere, wanted = elsewhere.shape[0] > 0, count * times
     given, opens = np.empty(len(rows), np.int32), np.empty(len(rows), np.bool_)
-    for i in range(len(rows)):  # asked for one after the other, memory answers many at once
+    # What is far away is asked for at once, and `given` for no other reason: the loop below would
+    # wait for each row.
+    for i in range(len(rows)):
         given[i], opens[i] = points[rows[i]], welcome[rows[i]]
     for i in range(len(rows)):
         row, found = rows[i], 0

@@ -34,7 +34,7 @@ def write(points: Points, most: Points, fitting: Rows, rows: Rows, given: Points
 
 @compiled
 def _least(most: Points, wanted: int) -> int:
-    """Points that so many rows exceed for certain, as many blocks have one that does."""
+    """Points that no row among the best has: as many as are wanted have more, one of each block."""
     top = np.full(wanted, _REFUSED)
     for block in range(len(most)):
         place = wanted - 1

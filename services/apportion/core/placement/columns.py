@@ -22,9 +22,8 @@ from apportion.core.placement.packed import Int32s, Int64, Int64s, mean_load
 from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
 LOG_ROWS_MAX: Final = 1 << 16
-HOST: Final[Int64] = (
-    0  # the column of `free` and `kind` that is the node's host; its devices follow
-)
+# The column of `free` and `kind` that is the node's host; its devices follow.
+HOST: Final[Int64] = 0
 NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
 FIRST_KIND: Final[Int64] = 2
 OPEN, UNHEALTHY, CORDONED = 0, 1, 2
@@ -50,7 +49,7 @@ CORES_FREE: Final[Int64] = 3
 """The columns of `sums`: memory in MiB and cores of a node's devices, and what of them is free."""
 
 Rows = NDArray[np.int64]
-Kinds = NDArray[np.uint32]
+Kinds = NDArray[np.uint32]  # unsigned: a loop need not ask whether one counts from the end
 Standing = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Device]]
 UNSEEN: Final[Standing] = (None, None, False, "unseen", [])
 
@@ -100,11 +99,11 @@ class Columns:
     """Free amounts, kinds of device and load of every node; `every` are the numbers of all rows.
 
     `free`, `kind`, `index`, `slices`, `cut` and `closed` have a row for each node; their column 0
-    is the host, the others its devices in order. `free` is packed, with its guards set. Of `sums`
-    the columns are the `SUMS`. The others have one value for each node: `load` of the devices and
-    `host_load` in `POINTS`, `host_total` the memory in MiB and CPU in milli-cores of its host; a
-    `welcoming` node keeps out no pod that has no wishes of its own: present, ready, not cordoned,
-    no taints.
+    is the host, the others its devices in order. `free` is packed, with its guards set. `sums` has
+    columns of its own, `MEMORY` to `CORES_FREE`. The others have one value for each node: `load` of
+    the devices and `host_load` in `POINTS`, `host_total` the memory in MiB and CPU in milli-cores
+    of its host; a `welcoming` node keeps out no pod that has no wishes of its own: present, ready,
+    not cordoned, no taints.
     """
 
     def __init__(self, state: State) -> None:
@@ -315,7 +314,8 @@ class Columns:
         cpu_free: Int64 = cpu_milli - node.cpu_used_milli
         memory_free: Int64 = memory_mib - node.memory_used_mib
         self._host_load_cells[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
-        return packed.GUARDS | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
+        guards: Int64 = packed.GUARDS
+        return guards | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
 
     def _refresh_standing(self, row: Int64, node: NodeState, devices: list[Device]) -> None:
         count = 1 + len(devices)
@@ -365,11 +365,9 @@ def _column(node: NodeState, state: DeviceState) -> Int64:
 
 def _is_odd(state: DeviceState, amounts: Int64) -> bool:
     """Whether the packed amounts do not tell all: it is cut, closed, or holds more than it has."""
+    guards: Int64 = packed.GUARDS
     return bool(
-        state.slices
-        or amounts == packed.GUARDS
-        or state.memory_free_mib < 0
-        or state.cores_free < 0
+        state.slices or amounts == guards or state.memory_free_mib < 0 or state.cores_free < 0
     )
 
 

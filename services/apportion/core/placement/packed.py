@@ -86,6 +86,8 @@ def mean_load(
     """The mean of the used part of two resources, in `POINTS`; 0 where either is not there."""
     if not memory_total or not cores_total:
         return 0
+    # Beyond thrice what there is nothing changes but that 64 bits may not hold it.
+    memory_free, cores_free = max(memory_free, -2 * memory_total), max(cores_free, -2 * cores_total)
     memory: Int64 = (memory_total - memory_free) * POINTS // memory_total
     load: Int64 = (memory + (cores_total - cores_free) * POINTS // cores_total) // 2
     if load < 0:
@@ -95,12 +97,13 @@ def mean_load(
 
 def free_amounts(state: DeviceState) -> Int64:
     """What the device has free for new shares, guards set; a closed device has nothing."""
+    guards: Int64 = GUARDS  # as it stands, C would take it for one of Python's
     if not state.present or not state.healthy or state.cordon:
-        return GUARDS
+        return guards
     memory_mib: Int64 = state.memory_free_mib
     cores: Int64 = state.cores_free
     slots: Int64 = state.slots_free
     cpu: Int64 = state.template_cpu_free
     if memory_mib < 0 or cores < 0 or slots < 0 or cpu < 0:
-        return GUARDS | amounts(memory_mib, cores, slots, cpu)
-    return GUARDS | memory_mib | cores << COMPUTE_AT | slots << SLOTS_AT | cpu << TEMPLATE_CPU_AT
+        return guards | amounts(memory_mib, cores, slots, cpu)
+    return guards | memory_mib | cores << COMPUTE_AT | slots << SLOTS_AT | cpu << TEMPLATE_CPU_AT
