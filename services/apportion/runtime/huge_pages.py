@@ -35,16 +35,19 @@ _AREA: Final = re.compile(
 
 
 async def keep(clock: Clock) -> None:
-    """Gather what has come to the heap, again and again; beside the event loop."""
+    """Gather what has come to the heap, again and again; beside the event loop.
+
+    Not at once: what has just begun still reads, and what ends soon has nothing of it.
+    """
     gathered = 0
     while True:
+        await clock.pause(EVERY_S)
         with contextlib.suppress(OSError):  # it only makes us faster
             held = _held()
             if held >= gathered + GROWN:
                 await asyncio.to_thread(gather)
                 gathered = held
             gathered = min(gathered, held)
-        await clock.pause(EVERY_S)
 
 
 def _held() -> int:
