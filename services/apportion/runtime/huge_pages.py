@@ -21,7 +21,8 @@ from apportion.runtime.clock import Clock
 
 PAGE: Final = 2 << 20
 EVERY_S: Final = 10.0
-GROWN: Final = 16 << 20  # bytes; less is not worth a look
+WORTH: Final = 256 << 20  # bytes of a process; of less a processor finds the pages soon enough
+GROWN: Final = 64 << 20  # bytes that came since
 DENSE: Final = 0.9  # what of an area must be in use already
 MADV_HUGEPAGE: Final = 14  # Linux: the kernel may gather these pages, as time allows
 MADV_COLLAPSE: Final = 25  # Linux 6.1: gather them now
@@ -37,7 +38,7 @@ _AREA: Final = re.compile(
 async def keep(clock: Clock) -> None:
     """Gather what has come to the heap, again and again; beside the event loop.
 
-    Not at once: what has just begun still reads, and what ends soon has nothing of it.
+    Seldom: while pages are gathered, nobody may come to new memory.
     """
     gathered = 0
     while True:
@@ -56,8 +57,8 @@ def _held() -> int:
 
 
 def gather() -> None:
-    """Gather the pages of this process's heap into huge ones, where it may and can."""
-    if not _ENABLED.exists() or "[never]" in _ENABLED.read_text():
+    """Gather the pages of a large process's heap into huge ones, where it may and can."""
+    if _held() < WORTH or not _ENABLED.exists() or "[never]" in _ENABLED.read_text():
         return
     madvise = ctypes.CDLL(None).madvise
     for begin, end in _dense_areas():
