@@ -52,7 +52,7 @@ def gathered(count: int) -> tuple[str, str]:
 
 
 def test_what_is_in_use_is_gathered_and_nothing_else() -> None:
-    """As much of what is held as there are huge pages for; nothing more is taken than fills them."""
+    """As much of what is held as there are huge pages for; no more is taken than fills them."""
     before, after = gathered(300_000)
     grown = kib("Rss", after) - kib("Rss", before)
     assert grown < 16 << 10
