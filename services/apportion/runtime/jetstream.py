@@ -366,8 +366,8 @@ class Connection:
             subscription = await self._listen(subject, receive, waits=waits)
             # A refusal arrives before the server's answer to a ping sent later; the client sends
             # its first ping ahead of what it has queued, so only the second one is later.
-            await self._client.flush()
-            await self._client.flush()
+            await self._answered()
+            await self._answered()
         except nats.errors.Error as failure:
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
         if subject.lower() in self._refused_subscriptions:
@@ -379,6 +379,20 @@ class Connection:
                 await subscription.unsubscribe()
 
         return unsubscribe
+
+    async def _answered(self) -> None:
+        """Return once the server has answered a ping.
+
+        The client waits by `asyncio.wait_for`, which up to Python 3.11 forgets a cancellation that
+        comes with the answer: a reader that is being stopped would go on. So it waits in a task of
+        its own.
+        """
+        flushing = asyncio.ensure_future(self._client.flush())
+        try:
+            await asyncio.wait({flushing})
+        finally:
+            flushing.cancel()
+        flushing.result()
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """See wire.Wire."""

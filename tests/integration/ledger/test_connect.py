@@ -18,6 +18,7 @@ from apportion.runtime import jetstream
 from apportion.runtime.jetstream import JetStreamLedger, connect
 from apportion.runtime.ledger import LedgerUnavailable, NotPermitted, ServerTooOld
 from apportion.runtime.nats_server import EmbeddedServer
+from apportion.runtime.wire import Message
 from tests.support.nats import Bus, draft
 
 
@@ -159,6 +160,28 @@ async def connections(server: EmbeddedServer) -> int:
     """How many clients the server has."""
     async with aiohttp.request("GET", f"{server.monitor_url}/varz") as page:
         return int((await page.json())["connections"])
+
+
+async def test_a_cancellation_that_comes_with_the_server_s_answer_is_not_lost(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that is stopped just as it begins would go on, and who stops it wait for ever."""
+    wire = (await bus.connect()).wire
+    client = jetstream._LeavingClient
+    answered = client._process_pong
+
+    async def cancel_with_the_answer(self: jetstream._LeavingClient) -> None:
+        await answered(self)
+        listening.cancel()
+
+    async def receive(_message: Message) -> None:
+        pass
+
+    monkeypatch.setattr(client, "_process_pong", cancel_with_the_answer)
+    listening = asyncio.create_task(wire.subscribe(wire.new_inbox(), receive))
+    async with asyncio.timeout(5):
+        await asyncio.wait({listening})
+    assert listening.cancelled()
 
 
 async def test_a_closed_ledger_says_so(bus: Bus) -> None:
