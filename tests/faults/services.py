@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import re
 import signal
 import sys
@@ -34,18 +33,6 @@ class Service(ServiceProcess):
         """Start it if it does not run."""
         if not self.running:
             await self.start()
-
-    def stop_short(self) -> None:
-        """SIGSTOP."""
-        self._signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """SIGCONT."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self.running:
-            os.kill(self._process.pid, number)
 
     def acknowledged(self) -> list[Acknowledged]:
         """Every append that the ledger promised to keep, as the service's log has it."""

@@ -88,6 +88,14 @@ class ServiceProcess:
         assert self._process is not None
         return await asyncio.wait_for(self._process.wait(), 30)
 
+    def stop_short(self) -> None:
+        """SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
     async def stop(self) -> int:
         """SIGTERM, and the exit code."""
         return await self._end(signal.SIGTERM)
@@ -95,6 +103,10 @@ class ServiceProcess:
     async def kill(self) -> None:
         """SIGKILL."""
         await self._end(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self.running:
+            self._process.send_signal(number)
 
     async def _end(self, number: signal.Signals) -> int:
         process = self._process
