@@ -1,0 +1,175 @@
+"""What the first pod of a shape costs, and what pods cost that wait for room.
+
+    python -m tests.benchmarks.waiting --nodes 10000 --policy binpack --json
+
+The fleet is that of `decide`, 70 % full. `cold_ms`: the worst of pods whose shapes nobody has seen,
+from submission to placement, folds included; `cold_p50_ms` is the one in the middle. Then `parked`
+pods of twenty more shapes are refused, because no device is as large, and wait. `ratio`: decisions
+per second beside them over those of a fleet without them, in the same run by turns, each fleet in a
+process of its own. `refused_again` of them were looked at again meanwhile. `helped_ms`: from the
+report of a node with a device as large to the first of them placed, folds included.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import ClassVar, Final, get_args
+
+from apportion_schemas import (
+    Ask,
+    Device,
+    DeviceConstraints,
+    Host,
+    NodeConstraints,
+    NodeReported,
+    PodPlaced,
+    PodSubmitted,
+    Policy,
+    Shape,
+)
+from apportion_schemas.quantities import Payload
+from tests.benchmarks.decide import TURNS, Fleet
+
+HUGE_MIB: Final = 200_000  # more than any device of the fleet has
+SHAPES: Final = 20
+COLD: Final = 30
+
+
+def share(memory_mib: int, cores: int) -> Shape:
+    """A share of a device."""
+    ask = Ask(container="main", family="nvidia", memory_mib=memory_mib, cores=cores)
+    modes = DeviceConstraints(modes=("hami-core",))
+    return Shape(asks=(ask,), devices=modes, node=NodeConstraints(cpu_milli=1000))
+
+
+class Waiting(Fleet):
+    """The fleet of `decide`, with pods that wait."""
+
+    _refused: ClassVar[dict[str, int]]
+
+    def cold_ms(self) -> list[float]:
+        """What the first pods of new shapes take, in milliseconds."""
+        return self._alone.submit(self._cold_ms).result()
+
+    def park(self, pods: int) -> int:
+        """So many pods ask for what no device has; how many wait then."""
+        return self._alone.submit(self._park, pods).result()
+
+    def refused_again(self) -> int:
+        """How many of them have been looked at since."""
+        return self._alone.submit(self._refused_again).result()
+
+    def helped_ms(self) -> float:
+        """From the report of a large device to the first of them that is placed."""
+        return self._alone.submit(self._helped_ms).result()
+
+    @classmethod
+    def _cold_ms(cls) -> list[float]:
+        found = []
+        for number in range(COLD):
+            cls._bench.depart(0)
+            pod = _pod(f"cold-{number}", share(1111 + 97 * number, 3 + number % 20))
+            start = time.perf_counter()
+            placed = cls._bench.arrive(pod)
+            found.append((time.perf_counter() - start) * 1e3)
+            if not placed:
+                raise RuntimeError("there is no room for a new shape")
+        return sorted(found)
+
+    @classmethod
+    def _park(cls, pods: int) -> int:
+        wishes = [share(HUGE_MIB + number, 0) for number in range(SHAPES)]
+        for number in range(pods):
+            pod = _pod(f"parked-{number}", wishes[number % SHAPES])
+            cls._bench.apply(pod, cls._bench.engine)
+            cls._decide()
+        cls._refused = cls._refusals()
+        return len(cls._refused)
+
+    @classmethod
+    def _refused_again(cls) -> int:
+        now = cls._refusals()
+        return sum(now.get(uid) != revision for uid, revision in cls._refused.items())
+
+    @classmethod
+    def _helped_ms(cls) -> float:
+        device = Device(
+            id="GPU-huge",
+            index=0,
+            family="nvidia",
+            model="huge",
+            memory_mib=2 * HUGE_MIB,
+            physical_memory_mib=2 * HUGE_MIB,
+            cores=100,
+            mode="hami-core",
+        )
+        host = Host(cpu_milli=256_000, memory_mib=2_000_000, pods=250)
+        report = NodeReported(node="node-huge", devices=(device,), host=host)
+        start = time.perf_counter()
+        cls._bench.apply(report, cls._bench.engine)
+        if not any(isinstance(event, PodPlaced) for event in cls._decide()):
+            raise RuntimeError("nobody was helped")
+        return (time.perf_counter() - start) * 1e3
+
+    @classmethod
+    def _decide(cls) -> Sequence[Payload]:
+        events = cls._bench.engine.decide().events
+        for event in events:
+            cls._bench.apply(event, cls._bench.engine)
+        return events
+
+    @classmethod
+    def _refusals(cls) -> dict[str, int]:
+        return {
+            uid: pod.refused_revision
+            for uid, pod in cls._bench.state.pods.items()
+            if uid.startswith("parked") and pod.refusal is not None
+        }
+
+
+def _pod(uid: str, shape: Shape) -> PodSubmitted:
+    return PodSubmitted(uid=uid, namespace="default", name=uid, dialect="hami", shape=shape)
+
+
+def run(nodes: int, policy: Policy, pods: int, decisions: int) -> dict[str, float]:
+    """The figures."""
+    alone, beside = Waiting(nodes, policy), Waiting(nodes, policy)
+    cold_ms = beside.cold_ms()
+    alone.cold_ms()  # both have the same classes
+    parked = beside.park(pods)
+    turns = [
+        (alone.measure(decisions // TURNS).seconds, beside.measure(decisions // TURNS).seconds)
+        for _ in range(TURNS)
+    ]
+    return {
+        "cold_ms": round(cold_ms[-1], 1),
+        "cold_p50_ms": round(cold_ms[len(cold_ms) // 2], 1),
+        "parked": parked,
+        "ratio": round(sum(each for each, _ in turns) / sum(each for _, each in turns), 3),
+        "refused_again": beside.refused_again(),
+        "helped_ms": round(beside.helped_ms(), 1),
+    }
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--policy", choices=get_args(Policy), default="binpack")
+    parser.add_argument("--parked", type=int, default=100_000)
+    parser.add_argument("--decisions", type=int, default=40_000)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    figures = run(args.nodes, args.policy, args.parked, args.decisions)
+    if args.json:
+        json.dump(figures, sys.stdout)
+        print()
+    else:
+        for name, value in figures.items():
+            print(f"{name:>16}: {value}")
+
+
+if __name__ == "__main__":
+    main()
