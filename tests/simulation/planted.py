@@ -280,8 +280,7 @@ def _gangs_in_part(patch: Patch) -> None:
 
 def _parked_for_ever(patch: Patch) -> None:
     """A pod that has gone wakes nobody."""
-    reliefs = tuple(kind for kind in engine.RELIEFS if kind is not PodGone)
-    patch.setattr(engine, "RELIEFS", reliefs)
+    patch.setattr(engine, "ROOM", tuple(kind for kind in engine.ROOM if kind is not PodGone))
 
 
 def _allocates_when_placed(patch: Patch) -> None:

@@ -17,6 +17,7 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
+    NodeConstraints,
     NodeCordoned,
     NodeGone,
     NodeUncordoned,
@@ -27,7 +28,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, cards, pod
+from tests.support.pods import ask, cards, pod, shape
 
 NO = Reasons({RefusalCode.MEMORY_INSUFFICIENT: 1}, (), 1)
 
@@ -177,11 +178,24 @@ def test_a_relief_looks_at_the_rows_that_changed_and_at_no_other(work: Work) -> 
     """One row of fifty, once; still refused, the line stays parked and nobody is told anew."""
     ledger = Ledger(*(rack(f"n{n:02}", 1) for n in range(50)), pod("small", ask(1)))
     ledger.decide()
-    ledger.submit(pod("big", ask(99_999))).settle()
+    elsewhere = shape(ask(1), node=NodeConstraints(selector={"zone": "none"}))
+    ledger.submit(pod("far", shape=elsewhere)).settle()
     work.taken()
     ledger.gone("small")
     assert ledger.decide() == []
     assert work.taken() == (1, 0)
+
+
+def test_room_that_is_too_small_for_a_parked_line_costs_it_no_look(work: Work) -> None:
+    """On no device, and on too few of them; where there are as many as it wants, it is placed."""
+    ledger = Ledger(rack("n1", 2), *(pod(f"small-{n}", ask(1)) for n in range(3)))
+    ledger.decide()
+    ledger.submit(pod("big", ask(99_999)), pod("pair", cards(2))).settle()
+    work.taken()
+    ledger.gone("small-0")
+    assert (ledger.decide(), work.taken()) == ([], (0, 0))
+    ledger.gone("small-1").gone("small-2")
+    assert names(ledger.decide(), PodPlaced) == ["pair"]
 
 
 def test_a_hundred_thousand_parked_pods_cost_nothing(work: Work) -> None:
@@ -208,13 +222,13 @@ def test_a_hundred_thousand_parked_pods_cost_nothing(work: Work) -> None:
     assert (told, work.taken()) == (100_000, (10, 1))
     assert engine.pending == 100_000
     ledger.engine = engine
-    ledger.submit(pod("small", ask(1)))
-    assert names(ledger.decide(), PodPlaced) == ["small"]
-    assert work.taken() == (10, 0)
-    assert ledger.decide() == []
-    ledger.gone("small")
-    assert ledger.decide() == []
-    assert work.taken() == (1, 0)
+    for number, looks in enumerate((11, 1)):  # the small class is new, and the first relief wide
+        ledger.submit(pod(f"small-{number}", ask(1)))
+        assert names(ledger.decide(), PodPlaced) == [f"small-{number}"]
+        assert ledger.decide() == []
+        ledger.gone(f"small-{number}")
+        assert ledger.decide() == []
+        assert work.taken() == (looks, 0)
 
 
 def queue_of(*uids: str) -> tuple[State, PendingQueue]:

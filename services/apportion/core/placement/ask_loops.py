@@ -122,6 +122,31 @@ def rank(
 
 
 @compiled
+def helped(
+    rows: Rows, free: Amounts, kind: Kinds, needs: Amounts, counts: Amounts, found: Rows
+) -> int:
+    """`Parked.helped`: how many lines have room on one of these rows, and in `found` which.
+
+    `needs` are by line and kind. How cards are cut, and which devices a pod names, is not asked.
+    """
+    lines = 0
+    for line in range(len(counts)):
+        need, count = needs[line], counts[line]
+        for row in rows:
+            if (free[row, HOST] - need[kind[row, HOST]]) & _GUARDS != _GUARDS:
+                continue
+            fitting, at = 0, HOST + 1
+            while at < free.shape[1] and fitting < count:
+                fitting += (free[row, at] - need[kind[row, at]]) & _GUARDS == _GUARDS
+                at += 1
+            if fitting >= count:
+                found[lines] = line
+                lines += 1
+                break
+    return lines
+
+
+@compiled
 def pick(
     row: int,
     free: Amounts,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.placement.ask_columns import AskColumns
 from apportion.core.placement.assign import assign
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns
@@ -28,6 +29,7 @@ from apportion.core.placement.gangs import GANG_PODS_MAX, Lack, held, lack_of
 from apportion.core.placement.limits import NEVER_SEEN, TOLD, Kept, Limits
 from apportion.core.placement.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.ownership import WHOLE, Portion
+from apportion.core.placement.parked import RELIEFS, ROOM, Parked
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.queue import (
     UNDECLARED,
@@ -45,14 +47,8 @@ from apportion.core.placement.relations import Relations
 from apportion.core.placement.waiting import PLACEMENTS, Waiting
 from apportion_schemas import (
     ConfigurationChanged,
-    DeviceHealthChanged,
-    DeviceUncordoned,
     GangShortage,
-    NodeObserved,
-    NodeReported,
-    NodeUncordoned,
     PlacementVoided,
-    PodGone,
     PodGroupObserved,
     PodPlaced,
     PodRefused,
@@ -65,20 +61,6 @@ from apportion_schemas import (
 EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
 CLASSES_MAX: Final = 512  # shapes kept indexed; the one not asked for longest is dropped
 RUNNERS_UP: Final = 2
-RELIEFS: Final = frozenset(
-    (
-        PodGone,
-        PlacementVoided,
-        NodeReported,
-        NodeObserved,
-        DeviceHealthChanged,
-        DeviceUncordoned,
-        NodeUncordoned,
-        *TOLD,
-    )
-)
-"""Events after which something may fit that did not."""
-
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 DecisionEvent = PodPlaced | PodRefused | PlacementVoided
@@ -108,8 +90,10 @@ class Engine:
         self._waiting = Waiting(state, self._queue)
         self._apart = False
         self._own_rows: tuple[int, NDArray[np.bool_]] | None = None
+        self._parked = Parked()
         self._reliefs = 0
         self._reliefs_seen = 0
+        self._wide = True  # since the parked were asked, something happened that may help any
         self._met = False  # since the near ones were asked, a pod was assumed that some look for
         self._assumed: list[PodState] = []
         self._newest: Placed | None = None
@@ -145,9 +129,10 @@ class Engine:
         if change.node is not None:
             self._columns.touch(change.node, change.shares)
         moved = pod is not None and self._neighbours.note(pod)
-        if self._limits.active or kind in TOLD:
-            moved |= self._limits.observe(change)
-        if moved or kind in RELIEFS:
+        relieved = (self._limits.active or kind in TOLD) and self._limits.observe(change)
+        if relieved or kind in RELIEFS:
+            self._relieve()
+        elif moved or kind in ROOM:
             self._reliefs += 1
         self._waiting.observe(change)
         if kind in PLACEMENTS:
@@ -159,14 +144,14 @@ class Engine:
         elif kind is ConfigurationChanged:
             self._columns, self._market = Columns(self._state), None  # cards may be cut otherwise
             self._classes.clear()
-            self._reliefs += 1
+            self._relieve()
         elif kind is PolicyChanged or kind is PricesLearnt:
             self._classes.clear()
-            self._reliefs += 1  # another order of devices may let containers in that collided
+            self._relieve()  # another order of devices may let containers in that collided
 
     def retry(self, decision: Decision) -> None:
         """The decision did not come into the ledger: its pods wait again."""
-        self._reliefs += 1  # lines may be parked for what it assumed, and never took
+        self._relieve()  # lines may be parked for what it assumed, and never took
         self._limits.relieve()
         for pod in decision.placed + decision.told:
             if is_pending(self._state, pod):
@@ -478,13 +463,43 @@ class Engine:
 
     def _park(self, line: Line, reasons: Reasons) -> None:
         self._queue.park(line, reasons, reliefs=self._reliefs)
+        self._note_parked(line)
+
+    def _note_parked(self, line: Line) -> None:
+        """What must be there before a pod of the line fits, if its shape alone tells."""
+        head = line.head(self._state)
+        if head is None:
+            return
+        pod = self._state.pods[head.uid]
+        limit = line.reasons is not None and line.reasons.limit is not None
+        asks: list[AskColumns] = []
+        if not limit and line.key == shape_line(self._state, pod):
+            asks = self._class_of(pod, alone=True).asks
+        self._parked.add(line.key, asks[0] if asks else None)
+
+    def _relieve(self) -> None:
+        """Something happened that may help any pod."""
+        self._reliefs += 1
+        self._wide = True
 
     def _wake(self) -> None:
         """Ask again for the lines that something may have helped since they were parked."""
         if self._reliefs == self._reliefs_seen:
             return
         self._reliefs_seen = self._reliefs
-        self._wake_those(line for line in self._queue.parked() if line.parked_at != self._reliefs)
+        self._columns.sync()
+        keys = self._parked.helped(self._columns, any_may_be=self._wide)
+        self._wide = False
+        lines = self._queue.parked(keys)
+        self._wake_those(line for line in lines if line.parked_at != self._reliefs)
+        if keys is None:
+            self._parked.clear()
+            for line in lines:
+                if line.parked:
+                    self._note_parked(line)
+        else:
+            for key in set(keys).difference(line.key for line in lines if line.parked):
+                self._parked.forget(key)
 
     def _wake_near(self) -> None:
         """Ask again for those who look for others, when one whom somebody looks for is assumed.

@@ -291,11 +291,15 @@ class PendingQueue:
                 self._enqueue(line)
         return None
 
-    def parked(self) -> list[Line]:
-        """Lines whose last answer was no, in a fixed order; those that ran empty are dropped."""
+    def parked(self, keys: Iterable[bytes] | None = None) -> list[Line]:
+        """Lines whose last answer was no, in a fixed order; those that ran empty are dropped.
+
+        Of these keys only, where they are given.
+        """
         found = []
-        for key, line in sorted(self._lines.items()):
-            if line.parked:
+        for key in sorted(self._lines if keys is None else keys):
+            line = self._lines.get(key)
+            if line is not None and line.parked:
                 if line.head(self._state) is None:
                     del self._lines[key]
                 else:

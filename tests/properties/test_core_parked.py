@@ -1,0 +1,36 @@
+"""For every full cluster: who waits for room gets it as soon as somebody leaves it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion_schemas import NodeReported, PlacementVoided, PodGone, PodSubmitted
+from tests.properties.core_histories import (
+    Decide,
+    Effect,
+    Step,
+    picks,
+    reports,
+    submissions,
+    trying,
+)
+from tests.properties.core_playing import follow
+from tests.support.ledger_of import Ledger
+
+DECIDE = Decide()
+leaving = st.builds(Effect, st.sampled_from((PodGone, PodGone, PlacementVoided)), picks)
+
+
+@trying(150)
+@given(
+    st.lists(reports(), min_size=1, max_size=2, unique_by=lambda report: report.node),
+    st.lists(submissions(), min_size=8, max_size=16),
+    st.lists(leaving | leaving | submissions(), min_size=8, max_size=16),
+)
+def test_a_parked_pod_gets_the_room_that_another_leaves(
+    nodes: list[NodeReported], arriving: list[PodSubmitted], later: list[Step]
+) -> None:
+    """A decision after each step is that of an engine that has never seen them parked."""
+    steps: list[Step] = [*nodes, *arriving, DECIDE]
+    for step in later:
+        steps += [step, DECIDE]
+    follow(Ledger(), steps)
