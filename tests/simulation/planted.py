@@ -280,7 +280,9 @@ def _gangs_in_part(patch: Patch) -> None:
 
 def _parked_for_ever(patch: Patch) -> None:
     """A pod that has gone wakes nobody."""
-    patch.setattr(engine, "ROOM", tuple(kind for kind in engine.ROOM if kind is not PodGone))
+    patch.setattr(
+        engine, "ROOM_RELIEFS", tuple(kind for kind in engine.ROOM_RELIEFS if kind is not PodGone)
+    )
 
 
 def _allocates_when_placed(patch: Patch) -> None:

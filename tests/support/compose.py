@@ -138,4 +138,5 @@ def sweep(podman: Podman, project: str) -> None:
     for kind in ("network", "volume"):
         for name in podman.run(kind, "ls", "--quiet", "--filter", label).split():
             podman.run(kind, "rm", "--force", name)
-    podman.run("image", "prune", "--force", f"--filter=until={IMAGES_KEPT}")
+    # External: an interrupted build leaves containers that hold its images.
+    podman.run("image", "prune", "--force", "--external", f"--filter=until={IMAGES_KEPT}")

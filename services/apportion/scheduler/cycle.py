@@ -20,7 +20,7 @@ from apportion.core.ledger.state import State
 from apportion.core.placement.chosen import Chosen
 from apportion.core.placement.engine import EVENTS_MAX, Decision, Engine
 from apportion.core.placement.ownership import portion
-from apportion.core.placement.parked import RELIEFS, ROOM
+from apportion.core.placement.parked import ROOM_RELIEFS, WIDE_RELIEFS
 from apportion.core.placement.queue import is_pending
 from apportion.runtime.clock import Clock
 from apportion.runtime.fences import Fences
@@ -53,7 +53,14 @@ RETRY_MAX_S = 5.0
 REFUSALS_MAX = 10
 """In a row: by then a decision was for a single pod, and several seconds have passed."""
 TAKEN, REFUSED, UNKNOWN = "taken", "refused", "unknown"
-_STIRS = (*RELIEFS, *ROOM, PodSubmitted, PodGroupObserved, BindFailed, AllocationFailed)
+_STIRS = (
+    *WIDE_RELIEFS,
+    *ROOM_RELIEFS,
+    PodSubmitted,
+    PodGroupObserved,
+    BindFailed,
+    AllocationFailed,
+)
 """Events after which there may be something to decide."""
 
 _log = logging.getLogger(__name__)

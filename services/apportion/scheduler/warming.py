@@ -22,6 +22,7 @@ from apportion_schemas import (
     Event,
     Host,
     NodeReported,
+    PodGone,
     PodSubmitted,
     Policy,
     PolicyChanged,
@@ -65,6 +66,8 @@ def _decide(policy: Policy) -> None:
             take(PodSubmitted(uid=uid, namespace="", name=uid, dialect="plain", shape=shape))
         for event in engine.decide().events:
             take(event)
+        take(PodGone(uid=f"pod-{round_}-0"))
+        engine.decide()
         take(learn(census.shapes(), node_types(state), pods=census.pods))
 
 

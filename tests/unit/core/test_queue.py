@@ -10,7 +10,7 @@ from apportion.core.placement import engine as engine_module
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.columns import Columns, Rows
 from apportion.core.placement.engine import Engine
-from apportion.core.placement.queue import FRESH_SLACK, PendingQueue, Reasons
+from apportion.core.placement.queue import SLACK, PendingQueue, Reasons
 from apportion.core.placement.scores.look import Look
 from apportion_schemas import (
     BindFailed,
@@ -21,9 +21,11 @@ from apportion_schemas import (
     NodeCordoned,
     NodeGone,
     NodeUncordoned,
+    PodAdopted,
     PodPlaced,
     PodRefused,
     RefusalCode,
+    Share,
 )
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import observed, rack
@@ -231,6 +233,33 @@ def test_a_hundred_thousand_parked_pods_cost_nothing(work: Work) -> None:
         assert work.taken() == (looks, 0)
 
 
+def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
+    """Its kind came to be without a report: every line is asked."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 1), pod("small", ask(1)), pod("big", ask(99_999)))
+    ledger.settle()
+    ledger.report(rack("n1", 2)).settle()
+    held = Share(container="main", device="lost", memory_mib=5, cores=0)
+    other = pod("other", ask(5))
+    ledger.play(PodAdopted(pod="other", node="n2", submitted=other, shares=(held,)))
+    ledger.gone("small")
+    assert ledger.decide() == []
+    ledger.submit(pod("fits", ask(1)))
+    assert names(ledger.decide(), PodPlaced) == ["fits"]
+
+
+def test_who_gives_up_leaves_the_line() -> None:
+    """However often a pod that fits nowhere is replaced, one waits; in the end no line is left."""
+    ledger = Ledger(rack("n1", 1), pod("big-0", ask(99_999))).settle()
+    (line,) = ledger.engine._queue.parked()
+    for number in range(1, 5 * SLACK):
+        ledger.submit(pod(f"big-{number}", ask(99_999))).gone(f"big-{number - 1}").settle()
+        assert ledger.engine.pending == 1
+    assert len(line.waiting) <= SLACK + 2
+    ledger.gone(f"big-{number}").settle()
+    assert ledger.engine.pending == 0
+    assert ledger.engine._queue.parked() == []
+
+
 def queue_of(*uids: str) -> tuple[State, PendingQueue]:
     """A queue with pods of one shape."""
     state = Ledger(*(pod(uid, ask(1)) for uid in uids)).state
@@ -258,7 +287,7 @@ def test_a_pod_that_is_told_again_is_told_once() -> None:
     state, queue = queue_of("a")
     line = queue.next_line()
     assert line is not None
-    queue.park(line, NO, reliefs=0)
+    queue.park(line, NO)
     assert [told.uid for told, _ in queue.untold()] == ["a"]
     for _ in range(3):
         queue.add(state.pods["a"])
@@ -271,13 +300,13 @@ def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
     state, queue = queue_of("a", "b")
     line = queue.next_line()
     assert line is not None
-    queue.park(line, NO, reliefs=0)
+    queue.park(line, NO)
     assert len(list(queue.untold())) == 2
     queue.wake(line)
-    queue.park(line, NO._replace(nodes=7), reliefs=1)
+    queue.park(line, NO._replace(nodes=7))
     assert list(queue.untold()) == []
     queue.wake(line)
-    queue.park(line, NO._replace(counts={RefusalCode.DEVICE_IN_USE: 1}), reliefs=2)
+    queue.park(line, NO._replace(counts={RefusalCode.DEVICE_IN_USE: 1}))
     assert len(list(queue.untold())) == len(state.pods)
 
 
@@ -291,7 +320,7 @@ def test_who_has_left_is_dropped() -> None:
     head = line.head(ledger.state)
     assert head is not None
     assert (head.uid, len(queue)) == ("b", 1)
-    queue.park(line, NO, reliefs=0)
+    queue.park(line, NO)
     assert queue.parked() == [line]
     ledger.gone("b")
     assert queue.parked() == []
@@ -312,10 +341,10 @@ def test_a_uid_that_comes_back_has_a_new_turn() -> None:
 def test_the_list_of_the_untold_does_not_grow_with_those_who_left() -> None:
     """A class whose pods come and go."""
     ledger = Ledger(rack("n1", 1))
-    for number in range(5 * FRESH_SLACK):
+    for number in range(5 * SLACK):
         ledger.submit(pod(f"p{number}", ask(1000)))
         ledger.decide()
         ledger.gone(f"p{number}")
     ledger.submit(pod("last", ask(1000)))
     (line,) = ledger.engine._queue._lines.values()
-    assert len(line.fresh) <= FRESH_SLACK + 2
+    assert len(line.fresh) <= SLACK + 2

@@ -18,6 +18,7 @@ ledger = Ledger(rack("n1", 8), rack("n2", 4, model="Tesla T4"), gang("team/job",
 ledger.submit(pod("a", ask(4096, cores=10)), pod("b", cards(2)), pod("c", ask(1, cores=0)))
 ledger.submit(member("g1", ask(2048)), member("g2", ask(2048)), pod("d", cards(64))).settle()
 assert ledger.where("a") and ledger.where("b") and ledger.where("g1")
+ledger.gone("a").settle().gone("c").settle()
 print(len(compiling))
 """
 

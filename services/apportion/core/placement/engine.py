@@ -29,7 +29,7 @@ from apportion.core.placement.gangs import GANG_PODS_MAX, Lack, held, lack_of
 from apportion.core.placement.limits import NEVER_SEEN, TOLD, Kept, Limits
 from apportion.core.placement.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.ownership import WHOLE, Portion
-from apportion.core.placement.parked import RELIEFS, ROOM, Parked
+from apportion.core.placement.parked import ROOM_RELIEFS, WIDE_RELIEFS, Parked
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.queue import (
     UNDECLARED,
@@ -130,9 +130,9 @@ class Engine:
             self._columns.touch(change.node, change.shares)
         moved = pod is not None and self._neighbours.note(pod)
         relieved = (self._limits.active or kind in TOLD) and self._limits.observe(change)
-        if relieved or kind in RELIEFS:
+        if kind in WIDE_RELIEFS:
             self._relieve()
-        elif moved or kind in ROOM:
+        elif moved or relieved or kind in ROOM_RELIEFS:
             self._reliefs += 1
         self._waiting.observe(change)
         if kind in PLACEMENTS:
@@ -462,7 +462,7 @@ class Engine:
         return self._key_of(pod) in self._refused
 
     def _park(self, line: Line, reasons: Reasons) -> None:
-        self._queue.park(line, reasons, reliefs=self._reliefs)
+        self._queue.park(line, reasons)
         self._note_parked(line)
 
     def _note_parked(self, line: Line) -> None:
@@ -490,16 +490,12 @@ class Engine:
         self._columns.sync()
         keys = self._parked.helped(self._columns, any_may_be=self._wide)
         self._wide = False
-        lines = self._queue.parked(keys)
-        self._wake_those(line for line in lines if line.parked_at != self._reliefs)
         if keys is None:
             self._parked.clear()
-            for line in lines:
-                if line.parked:
-                    self._note_parked(line)
-        else:
-            for key in set(keys).difference(line.key for line in lines if line.parked):
-                self._parked.forget(key)
+        lines = self._queue.parked(keys)
+        self._wake_those(lines, anew=keys is None)
+        for key in set(keys or ()).difference(line.key for line in lines if line.parked):
+            self._parked.forget(key)
 
     def _wake_near(self) -> None:
         """Ask again for those who look for others, when one whom somebody looks for is assumed.
@@ -511,14 +507,16 @@ class Engine:
             self._met = False
             self._wake_those(x for x in self._queue.parked() if x.looks_for_others(self._state))
 
-    def _wake_those(self, lines: Iterable[Line]) -> None:
-        """Wake those of the lines of which a pod could fit."""
+    def _wake_those(self, lines: Iterable[Line], *, anew: bool = False) -> None:
+        """Wake those of the lines of which a pod could fit; `anew`: note what the others want."""
         answers: dict[bytes, bool] = {}
         for line in lines:
             turns = line.live(self._state) if line.gang else line.waiting[:1]
             heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
             if any(self._could_fit(line, pod, answers) for pod in heads.values()):
                 self._queue.wake(line)
+            elif anew:
+                self._note_parked(line)
 
     def _could_fit(self, line: Line, pod: PodState, answers: dict[bytes, bool]) -> bool:
         """Whether a pod of the line might; in one that has no labels in common, without labels.

@@ -27,9 +27,9 @@ from apportion_schemas import (
     PodGone,
 )
 
-ROOM: Final = (PodGone, PlacementVoided)
+ROOM_RELIEFS: Final = (PodGone, PlacementVoided)
 """Events after which something may fit on one node that did not."""
-RELIEFS: Final = frozenset(
+WIDE_RELIEFS: Final = frozenset(
     (
         NodeReported,
         NodeObserved,
@@ -50,7 +50,7 @@ class Parked:
     """
 
     def __init__(self) -> None:
-        self._generation = -1
+        self._as_of = (-1, 0)  # of which rows and kinds
         self._seen = 0
         self.clear()
 
@@ -95,14 +95,16 @@ class Parked:
     def helped(self, columns: Columns, *, any_may_be: bool) -> list[bytes] | None:
         """The lines to be asked for the room that there is since the last time; None for all.
 
-        All are asked where `any_may_be` helped for other reasons, where the rows are others now,
-        and once in a while, so that those that have run empty are found.
+        All are asked where `any_may_be` helped for other reasons, where the rows or the kinds of
+        device are others now, and once in a while, so that those that have run empty are found.
         """
         rows = columns.changed.since(self._seen)
-        same, self._generation = self._generation == columns.generation, columns.generation
+        if rows is not None and len(rows) > len(columns.every):
+            rows = columns.every  # fewer
         self._seen = columns.changed.end
+        before, self._as_of = self._as_of, (columns.generation, len(columns.kinds))
         self._most = self._most or 2 * len(self) + SLACK
-        if any_may_be or not same or rows is None or len(self) > self._most:
+        if any_may_be or before != self._as_of or rows is None or len(self) > self._most:
             return None
         count = helped(rows, columns.free, columns.kind, self._needs, self._counts, self._found)
         return [*(self._keys[slot] for slot in self._found[:count].tolist()), *self._always]

@@ -21,7 +21,7 @@ from apportion.core.placement.queues import DEFAULT, queue_of
 from apportion_schemas import GangShortage, NearMiss, QuotaShortage, RefusalCode
 
 _encode = msgspec.json.Encoder(order="sorted").encode
-FRESH_SLACK = 64  # entries of `fresh` that may outlive their pods before they are swept
+SLACK = 64  # entries of a line that may outlive their pods before they are swept
 
 
 class Turn(NamedTuple):
@@ -81,8 +81,8 @@ class Line:
     """Pods that are decided by one question; each stands in it once, however often it is added.
 
     All are of the cluster's queue `queue`, which that of a gang may change.
-    `reasons` is the last answer while it is no, and the line is parked then; `parked_at` counts the
-    reliefs that there had been. `fresh` are pods that have not been told the reasons.
+    `reasons` is the last answer while it is no, and the line is parked then. `fresh` are pods that
+    have not been told the reasons.
     """
 
     def __init__(self, key: bytes, gang: str = "", queue: str = DEFAULT) -> None:
@@ -93,7 +93,6 @@ class Line:
         self._turns: set[Turn] = set()  # those in `waiting`
         self.queued: Turn | None = None  # its one valid entry in the order of lines
         self.reasons: Reasons | None = None
-        self.parked_at = 0
         self.fresh: dict[Turn, None] = {}
         self._told: Gist | None = None
 
@@ -122,15 +121,17 @@ class Line:
         if turn not in self._turns:
             self._turns.add(turn)
             heappush(self.waiting, turn)
+        if len(self.waiting) > 2 * len(self._turns) + SLACK:
+            self.waiting = sorted(self._turns)
         if told:
             return
         self.fresh[turn] = None
-        if len(self.fresh) > 2 * len(self.waiting) + FRESH_SLACK:
+        if len(self.fresh) > 2 * len(self.waiting) + SLACK:
             self.fresh = {old: None for old in self.fresh if still_waits(state, old)}
 
-    def park(self, state: State, reasons: Reasons, *, reliefs: int) -> None:
+    def park(self, state: State, reasons: Reasons) -> None:
         """The head fits nowhere, for these reasons, and so does nobody behind it."""
-        self.reasons, self.parked_at = reasons, reliefs
+        self.reasons = reasons
         if reasons.silent:
             return
         gist = reasons.gist
@@ -148,7 +149,7 @@ class Line:
         return None
 
     def leave(self, turn: Turn) -> None:
-        """Another scheduler decides for this pod; its entry is dropped once it is the head."""
+        """The pod has gone, or another scheduler decides for it."""
         self._turns.discard(turn)
         self.fresh.pop(turn, None)
 
@@ -223,10 +224,12 @@ class PendingQueue:
             line = self._lines.get(key)
             if line is not None:
                 line.leave(turn_of(pod))
+                if not len(line):
+                    del self._lines[key]
 
-    def park(self, line: Line, reasons: Reasons, *, reliefs: int) -> None:
+    def park(self, line: Line, reasons: Reasons) -> None:
         """The line's head fits nowhere: ask no more until `wake`."""
-        line.park(self._state, reasons, reliefs=reliefs)
+        line.park(self._state, reasons)
         if line.fresh and not reasons.silent:
             self._untold[line.key] = None
 

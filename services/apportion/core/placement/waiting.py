@@ -57,6 +57,8 @@ class Waiting:
                 self._forget(pod.uid)
         elif kind is PodGone:
             self._forget(data.uid)
+            if pod is not None and change.node is None:
+                self._queue.leave(pod)
         elif kind is PodRefused:
             self._others.pop(data.pod, None)
         elif kind is QuotaObserved or kind is QuotaGone:
