@@ -27,6 +27,7 @@ from apportion.core.placement.columns import Columns
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack
 from apportion.core.placement.ownership import Portion
+from apportion.core.placement.parked import ROOM_RELIEFS
 from apportion.core.placement.waiting import Waiting
 from apportion.runtime.batching import Appended
 from apportion.runtime.fences import Fences
@@ -281,7 +282,7 @@ def _gangs_in_part(patch: Patch) -> None:
 def _parked_for_ever(patch: Patch) -> None:
     """A pod that has gone wakes nobody."""
     patch.setattr(
-        engine, "ROOM_RELIEFS", tuple(kind for kind in engine.ROOM_RELIEFS if kind is not PodGone)
+        engine, "ROOM_RELIEFS", tuple(kind for kind in ROOM_RELIEFS if kind is not PodGone)
     )
 
 
