@@ -6,8 +6,8 @@ The fleet is that of `decide`, 70 % full. `cold_ms`: the worst of pods whose sha
 from submission to placement, folds included; `cold_p50_ms` is the one in the middle. Then `parked`
 pods of twenty more shapes are refused, because no device is as large, and wait. `ratio`: decisions
 per second beside them over those of a fleet without them, in the same run by turns, each fleet in a
-process of its own. `refused_again` of them were looked at again meanwhile. `helped_ms`: from the
-report of a node with a device as large to the first of them placed, folds included.
+process of its own. `refused_again` of them were told anew why they wait. `helped_ms`: from the
+report of a node with a device as large to the end of the decision that places the first of them.
 """
 
 import argparse
@@ -58,11 +58,11 @@ class Waiting(Fleet):
         return self._alone.submit(self._park, pods).result()
 
     def refused_again(self) -> int:
-        """How many of them have been looked at since."""
+        """How many of them have been told anew since."""
         return self._alone.submit(self._refused_again).result()
 
     def helped_ms(self) -> float:
-        """From the report of a large device to the first of them that is placed."""
+        """From the report of a large device to the decision that places the first of them."""
         return self._alone.submit(self._helped_ms).result()
 
     @classmethod
