@@ -32,7 +32,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.ledger.seating": (),
     "apportion.core.ledger.state": (),
     "apportion.core.placement.ask_columns": ("AskColumns",),
+    "apportion.core.placement.ask_loops": (),
     "apportion.core.placement.assign": ("_Room", "_Search"),
+    "apportion.core.placement.board_loops": (),
     "apportion.core.placement.classes": ("PlacementClass",),
     "apportion.core.placement.columns": ("Columns", "RowLog"),
     "apportion.core.placement.engine": ("Engine",),
@@ -42,6 +44,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.namespaces": (),
     "apportion.core.placement.neighbours": ("Neighbours",),
     "apportion.core.placement.packed": (),
+    "apportion.core.placement.parked": ("Parked",),
     "apportion.core.placement.pricing.census": ("Census",),
     "apportion.core.placement.queue": ("Line", "PendingQueue"),
     "apportion.core.placement.queues": (),
@@ -54,7 +57,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 not be given others, and their methods not be replaced.
 """
 NO_COMPILER = """\
-nothing was compiled: there is {lack}. Apportion runs all the same, and decides a third slower.
+nothing was compiled: there is {lack}. Apportion runs all the same, and decides two fifths slower.
 On Debian and Ubuntu: apt install gcc python3-dev"""
 
 
@@ -120,7 +123,7 @@ def _copy(source: Path, types: Iterable[str]) -> None:
     for folder in target.relative_to(SCRATCH).parents[:-1]:
         (SCRATCH / folder / "__init__.py").touch()
     text = (SOURCES / source).read_text()
-    _write(target, with_constants(text))
+    _write(target, translatable(text))
     _write(target.with_suffix(".pxd"), "\n".join(["cimport cython", *declared(text, types)]))
 
 
@@ -131,8 +134,23 @@ def _write(file: Path, text: str) -> None:
 
 
 CONTAINERS = {name: name for name in ("dict", "list", "set")}
-NUMBERS = {"Int64": "long long", "Int64s": "long long[::1]", "Int32s": "int[::1]"}
-"""Aliases of `int` and `memoryview` that promise what C needs to know (`placement.packed`)."""
+NUMBERS = {
+    "Int64": "long long",
+    "Int64s": "long long[::1]",
+    "Int32s": "int[::1]",
+    "Flat64": "long long[::1]",
+    "Flat32": "int[::1]",
+    "FlatKinds": "unsigned int[::1]",
+    "FlatCuts": "unsigned short[::1]",
+    "FlatFlags": "unsigned char[::1]",
+}
+"""Aliases of `int`, `memoryview` and arrays that promise what C needs to know: those of
+`placement.packed`, and of `placement.compiled`.
+"""
+LOOP = "compiled"
+"""Who decorates the loops, for where nothing is compiled ahead."""
+UNCHECKED = "# cython: boundscheck=False, wraparound=False, nonecheck=False\n"
+"""As there, a loop does not look whether an index is within its array."""
 DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, ast.FunctionDef)
 """What a function must not hold to be called without Python's protocol."""
 
@@ -192,12 +210,22 @@ def _only_calls(tree: ast.Module, module: str, functions: Iterable[str]) -> bool
     return bool(uses) and all(id(use) in called for use in uses)
 
 
+def _has_loops(source: str) -> bool:
+    """Whether all functions of a module are loops."""
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    return bool(functions) and all(map(_is_loop, functions))
+
+
+def _is_loop(function: ast.FunctionDef) -> bool:
+    return [ast.unparse(each) for each in function.decorator_list] == [LOOP]
+
+
 def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str]:
     """How to call it directly, unless it is of a kind that only Python can call."""
     given = function.args
     inside = (each for each in ast.walk(function) if each is not function)
     if (
-        function.decorator_list
+        (function.decorator_list and not _is_loop(function))
         or given.kwonlyargs
         or given.vararg
         or given.kwarg
@@ -222,6 +250,12 @@ def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str
     answer = _type(function.returns, NUMBERS)
     failed = "" if answer == "object" else " except? -1"
     yield f"cpdef {answer} {function.name}({', '.join(arguments)}){failed}"
+
+
+def translatable(source: str) -> str:
+    """The source as Cython takes it; a module of loops alone has one line before it."""
+    head = UNCHECKED if _has_loops(source) else ""
+    return head + with_constants(source).replace(f"\n@{LOOP}\n", "\n\n")
 
 
 def with_constants(source: str) -> str:

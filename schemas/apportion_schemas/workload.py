@@ -171,6 +171,10 @@ class PodConstraints(Payload, frozen=True):
     spread: Annotated[tuple[SpreadConstraint, ...], Meta(max_length=64)] = ()
 
 
+NO_WISHES = PodConstraints()
+"""Of most pods, which share it: whoever asks often need not look into it."""
+
+
 class DeviceWeights(Payload, frozen=True):
     """`hami.io/device-scoring-weights`: how much each part of a device's load counts."""
 
@@ -190,7 +194,7 @@ class Shape(Payload, frozen=True, weakref=True):
     asks: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
     devices: DeviceConstraints = DeviceConstraints()
     node: NodeConstraints = NodeConstraints()
-    pods: PodConstraints = PodConstraints()
+    pods: PodConstraints = NO_WISHES
     node_policy: Annotated[str, Meta(max_length=64)] = ""
     device_policy: Annotated[str, Meta(max_length=64)] = ""
     device_weights: DeviceWeights | None = None

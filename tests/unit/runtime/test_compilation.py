@@ -109,6 +109,32 @@ class Row:
     ]
 
 
+LOOPS = """
+from apportion.core.placement.board_loops import write
+
+@compiled
+def fill(rows: Flat64, marks: FlatFlags) -> Int64:
+    marks[rows[0]] = 1
+    return len(rows)
+"""
+
+
+def test_loops_are_compiled_ahead_as_any_function() -> None:
+    """They are called directly, with their arrays as values one by one, which nobody counts."""
+    assert list(hatch_build.declared(LOOPS, ())) == [
+        "from apportion.core.placement.board_loops cimport write",
+        "cpdef long long fill(long long[::1] rows, unsigned char[::1] marks) except? -1",
+    ]
+    text = hatch_build.translatable(LOOPS).splitlines()
+    assert text == [hatch_build.UNCHECKED.strip(), *LOOPS.replace("@compiled", "").splitlines()]
+
+
+def test_a_module_that_has_more_than_loops_is_checked() -> None:
+    """An index beyond the end of one of its lists is an error, as it was."""
+    source = LOOPS + "\ndef names(every):\n    return every[0]\n"
+    assert hatch_build.translatable(source) == source.replace("@compiled", "")
+
+
 def test_constants_that_are_called_numbers_are_written_out() -> None:
     """Those of other modules as well; every line stays where it is."""
     source = """

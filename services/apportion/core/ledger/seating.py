@@ -14,7 +14,7 @@ def seat(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
     node.memory_used_mib += needs.memory_mib
     for name, amount in needs.extended.items():
         node.extended_used[name] = node.extended_used.get(name, 0) + amount
-    node.pods[pod.uid] = pod
+    node.pods[pod.submitted.uid] = pod
     pod.placement, pod.phase = placed, PLACED
 
 
@@ -29,7 +29,7 @@ def unseat(pod: PodState, node: NodeState) -> None:
             node.extended_used[name] = left
         else:
             del node.extended_used[name]
-    del node.pods[pod.uid]
+    del node.pods[pod.submitted.uid]
     pod.placement, pod.phase = None, PENDING
     pod.placed_revision = pod.bound_revision = pod.allocated_revision = 0
     pod.placed_time = ""

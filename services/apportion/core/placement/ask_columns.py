@@ -17,14 +17,16 @@ from apportion.core.devices.demand import Demand, Known, demand
 from apportion.core.devices.geometries import SLICE_STATES
 from apportion.core.placement import ask_loops, packed
 from apportion.core.placement.chains import Chain
-from apportion.core.placement.columns import FIRST_KIND, HOST, Columns, Rows
+from apportion.core.placement.columns import FIRST_KIND, FORGOTTEN, HOST, Columns, Rows
+from apportion.core.placement.compiled import Flat64, FlatFlags, flags
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import refused_kind
+from apportion.core.placement.packed import Int64
 from apportion.core.placement.scoreboard import Scoreboard
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 from apportion_schemas.configuration import GROUPS_MAX
 
-_NOWHERE: Final = np.zeros((0, 0), np.bool_)
+_NOWHERE: Final = np.zeros(0, np.uint8)
 
 
 class AskColumns:
@@ -55,22 +57,28 @@ class AskColumns:
         self.chain = chain
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
         self.needs: list[int] = [packed.NEVER, host_need]
-        self._need = np.array(self.needs, np.int64)
-        self._charge = np.zeros(FIRST_KIND, np.int64)
-        self._totals = np.zeros((FIRST_KIND, 3), np.int64)
-        self._cuts = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
+        self._charges = [0] * FIRST_KIND
+        self._amounts = [0, 0, 0] * FIRST_KIND
+        self._cuts: Int64 = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
         self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
         self.cuts_instances = False
         self.elsewhere: NDArray[np.bool_] | None = None
+        self._elsewhere: FlatFlags = _NOWHERE
+        self._count: Int64 = ask.count
+        self._flatten()
 
     def rebuild(self, columns: Columns, rows: Rows) -> None:
         """Work out again what stands for these rows until their nodes are reported anew."""
-        for device in columns.kinds[len(self.demands) - FIRST_KIND :]:
+        unknown = columns.kinds[len(self.demands) - FIRST_KIND :]
+        for device in unknown:
             self._learn(device)
+        if unknown:
+            self._flatten()
         wants = self.constraints
         if wants.indexes or wants.use_ids or wants.nouse_ids:
             if self.elsewhere is None or self.elsewhere.shape != columns.kind.shape:
                 self.elsewhere = np.zeros(columns.kind.shape, np.bool_)
+                self._elsewhere = flags(self.elsewhere)
             for row in rows.tolist():
                 self.elsewhere[row, 1:] = True
                 for at, state in enumerate(columns.nodes[row].devices, 1):
@@ -111,64 +119,76 @@ class AskColumns:
         """
         ask_loops.look(
             rows,
-            columns.free,
-            columns.kind,
-            columns.cut if self.cuts_instances else columns.slices,
-            _NOWHERE if self.elsewhere is None else self.elsewhere,
+            columns.flat_free,
+            columns.flat_kind,
+            columns.flat_cut,
+            self._elsewhere,
             self._need,
             self._charge,
-            self.instance_fits,
-            self.ask.count,
+            self._fits,
+            columns.width,
+            self._cuts,
+            self._count,
             times,
-            fit,
-            enough,
+            flags(fit),
+            flags(enough),
         )
 
     def rank(
         self,
         columns: Columns,
-        rows: Rows,
-        welcome: NDArray[np.bool_],
+        begin: Int64,
+        welcome: FlatFlags,
         board: Scoreboard,
-        times: int,
+        times: Int64,
     ) -> None:
-        """Give these rows on the board the load of their nodes, where `look` says that they fit.
+        """Give rows on the board the load of their nodes, where `look` says that they fit.
 
-        `welcome` are all the rows that no other filter refuses. For a class that goes by load.
+        The rows are as `Columns.rows_from(begin)` says, and `welcome` all those that no other
+        filter refuses. For a class that goes by load.
         """
-        points, most, fitting = board.arrays
+        rows: Flat64 = columns.every_cells
+        end: Int64 = len(columns.names)
+        if begin == FORGOTTEN:
+            begin = 0
+        else:
+            rows, end = columns.changed.cells, columns.changed.count
         ask_loops.rank(
             rows,
-            columns.free,
-            columns.kind,
-            columns.cut if self.cuts_instances else columns.slices,
-            _NOWHERE if self.elsewhere is None else self.elsewhere,
+            begin,
+            end,
+            columns.flat_free,
+            columns.flat_kind,
+            columns.flat_cut,
+            self._elsewhere,
             self._need,
             self._charge,
-            self.instance_fits,
-            self.ask.count,
+            self._fits,
+            columns.width,
+            self._cuts,
+            self._count * times,
             times,
             welcome,
-            columns.load,
-            points,
-            most,
-            fitting,
+            columns.flat_load,
+            board.given,
         )
+        board.take(rows, begin, end)
 
-    def pick(self, columns: Columns, row: int, weight: int) -> int:
+    def pick(self, columns: Columns, row: Int64, weight: Int64) -> Int64:
         """The first of the devices that have enough, by `BINPACK` or `SPREAD`; -1 if none has."""
-        found: int = ask_loops.pick(
+        return ask_loops.pick(
             row,
-            columns.free,
-            columns.kind,
-            columns.cut if self.cuts_instances else columns.slices,
-            _NOWHERE if self.elsewhere is None else self.elsewhere,
+            columns.flat_free,
+            columns.flat_kind,
+            columns.flat_cut,
+            self._elsewhere,
             self._need,
-            self.instance_fits,
+            self._fits,
             self._totals,
+            columns.width,
+            self._cuts,
             weight,
         )
-        return found
 
     def _learn(self, device: Device) -> None:
         anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
@@ -193,11 +213,16 @@ class AskColumns:
                 fits[0] = _instance_fits(known, self._cuts)
         self.demands.append(known)
         self.needs.append(need)
-        self._need = np.array(self.needs, np.int64)
-        self._charge = np.append(self._charge, charge)
-        totals = [(device.memory_mib, device.cores, device.slots)]
-        self._totals = np.concatenate([self._totals, totals])
+        self._charges.append(charge)
+        self._amounts += (device.memory_mib, device.cores, device.slots)
         self.instance_fits = np.concatenate([self.instance_fits, fits])
+
+    def _flatten(self) -> None:
+        """What was learnt of all kinds, as loops take it."""
+        self._need: Flat64 = np.array(self.needs, np.int64)
+        self._charge: Flat64 = np.array(self._charges, np.int64)
+        self._totals: Flat64 = np.array(self._amounts, np.int64)
+        self._fits: FlatFlags = flags(self.instance_fits)
 
 
 def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:

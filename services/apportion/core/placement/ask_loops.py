@@ -1,145 +1,171 @@
 """The loops of `AskColumns`: the devices of nodes against one ask.
 
+Arrays that have a row for each node are flat here: `width` values of each node, those of the host
+first. `need` and `charge` are by kind, `fits` by kind and cut, `cuts` values of each kind.
+`elsewhere` is empty where the pod names no device. The rows are those from `begin` to `end`.
+
 Invariant: as of every compiled loop, see `compiled`.
 """
 
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from apportion.core.placement import packed
-from apportion.core.placement.board_loops import REFUSED, Points, write
-from apportion.core.placement.columns import HOST, Kinds, Rows
-from apportion.core.placement.compiled import compiled, interpreted
+from apportion.core.placement.board_loops import REFUSED
+from apportion.core.placement.columns import HOST
+from apportion.core.placement.compiled import (
+    Flat32,
+    Flat64,
+    FlatCuts,
+    FlatFlags,
+    FlatKinds,
+    compiled,
+)
+from apportion.core.placement.packed import (
+    Int64,
+    compute_of,
+    mean_load,
+    memory_of,
+    slots_of,
+)
 
-_GUARDS: Final = packed.GUARDS
-_REFUSED: Final = np.int32(REFUSED)
-BINPACK: Final = -1
-SPREAD: Final = 1
+BINPACK: Final[Int64] = -1
+SPREAD: Final[Int64] = 1
 """Which device comes first, as the weight of its load: the one with the most, or of those with the
 fewest holders the one with the least. See `scores.devices`.
 """
-_source = interpreted(packed)
-_mean_load = compiled(_source.mean_load)
-_memory_of = compiled(_source.memory_of)
-_compute_of = compiled(_source.compute_of)
-_slots_of = compiled(_source.slots_of)
-
-Amounts = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 @compiled
-def _more(free: int, need: int, charge: int, most: int) -> int:
+def _more(free: Int64, need: Int64, charge: Int64, most: Int64) -> Int64:
     """How many more find enough on a device where one does already, at most so many.
 
     Of instances, which charge nothing here, as many as are wanted.
     """
+    guards: Int64 = packed.GUARDS
+    count: Int64 = 0
     if not charge:
         return most
-    count = 0
-    while count < most and (free - charge * (count + 1) - need) & _GUARDS == _GUARDS:
+    while count < most and (free - charge * (count + 1) - need) & guards == guards:
         count += 1
     return count
 
 
 @compiled
 def look(
-    rows: Rows,
-    free: Amounts,
-    kind: Kinds,
-    cut: NDArray[Any],
-    elsewhere: Flags,
-    need: Amounts,
-    charge: Amounts,
-    instance_fits: Flags,
-    count: int,
-    times: int,
-    fit: Flags,
-    enough: Flags,
+    rows: Flat64,
+    free: Flat64,
+    kind: FlatKinds,
+    cut: FlatCuts,
+    elsewhere: FlatFlags,
+    need: Flat64,
+    charge: Flat64,
+    fits: FlatFlags,
+    width: Int64,
+    cuts: Int64,
+    count: Int64,
+    times: Int64,
+    fit: FlatFlags,
+    enough: FlatFlags,
 ) -> None:
-    """`AskColumns.look`; `elsewhere` is empty where the pod names no device."""
-    some_elsewhere, wanted = elsewhere.shape[0] > 0, count * times
+    """`AskColumns.look`."""
+    guards: Int64 = packed.GUARDS
+    named: Int64 = len(elsewhere)
+    i: Int64
+    at: Int64
     for i in range(len(rows)):
-        row, found = rows[i], 0
-        for at in range(HOST + 1, free.shape[1]):
-            of = kind[row, at]
-            has = (free[row, at] - need[of]) & _GUARDS == _GUARDS
-            has = has and instance_fits[of, cut[row, at]]
-            has = has and not (some_elsewhere and elsewhere[row, at])
-            enough[i, at] = has
+        host: Int64 = rows[i] * width + HOST
+        found: Int64 = 0
+        for at in range(host + 1, host + width):
+            of: Int64 = kind[at]
+            has: Int64 = 0
+            if (free[at] - need[of]) & guards == guards and fits[of * cuts + cut[at]]:
+                has = 1
+            if named and elsewhere[at]:
+                has = 0
+            enough[i * width + at - host] = has
             found += has
             if has and times > 1:
-                found += _more(free[row, at], need[of], charge[of], times - 1)
-        enough[i, HOST] = False
-        host = (free[row, HOST] - need[kind[row, HOST]]) & _GUARDS == _GUARDS
-        fit[i] &= host and found >= wanted
+                found += _more(free[at], need[of], charge[of], times - 1)
+        enough[i * width + HOST] = 0
+        if (free[host] - need[kind[host]]) & guards != guards or found < count * times:
+            fit[i] = 0
 
 
 @compiled
 def rank(
-    rows: Rows,
-    free: Amounts,
-    kind: Kinds,
-    cut: NDArray[Any],
-    elsewhere: Flags,
-    need: Amounts,
-    charge: Amounts,
-    instance_fits: Flags,
-    count: int,
-    times: int,
-    welcome: Flags,
-    load: Points,
-    points: Points,
-    most: Points,
-    fitting: Rows,
+    rows: Flat64,
+    begin: Int64,
+    end: Int64,
+    free: Flat64,
+    kind: FlatKinds,
+    cut: FlatCuts,
+    elsewhere: FlatFlags,
+    need: Flat64,
+    charge: Flat64,
+    fits: FlatFlags,
+    width: Int64,
+    cuts: Int64,
+    wanted: Int64,
+    times: Int64,
+    welcome: FlatFlags,
+    load: Flat32,
+    given: Flat32,
 ) -> None:
-    """`AskColumns.rank`: `look` and `board_loops.write` in one, up to the last device wanted."""
-    some_elsewhere, wanted = elsewhere.shape[0] > 0, count * times
-    given, opens = np.empty(len(rows), np.int32), np.empty(len(rows), np.bool_)
-    # What is far away is asked for at once, and `given` for no other reason: the loop below would
-    # wait for each row.
-    for i in range(len(rows)):
-        given[i], opens[i] = points[rows[i]], welcome[rows[i]]
-    for i in range(len(rows)):
-        row, found = rows[i], 0
-        host = (free[row, HOST] - need[kind[row, HOST]]) & _GUARDS == _GUARDS
-        if opens[i] and host:
-            for at in range(HOST + 1, free.shape[1]):
-                of = kind[row, at]
-                if (free[row, at] - need[of]) & _GUARDS != _GUARDS:
-                    continue
-                if not instance_fits[of, cut[row, at]] or (some_elsewhere and elsewhere[row, at]):
-                    continue
-                found += 1
-                if times > 1:
-                    found += _more(free[row, at], need[of], charge[of], times - 1)
-                if found >= wanted:
-                    break
-        given[i] = load[row] if found >= wanted else _REFUSED
-    write(points, most, fitting, rows, given)
+    """`AskColumns.rank`: as `look`, up to the last device wanted."""
+    guards: Int64 = packed.GUARDS
+    named: Int64 = len(elsewhere)
+    i: Int64
+    # What is far away is asked for at once: the loop below would wait for each row.
+    for i in range(begin, end):
+        given[i - begin] = load[rows[i]] if welcome[rows[i]] else REFUSED
+    for i in range(begin, end):
+        host: Int64 = rows[i] * width + HOST
+        found: Int64 = 0
+        at: Int64 = host + 1
+        if given[i - begin] == REFUSED or (free[host] - need[kind[host]]) & guards != guards:
+            at = host + width
+        while at < host + width and found < wanted:
+            of: Int64 = kind[at]
+            has: Int64 = (free[at] - need[of]) & guards == guards and fits[of * cuts + cut[at]]
+            if has and not (named and elsewhere[at]):
+                found += 1 + (_more(free[at], need[of], charge[of], times - 1) if times > 1 else 0)
+            at += 1
+        if found < wanted:
+            given[i - begin] = REFUSED
 
 
 @compiled
 def helped(
-    rows: Rows, free: Amounts, kind: Kinds, needs: Amounts, counts: Amounts, found: Rows
-) -> int:
+    rows: Flat64,
+    free: Flat64,
+    kind: FlatKinds,
+    needs: Flat64,
+    counts: Flat64,
+    width: Int64,
+    kinds: Int64,
+    found: Flat64,
+) -> Int64:
     """`Parked.helped`: how many lines have room on one of these rows, and in `found` which.
 
     `needs` are by line and kind. How cards are cut, and which devices a pod names, is not asked.
     """
-    lines = 0
+    guards: Int64 = packed.GUARDS
+    lines: Int64 = 0
+    line: Int64
+    i: Int64
     for line in range(len(counts)):
-        need, count = needs[line], counts[line]
-        for row in rows:
-            if (free[row, HOST] - need[kind[row, HOST]]) & _GUARDS != _GUARDS:
+        need: Int64 = line * kinds
+        for i in range(len(rows)):
+            host: Int64 = rows[i] * width + HOST
+            if (free[host] - needs[need + kind[host]]) & guards != guards:
                 continue
-            fitting, at = 0, HOST + 1
-            while at < free.shape[1] and fitting < count:
-                fitting += (free[row, at] - need[kind[row, at]]) & _GUARDS == _GUARDS
+            fitting: Int64 = 0
+            at: Int64 = host + 1
+            while at < host + width and fitting < counts[line]:
+                if (free[at] - needs[need + kind[at]]) & guards == guards:
+                    fitting += 1
                 at += 1
-            if fitting >= count:
+            if fitting >= counts[line]:
                 found[lines] = line
                 lines += 1
                 break
@@ -148,27 +174,36 @@ def helped(
 
 @compiled
 def pick(
-    row: int,
-    free: Amounts,
-    kind: Kinds,
-    cut: NDArray[Any],
-    elsewhere: Flags,
-    need: Amounts,
-    instance_fits: Flags,
-    totals: Amounts,
-    weight: int,
-) -> int:
-    """`AskColumns.pick`; of equals the first."""
-    best, holders_least, load_least = -1, 0, 0
-    for at in range(HOST + 1, free.shape[1]):
-        of, left = kind[row, at], free[row, at]
-        if (left - need[of]) & _GUARDS != _GUARDS or not instance_fits[of, cut[row, at]]:
+    row: Int64,
+    free: Flat64,
+    kind: FlatKinds,
+    cut: FlatCuts,
+    elsewhere: FlatFlags,
+    need: Flat64,
+    fits: FlatFlags,
+    totals: Flat64,
+    width: Int64,
+    cuts: Int64,
+    weight: Int64,
+) -> Int64:
+    """`AskColumns.pick`; of equals the first. `totals` are memory, cores and slots of each kind."""
+    guards: Int64 = packed.GUARDS
+    host: Int64 = row * width + HOST
+    best: Int64 = -1
+    holders_least: Int64 = 0
+    load_least: Int64 = 0
+    at: Int64
+    for at in range(host + 1, host + width):
+        of: Int64 = kind[at]
+        left: Int64 = free[at]
+        if (left - need[of]) & guards != guards or not fits[of * cuts + cut[at]]:
             continue
-        if elsewhere.shape[0] > 0 and elsewhere[row, at]:
+        if len(elsewhere) and elsewhere[at]:
             continue
-        memory_mib, cores, slots = totals[of]
-        load = _mean_load(memory_mib, _memory_of(left), cores, _compute_of(left)) * weight
-        holders = slots - _slots_of(left) if weight > 0 else 0
-        if best < 0 or (holders, load) < (holders_least, load_least):
-            best, holders_least, load_least = at - HOST - 1, holders, load
+        memory_mib: Int64 = totals[of * 3]
+        cores: Int64 = totals[of * 3 + 1]
+        load: Int64 = mean_load(memory_mib, memory_of(left), cores, compute_of(left)) * weight
+        holders: Int64 = totals[of * 3 + 2] - slots_of(left) if weight > 0 else 0
+        if best < 0 or holders < holders_least or (holders == holders_least and load < load_least):
+            best, holders_least, load_least = at - host - 1, holders, load
     return best

@@ -249,7 +249,9 @@ def _has_place(ask: AskColumns, kind: int, cut: Cut) -> bool:
     wanted = ask.demands[kind]
     if not isinstance(wanted, Demand) or wanted.profile is None:
         return True
-    return any(True for _ in wanted.free_places(*cut))
+    for _ in wanted.free_places(*cut):
+        return True
+    return False
 
 
 def _share(ask: AskColumns, kind: int, state: DeviceState, cut: Cut) -> Share:

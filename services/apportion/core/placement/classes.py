@@ -21,10 +21,11 @@ from apportion.core.placement.ask_columns import AskColumns
 from apportion.core.placement.ask_loops import BINPACK, SPREAD
 from apportion.core.placement.board_loops import REFUSED
 from apportion.core.placement.chains import chain
-from apportion.core.placement.columns import HOST, Columns, Rows
+from apportion.core.placement.columns import FORGOTTEN, HOST, Columns, Rows
+from apportion.core.placement.compiled import FlatFlags, flags
 from apportion.core.placement.filters import FITS, RANK, standing_refusal
 from apportion.core.placement.filters import nodes as node_filters
-from apportion.core.placement.packed import POINTS
+from apportion.core.placement.packed import POINTS, Int64
 from apportion.core.placement.pricing.market import Market
 from apportion.core.placement.relations import Relations
 from apportion.core.placement.scoreboard import Scoreboard
@@ -80,7 +81,8 @@ class PlacementClass:
             and self._order in (binpack, spread)
         )
         self._alike = _alike(shape) and not self.chain.best_linked
-        self._by_load = self._goes_by_load()
+        self._picked: AskColumns | None = self.asks[0] if self.picks_one else None
+        self._ranked: AskColumns | None = self.asks[0] if self._goes_by_load() else None
         self.collided: set[int] = set()
         self._host_need = host_need
         self._resize(0)
@@ -101,20 +103,21 @@ class PlacementClass:
     def refresh(self, columns: Columns) -> None:
         """Look again at what changed since the last time."""
         standing = columns.standing_changed.since(self._standing_seen)
-        changed = columns.changed.since(self._changed_seen)
+        begin: Int64 = columns.changed.place_of(self._changed_seen)
         self._standing_seen, self._changed_seen = columns.standing_changed.end, columns.changed.end
-        if self._generation != columns.generation or standing is None or changed is None:
+        if self._generation != columns.generation or standing is None:
             self._generation = columns.generation
             self._resize(len(columns.names))
-            standing = changed = columns.every
-        if len(changed) > len(columns.every):
-            changed = columns.every  # fewer
+            standing, begin = columns.every, FORGOTTEN
+        if columns.changed.count - begin > len(columns.names):
+            begin = FORGOTTEN  # every row once is fewer
         if len(standing):
             self._rebuild(columns, np.unique(standing))
-        if len(changed):
-            self._evaluate(columns, changed)
+        changed = begin == FORGOTTEN or begin < columns.changed.count
+        if changed:
+            self._evaluate(columns, begin)
         if self.relations is not None:
-            self._relate(columns, self.relations, evaluated=bool(len(changed)))
+            self._relate(columns, self.relations, evaluated=changed)
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""
@@ -142,8 +145,8 @@ class PlacementClass:
     def pick(self, columns: Columns, row: int) -> int:
         """The one device that a class which `picks_one` takes there: scored, or first in order."""
         device = self.scored_device(row)
-        if device == NO_DEVICE:
-            return self.asks[0].pick(columns, row, SPREAD if self._order is spread else BINPACK)
+        if device == NO_DEVICE and self._picked is not None:
+            return self._picked.pick(columns, row, SPREAD if self._order is spread else BINPACK)
         return device
 
     def device_order(self, columns: Columns, row: int) -> Order:
@@ -174,6 +177,7 @@ class PlacementClass:
         self.board = Scoreboard(rows)
         self.standing: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
         self._welcome: NDArray[np.bool_] = np.ones(rows, np.bool_)
+        self._welcomes: FlatFlags = flags(self._welcome)
         self._eligible: NDArray[np.bool_] = np.ones(rows, np.bool_)
         self._preferred: NDArray[np.int32] | None = None
         if self.shape.node.preferred:
@@ -194,6 +198,7 @@ class PlacementClass:
             if code is not None:
                 self.standing[row] = RANK[code]
         self._welcome = self.standing == FITS
+        self._welcomes = flags(self._welcome)
         if self.relations is not None and self.relations.spreads:
             for row in rows.tolist():
                 self._eligible[row] = _counts_for_spread(self.shape, columns.nodes[row])
@@ -201,14 +206,14 @@ class PlacementClass:
             for row in rows.tolist():
                 self._preferred[row] = _preference(self.shape, columns.nodes[row])
 
-    def _evaluate(self, columns: Columns, rows: Rows) -> None:
-        """Look at these rows."""
-        if self._by_load:
-            self.asks[0].rank(columns, rows, self._welcome, self.board, len(self.asks))
+    def _evaluate(self, columns: Columns, begin: Int64) -> None:
+        """Look at the rows that `Columns.rows_from` names."""
+        if self._ranked is not None:
+            self._ranked.rank(columns, begin, self._welcomes, self.board, len(self.asks))
         else:
-            self._score(columns, rows)
+            self._score(columns, columns.rows_from(begin))
         if self.collided:
-            self.collided.difference_update(rows.tolist())
+            self.collided.difference_update(columns.rows_from(begin).tolist())
 
     def _score(self, columns: Columns, rows: Rows) -> None:
         """Look at these rows, filter by filter, and give them the points of the score."""

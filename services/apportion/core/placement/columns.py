@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.ledger.state import DeviceState, NodeState, State
 from apportion.core.placement import packed
+from apportion.core.placement.compiled import Flat32, Flat64, FlatCuts, FlatKinds
 from apportion.core.placement.packed import Int32s, Int64, Int64s, mean_load
 from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
 LOG_ROWS_MAX: Final = 1 << 16
+FORGOTTEN: Final[Int64] = -1
 # The column of `free` and `kind` that is the node's host; its devices follow.
 HOST: Final[Int64] = 0
 NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
@@ -62,37 +64,45 @@ class Touch(Struct, gc=False):
 
 
 class RowLog:
-    """Rows in the order in which they changed, for readers that come at their own pace."""
+    """Rows in the order in which they changed, for readers that come at their own pace.
+
+    The first `count` of `cells` are the rows that are remembered.
+    """
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
-        self._cells: Int64s = self._rows.data
-        self._count: Int64 = 0
+        self.cells: Flat64 = self._rows
+        self.count: Int64 = 0
         self._start: Int64 = 0
 
     @property
     def end(self) -> int:
         """The position after the newest entry."""
-        return self._start + self._count
+        return self._start + self.count
 
     def append(self, row: Int64) -> None:
         """Note that the row changed; of a full log the older half is dropped."""
-        if self._count == LOG_ROWS_MAX:
+        if self.count == LOG_ROWS_MAX:
             kept = LOG_ROWS_MAX // 2
             self._rows[:kept] = self._rows[kept:]
             self._start += LOG_ROWS_MAX - kept
-            self._count = kept
-        self._cells[self._count] = row
-        self._count += 1
+            self.count = kept
+        self.cells[self.count] = row
+        self.count += 1
+
+    def place_of(self, position: Int64) -> Int64:
+        """Where in `cells` the rows begin that changed since then; `FORGOTTEN` if it was too long
+        ago. A row may come more than once.
+        """
+        return max(position - self._start, FORGOTTEN)
 
     def since(self, position: Int64) -> Rows | None:
-        """The rows that changed since then, or None if the log no longer reaches so far back.
+        """Those rows, or None where they are forgotten: a view, good until the next `append`."""
+        return None if position < self._start else self.rows_from(position - self._start)
 
-        A view, good until the next `append`; a row may come more than once.
-        """
-        if position < self._start:
-            return None
-        return self._rows[position - self._start : self._count]
+    def rows_from(self, place: Int64) -> Rows:
+        """The rows that stand in `cells` from there on, as `since` gives them."""
+        return self._rows[place : self.count]
 
 
 class Columns:
@@ -113,7 +123,8 @@ class Columns:
         self._offered_at = (-1, -1)
         self.generation = 0
         self.names: list[str] = []
-        self.every = np.arange(0)
+        self.every: Rows = np.arange(0)
+        self.every_cells: Flat64 = self.every
         self.nodes: list[NodeState] = []
         self._row_of: dict[str, int] = {}
         self._standing: list[Standing] = []
@@ -156,6 +167,10 @@ class Columns:
             self._refresh(row, touch.node, touch.shares)
             self.changed.append(row)
 
+    def rows_from(self, begin: Int64) -> Rows:
+        """The rows that the log of changes has from that place on; every one if `FORGOTTEN`."""
+        return self.every if begin == FORGOTTEN else self.changed.rows_from(begin)
+
     def kinds_of(self, name: str, shares: Iterable[Share]) -> frozenset[int]:
         """The kinds of the devices of the node that these shares are of."""
         row = self._row_of[name]
@@ -191,7 +206,7 @@ class Columns:
         self.index = np.full((rows, width), -1, np.int16)
         self.slices = np.zeros((rows, width), np.uint8)
         # How each card is cut: the occupied slices, and its group where cards may be cut in groups.
-        self.cut = self.slices if not self.geometries else np.zeros((rows, width), np.uint16)
+        self.cut = np.zeros((rows, width), np.uint16)
         self.closed = np.zeros((rows, width), np.uint8)
         self.load = np.zeros(rows, np.int32)
         self.host_load = np.zeros(rows, np.int32)
@@ -199,11 +214,16 @@ class Columns:
         self.welcoming = np.zeros(rows, np.bool_)
         self.sums = np.zeros((rows, SUMS), np.int64)
         # A value at a time: numpy takes thrice as long to give or take a single one.
-        self._width: Int64 = width
+        self.width: Int64 = width
         self._free_cells: Int64s = self.free.reshape(-1).data
         self._sums_cells: Int64s = self.sums.reshape(-1).data
         self._load_cells: Int32s = self.load.data
         self._host_load_cells: Int32s = self.host_load.data
+        # As loops take them.
+        self.flat_free: Flat64 = self.free.reshape(-1)
+        self.flat_kind: FlatKinds = self.kind.reshape(-1)
+        self.flat_cut: FlatCuts = self.cut.reshape(-1)
+        self.flat_load: Flat32 = self.load
 
     def _make_room(self, touched: dict[str, Touch]) -> None:
         """Rows for the nodes that have none yet, and columns for the devices of each."""
@@ -219,7 +239,7 @@ class Columns:
         nodes = dict(zip(old_names, self.nodes, strict=True)) | joined
         standing = dict(zip(old_names, self._standing, strict=True))
         self.names = self._in_order(nodes)
-        self.every = np.arange(len(self.names))
+        self.every = self.every_cells = np.arange(len(self.names))
         self._row_of = {name: row for row, name in enumerate(self.names)}
         self.nodes = [nodes[name] for name in self.names]
         self._standing = [standing.get(name, UNSEEN) for name in self.names]
@@ -244,7 +264,7 @@ class Columns:
             self._refresh_all(row, node)
         else:
             self._refresh_devices(row, node, shares)
-        self._free_cells[row * self._width + HOST] = self._host(row, node)
+        self._free_cells[row * self.width + HOST] = self._host(row, node)
         sums: Int64s = self._sums_cells
         at: Int64 = row * SUMS
         self._load_cells[row] = mean_load(
@@ -269,8 +289,7 @@ class Columns:
             amounts = packed.free_amounts(state)
             self.free[row, at] = amounts
             self.slices[row, at] = state.slices
-            if self.geometries:
-                self.cut[row, at] = self._cut(state)
+            self.cut[row, at] = self._cut(state)
             self.closed[row, at] = _shut(state)
             if _is_odd(state, amounts):
                 self._odd.add(row)
@@ -281,7 +300,7 @@ class Columns:
         odd = row in self._odd
         memory_mib: Int64 = 0
         cores: Int64 = 0
-        begin: Int64 = row * self._width
+        begin: Int64 = row * self.width
         for share in shares:
             state = node.by_id[share.device]
             at: Int64 = _column(node, state)
@@ -292,8 +311,7 @@ class Columns:
                 self._odd.add(row)
                 odd = True
                 self.slices[row, at] = state.slices
-                if self.geometries:
-                    self.cut[row, at] = self._cut(state)
+                self.cut[row, at] = self._cut(state)
             memory_mib += packed.memory_of(amounts) - packed.memory_of(before)
             cores += packed.compute_of(amounts) - packed.compute_of(before)
         if odd:
@@ -334,8 +352,8 @@ class Columns:
         self.welcoming[row] = node.ready and not node.cordon and not kept_out
 
     def _cut(self, state: DeviceState) -> Int64:
-        if not state.slices:
-            return 0
+        if not state.slices or not self.geometries:
+            return state.slices
         device = state.device
         groups = groups_of(self.geometries, device.family, device.model)
         return cut_state(state.slices, state.group, groups)
@@ -360,7 +378,12 @@ class Columns:
 
 def _column(node: NodeState, state: DeviceState) -> Int64:
     """The column of a device of the node."""
-    return HOST + 1 + node.devices.index(state)
+    at: Int64 = HOST + 1
+    for each in node.devices:
+        if each is state:
+            return at
+        at += 1
+    raise ValueError(f"{state.device.id} is no device of {node.name}")
 
 
 def _is_odd(state: DeviceState, amounts: Int64) -> bool:

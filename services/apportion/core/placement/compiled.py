@@ -1,18 +1,31 @@
-"""Loops over nodes and devices, compiled to machine code when they are first called.
+"""Loops over nodes and devices as machine code, made when they are first called.
 
 A loop that asks several questions of a row at once would be as many passes of numpy, each with its
 own arrays. Invariant: a compiled loop does whole numbers only and calls nothing but its like, so it
 answers the same on every machine, and the same as the Python that it was written in.
+
+Of a module that was compiled ahead of time (`hatch_build`) the loops are machine code already, and
+stay what they are.
 """
 
-import importlib.util
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+Flat64 = NDArray[np.int64]
+Flat32 = NDArray[np.int32]
+FlatKinds = NDArray[np.uint32]
+FlatCuts = NDArray[np.uint16]
+FlatFlags = NDArray[np.uint8]
+"""What loops take that are compiled either way: arrays of one dimension, which code that was
+compiled ahead sees as their values one by one.
+"""
 
 
 def compiled(function: F) -> F:
@@ -20,19 +33,14 @@ def compiled(function: F) -> F:
 
     Where nothing can be kept, every process compiles it anew.
     """
+    if not isinstance(function, FunctionType):
+        return function
     try:
         return cast("F", njit(cache=True)(function))
     except RuntimeError:  # numba found no folder that it may write to
         return cast("F", njit(function))
 
 
-def interpreted(module: ModuleType) -> ModuleType:
-    """The module made from its source once more: of one compiled ahead numba can read nothing."""
-    folder, _, name = str(module.__file__).rpartition("/")
-    source = f"{folder}/{name.partition('.')[0]}.py"
-    spec = importlib.util.spec_from_file_location(module.__name__, source)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{module.__name__} has no source at {source}")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+def flags(answers: NDArray[np.bool_]) -> FlatFlags:
+    """Answers row by row, as loops take them; a view."""
+    return answers.reshape(-1).view(np.uint8)

@@ -269,10 +269,12 @@ class Engine:
 
     def _settle(self, line: Line, placed: list[Placed], decision: Decision) -> None:
         """These members of the line have places; go on with the others."""
+        taken: set[str] = set()
         for pod, found in placed:
             decision.placed.append(pod)
             decision.events.append(found)
-        line.remove({pod.uid for pod, _ in placed})
+            taken.add(found.pod)
+        line.remove(taken)
         self._queue.wake(line)
 
     def _place(self, pod: PodState, *, without: frozenset[int] = frozenset()) -> PodPlaced | None:
@@ -288,13 +290,13 @@ class Engine:
                 class_.exclude(best[0][0])
             elif not class_.may_collide or self._all_fit(class_, best[1:]):
                 break
-        rule = class_.node_score
+        about, rule = pod.submitted, class_.node_score
         totals = [(self._columns.names[at], rule.total(points)) for at, points in best]
         scores = [Score(node=n, total=total, parts={rule.policy: total}) for n, total in totals]
         return PodPlaced(
-            pod=pod.uid,
-            namespace=pod.submitted.namespace,
-            name=pod.submitted.name,
+            pod=about.uid,
+            namespace=about.namespace,
+            name=about.name,
             attempt=pod.attempt,
             node=scores[0].node,
             shares=shares,
@@ -492,6 +494,8 @@ class Engine:
         self._wide = False
         if keys is None:
             self._parked.clear()
+        elif not keys:
+            return
         lines = self._queue.parked(keys)
         self._wake_those(lines, anew=keys is None)
         for key in set(keys or ()).difference(line.key for line in lines if line.parked):

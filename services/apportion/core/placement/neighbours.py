@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.columns import Columns
 from apportion_schemas import LabelExpression, PodConstraints, PodSelector, PodSubmitted, PodTerm
+from apportion_schemas.workload import NO_WISHES
 
 SELECTORS_MAX: Final = 4096  # counted at once; beyond, all are forgotten and asked for anew
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -216,6 +217,8 @@ def kind_of(pod: PodSubmitted) -> KindKey:
 
 def has_wishes(wishes: PodConstraints) -> bool:
     """Whether a pod minds where other pods are."""
+    if wishes is NO_WISHES:
+        return False
     return bool(wishes.affinity or wishes.anti_affinity or wishes.preferred or wishes.spread)
 
 

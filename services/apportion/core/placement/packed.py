@@ -12,6 +12,7 @@ Invariant: every packed amount is within its field. The schemas keep amounts bel
 from typing import Final
 
 from apportion.core.ledger.state import DeviceState
+from apportion.core.placement.compiled import compiled
 
 Int64 = int
 Int64s = memoryview
@@ -65,21 +66,25 @@ def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64
     )
 
 
+@compiled
 def memory_of(amounts: Int64) -> Int64:
     """The memory, in MiB."""
     return amounts & _MEMORY_MAX
 
 
+@compiled
 def compute_of(amounts: Int64) -> Int64:
     """The cores of a device, or the milli-CPU of a host."""
     return amounts >> COMPUTE_AT & _COMPUTE_MAX
 
 
+@compiled
 def slots_of(amounts: Int64) -> Int64:
     """How many more shares or pods may come."""
     return amounts >> SLOTS_AT & _SLOTS_MAX
 
 
+@compiled
 def mean_load(
     memory_total: Int64, memory_free: Int64, cores_total: Int64, cores_free: Int64
 ) -> Int64:

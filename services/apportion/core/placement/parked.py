@@ -12,9 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from apportion.core.placement import packed
+from apportion.core.placement import ask_loops, packed
 from apportion.core.placement.ask_columns import AskColumns
-from apportion.core.placement.ask_loops import helped
 from apportion.core.placement.columns import FIRST_KIND, Columns
 from apportion.core.placement.limits import TOLD
 from apportion_schemas import (
@@ -98,15 +97,26 @@ class Parked:
         All are asked where `any_may_be` helped for other reasons, where the rows or the kinds of
         device are others now, and once in a while, so that those that have run empty are found.
         """
-        rows = columns.changed.since(self._seen)
+        seen, self._seen = self._seen, columns.changed.end
+        before, self._as_of = self._as_of, (columns.generation, len(columns.kinds))
+        if not len(self):
+            return []
+        rows = columns.changed.since(seen)
         if rows is not None and len(rows) > len(columns.every):
             rows = columns.every  # fewer
-        self._seen = columns.changed.end
-        before, self._as_of = self._as_of, (columns.generation, len(columns.kinds))
         self._most = self._most or 2 * len(self) + SLACK
         if any_may_be or before != self._as_of or rows is None or len(self) > self._most:
             return None
-        count = helped(rows, columns.free, columns.kind, self._needs, self._counts, self._found)
+        count = ask_loops.helped(
+            rows,
+            columns.flat_free,
+            columns.flat_kind,
+            self._needs.reshape(-1),
+            self._counts,
+            columns.width,
+            self._needs.shape[1],
+            self._found,
+        )
         return [*(self._keys[slot] for slot in self._found[:count].tolist()), *self._always]
 
     def _grow(self, lines: int, kinds: int) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from apportion.core.placement import board_loops
 from apportion.core.placement.board_loops import BLOCK, REFUSED, Points, Rows
+from apportion.core.placement.compiled import Flat32, Flat64
 from apportion.core.placement.packed import Int32s, Int64, Int64s
 
 _REFUSED: Final = np.int32(REFUSED)
@@ -23,22 +24,28 @@ class Scoreboard:
 
     def __init__(self, rows: int) -> None:
         self.points: Points = np.full(rows, REFUSED, np.int32)
-        self._most: Points = np.full(-(-rows // BLOCK), REFUSED, np.int32)
-        self._fitting = np.zeros(1, np.int64)
-        self._found = np.zeros(0, np.int64)
-        # A value at a time, as in `Columns`.
-        self._point_cells: Int32s = self.points.data
-        self._found_cells: Int64s = self._found.data
-        self.arrays: Final = (self.points, self._most, self._fitting)
+        # As loops take them: the points, the most of each block, how many fit, what rows are given.
+        self.flat_points: Flat32 = self.points
+        self.most: Flat32 = np.full(-(-rows // BLOCK), REFUSED, np.int32)
+        self.fits: Flat64 = np.zeros(1, np.int64)
+        self._given = np.zeros(rows, np.int32)
+        self.given: Flat32 = self._given
+        self._make_room(0)
 
     @property
     def fitting(self) -> int:
         """How many rows are not refused."""
-        return self._fitting.item(0)
+        return int(self.fits[0])
 
     def write(self, rows: Rows, points: Points) -> None:
         """These rows have these points, or are `REFUSED`."""
-        board_loops.write(*self.arrays, rows, points)
+        self._given[: len(rows)] = points
+        self.take(rows, 0, len(rows))
+
+    def take(self, rows: Flat64, begin: Int64, end: Int64) -> None:
+        """The rows from `begin` to `end` have the points that are in `given`."""
+        points, most = self.flat_points, self.most
+        board_loops.write(points, most, self.fits, rows, begin, end, self.given)
 
     def refuse(self, row: int) -> None:
         """The pods may not go there."""
@@ -53,18 +60,25 @@ class Scoreboard:
 
         Of the rows that `first` marks, if any of them fits.
         """
-        points, most = self.points, self._most
         if first is not None:
-            among = Scoreboard(len(points))
-            among.replace(np.where(first, points, _REFUSED))
+            among = Scoreboard(len(self.points))
+            among.replace(np.where(first, self.points, _REFUSED))
             if among.fitting:
-                points, most = among.points, among._most
+                return among.best(count)
         if len(self._found) != count:
-            self._found = np.empty(count, np.int64)
-            self._found_cells = self._found.data
+            self._make_room(count)
         rows: list[tuple[int, int]] = []
         at: Int64
-        for at in range(board_loops.best(points, most, self._found)):
+        for at in range(board_loops.best(self.flat_points, self.most, self._found, self._top)):
             row: Int64 = self._found_cells[at]
             rows.append((row, self._point_cells[row]))
         return rows
+
+    def _make_room(self, count: int) -> None:
+        """Room for so many of the best."""
+        found = np.zeros(count, np.int64)
+        self._found: Flat64 = found
+        self._top: Flat64 = np.zeros(count, np.int64)
+        # A value at a time, as in `Columns`.
+        self._point_cells: Int32s = self.points.data
+        self._found_cells: Int64s = found.data

@@ -54,7 +54,7 @@ class Waiting:
             if pod is not None and pod.phase is PENDING:
                 self.add(pod)
             elif pod is not None:
-                self._forget(pod.uid)
+                self._forget(data.pod)
         elif kind is PodGone:
             self._forget(data.uid)
             if pod is not None and change.node is None:
