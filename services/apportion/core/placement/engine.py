@@ -6,7 +6,8 @@ decision comes back from the ledger and is folded. So a refused append needs no 
 `retry`.
 
 Invariant: `decide` leaves the state as it was; the same state yields the same placements, whatever
-the engine has seen before.
+the engine has seen before. But for a gang that waits: its pods take the best places one by one, and
+which these are may change with any placement, while it is asked again only when something leaves.
 """
 
 from collections.abc import Iterable
