@@ -11,7 +11,8 @@ from apportion_schemas import ConfigurationChanged, RefusalCode, Share
 from tests.support.fleet import A100_40, A100_80, node, observed, rack
 from tests.support.fleet import gpu as card
 from tests.support.ledger_of import Ledger
-from tests.support.pods import ask, pod
+from tests.support.pods import ask, pod, share
+from tests.support.pods import placed as placement
 
 SMALL, MIDDLE, LARGE = 4000, 8000, 18000
 MIXED = [("2g.10gb", 10240, 3), ("1g.5gb", 5120, 1)]
@@ -105,6 +106,23 @@ def test_A2_the_smallest_free_instance_of_the_group_that_holds_the_ask() -> None
         "",
     ]
     assert [ledger.shares(f"p{i}")[0].memory_mib for i in range(4)] == [5120, *[10240] * 3]
+
+
+def test_no_instance_is_larger_than_what_a_card_has_left() -> None:
+    """One that was shared before it was cut still holds those shares, and no slices for them."""
+    ledger = Ledger(configured(groups(MIXED)), rack("n1", 1, model=A100_40), pod("x"))
+    ledger.play(placement("x", "n1", [share("n1-g0", 27_000, 0)]))
+    ledger.play(rack("n1", 1, model=A100_40, mode="mig", slots=7))
+    assert placed(ledger, "p1", SMALL) == "group1-3 1g.5gb@6"
+    assert placed(ledger, "p2", SMALL) == ""
+    assert ledger.reasons("p2") == {RefusalCode.MIG_SLICES_OCCUPIED: 1}
+    assert placed(ledger, "p3", SMALL, SMALL) == ""
+    ledger.gone("x").settle()
+    assert where(ledger.shares("p2")[0]) == "group1-0 2g.10gb@0"
+    assert [where(each) for each in ledger.shares("p3")] == [
+        "group1-1 2g.10gb@2",
+        "group1-2 2g.10gb@4",
+    ]
 
 
 def test_two_containers_get_two_instances() -> None:

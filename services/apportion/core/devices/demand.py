@@ -22,7 +22,8 @@ class Demand(NamedTuple):
 
     `alone`: nothing else may hold the device. `profile`: the smallest MIG profile that will do;
     the instance is made at the first of `options` that is free, which may be a larger one where the
-    card may only be cut in certain ways.
+    card may only be cut in certain ways. `charges` are what an instance at each of them takes, in
+    MiB; `memory_mib` is the least.
     """
 
     memory_mib: int
@@ -33,17 +34,23 @@ class Demand(NamedTuple):
     template: str | None = None
     profile: MigProfile | None = None
     options: tuple[Place, ...] = ()
+    charges: tuple[int, ...] = ()
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
         """Start and mask of slices of the options."""
         return tuple((place.start, place.mask) for place in self.options)
 
-    def free_places(self, slices: int, group: str) -> Iterator[Place]:
-        """The options that a card has room for whose occupied slices and group these are."""
-        for place in self.options:
-            if not place.mask & slices and (not slices or place.group == group):
-                yield place
+    def free_places(self, slices: int, group: str, memory_mib: int) -> Iterator[tuple[Place, int]]:
+        """The options that a card has room for, each with its charge.
+
+        These are the card's occupied slices, the group that they are of, and its free memory: it
+        may hold shares that are no instances, from before it was cut.
+        """
+        for place, charge in zip(self.options, self.charges, strict=True):
+            free = not place.mask & slices and (not slices or place.group == group)
+            if free and charge <= memory_mib:
+                yield place, charge
 
 
 def demand(ask: Ask, device: Device, known: Known = ()) -> Demand | RefusalCode:
@@ -113,8 +120,8 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
     else:
         fitting = [place for place in fitting if place.profile is fitting[0].profile]
     profile = fitting[0].profile
-    charged_mib = min(memory_charged_mib(place.profile, device) for place in fitting)
-    return Demand(charged_mib, 0, 0, profile=profile, options=tuple(fitting))
+    charges = tuple(memory_charged_mib(place.profile, device) for place in fitting)
+    return Demand(min(charges), 0, 0, profile=profile, options=tuple(fitting), charges=charges)
 
 
 def _holds(profile: MigProfile, ask: Ask, device: Device) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from apportion.core.devices.demand import Demand, memory_charged_mib
+from apportion.core.devices.demand import Demand
 from apportion.core.devices.geometries import Place
 from apportion.core.devices.shares import slice_mask, template_cpu
 from apportion.core.ledger.state import DeviceState
@@ -32,6 +32,8 @@ _GUARDS: Final = packed.GUARDS
 
 Cut = tuple[int, str]
 """The occupied slices of a card and the group that they are of."""
+Left = tuple[int, str, int]
+"""The same, and the memory that the card has free, in MiB."""
 
 
 class _Room:
@@ -49,11 +51,11 @@ class _Room:
 
     def share(self, ask: AskColumns, at: int) -> Share:
         """The share of the ask on this device."""
-        return _share(ask, self.kinds[at], self.devices[at], self._cut(at))
+        return _share(ask, self.kinds[at], self.devices[at], self._left(at))
 
     def has_place(self, ask: AskColumns, at: int) -> bool:
         """Whether the card has room for the instance, if it is an instance that is asked for."""
-        return _has_place(ask, self.kinds[at], self._cut(at))
+        return _has_place(ask, self.kinds[at], self._left(at))
 
     def copy(self) -> "_Room":
         """The same, to try something in."""
@@ -70,6 +72,9 @@ class _Room:
     def _cut(self, at: int) -> Cut:
         state = self.devices[at]
         return self.cuts.get(at) or (state.slices, state.group)
+
+    def _left(self, at: int) -> Left:
+        return *self._cut(at), packed.memory_of(self.free[at])
 
     def take(self, at: int, share: Share) -> None:
         """The next container finds the device with the share on it."""
@@ -106,8 +111,8 @@ def _one_share(class_: PlacementClass, columns: Columns, row: int) -> Share | No
     if at < 0:
         return None
     state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
-    cut = (state.slices, state.group)
-    return _share(ask, kind, state, cut) if _has_place(ask, kind, cut) else None
+    left = (state.slices, state.group, state.memory_free_mib)
+    return _share(ask, kind, state, left) if _has_place(ask, kind, left) else None
 
 
 def _candidates(room: _Room, *, numa_bind: bool) -> Iterator[Sequence[int]]:
@@ -245,20 +250,20 @@ def _linked(fitting: list[Device], count: int, would_do: list[Device]) -> Sequen
     return found.positions
 
 
-def _has_place(ask: AskColumns, kind: int, cut: Cut) -> bool:
+def _has_place(ask: AskColumns, kind: int, left: Left) -> bool:
     wanted = ask.demands[kind]
     if not isinstance(wanted, Demand) or wanted.profile is None:
         return True
-    for _ in wanted.free_places(*cut):
+    for _ in wanted.free_places(*left):
         return True
     return False
 
 
-def _share(ask: AskColumns, kind: int, state: DeviceState, cut: Cut) -> Share:
+def _share(ask: AskColumns, kind: int, state: DeviceState, left: Left) -> Share:
     """The share of a device of this kind."""
     wanted, device = ask.demand_of(kind), state.device
     if wanted.profile is not None:
-        return _instance_share(ask.ask, wanted, device, next(wanted.free_places(*cut)))
+        return _instance_share(ask.ask, device, *next(wanted.free_places(*left)))
     return Share(
         container=ask.ask.container,
         device=device.id,
@@ -268,7 +273,7 @@ def _share(ask: AskColumns, kind: int, state: DeviceState, cut: Cut) -> Share:
     )
 
 
-def _instance_share(ask: Ask, wanted: Demand, device: Device, place: Place) -> Share:
+def _instance_share(ask: Ask, device: Device, place: Place, memory_mib: int) -> Share:
     instance = MigInstance(
         profile=place.profile.name,
         start=place.start,
@@ -279,7 +284,7 @@ def _instance_share(ask: Ask, wanted: Demand, device: Device, place: Place) -> S
     return Share(
         container=ask.container,
         device=device.id,
-        memory_mib=memory_charged_mib(place.profile, device),
-        cores=wanted.cores,
+        memory_mib=memory_mib,
+        cores=0,  # it brings its own
         instance=instance,
     )

@@ -41,7 +41,8 @@ def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
     """Free places for an instance of the MIG profile."""
     if demand.profile is None:
         return 0, 0
-    return 1, sum(1 for _ in demand.free_places(state.slices, state.group))
+    free = demand.free_places(state.slices, state.group, state.memory_free_mib)
+    return 1, sum(1 for _ in free)
 
 
 def template_cpu(demand: Demand, state: DeviceState) -> tuple[int, int]:
