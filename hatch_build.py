@@ -29,6 +29,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.devices.demand": (),
     "apportion.core.devices.shares": (),
     "apportion.core.ledger.fold": (),
+    "apportion.core.ledger.grounds": (),
     "apportion.core.ledger.seating": (),
     "apportion.core.ledger.state": (),
     "apportion.core.placement.ask_columns": ("AskColumns",),

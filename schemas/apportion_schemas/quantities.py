@@ -34,5 +34,10 @@ Priority = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
 Labels = dict[Key, Text]
 
 
-class Payload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What every part of an event is: immutable, strict, and silent about its defaults."""
+class Payload(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
+    """What every part of an event is: immutable, strict, and silent about its defaults.
+
+    It was decoded, so it holds nothing that holds it: the collector of cycles need not know of it.
+    """

@@ -165,7 +165,7 @@ async def test_a_binding_that_had_been_given_up_is_found_and_held(world: KubeWor
     (report,) = world.facts.of(NodeReported)
     card = next(each.id for each in report.devices if each.id != second.shares[0].device)
     shares = (structs.replace(first.shares[0], device=card),)
-    said = shares_text(structs.replace(first, shares=shares))
+    said = shares_text(shares)
     await world.bind("p", "n1", {SHARES: said, ATTEMPT: "1"})
     (adopted,) = await world.facts.count(PodAdopted, 1)
     assert (adopted.pod, adopted.attempt, adopted.shares) == (first.pod, 1, shares)
@@ -200,7 +200,7 @@ async def test_a_pod_made_again_under_its_name_has_what_was_bound_to_it(world: K
         return [each for each in held if each.pod == uid]
 
     await world.facts.until(held, "the second pod to be held")
-    assert shares_text(held()[-1]) == said
+    assert shares_text(held()[-1].shares) == said
     assert first.pod in {event.uid for event in world.facts.of(PodGone)}
 
 

@@ -123,7 +123,7 @@ async def test_cluster_and_ledger_agree_after_every_death(world: KubeWorld, seed
     for pod in pods:
         uid = pod["metadata"]["uid"]
         assert pod["spec"]["nodeName"] == last[uid].node
-        assert pod["metadata"]["annotations"][SHARES] == shares_text(last[uid])
+        assert pod["metadata"]["annotations"][SHARES] == shares_text(last[uid].shares)
     attempts = Counter((event.pod, event.attempt) for event in facts.of(PodBound))
     assert max(attempts.values()) == 1
     assert not [event for event in facts.of(BindFailed) if event.final]

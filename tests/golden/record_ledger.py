@@ -9,7 +9,8 @@ to agree with a cluster that it did not make, the third quotas of namespaces. In
 that matter: placements that come to nothing, a gang, a refusal that a release ends, a device that
 fails, an event that contradicts. Once recorded, a ledger is never recorded anew: it stands for all
 ledgers that people have. The digest beside it (`--digest` writes it) changes only when the state
-itself is told in another way.
+itself is told in another way. `--snapshot` writes what it folds to as snapshots of this build have
+it, once for each format.
 """
 
 import argparse
@@ -20,8 +21,10 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from apportion.core.ledger import snapshot
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
+from apportion.core.ledger.state import State
 from apportion.runtime.archive import ArchiveWriter, read_archive
 from apportion.runtime.batching import Appended
 from apportion.runtime.clock import SystemClock
@@ -266,24 +269,43 @@ async def record(path: Path) -> None:
                 await subscription.stop()
 
 
-def write_digest(path: Path) -> None:
-    """What the ledger folds to, into the file beside it."""
+def folded(path: Path) -> State:
+    """The state that a recorded ledger folds to."""
     auditor = Auditor()
     for each in read_archive(path):
         auditor.take(each.revision, each.subject, each.payload)
-    told = {"revision": auditor.state.revision, "digest": digest(auditor.state)}
+    return auditor.state
+
+
+def write_digest(path: Path, state: State) -> None:
+    """The digest of what the ledger folds to, into the file beside it."""
+    told = {"revision": state.revision, "digest": digest(state)}
     path.with_suffix(".digest.json").write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
+def write_snapshot(path: Path, state: State) -> None:
+    """What the ledger folds to, in the format of this build, among the snapshots."""
+    name = f"format-{snapshot.FORMAT}-{path.stem}.snapshot"
+    folder = path.parents[1] / "snapshots"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(snapshot.take(state))
+
+
 def main() -> None:
-    """Record, or write the digest of what was recorded."""
-    parser = argparse.ArgumentParser(description="Record a ledger, or the digest of one.")
+    """Record, or write the digest or a snapshot of what was recorded."""
+    parser = argparse.ArgumentParser(
+        description="Record a ledger, or the digest or a snapshot of one."
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--digest", action="store_true", help="only the digest beside the file")
+    parser.add_argument("--snapshot", action="store_true", help="only a snapshot of its state")
     given = parser.parse_args()
+    if given.snapshot:
+        write_snapshot(given.file, folded(given.file))
+        return
     if not given.digest:
         asyncio.run(record(given.file))
-    write_digest(given.file)
+    write_digest(given.file, folded(given.file))
 
 
 if __name__ == "__main__":

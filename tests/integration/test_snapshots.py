@@ -20,7 +20,7 @@ from apportion.runtime.jetstream import JetStreamLedger, create_stream
 from apportion.runtime.ledger import NotPermitted
 from apportion.runtime.metrics import Metrics
 from apportion.runtime.nats_server import ROLES
-from apportion.runtime.object_store import Bucket
+from apportion.runtime.object_store import CHUNK_BYTES, Bucket
 from apportion.runtime.reader import Reader, StateFold
 from apportion.runtime.snapshots import BUCKET, KEPT, Snapshots
 from apportion.runtime.wire import LostReply, Message, Wire
@@ -117,6 +117,21 @@ async def test_a_large_one_goes_in_many_pieces(bus: Bus, facts: Facts) -> None:
     (entry,) = await bucket.entries()
     assert (entry.size, entry.chunks) == (3_000_010, 4)
     assert await bucket.get(entry, size_max=1 << 30) == b"".join(parts)
+
+
+async def test_pieces_that_two_wrote_in_turns_are_told_apart(bus: Bus, facts: Facts) -> None:
+    """Between the pieces of one lie those of the other, as when two schedulers store at once."""
+    await facts.submit("a")
+    writers = [Bucket((await bus.connect("scheduler")).wire, BUCKET) for _ in range(3)]
+    wholes = [bytes([n]) * (20 * CHUNK_BYTES + n) for n in range(len(writers))]
+    await asyncio.gather(
+        *(
+            writer.put(f"x{n}", f"x-{n}", [whole], {})
+            for n, (writer, whole) in enumerate(zip(writers, wholes, strict=True))
+        )
+    )
+    entries = sorted(await writers[0].entries(), key=lambda entry: entry.name)
+    assert [await writers[0].get(entry, size_max=1 << 30) for entry in entries] == wholes
 
 
 async def test_only_the_newest_are_kept_and_what_a_dead_writer_left_is_freed(

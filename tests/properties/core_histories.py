@@ -131,7 +131,7 @@ class Effect(NamedTuple):
             return PodGone(uid=pod.uid)
         placed = pod.placement
         assert placed is not None
-        fields: dict[str, Any] = {"pod": placed.pod, "node": placed.node, "attempt": placed.attempt}
+        fields: dict[str, Any] = {"pod": pod.uid, "node": placed.node, "attempt": placed.attempt}
         if self.kind is SharesAllocated:
             fields["devices"] = tuple(share.device for share in placed.shares)
         if self.kind is PlacementVoided:

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from apportion.core.ledger import snapshot as kept
 from apportion.core.ledger.snapshot import Taking, restore, take
-from apportion.core.ledger.state import DeviceState, NodeState, PodState, State
+from apportion.core.ledger.state import DeviceState, NodeState, State
 from apportion_schemas.quantities import Payload
 from tests.support.happenings import happen, happenings
 from tests.support.states import assert_same
@@ -52,7 +52,6 @@ def test_nothing_of_the_state_is_forgotten() -> None:
     for of, record, derived, of_record in (  # what is made anew from the rest, on either side
         (State, kept._Head, {"shapes"}, none),
         (NodeState, kept._Node, {"by_id", "host", "pods"}, none),
-        (PodState, kept._Pod, {"shape_key"}, {"shape"}),
         (DeviceState, kept._Device, none, none),
     ):
         names = [field.name for field in structs.fields(of) if field.name not in derived]

@@ -91,7 +91,7 @@ class Judge:
         if now.told_uid != uid:
             self._complain(f"pod {now.name} is bound as {now.told_uid} and is {uid}")
         placed = self._placed.get((now.told_uid, now.attempt))
-        said = placed and (placed.node, shares_text(placed))
+        said = placed and (placed.node, shares_text(placed.shares))
         if said != (now.node, now.shares):
             self._complain(
                 f"pod {now.name} is bound to {now.node} with {now.shares} by attempt "
@@ -217,7 +217,7 @@ def _pod_differs(uid: str, pod: Standing, state: State) -> Iterator[str]:
         if known is not None:
             yield f"pod {pod.name} ({uid}) is not let go of"
     elif pod.node:
-        found = placed and (placed.node, shares_text(placed))
+        found = placed and (placed.node, shares_text(placed.shares))
         if found != (pod.node, pod.shares):
             yield f"pod {pod.name} ({uid}) is on {pod.node} with {pod.shares}, not on {found}"
     elif pod.deleting:

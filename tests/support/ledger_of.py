@@ -11,6 +11,7 @@ from typing import Self
 from apportion.core.ledger import fold
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.grounds import placed_of
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.state import DeviceState, NodeState, PodState, State
 from apportion.core.placement.engine import Decision, Engine
@@ -127,9 +128,9 @@ class Ledger:
 
     def placement(self, uid: str) -> PodPlaced:
         """The placement of a pod that has one."""
-        found = self.state.pods[uid].placement
-        assert found is not None, f"pod {uid} has no place: {self.state.pods[uid].refusal}"
-        return found
+        pod = self.state.pods[uid]
+        assert pod.placement is not None, f"pod {uid} has no place: {pod.refusal}"
+        return placed_of(pod, pod.placement)
 
     def where(self, uid: str) -> str:
         """The node of a pod; empty while it has none."""

@@ -31,6 +31,7 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodPlaced,
+    Share,
     SharesAllocated,
 )
 
@@ -125,7 +126,7 @@ class FleetView:
                 return str(data.node)
             case PodPlaced():
                 placements = node.placed.setdefault((data.pod, data.attempt), {})
-                placements[revision] = _devices(data)
+                placements[revision] = _devices(data.shares)
             case PodAdopted() if not data.running:
                 self._adopted(node, data, revision)
             case PodBound():
@@ -165,11 +166,11 @@ class FleetView:
         placed, key = pod.placement, (pod.uid, pod.attempt)
         if placed is None or pod.phase not in (Phase.PLACED, Phase.BOUND):
             return
-        node.placed[key] = {pod.placed_revision: _devices(placed)}
+        node.placed[key] = {pod.placed_revision: _devices(placed.shares)}
         if pod.phase is Phase.BOUND:
             node.bound.add(key)
             self.due[key] = Claim(
-                placed.node, *key, _devices(placed), pod.bound_revision, adopted=pod.adopted
+                placed.node, *key, _devices(placed.shares), pod.bound_revision, adopted=pod.adopted
             )
             self.became_due.set()
 
@@ -188,7 +189,7 @@ class FleetView:
         key = (data.pod, data.attempt)
         if key not in node.bound:
             node.bound.add(key)
-            self.due[key] = Claim(data.node, *key, _devices(data), revision, adopted=True)
+            self.due[key] = Claim(data.node, *key, _devices(data.shares), revision, adopted=True)
             self.became_due.set()
 
 
@@ -197,8 +198,8 @@ def _as_said(state: DeviceState) -> Device:
     return msgspec.structs.replace(state.device, healthy=healthy, health_reason=reason)
 
 
-def _devices(placed: PodPlaced | PodAdopted) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(share.device for share in placed.shares))
+def _devices(shares: tuple[Share, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(share.device for share in shares))
 
 
 def _said(

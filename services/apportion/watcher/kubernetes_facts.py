@@ -152,7 +152,7 @@ class Facts:
             placed = known.placement if known else None
             if known is None or placed is None or placed.node != pod.node or pod.ended:
                 continue
-            held = shares_text(placed)
+            held = shares_text(placed.shares)
             if pod.shares and pod.shares != held:
                 yield from self.difference(
                     DifferenceFound(
@@ -298,5 +298,5 @@ def _bound_by_another(known: PodState, pod: PodView) -> bool:
         and placed is not None
         and pod.attempt.isdecimal()
         and pod.attempt != str(placed.attempt)
-        and pod.shares != shares_text(placed)
+        and pod.shares != shares_text(placed.shares)
     )

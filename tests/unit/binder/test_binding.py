@@ -6,6 +6,7 @@ import pytest
 
 from apportion.binder.binding import RETRY_MAX_S, TRIES_MAX, Binding, retry_delay_s
 from apportion.binder.target import Bound, Failed, Outcome
+from apportion.core.ledger.grounds import placement_of
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.runtime.batching import Appended
 from apportion.runtime.clock import SystemClock
@@ -70,7 +71,8 @@ class Desk:
     def __init__(self, *outcomes: Outcome) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
         self.pod = PodState(submitted, b"", 1, "", attempt=3)
-        self.pod.phase, self.pod.placement, self.pod.placed_revision = Phase.PLACED, PLACED, 7
+        self.pod.phase, self.pod.placed_revision = Phase.PLACED, 7
+        self.pod.placement = placement_of(PLACED)
         self.state = State(revision=9, pods={"p": self.pod})
         self.target = Answers(*outcomes)
         self.drafts: list[Draft] = []

@@ -21,7 +21,7 @@ VOLCANO_SHARE = {"volcano.sh/gpu-index": "1", "volcano.sh/predicate-time": "1"}
 
 def said(*shares: Share, attempt: int = 1) -> dict[str, str]:
     """What our binder writes."""
-    text = shares_text(placed("p", shares=shares))
+    text = shares_text(shares)
     return {SHARES: text, ATTEMPT: str(attempt)}
 
 

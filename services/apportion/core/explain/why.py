@@ -18,8 +18,9 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.lines import rejection_words
 from apportion.core.explain.views import REJECTED, gang_answer
-from apportion.core.ledger.state import Phase, PodState, State
-from apportion_schemas import NearMiss, PodPlaced, PodRefused, PodRejected, RefusalCode, Score
+from apportion.core.ledger.grounds import grounds_of
+from apportion.core.ledger.state import Phase, Placement, PodState, State
+from apportion_schemas import NearMiss, PodRefused, PodRejected, RefusalCode, Score
 
 
 def why(state: State, pod: PodState) -> Why:
@@ -83,21 +84,23 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
     return said
 
 
-def placed_words(placed: PodPlaced) -> str:
+def placed_words(placement: Placement) -> str:
     """Where, and what decided it, as in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
-    if not placed.nodes and not placed.score.parts and not placed.score.total:
-        return f"{placed.node}, where it ran before this ledger held it"
-    said = f"{placed.node} (score {placed.score.total:.1f})"
-    if not placed.runners_up:
-        return f"{said}, the only node of {placed.nodes:,} that fits" if placed.nodes else said
-    second = placed.runners_up[0]
+    if not placement.grounds:
+        return f"{placement.node}, where it ran before this ledger held it"
+    grounds = grounds_of(placement)
+    score, nodes = grounds.score, grounds.nodes
+    said = f"{placement.node} (score {score.total:.1f})"
+    if not grounds.runners_up:
+        return f"{said}, the only node of {nodes:,} that fits" if nodes else said
+    second = grounds.runners_up[0]
     said += f", ahead of {second.node} ({second.total:.1f})"
-    part = _deciding(placed.score, second)
+    part = _deciding(score, second)
     if part:
-        said += f" by {part}: {placed.score.parts[part]:.1f} against {second.parts[part]:.1f}"
-    elif second.total == placed.score.total:
+        said += f" by {part}: {score.parts[part]:.1f} against {second.parts[part]:.1f}"
+    elif second.total == score.total:
         said += " by name, at equal scores"
-    return f"{said}; {placed.fitting:,} of {words.nodes(placed.nodes)} fit"
+    return f"{said}; {grounds.fitting:,} of {words.nodes(nodes)} fit"
 
 
 def _deciding(first: Score, second: Score) -> str:
@@ -181,23 +184,23 @@ def _miss_row(miss: NearMiss) -> MissRow:
     )
 
 
-def _placed(state: State, pod: PodState, placed: PodPlaced) -> WhyPlaced:
-    by_id = state.nodes[placed.node].by_id
+def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
+    grounds, by_id = grounds_of(placement), state.nodes[placement.node].by_id
     held = (
         HeldShare(share=share, index=by_id[share.device].device.index,
                   model=by_id[share.device].device.model)
         if share.device in by_id else HeldShare(share=share)
-        for share in placed.shares
+        for share in placement.shares
     )  # fmt: skip
     return WhyPlaced(
-        node=placed.node,
+        node=placement.node,
         revision=pod.placed_revision,
         time=pod.placed_time,
-        attempt=placed.attempt,
-        score=placed.score,
-        runners_up=tuple(_runner_up(placed.score, other) for other in placed.runners_up),
-        fitting=placed.fitting,
-        nodes=placed.nodes,
+        attempt=placement.attempt,
+        score=grounds.score,
+        runners_up=tuple(_runner_up(grounds.score, other) for other in grounds.runners_up),
+        fitting=grounds.fitting,
+        nodes=grounds.nodes,
         shares=tuple(held),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from apportion.core.ledger.grounds import placed_of
 from apportion.core.ledger.state import DeviceState, GroupState, NodeState, PodState, State
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -80,11 +81,12 @@ def _node(node: NodeState) -> dict[str, Any]:
 
 
 def _pod(pod: PodState) -> dict[str, Any]:
+    placed = placed_of(pod, pod.placement) if pod.placement else None
     return {
         "submitted": [pod.submitted_revision, pod.submitted_time, pod.submitted],
         "attempt": pod.attempt,
         "phase": pod.phase.value,
-        "placement": [pod.placed_revision, pod.placed_time, pod.placement],
+        "placement": [pod.placed_revision, pod.placed_time, placed],
         "bound": [pod.bound_revision, pod.allocated_revision],
         "refusal": [pod.refused_revision, pod.refusal],
         "last_failure": pod.last_failure,

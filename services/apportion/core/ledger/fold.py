@@ -20,6 +20,7 @@ from apportion.core.ledger.adoption import charged, hold, settle
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
 from apportion.core.ledger.change import Refused as _Refused
+from apportion.core.ledger.grounds import placement_of
 from apportion.core.ledger.seating import seat, unseat
 from apportion.core.ledger.standing import STANDING
 from apportion.core.ledger.state import (
@@ -32,6 +33,7 @@ from apportion.core.ledger.state import (
     DeviceState,
     GroupState,
     NodeState,
+    Placement,
     PodState,
     RefusedEvent,
     State,
@@ -353,7 +355,7 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
         raise _Refused(
             f"node {data.node}: chain broken: previous {data.previous!r}, expected {node.chain!r}"
         )
-    place(pod, node, data)
+    place(pod, node, placement_of(data))
     pod.placed_revision, pod.placed_time = context.revision, context.time
     pod.refusal, pod.refused_revision, pod.last_failure = None, 0, ""
     return Change(data, node=node, pod=pod, shares=data.shares)
@@ -386,7 +388,7 @@ def shares_of(pod: PodState) -> tuple[Share, ...]:
     return pod.placement.shares if pod.placement is not None else ()
 
 
-def place(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
+def place(pod: PodState, node: NodeState, placement: Placement) -> None:
     """Charge the shares and the pod itself to the node.
 
     Raises:
@@ -394,7 +396,7 @@ def place(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
     """
     charged: list[tuple[DeviceState, Any]] = []
     try:
-        for share in placed.shares:
+        for share in placement.shares:
             device = node.by_id.get(share.device)
             if device is None or not device.present:
                 raise Oversold(f"node {node.name} has no device {share.device}")
@@ -404,7 +406,7 @@ def place(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
         for device, share in reversed(charged):
             release(device, share)
         raise
-    seat(pod, node, placed)
+    seat(pod, node, placement)
 
 
 def unplace(state: State, pod: PodState) -> NodeState | None:

@@ -3,11 +3,10 @@
 Invariant: `unseat` is the exact inverse of `seat`.
 """
 
-from apportion.core.ledger.state import PENDING, PLACED, NodeState, PodState
-from apportion_schemas import PodPlaced
+from apportion.core.ledger.state import PENDING, PLACED, NodeState, Placement, PodState
 
 
-def seat(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
+def seat(pod: PodState, node: NodeState, placement: Placement) -> None:
     """Charge the pod to the node; its shares are charged already."""
     needs = pod.submitted.shape.node
     node.cpu_used_milli += needs.cpu_milli
@@ -15,7 +14,7 @@ def seat(pod: PodState, node: NodeState, placed: PodPlaced) -> None:
     for name, amount in needs.extended.items():
         node.extended_used[name] = node.extended_used.get(name, 0) + amount
     node.pods[pod.submitted.uid] = pod
-    pod.placement, pod.phase = placed, PLACED
+    pod.placement, pod.phase = placement, PLACED
 
 
 def unseat(pod: PodState, node: NodeState) -> None:

@@ -25,7 +25,6 @@ from apportion.core.ledger.state import (
     DeviceState,
     GroupState,
     NodeState,
-    Phase,
     PodState,
     RefusedEvent,
     State,
@@ -37,10 +36,7 @@ from apportion_schemas import (
     NodeObserved,
     NodeReported,
     PodGroupObserved,
-    PodPlaced,
-    PodRefused,
     PodRejected,
-    PodSubmitted,
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
@@ -48,14 +44,13 @@ from apportion_schemas import (
     Shape,
 )
 
-FORMAT = 3
+FORMAT = 4
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
-OLDEST = 2
-"""The oldest format that means the same but for what is at its default in it: 3 has quotas."""
 
 MAGIC = b"apportion snapshot\n"
 _START = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
+_NUMBER = struct.Struct(">I")
 _DIGEST_BYTES = 32
 _NO_SHAPE = Shape()
 
@@ -104,31 +99,15 @@ class _Node(Struct, array_like=True):
     chain: str
 
 
-class _Pod(Struct, array_like=True):
-    """`submitted` stands without its shape, which is that of this number."""
-
-    submitted: PodSubmitted
-    shape: int
-    submitted_revision: int
-    submitted_time: str
-    attempt: int
-    phase: Phase
-    placement: PodPlaced | None
-    placed_revision: int
-    placed_time: str
-    bound_revision: int
-    allocated_revision: int
-    refusal: PodRefused | None
-    refused_revision: int
-    last_failure: str
-
-
 class _Part(Struct, array_like=True, tag=0):
-    """Nodes and pods as they were when the frame was taken; `shapes` get the next numbers."""
+    """Nodes and pods as they were when the frame was taken.
+
+    `shapes` get the next numbers, and of a pod the number stands for both its shape and its key.
+    """
 
     nodes: list[_Node]
     shapes: list[tuple[bytes, Shape]]
-    pods: list[_Pod]
+    pods: list[PodState]
     gone: list[str]
 
 
@@ -210,7 +189,7 @@ class Taking:
         """Take up to so many nodes and pods as they are now."""
         nodes = [self._state.nodes.get(name) for name in _pop(self._nodes, items)]
         shapes: list[tuple[bytes, Shape]] = []
-        pods: list[_Pod] = []
+        pods: list[PodState] = []
         gone: list[str] = []
         for uid in _pop(self._pods, items - len(nodes)):
             pod = self._state.pods.get(uid)
@@ -284,7 +263,7 @@ def _checked(data: bytes | bytearray) -> memoryview:
     (written,) = _START.unpack_from(data, len(MAGIC))
     if written > FORMAT:
         raise NewerSnapshot(f"it is of format {written} and this build reads {FORMAT}")
-    if written < OLDEST:
+    if written < FORMAT:
         raise CorruptSnapshot(f"it is of format {written}, which this build, {FORMAT}, reads not")
     view = memoryview(data)
     if sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
@@ -324,11 +303,11 @@ def _node_out(node: NodeState) -> _Node:
     return _Node(node.name, devices, *(getattr(node, name) for name in _NODE_FIELDS))
 
 
-def _pod_out(pod: PodState, shape: int) -> _Pod:
-    return _Pod(
-        structs.replace(pod.submitted, shape=_NO_SHAPE),
-        shape,
-        *(getattr(pod, name) for name in _POD_FIELDS),
+def _pod_out(pod: PodState, shape: int) -> PodState:
+    return structs.replace(
+        pod,
+        submitted=structs.replace(pod.submitted, shape=_NO_SHAPE),
+        shape_key=_NUMBER.pack(shape),
     )
 
 
@@ -344,7 +323,6 @@ def _head_out(state: State) -> _Head:
 _fields: Callable[[Struct], tuple[Any, ...]] = structs.astuple
 _AMOUNTS = _Device.__struct_fields__[1:]
 _NODE_FIELDS = _Node.__struct_fields__[2:]
-_POD_FIELDS = _Pod.__struct_fields__[2:]
 _HEAD_FIELDS = tuple(
     name for name in _Head.__struct_fields__ if name not in {"groups", "nodes", "pods"}
 )
@@ -359,11 +337,11 @@ def _part_in(state: State, part: _Part, shapes: list[tuple[bytes, Shape]]) -> No
     shapes.extend(part.shapes)
     for uid in part.gone:
         state.pods.pop(uid, None)
-    for each in part.pods:
-        key, shape = shapes[each.shape]
-        submitted = each.submitted
+    for pod in part.pods:
+        pod.shape_key, shape = shapes[_NUMBER.unpack(pod.shape_key)[0]]
+        submitted = pod.submitted
         structs.force_setattr(submitted, "shape", shape)  # nobody else has it yet
-        state.pods[submitted.uid] = PodState(submitted, key, *_fields(each)[2:])
+        state.pods[submitted.uid] = pod
 
 
 def _node_in(node: _Node) -> NodeState:

@@ -28,7 +28,6 @@ from apportion_schemas import (
     NodeObserved,
     NodeReported,
     PodGroupObserved,
-    PodPlaced,
     PodRefused,
     PodRejected,
     PodSubmitted,
@@ -37,6 +36,7 @@ from apportion_schemas import (
     QueueObserved,
     QuotaObserved,
     Shape,
+    Share,
 )
 
 NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
@@ -59,7 +59,7 @@ ALLOCATED: Final = Phase.ALLOCATED
 """The members themselves: to ask the class for one takes Python as long as ten other attributes."""
 
 
-class DeviceState(Struct, eq=False):
+class DeviceState(Struct, eq=False, gc=False):
     """One device and what of it is free.
 
     `slices` is a bit mask of occupied MIG memory slices, and `group` the group of instances that
@@ -129,10 +129,25 @@ class NodeState(Struct, eq=False):
         return self.observed is None or (self.observed.ready and not self.observed.unschedulable)
 
 
-class PodState(Struct, eq=False):
+class Placement(Struct, frozen=True, array_like=True, gc=False):
+    """Where a pod is and what it holds there.
+
+    `grounds` is why, packed: `core.ledger.grounds` reads it. It is empty where nobody decided, and
+    where the placement is assumed for the length of one decision.
+    """
+
+    node: str
+    attempt: int
+    shares: tuple[Share, ...]
+    grounds: bytes = b""
+
+
+class PodState(Struct, eq=False, array_like=True, gc=False):
     """One live pod. Revisions are those of the events that brought it to each phase.
 
     `shape_key` is the shape as bytes: equal for pods that any node would treat alike.
+    Snapshots hold a pod as it stands here: other fields, or another order, are another
+    `snapshot.FORMAT`.
     """
 
     submitted: PodSubmitted
@@ -141,7 +156,7 @@ class PodState(Struct, eq=False):
     submitted_time: str
     attempt: int = 1
     phase: Phase = Phase.PENDING
-    placement: PodPlaced | None = None
+    placement: Placement | None = None
     placed_revision: int = 0
     placed_time: str = ""
     bound_revision: int = 0

@@ -23,14 +23,14 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[Share, ...]).decode
 
 
-def shares_text(placed: PodPlaced) -> str:
-    """The shares as compact JSON, with the fields of the event."""
-    return _encode(placed.shares).decode()
+def shares_text(shares: tuple[Share, ...]) -> str:
+    """Shares as compact JSON, with the fields of the event."""
+    return _encode(shares).decode()
 
 
 def own_annotations(placed: PodPlaced) -> dict[str, str]:
     """What we write on a pod that is bound."""
-    return {SHARES: shares_text(placed), ATTEMPT: str(placed.attempt), UID: placed.pod}
+    return {SHARES: shares_text(placed.shares), ATTEMPT: str(placed.attempt), UID: placed.pod}
 
 
 def read_shares(annotations: Mapping[str, str]) -> tuple[Share, ...]:

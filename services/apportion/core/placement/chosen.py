@@ -10,7 +10,7 @@ from typing import Final
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.state import Placement, PodState, State
 from apportion.core.placement.limits import Limits
 from apportion.core.placement.queue import is_pending
 from apportion.core.placement.survey import Survey
@@ -76,7 +76,7 @@ class Chosen:
 
     def _assume(self, pod: PodState, placed: PodPlaced) -> None:
         node = self._state.nodes[placed.node]
-        fold.place(pod, node, placed)
+        fold.place(pod, node, Placement(placed.node, placed.attempt, placed.shares))
         self._known_limits().note(pod)
         self._survey.columns.touch(node)
 

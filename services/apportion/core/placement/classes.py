@@ -177,7 +177,7 @@ class PlacementClass:
         self.board = Scoreboard(rows)
         self.standing: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
         self._welcome: NDArray[np.bool_] = np.ones(rows, np.bool_)
-        self._welcomes: FlatFlags = flags(self._welcome)
+        self._flat_welcome: FlatFlags = flags(self._welcome)
         self._eligible: NDArray[np.bool_] = np.ones(rows, np.bool_)
         self._preferred: NDArray[np.int32] | None = None
         if self.shape.node.preferred:
@@ -198,7 +198,7 @@ class PlacementClass:
             if code is not None:
                 self.standing[row] = RANK[code]
         self._welcome = self.standing == FITS
-        self._welcomes = flags(self._welcome)
+        self._flat_welcome = flags(self._welcome)
         if self.relations is not None and self.relations.spreads:
             for row in rows.tolist():
                 self._eligible[row] = _counts_for_spread(self.shape, columns.nodes[row])
@@ -209,7 +209,7 @@ class PlacementClass:
     def _evaluate(self, columns: Columns, begin: Int64) -> None:
         """Look at the rows that `Columns.rows_from` names."""
         if self._ranked is not None:
-            self._ranked.rank(columns, begin, self._welcomes, self.board, len(self.asks))
+            self._ranked.rank(columns, begin, self._flat_welcome, self.board, len(self.asks))
         else:
             self._score(columns, columns.rows_from(begin))
         if self.collided:

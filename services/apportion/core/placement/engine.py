@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.ledger.state import PENDING, Placement, PodState, State
 from apportion.core.placement.ask_columns import AskColumns
 from apportion.core.placement.assign import assign
 from apportion.core.placement.classes import PlacementClass
@@ -407,7 +407,7 @@ class Engine:
         pod, placed = self._newest
         self._newest = None
         node = self._state.nodes[placed.node]
-        fold.place(pod, node, placed)
+        fold.place(pod, node, Placement(placed.node, placed.attempt, placed.shares))
         self._met |= self._neighbours.note(pod)
         if self._limits.active:
             self._limits.note(pod)

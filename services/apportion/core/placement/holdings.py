@@ -10,9 +10,9 @@ from collections import Counter
 from typing import Final
 
 from apportion.core.ledger.change import Change
-from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.ledger.state import NodeState, Placement, PodState, State
 from apportion.core.placement.quotas import Amount, Amounts
-from apportion_schemas import NodeGone, NodeObserved, NodeReported, PodPlaced, Shape, Share
+from apportion_schemas import NodeGone, NodeObserved, NodeReported, Shape, Share
 
 OFFERS: Final = (NodeReported, NodeObserved, NodeGone)
 NOTHING: Final[Amounts] = {}
@@ -23,7 +23,7 @@ class Holdings:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._at: dict[str, tuple[str, PodPlaced, Amounts]] = {}
+        self._at: dict[str, tuple[str, Placement, Amounts]] = {}
         self._held: dict[str, Counter[Amount]] = {}
         self._relieved: Counter[str] = Counter()
         self._epoch = 0

@@ -1,0 +1,27 @@
+"""For every placement: what a state keeps of the event gives the event back."""
+
+from hypothesis import given, settings
+from msgspec import inspect
+
+from apportion.core.ledger.grounds import Grounds, grounds_of, placed_of, placement_of
+from apportion.core.ledger.state import Placement, PodState
+from apportion_schemas import PodPlaced, PodSubmitted, Score, Shape
+from tests.properties.event_strategies import values
+
+
+@settings(max_examples=200, deadline=None)
+@given(placed=values(inspect.type_info(PodPlaced)))
+def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
+    """Every field of it, and what decides is at hand without unpacking."""
+    submitted = PodSubmitted(
+        uid=placed.pod, namespace=placed.namespace, name=placed.name, shape=Shape(), dialect="plain"
+    )
+    kept = placement_of(placed)
+    assert placed_of(PodState(submitted, b"", 1, ""), kept) == placed
+    assert (kept.node, kept.attempt, kept.shares) == (placed.node, placed.attempt, placed.shares)
+
+
+def test_where_nobody_decided_there_are_no_grounds() -> None:
+    """A pod that was found on its node was given no score."""
+    found = grounds_of(Placement("n1", 1, ()))
+    assert found == Grounds(Score(node="n1", total=0.0))
