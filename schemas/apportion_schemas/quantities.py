@@ -39,5 +39,5 @@ class Payload(
 ):
     """What every part of an event is: immutable, strict, and silent about its defaults.
 
-    It was decoded, so it holds nothing that holds it: the collector of cycles need not know of it.
+    What never changes holds nothing that holds it: the collector of cycles need not know of it.
     """

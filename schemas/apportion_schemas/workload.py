@@ -183,7 +183,7 @@ class DeviceWeights(Payload, frozen=True):
     memory: Weight
 
 
-class Shape(Payload, frozen=True, weakref=True, gc=True):
+class Shape(Payload, frozen=True, weakref=True, gc=True):  # weak references need the collector
     """All that decides where a pod may go. Pods of one shape are one class to the scheduler.
 
     `node_policy` and `device_policy` are the pod's own, empty where the cluster's holds. The latter

@@ -24,7 +24,8 @@ from pathlib import Path
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
-from apportion.core.ledger.state import State
+from apportion.core.ledger.grounds import Grounds
+from apportion.core.ledger.state import Placement, PodState, RefusedEvent, State
 from apportion.runtime.archive import ArchiveWriter, read_archive
 from apportion.runtime.batching import Appended
 from apportion.runtime.clock import SystemClock
@@ -289,6 +290,16 @@ def write_snapshot(path: Path, state: State) -> None:
     folder = path.parents[1] / "snapshots"
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(snapshot.take(state))
+    (folder / f"format-{snapshot.FORMAT}.fields.json").write_text(
+        json.dumps(snapshot_fields(), indent=1) + "\n", encoding="utf-8"
+    )
+
+
+def snapshot_fields() -> dict[str, list[str]]:
+    """What snapshots hold by position, where another field would be read in place of one."""
+    parts = (snapshot._Part, snapshot._Head, snapshot._Node, snapshot._Device)
+    held = (*parts, PodState, Placement, Grounds, RefusedEvent)
+    return {of.__name__: list(of.__struct_fields__) for of in held}
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.snapshot import FORMAT, restore
+from tests.golden.record_ledger import snapshot_fields
 
 GOLDEN = Path(__file__).parent
 SNAPSHOTS = sorted((GOLDEN / "snapshots").glob("format-*.snapshot"))
@@ -26,6 +27,8 @@ def test_a_recorded_snapshot_is_the_state_of_its_ledger(path: Path) -> None:
     assert {"revision": state.revision, "digest": digest(state)} == told
 
 
-def test_the_format_of_this_build_is_recorded() -> None:
-    """Else the next change of it would not be seen."""
+def test_this_build_writes_what_is_recorded_of_its_format() -> None:
+    """Another field, or one in another place, is another format."""
+    recorded = GOLDEN / "snapshots" / f"format-{FORMAT}.fields.json"
+    assert json.loads(recorded.read_text()) == snapshot_fields()
     assert any(path.stem.startswith(f"format-{FORMAT}-") for path in SNAPSHOTS)

@@ -20,7 +20,7 @@ from apportion.runtime.wire import ApiError, ApiRefused, LostReply, Wire, call_a
 CHUNK_BYTES = 768 << 10
 """Below the megabyte that the server takes for one message."""
 TIMEOUT_S = 10.0
-ASKED_AT_ONCE = 8  # places of a bucket, on the way to its pieces
+ASKED_AT_ONCE = 4  # pieces: three megabytes within the time of one request
 _FULL_CODES = frozenset({10023, 10028, 10047, 10077})
 _DIGEST = "SHA-256="
 
@@ -147,7 +147,8 @@ class Bucket:
             raise BadObject(f"{entry.name} has {entry.size} bytes; at most {size_max} are read")
         data, digest, after = bytearray(), sha256(), 0
         while len(data) < entry.size:
-            pieces = await self._pieces(entry.nuid, after)
+            left = -(-(entry.size - len(data)) // CHUNK_BYTES)
+            pieces = await self._pieces(entry.nuid, after, min(left, ASKED_AT_ONCE))
             if not pieces:
                 raise BadObject(f"{entry.name} has lost a piece behind byte {len(data)}")
             for after, piece in pieces:  # noqa: B007 - the last one's place is where to go on
@@ -171,14 +172,14 @@ class Bucket:
         """Every `nuid` that has pieces, with an entry or without."""
         return {subject.rpartition(".")[2] for subject in await self._subjects("C")}
 
-    async def _pieces(self, nuid: str, after: int) -> list[tuple[int, bytes]]:
-        """The next pieces behind this place, each with its own; none where there are no more.
+    async def _pieces(self, nuid: str, after: int, count: int) -> list[tuple[int, bytes]]:
+        """Up to so many pieces behind this place, each with its own; none where there are no more.
 
-        Every place of a few is asked for at once. Most often each holds a piece, and where another
+        So many places are asked for at once. Most often each holds a piece, and where another
         writer's lie between, several answers are the same.
         """
         subject = f"$O.{self._name}.C.{nuid}"
-        asked = range(after + 1, after + 1 + ASKED_AT_ONCE)
+        asked = range(after + 1, after + 1 + count)
         asks = (self._ask({"next_by_subj": subject, "seq": place}) for place in asked)
         found = [each for each in await asyncio.gather(*asks) if each is not None]
         return sorted({place: piece for piece, place in found}.items())

@@ -1,7 +1,7 @@
 """Snapshots in the object store: a restart folds the tail of the ledger and not all of it.
 
-A snapshot is a convenience and never the truth. One that is corrupt, of a newer build, ahead of the
-ledger or of another ledger is set aside with a message, and an older one is used, or the ledger
+A snapshot is a convenience and never the truth. One that is corrupt, of another format, ahead of
+the ledger or of another ledger is set aside with a message, and an older one is used, or the ledger
 from its first revision. That it is of this ledger is seen from the SHA-256 of the record at its
 revision, which it names. Invariant: what is restored is a state that the ledger, from its first
 revision to that one, folds to.

@@ -63,8 +63,8 @@ class CorruptSnapshot(SnapshotError):
     """The bytes are not what was written."""
 
 
-class NewerSnapshot(SnapshotError):
-    """A newer build wrote the bytes, and its fold may differ from ours."""
+class OtherFormat(SnapshotError):
+    """Another build wrote the bytes, and its fold may differ from ours."""
 
 
 class _Device(Struct, array_like=True, gc=False):
@@ -234,7 +234,7 @@ def restore(data: bytes | bytearray) -> State:
     """The state in these bytes.
 
     Raises:
-        NewerSnapshot, CorruptSnapshot.
+        OtherFormat, CorruptSnapshot.
     """
     body = _checked(data)
     state, shapes = State(), list[tuple[bytes, Shape]]()
@@ -246,11 +246,11 @@ def restore(data: bytes | bytearray) -> State:
                 head = decoded
             else:
                 _part_in(state, decoded, shapes)
+        if head is None or (head.nodes, head.pods) != (len(state.nodes), len(state.pods)):
+            raise CorruptSnapshot("it does not hold as many nodes and pods as it says")
+        _head_in(state, head)
     except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, struct.error) as error:
         raise CorruptSnapshot(f"a frame cannot be read: {error}") from None
-    if head is None or (head.nodes, head.pods) != (len(state.nodes), len(state.pods)):
-        raise CorruptSnapshot("it does not hold as many nodes and pods as it says")
-    _head_in(state, head)
     state.shapes.update(shapes)  # those that no pod has any more go with the list
     return state
 
@@ -261,10 +261,8 @@ def _checked(data: bytes | bytearray) -> memoryview:
     if not data.startswith(MAGIC) or len(data) < start + _DIGEST_BYTES:
         raise CorruptSnapshot("it is no snapshot of Apportion, or its beginning is gone")
     (written,) = _START.unpack_from(data, len(MAGIC))
-    if written > FORMAT:
-        raise NewerSnapshot(f"it is of format {written} and this build reads {FORMAT}")
-    if written < FORMAT:
-        raise CorruptSnapshot(f"it is of format {written}, which this build, {FORMAT}, reads not")
+    if written != FORMAT:
+        raise OtherFormat(f"it is of format {written} and this build reads {FORMAT}")
     view = memoryview(data)
     if sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
         raise CorruptSnapshot("its digest is not that of its bytes")
