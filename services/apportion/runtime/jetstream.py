@@ -364,35 +364,44 @@ class Connection:
         """See wire.Wire."""
         try:
             subscription = await self._listen(subject, receive, waits=waits)
-            # A refusal arrives before the server's answer to a ping sent later; the client sends
-            # its first ping ahead of what it has queued, so only the second one is later.
-            await self._answered()
-            await self._answered()
         except nats.errors.Error as failure:
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
-        if subject.lower() in self._refused_subscriptions:
-            raise self._not_permitted("listen on", subject)
 
         async def unsubscribe() -> None:
             self._client.at_once.pop(subscription._id, None)  # noqa: SLF001
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
+        try:
+            # A refusal arrives before the server's answer to a ping sent later; the client sends
+            # its first ping ahead of what it has queued, so only the second one is later.
+            await self._answered()
+            await self._answered()
+        except (nats.errors.Error, LostReply) as failure:
+            await unsubscribe()
+            raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
+        if subject.lower() in self._refused_subscriptions:
+            raise self._not_permitted("listen on", subject)
         return unsubscribe
 
     async def _answered(self) -> None:
-        """Return once the server has answered a ping.
+        """Return once the server has answered a ping. Raises LostReply where it cannot any more.
 
         The client waits by `asyncio.wait_for`, which up to Python 3.11 forgets a cancellation that
         comes with the answer: a reader that is being stopped would go on. So it waits in a task of
-        its own.
+        its own. It also forgets, once it is connected again, what it has asked before, and would
+        wait ten seconds for nothing.
         """
+        token = str(next(self._tokens))
+        waiting = self._waiting[token] = _Waiting(frozenset())
         flushing = asyncio.ensure_future(self._client.flush())
+        ends: set[asyncio.Future[Any]] = {flushing, waiting.reply}
         try:
-            await asyncio.wait({flushing})
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             flushing.cancel()
-        flushing.result()
+            del self._waiting[token]
+        (waiting.reply if waiting.reply.done() else flushing).result()
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """See wire.Wire."""

@@ -19,7 +19,8 @@ from apportion.runtime.jetstream import JetStreamLedger, connect
 from apportion.runtime.ledger import LedgerUnavailable, NotPermitted, ServerTooOld
 from apportion.runtime.nats_server import EmbeddedServer
 from apportion.runtime.wire import Message
-from tests.support.nats import Bus, draft
+from tests.support.nats import Bus, Proxy, draft
+from tests.support.polling import until
 
 
 @contextlib.asynccontextmanager
@@ -182,6 +183,33 @@ async def test_a_cancellation_that_comes_with_the_server_s_answer_is_not_lost(
     async with asyncio.timeout(5):
         await asyncio.wait({listening})
     assert listening.cancelled()
+
+
+async def test_a_connection_that_is_lost_ends_the_wait_for_a_subscription(
+    bus: Bus, proxy: Proxy
+) -> None:
+    """Nobody answers any more on the next connection: a reader would be deaf for ten seconds."""
+    wire = (await bus.connect(port=proxy.port)).wire
+    assert isinstance(wire, jetstream.Connection)
+    again = asyncio.Event()
+    wire.on_reconnect(again.set)
+
+    async def receive(_message: Message) -> None:
+        pass
+
+    proxy.mute()
+    listening = asyncio.create_task(wire.subscribe(wire.new_inbox(), receive))
+    await until(lambda: asked(wire), "the ping to be sent")
+    await proxy.cut()
+    async with asyncio.timeout(5):
+        await again.wait()
+        with pytest.raises(LedgerUnavailable, match="cannot listen"):
+            await listening
+
+
+async def asked(wire: jetstream.Connection) -> bool:
+    """Whether a ping waits for its answer."""
+    return bool(wire._client._pongs)
 
 
 async def test_a_closed_ledger_says_so(bus: Bus) -> None:
