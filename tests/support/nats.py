@@ -16,8 +16,11 @@ from typing import Any
 from apportion.runtime.jetstream import JetStreamLedger, connect, create_stream
 from apportion.runtime.ledger import Draft, Record
 from apportion.runtime.nats_server import EmbeddedServer, find_binary
+from apportion.runtime.wire import STREAM, ApiRefused, Wire, call_api
+from tests.support.polling import until
 
 _numbers = itertools.count(1)
+_STORE_NOT_MADE = 10049  # nats-server's JSStreamStoreFailedF
 
 
 def draft(
@@ -87,6 +90,24 @@ async def running_bus(data_dir: Path, *, max_bytes: int = -1) -> AsyncIterator[B
         yield bus
     finally:
         await bus.stop()
+
+
+async def remake_stream(wire: Wire, config: dict[str, Any]) -> None:
+    """Make the stream, perhaps where another was deleted a moment ago.
+
+    The server answers a deletion before the files are gone, and refuses the name until then.
+    """
+
+    async def made() -> bool:
+        try:
+            await call_api(wire, f"STREAM.CREATE.{STREAM}", config)
+        except ApiRefused as refused:
+            if refused.error.err_code != _STORE_NOT_MADE:
+                raise
+            return False
+        return True
+
+    await until(made, f"the server to make stream {STREAM}")
 
 
 class PlainServer:

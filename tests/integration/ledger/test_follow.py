@@ -19,7 +19,7 @@ from apportion.runtime.ledger import (
     Subscription,
 )
 from apportion.runtime.wire import STREAM, call_api
-from tests.support.nats import Bus, PlainServer, Proxy, draft, ignore
+from tests.support.nats import Bus, PlainServer, Proxy, draft, ignore, remake_stream
 from tests.support.polling import until
 
 
@@ -179,7 +179,7 @@ async def plain(tmp_path: Path) -> AsyncIterator[PlainServer]:
 async def _stream_of(server: PlainServer, events: int, **config: object) -> JetStreamLedger:
     ledger = await connect(server.url, name="test")
     settings = {"name": STREAM, "subjects": ["apportion.v1.>"], **config}
-    await call_api(ledger.wire, f"STREAM.CREATE.{STREAM}", settings)
+    await remake_stream(ledger.wire, settings)
     for _ in range(events):
         await ledger.append([draft()])
     return ledger

@@ -17,7 +17,7 @@ from apportion.runtime.ledger import (
 )
 from apportion.runtime.nats_server import EmbeddedServer
 from apportion.runtime.wire import STREAM, call_api
-from tests.support.nats import Bus, PlainServer, draft, ignore, running_bus
+from tests.support.nats import Bus, PlainServer, draft, ignore, remake_stream, running_bus
 
 
 async def test_the_stream_is_made_once_and_then_found(bus: Bus) -> None:
@@ -90,7 +90,7 @@ async def test_each_wrong_setting_of_a_real_stream_is_named(plain: PlainServer) 
         config = {**stream.WANTED, "name": STREAM, setting: wrong}
         if setting == "max_age":
             config["duplicate_window"] = stream.WANTED["duplicate_window"]
-        await call_api(ledger.wire, f"STREAM.CREATE.{STREAM}", config)
+        await remake_stream(ledger.wire, config)
         info = await stream.read_info(ledger.wire)
         named = {error.setting for error in stream.drift(info.config)}
         assert f"stream {STREAM} {setting}" in named
