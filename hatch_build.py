@@ -6,7 +6,7 @@ Cython translates them as they stand: the Python is the source and says what hap
 nothing was compiled it is what runs (docs/adr/0011). The wheel carries both.
 
 Invariant: a compiled module answers as its source does. One that is older than its source is run by
-no service and no test (`apportion.runtime.compilation`).
+no service and no test (`apportion.runtime.process.compilation`).
 """
 
 import ast
@@ -29,30 +29,30 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.devices.demand": (),
     "apportion.core.devices.shares": (),
     "apportion.core.ledger.fold": (),
-    "apportion.core.ledger.grounds": (),
-    "apportion.core.ledger.seating": (),
+    "apportion.core.ledger.rationale": (),
+    "apportion.core.ledger.hosting": (),
     "apportion.core.ledger.state": (),
-    "apportion.core.placement.ask_columns": ("AskColumns",),
-    "apportion.core.placement.ask_loops": (),
-    "apportion.core.placement.assign": ("_Room", "_Search"),
-    "apportion.core.placement.board_loops": (),
+    "apportion.core.placement.index.asks": ("AskColumns",),
+    "apportion.core.placement.index.ask_loops": (),
+    "apportion.core.placement.assign.devices": ("_Room", "_Search"),
+    "apportion.core.placement.index.board_loops": (),
     "apportion.core.placement.classes": ("PlacementClass",),
-    "apportion.core.placement.columns": ("Columns", "RowLog"),
+    "apportion.core.placement.index.columns": ("Columns", "RowLog"),
     "apportion.core.placement.engine": ("Engine",),
     "apportion.core.placement.filters": (),
     "apportion.core.placement.filters.amounts": (),
-    "apportion.core.placement.holdings": (),
-    "apportion.core.placement.namespaces": (),
-    "apportion.core.placement.neighbours": ("Neighbours",),
-    "apportion.core.placement.packed": (),
-    "apportion.core.placement.parked": ("Parked",),
-    "apportion.core.placement.pricing.census": ("Census",),
-    "apportion.core.placement.queue": ("Line", "PendingQueue"),
-    "apportion.core.placement.queues": (),
-    "apportion.core.placement.scoreboard": ("Scoreboard",),
+    "apportion.core.placement.limits.usage": (),
+    "apportion.core.placement.limits.namespaces": (),
+    "apportion.core.placement.affinity.neighbours": ("Neighbours",),
+    "apportion.core.placement.index.packed": (),
+    "apportion.core.placement.queueing.unschedulable": ("Parked",),
+    "apportion.core.placement.pricing.shape_histogram": ("ShapeHistogram",),
+    "apportion.core.placement.queueing.queue": ("Line", "PendingQueue"),
+    "apportion.core.placement.limits.queues": (),
+    "apportion.core.placement.index.scoreboard": ("Scoreboard",),
     "apportion.core.placement.scores.devices": (),
     "apportion.core.placement.scores.nodes": (),
-    "apportion.core.placement.waiting": ("Waiting",),
+    "apportion.core.placement.queueing.waiting": ("Waiting",),
 }
 """What is compiled, each with those of its classes whose attributes stand in fixed places: they may
 not be given others, and their methods not be replaced.
@@ -146,7 +146,7 @@ NUMBERS = {
     "FlatFlags": "unsigned char[::1]",
 }
 """Aliases of `int`, `memoryview` and arrays that promise what C needs to know: those of
-`placement.packed`, and of `placement.compiled`.
+`placement.index.packed`, and of `placement.index.compiled`.
 """
 LOOP = "compiled"
 """Who decorates the loops, for where nothing is compiled ahead."""

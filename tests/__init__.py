@@ -3,7 +3,7 @@
 Invariant: no test and no benchmark runs a compiled module that is older than its source.
 """
 
-from apportion.runtime.compilation import outdated
+from apportion.runtime.process.compilation import outdated
 
 if _late := outdated():
     raise ImportError(f"{_late[0].name} is older than its source: make compile")

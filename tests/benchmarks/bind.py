@@ -27,10 +27,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.kube import KubeApi, open_kube
-from apportion.runtime.ledger import Record
-from apportion.runtime.wire import STREAM, call_api
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.kube.client import KubeApi, open_kube
+from apportion.runtime.ledger.port import Record
 from apportion_schemas import PodBound, PodSubmitted, decode
 from apportion_schemas.quantities import Payload
 from tests.support.control_plane import ControlPlane, binaries

@@ -25,10 +25,10 @@ from typing import ClassVar, NamedTuple, get_args
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import Engine
-from apportion.core.placement.pricing.census import Census
 from apportion.core.placement.pricing.fleet import node_types
-from apportion.runtime.huge_pages import gather
-from apportion.runtime.lifecycle import GC_THRESHOLDS
+from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
+from apportion.runtime.process.huge_pages import gather
+from apportion.runtime.service.lifecycle import GC_THRESHOLDS
 from apportion.scheduler.learning import learn
 from apportion_schemas import (
     Ask,
@@ -121,7 +121,7 @@ class Bench:
             )
             host = Host(cpu_milli=256_000, memory_mib=2_000_000, pods=250)
             self.apply(NodeReported(node=f"node-{number:05}", devices=devices, host=host))
-        self.engine, self.census = Engine(self.state), Census(self.state)
+        self.engine, self.histogram = Engine(self.state), ShapeHistogram(self.state)
         self.shapes = shapes()
         self.live: list[str] = []
 
@@ -134,7 +134,7 @@ class Bench:
             raise RuntimeError(change.refused)
         if engine is not None:
             engine.observe(change)
-            self.census.observe(change)
+            self.histogram.observe(change)
 
     def submissions(self, count: int) -> list[PodSubmitted]:
         """So many more pods of random shapes."""
@@ -177,7 +177,7 @@ class Bench:
     def learn(self) -> None:
         """Prices, as the scheduler learns them beside its decisions; until now there were none."""
         types = node_types(self.state)
-        self.apply(learn(self.census.shapes(), types, pods=self.census.pods), self.engine)
+        self.apply(learn(self.histogram.shapes(), types, pods=self.histogram.pods), self.engine)
 
     def measure(self, decisions: int) -> tuple[float, list[float]]:
         """Decisions per second, and the latency of each in microseconds."""

@@ -19,11 +19,11 @@ from typing import Any
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
-from apportion.core.placement.survey import Survey
+from apportion.core.placement.fit_query import FitQuery
 from apportion.gateway.extender import Extender
 from apportion.gateway.extender_binding import ExtenderBinding
 from apportion.gateway.extender_wire import decode_filter
-from apportion.runtime.metrics import Metrics
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     Configuration,
     ConfigurationChanged,
@@ -51,10 +51,10 @@ class Cluster:
 
     def __init__(self, nodes: int) -> None:
         self.state = State()
-        self._survey = Survey(self.state)
+        self._fit_query = FitQuery(self.state)
         binding = ExtenderBinding(lambda: self.state, _no_request)
         self.extender = Extender(
-            lambda: self.state, self._survey, binding, unready=lambda: "", metrics=Metrics()
+            lambda: self.state, self._fit_query, binding, unready=lambda: "", metrics=Metrics()
         )
         extended = Configuration(extended_scheduler_names=(CHOOSER,))
         self.play(ConfigurationChanged(by="b", configuration=extended))
@@ -68,7 +68,7 @@ class Cluster:
         event = Event(id="e", source="b", time="2026-01-01T00:00:00.000000Z", data=data)
         change = fold.apply(self.state, self.state.revision + 1, event)
         assert not change.refused, change.refused
-        self._survey.observe(change)
+        self._fit_query.observe(change)
 
     def fill(self, uid: str, node: str, cards: range) -> None:
         """A pod that holds these cards of the node."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import uvloop
 
-from apportion.runtime.batching import GroupCommit
-from apportion.runtime.jetstream import JetStreamLedger, connect
-from apportion.runtime.ledger import Draft, Record
+from apportion.runtime.jetstream.client import JetStreamLedger, connect
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import Draft, Record
 from apportion_schemas import PodPlaced, decode
 from tests.benchmarks.pipeline import submissions
 

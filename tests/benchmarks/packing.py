@@ -28,8 +28,8 @@ from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.manifests.trace import read_trace_pods
 from apportion.core.placement.engine import Engine
-from apportion.core.placement.pricing.census import Census
 from apportion.core.placement.pricing.fleet import node_types
+from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.scheduler.learning import learn
 from apportion_schemas import (
     Device,
@@ -53,11 +53,11 @@ WHOLE: Final = 100
 
 
 class Ledger:
-    """A state, the fold that makes it, and the engine and census that look on."""
+    """A state, the fold that makes it, and the engine and histogram that look on."""
 
     def __init__(self) -> None:
         self.state = State()
-        self.engine, self.census = Engine(self.state), Census(self.state)
+        self.engine, self.histogram = Engine(self.state), ShapeHistogram(self.state)
 
     def apply(self, data: Payload) -> None:
         """The event comes back from the ledger."""
@@ -66,7 +66,7 @@ class Ledger:
         if change.refused:
             raise RuntimeError(change.refused)
         self.engine.observe(change)
-        self.census.observe(change)
+        self.histogram.observe(change)
 
     def submit(self, number: int, shape: Shape) -> None:
         """A pod wants a place."""
@@ -117,7 +117,7 @@ def known_beforehand(shapes: list[Shape], ledger: Ledger) -> Payload:
     trace = Ledger()
     for number, shape in enumerate(shapes):
         trace.submit(number, shape)
-    return learn(trace.census.shapes(), node_types(ledger.state), pods=trace.census.pods)
+    return learn(trace.histogram.shapes(), node_types(ledger.state), pods=trace.histogram.pods)
 
 
 def run(
@@ -137,10 +137,10 @@ def run(
         (decided,) = ledger.engine.decide().events
         placed = isinstance(decided, PodPlaced)
         ledger.apply(decided if placed else PodGone(uid=f"pod-{number}"))
-        if weighs and online and ledger.census.due:
-            census = ledger.census
+        if weighs and online and ledger.histogram.due:
+            histogram = ledger.histogram
             types = node_types(ledger.state)
-            ledger.apply(learn(census.shapes(), types, pods=census.pods))
+            ledger.apply(learn(histogram.shapes(), types, pods=histogram.pods))
     each = [state for found in ledger.state.nodes.values() for state in found.devices]
     return sum(state.device.cores - state.cores_free for state in each) / devices
 

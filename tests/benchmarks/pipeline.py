@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import Draft, Record
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.port import Draft, Record
 from apportion_schemas import (
     Ask,
     Event,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import uvloop
 
-from apportion.runtime.batching import GroupCommit
-from apportion.runtime.ledger import Draft, Ledger
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import Draft, Ledger
 from tests.support.nats import running_bus
 
 RAW_SUBJECT = "apportion.v1.pending.raw"

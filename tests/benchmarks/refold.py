@@ -33,14 +33,14 @@ from nats.js.api import ConsumerConfig
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import ALL_SUBJECTS, Draft, Record
-from apportion.runtime.lifecycle import GC_THRESHOLDS
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.reader import Reader, StateFold
-from apportion.runtime.snapshots import Snapshots
-from apportion.runtime.wire import STREAM
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.jetstream.wire import STREAM
+from apportion.runtime.ledger.port import ALL_SUBJECTS, Draft, Record
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.lifecycle import GC_THRESHOLDS
 from apportion.scheduler.snapshotting import Snapshotting
 from apportion_schemas import (
     Ask,

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from apportion.runtime.ledger import Draft
+from apportion.runtime.ledger.port import Draft
 from apportion_schemas import Event, encode, subject_of
 from tests.benchmarks.loading import Seen, Urls, flood, pace
 from tests.benchmarks.pipeline import TIME

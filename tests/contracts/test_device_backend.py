@@ -7,7 +7,7 @@ import pytest
 from apportion.agent.backend import DeviceBackend, DevicesUnavailable
 from apportion.agent.nvml import NvmlBackend
 from apportion.agent.simulated import SimulatedBackend, simulated_devices
-from apportion.runtime.clock import SystemClock
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Event, Host, NodeReported, decode, encode
 
 

@@ -19,11 +19,11 @@ from typing import IO
 from click import echo
 from msgspec import structs
 
-from apportion.runtime import jetstream
-from apportion.runtime.batching import GroupCommit
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.ledger import DuplicateRefused, FenceRefused, LedgerUnavailable
-from apportion.runtime.publisher import Insistence, Publisher
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import DuplicateRefused, FenceRefused, LedgerUnavailable
+from apportion.runtime.ledger.publisher import Insistence, Publisher
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import PodGone
 from apportion_schemas.quantities import Payload
 from tests.support.pods import ask, cards, pod

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apportion.core.ledger.state import Phase
-from apportion.runtime import jetstream
-from apportion.runtime.jetstream import create_stream
-from apportion.runtime.ledger import LedgerUnavailable
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.client import create_stream
+from apportion.runtime.ledger.port import LedgerUnavailable
 from tests.faults import evidence
 from tests.faults.servers import COUNT, Cluster
 from tests.faults.services import LoaderProcess, Service

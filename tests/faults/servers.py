@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import aiohttp
 
-from apportion.runtime.nats_server import ROLES, find_binary
-from apportion.runtime.wire import STREAM
+from apportion.runtime.jetstream.server import ROLES, find_binary
+from apportion.runtime.jetstream.wire import STREAM
 from tests.faults.disks import Disk
 from tests.support.polling import until
 
@@ -90,7 +90,11 @@ class Server:
         """Mount the disk and write the configuration."""
         self._folder.mkdir(parents=True)
         self.disk.mount()
-        text = importlib.resources.files("apportion.runtime").joinpath("nats.conf").read_text()
+        text = (
+            importlib.resources.files("apportion.runtime.jetstream")
+            .joinpath("nats.conf")
+            .read_text()
+        )
         text = text.replace("server_name: apportion\n", "server_name: $NATS_NAME\n")
         text = text.replace("    users: [\n", f"    users: [{_CHAOS}", 1)
         urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)

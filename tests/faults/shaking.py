@@ -14,10 +14,10 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from apportion.runtime import jetstream
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.ledger import LedgerError
-from apportion.runtime.wire import call_api
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.wire import call_api
+from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.process.clock import SystemClock
 from tests.faults.servers import Cluster, Server
 from tests.faults.services import LoaderProcess, Service
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runtime import jetstream
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import (
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.port import (
     Draft,
     DuplicateRefused,
     LedgerUnavailable,

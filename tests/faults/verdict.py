@@ -17,12 +17,13 @@ from hashlib import sha256
 
 from apportion.core.ledger.state import Phase, State
 from apportion.core.placement.engine import Engine
-from apportion.runtime import jetstream, stream
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import LedgerError, Record
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.reader import Reader, StateFold
-from apportion.runtime.wire import call_api
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.wire import call_api
+from apportion.runtime.ledger.port import LedgerError, Record
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import EventError, PodRefused, decode
 from tests.faults.servers import COUNT, Cluster
 from tests.faults.services import Acknowledged

@@ -24,15 +24,15 @@ from pathlib import Path
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
-from apportion.core.ledger.grounds import Grounds
+from apportion.core.ledger.rationale import Rationale
 from apportion.core.ledger.state import Placement, PodState, RefusedEvent, State
-from apportion.runtime.archive import ArchiveWriter, read_archive
-from apportion.runtime.batching import Appended
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.jetstream import JetStreamLedger, check_stream
-from apportion.runtime.ledger import Draft, Record
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.wire import STREAM
+from apportion.runtime.jetstream.client import JetStreamLedger, check_stream
+from apportion.runtime.jetstream.wire import STREAM
+from apportion.runtime.ledger.archive import ArchiveWriter, read_archive
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.port import Draft, Record
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
@@ -298,7 +298,7 @@ def write_snapshot(path: Path, state: State) -> None:
 def snapshot_fields() -> dict[str, list[str]]:
     """What snapshots hold by position, where another field would be read in place of one."""
     parts = (snapshot._Part, snapshot._Head, snapshot._Node, snapshot._Device)
-    held = (*parts, PodState, Placement, Grounds, RefusedEvent)
+    held = (*parts, PodState, Placement, Rationale, RefusedEvent)
     return {of.__name__: list(of.__struct_fields__) for of in held}
 
 

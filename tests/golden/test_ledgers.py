@@ -14,8 +14,8 @@ from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import canonical, digest
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
-from apportion.runtime.archive import ArchiveError, read_archive
-from apportion.runtime.ledger import Record
+from apportion.runtime.ledger.archive import ArchiveError, read_archive
+from apportion.runtime.ledger.port import Record
 from apportion_schemas import CATALOGUE, decode
 
 LEDGERS = sorted((Path(__file__).parent / "ledgers").glob("*.jsonl"))

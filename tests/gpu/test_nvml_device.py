@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from apportion.agent.nvml import NvmlBackend
-from apportion.runtime.clock import SystemClock
+from apportion.runtime.process.clock import SystemClock
 
 SMI = shutil.which("nvidia-smi") or ""
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not SMI, reason="no NVIDIA driver here")]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.main import command
 from apportion.agent.nvml import NvmlBackend
-from apportion.runtime.clock import SystemClock
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
     AllocationFailed,
     Device,

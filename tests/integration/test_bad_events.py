@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runtime.ledger import Draft
+from apportion.runtime.ledger.port import Draft
 from apportion_schemas import (
     Event,
     NodeReported,

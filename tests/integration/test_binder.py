@@ -10,11 +10,11 @@ from apportion.agent.simulated import simulated_devices
 from apportion.binder.binding import ACK_WAIT_S, Binding
 from apportion.binder.main import DURABLE, PLACEMENTS, QUEUE_IN_FLIGHT_MAX
 from apportion.binder.target import Bound, Outcome
-from apportion.runtime.batching import GroupCommit
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader, StateFold
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     Host,
     NodeReported,

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runtime.batching import GroupCommit
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import LedgerFull, LedgerUnavailable, OutcomeUnknown
-from apportion.runtime.publisher import Publisher
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import LedgerFull, LedgerUnavailable, OutcomeUnknown
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import SharesAllocated
 from tests.faults.disks import Disk
 from tests.faults.services import Service

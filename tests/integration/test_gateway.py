@@ -12,7 +12,7 @@ import pytest
 
 from apportion.gateway.feed import WINDOW_EVENTS
 from apportion.gateway.stream import CLIENTS_MAX
-from apportion.runtime.ledger import Draft
+from apportion.runtime.ledger.port import Draft
 from apportion_schemas import NodeObserved, PodRejected
 from tests.support.facts import Facts
 from tests.support.fleet import rack

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runtime.clock import SystemClock, rfc3339
-from apportion.runtime.jetstream import JetStreamLedger, connect
-from apportion.runtime.ledger import Draft
-from apportion.runtime.nats_server import EmbeddedServer
+from apportion.runtime.jetstream.client import JetStreamLedger, connect
+from apportion.runtime.jetstream.server import EmbeddedServer
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.process.clock import SystemClock, rfc3339
 from apportion_schemas import Event, encode
 from apportion_schemas.catalogue import subject_of
 from tests.support.nats import Bus, running_bus

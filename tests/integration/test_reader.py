@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from apportion.core.ledger.fold import Change
-from apportion.runtime.ledger import Draft, Record
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.reader import Reader, StateFold
+from apportion.runtime.ledger.port import Draft, Record
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import Event, PodGone, PodSubmitted, Shape, encode
 from tests.support.facts import Facts
 from tests.support.nats import Bus, running_bus

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from apportion.runtime import stream
-from apportion.runtime.object_store import Bucket
-from apportion.runtime.snapshots import BUCKET
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.object_store import Bucket
+from apportion.runtime.jetstream.snapshots import BUCKET
 from apportion_schemas import PodBound, PodGone, PodPlaced, PodSubmitted, SharesAllocated
 from tests.support.facts import Facts
 from tests.support.nats import Bus, running_bus

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from apportion.core.ledger.invariants import violations
-from apportion.core.placement.ownership import owner
+from apportion.core.placement.queueing.sharding import owner
 from apportion_schemas import PodGone, PodPlaced, PodRefused, QuotaObserved
 from tests.support.facts import Facts
 from tests.support.fleet import rack

@@ -14,16 +14,16 @@ from apportion.core.ledger.digest import canonical
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.snapshot import FORMAT, MAGIC, Taken, Taking, restore
 from apportion.core.ledger.state import State
-from apportion.runtime import snapshots as module
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.jetstream import JetStreamLedger, create_stream
-from apportion.runtime.ledger import NotPermitted
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.nats_server import ROLES
-from apportion.runtime.object_store import CHUNK_BYTES, Bucket
-from apportion.runtime.reader import Reader, StateFold
-from apportion.runtime.snapshots import BUCKET, KEPT, Snapshots
-from apportion.runtime.wire import LostReply, Message, Wire
+from apportion.runtime.jetstream import snapshots as module
+from apportion.runtime.jetstream.client import JetStreamLedger, create_stream
+from apportion.runtime.jetstream.object_store import CHUNK_BYTES, Bucket
+from apportion.runtime.jetstream.server import ROLES
+from apportion.runtime.jetstream.snapshots import BUCKET, KEPT, Snapshots
+from apportion.runtime.jetstream.wire import LostReply, Message, Wire
+from apportion.runtime.ledger.port import NotPermitted
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.metrics import Metrics
 from apportion.scheduler.snapshotting import Snapshotting
 from apportion_schemas import PodPlaced, SharesAllocated
 from tests.support.facts import Facts
@@ -268,8 +268,8 @@ async def test_only_schedulers_write(bus: Bus) -> None:
 
 async def test_without_a_bucket_the_whole_ledger_is_folded(tmp_path: Path) -> None:
     """A ledger of an older build has none; making the stream again makes it."""
-    from apportion.runtime.jetstream import connect  # noqa: PLC0415
-    from apportion.runtime.wire import call_api  # noqa: PLC0415
+    from apportion.runtime.jetstream.client import connect  # noqa: PLC0415
+    from apportion.runtime.jetstream.wire import call_api  # noqa: PLC0415
 
     plain = PlainServer(tmp_path)
     await plain.start()

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from apportion.core.ledger.snapshot import restore, take
-from apportion.runtime.archive import read_archive
-from apportion.runtime.ledger import Draft
-from apportion.runtime.object_store import Bucket
-from apportion.runtime.snapshots import BUCKET
+from apportion.runtime.jetstream.object_store import Bucket
+from apportion.runtime.jetstream.snapshots import BUCKET
+from apportion.runtime.ledger.archive import read_archive
+from apportion.runtime.ledger.port import Draft
 from apportion_schemas import SharesAllocated
 from tests.support.facts import Facts
 from tests.support.nats import Bus, running_bus

@@ -22,7 +22,7 @@ from apportion.core.placement.filters import (
     refused_node,
 )
 from apportion.core.placement.filters.nodes import matches
-from apportion.core.placement.packed import POINTS
+from apportion.core.placement.index.packed import POINTS
 from apportion_schemas import Ask, MigInstance, RefusalCode, Shape, Share
 
 WHAT_IT_IS = (

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from msgspec import inspect
 
-from apportion.core.ledger.grounds import Grounds, grounds_of, placed_of, placement_of
+from apportion.core.ledger.rationale import Rationale, placed_of, placement_of, rationale_of
 from apportion.core.ledger.state import Placement, PodState
 from apportion_schemas import PodPlaced, PodSubmitted, Score, Shape
 from tests.properties.event_strategies import values
@@ -21,7 +21,7 @@ def test_a_placement_gives_its_event_back(placed: PodPlaced) -> None:
     assert (kept.node, kept.attempt, kept.shares) == (placed.node, placed.attempt, placed.shares)
 
 
-def test_where_nobody_decided_there_are_no_grounds() -> None:
+def test_where_nobody_decided_there_are_no_rationale() -> None:
     """A pod that was found on its node was given no score."""
-    found = grounds_of(Placement("n1", 1, ()))
-    assert found == Grounds(Score(node="n1", total=0.0))
+    found = rationale_of(Placement("n1", 1, ()))
+    assert found == Rationale(Score(node="n1", total=0.0))

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.columns import Columns
-from apportion.core.placement.filters import FITS, RANK, standing_refusal
-from apportion.core.placement.packed import POINTS
+from apportion.core.placement.filters import FITS, RANK, facts_refusal
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.packed import POINTS
 from apportion_schemas import (
     NodeReported,
     PodConstraints,
@@ -93,7 +93,7 @@ def test_choice_is_that_of_a_full_scan(steps: list[Step], wanted: list[Shape]) -
 @trying(50)
 @given(histories(), st.lists(plain(shapes | odd_shapes()), min_size=1, max_size=5))
 def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape]) -> None:
-    """Packed amounts, device by device; standing filters and the whole, node by node."""
+    """Packed amounts, device by device; facts filters and the whole, node by node."""
     state = cluster_of(steps).state
     columns = Columns(state)
     columns.sync()
@@ -101,8 +101,8 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
         class_ = PlacementClass(shape, state.policy, None)
         class_.refresh(columns)
         for row, node in enumerate(columns.nodes):
-            code = standing_refusal(shape, node)
-            assert class_.standing[row] == (FITS if code is None else RANK[code])
+            code = facts_refusal(shape, node)
+            assert class_.facts[row] == (FITS if code is None else RANK[code])
             taken = class_.may_collide or assigned(shape, node) is not None
             fits_there = refusal(shape, node) is None and taken
             assert (class_.board.points[row] >= 0) == fits_there
@@ -143,4 +143,4 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
         other = PlacementClass(class_.shape, policy, None)
         other.refresh(anew)
         assert class_.board.points.tolist() == other.board.points.tolist()
-        assert class_.standing.tolist() == other.standing.tolist()
+        assert class_.facts.tolist() == other.facts.tolist()

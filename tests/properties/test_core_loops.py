@@ -12,8 +12,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.core.placement import ask_loops, board_loops, packed
-from apportion.core.placement.board_loops import BLOCK, REFUSED
+from apportion.core.placement.index import ask_loops, board_loops, packed
+from apportion.core.placement.index.board_loops import BLOCK, REFUSED
 
 WIDTH, KINDS, CUTS = 4, 3, 8
 
@@ -57,7 +57,7 @@ class Fleet:
         self.fits = many(flag, KINDS * CUTS, np.uint8)
         self.totals = many(st.integers(0, 250), KINDS * 3, np.int64)
         self.rows = many(st.integers(0, self.nodes - 1), draw(st.integers(1, 6)), np.int64)
-        self.welcome = many(flag, self.nodes, np.uint8)
+        self.node_ok = many(flag, self.nodes, np.uint8)
         self.load = many(st.integers(0, packed.POINTS), self.nodes, np.int32)
         self.count, self.times = draw(st.integers(1, 2)), draw(st.integers(1, 3))
         self.weight = draw(st.sampled_from([ask_loops.BINPACK, ask_loops.SPREAD]))
@@ -84,12 +84,12 @@ def test_a_look_at_rows(fleet: Fleet) -> None:
         found.append((fit.tolist(), enough.tolist()))
     for rank in ranks:
         given = np.zeros(size, np.int32)
-        wanted, rest = fleet.count * fleet.times, (fleet.welcome, fleet.load, given)
+        wanted, rest = fleet.count * fleet.times, (fleet.node_ok, fleet.load, given)
         rank(fleet.rows, 0, size, *fleet.columns, *ask, wanted, fleet.times, *rest)
         found.append((given.tolist(), []))
     assert found[0] == found[1]
     assert found[2] == found[3]
-    fits = [a and fleet.welcome[row] for a, row in zip(found[0][0], fleet.rows, strict=True)]
+    fits = [a and fleet.node_ok[row] for a, row in zip(found[0][0], fleet.rows, strict=True)]
     assert [points != REFUSED for points in found[2][0]] == [bool(each) for each in fits]
     one: Any = (fleet.need, fleet.fits, fleet.totals, WIDTH, CUTS, fleet.weight)
     for row in range(fleet.nodes):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests import read_documents, submitted
 from apportion.core.manifests.trace import read_trace_pods
-from apportion.runtime.safe_yaml import parse
+from apportion.runtime.files.safe_yaml import parse
 from apportion_schemas import Event, encode
 from tests.support.manifests import pod, task, volcano_job
 

@@ -17,10 +17,10 @@ from apportion.core.ledger.digest import digest
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import EVENTS_MAX, DecisionEvent, Engine
-from apportion.core.placement.ownership import WHOLE, Portion
-from apportion.runtime.ledger import Record
-from apportion.runtime.reader import StateFold
-from apportion.runtime.stream import DUPLICATE_WINDOW_S
+from apportion.core.placement.queueing.sharding import WHOLE, Shard
+from apportion.runtime.jetstream.stream import DUPLICATE_WINDOW_S
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
 from apportion.scheduler.cycle import REFUSALS_MAX
 from apportion_schemas import (
     AllocationFailed,
@@ -68,7 +68,7 @@ class Accepted(Protocol):
 class Auditor:
     """One fold, one set of books, and the first thing that is wrong.
 
-    `portions` is what the scheduler of a decision owned, by the first payload of its append;
+    `shards` is what the scheduler of a decision owned, by the first payload of its append;
     `on_accepted` is told what the fold took.
     """
 
@@ -77,7 +77,7 @@ class Auditor:
         self.books = Books()
         self.log: list[str] = []
         self.checkpoints: dict[int, str] = {}
-        self.portions: dict[bytes, Portion] = {}
+        self.shards: dict[bytes, Shard] = {}
         self.on_accepted: Accepted | None = None
         self._complain = complain
         self._now_s = now_s
@@ -258,26 +258,26 @@ class Auditor:
             return
         before = digest(self.state)
         found = _placements([event.data for event in events])
-        portion = self.portions.get(stored.records[0].payload, WHOLE)
-        right = found in self._decided_anew(portion)
+        shard = self.shards.get(stored.records[0].payload, WHOLE)
+        right = found in self._decided_anew(shard)
         if digest(self.state) != before:
             self._complain(f"revision {basis}: deciding changed the state")
         if not right:
-            expected = next(self._decided_anew(portion))
+            expected = next(self._decided_anew(shard))
             self._complain(
                 f"revision {stored.records[0].revision}: {stored.writer} decided {found}, "
                 f"and an engine new to the state at {basis} decides {expected}"
             )
 
-    def _decided_anew(self, portion: Portion) -> Iterator[list[tuple[Any, ...]]]:
-        """What a scheduler of this portion may decide: as if alone, or apart from the others.
+    def _decided_anew(self, shard: Shard) -> Iterator[list[tuple[Any, ...]]]:
+        """What a scheduler of this shard may decide: as if alone, or apart from the others.
 
         For fewer pods, after its decisions were refused.
         """
         for refused in range(REFUSALS_MAX + 1):
             for apart in (False, True):
                 engine = Engine(self.state)
-                engine.own(portion)
+                engine.own(shard)
                 engine.keep_apart(apart=apart)
                 yield _placements(engine.decide(events_max=max(EVENTS_MAX >> refused, 1)).events)
 

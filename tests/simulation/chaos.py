@@ -16,7 +16,7 @@ import msgspec
 
 from apportion.agent.commands import command_subject
 from apportion.core.ledger.state import Phase
-from apportion.runtime.ledger import Draft, LedgerError
+from apportion.runtime.ledger.port import Draft, LedgerError
 from apportion_schemas import (
     DeviceCordoned,
     DeviceUncordoned,

@@ -16,9 +16,9 @@ import msgspec
 
 from apportion.binder import main as binder
 from apportion.core.ledger.state import State
-from apportion.runtime.kube import JSON, MERGE_PATCH, Answer
-from apportion.runtime.kube_watch import IDLE_S
-from apportion.runtime.lifecycle import Service
+from apportion.runtime.kube.client import JSON, MERGE_PATCH, Answer
+from apportion.runtime.kube.watch import IDLE_S
+from apportion.runtime.service.lifecycle import Service
 from apportion.watcher import main as watcher
 from tests.simulation.books import Books
 from tests.simulation.kube_judge import Judge

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from apportion.runtime.kube import JSON, Answer
+from apportion.runtime.kube.client import JSON, Answer
 from tests.support.kube_objects import kube_pod
 from tests.support.memory_kube import ENDED, MemoryKube
 from tests.support.memory_kube_store import VOLCANO

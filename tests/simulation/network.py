@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from apportion.runtime.ledger import LedgerError, LedgerUnavailable
-from apportion.runtime.wire import LostReply
+from apportion.runtime.jetstream.wire import LostReply
+from apportion.runtime.ledger.port import LedgerError, LedgerUnavailable
 from tests.simulation.loop import rest
 from tests.simulation.weather import Weather
 

@@ -23,21 +23,21 @@ from apportion.core.devices.shares import release
 from apportion.core.ledger import fold, snapshot
 from apportion.core.ledger.state import DeviceState, NodeState, Phase, State
 from apportion.core.placement import engine, gangs
-from apportion.core.placement.columns import Columns
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack
-from apportion.core.placement.ownership import Portion
-from apportion.core.placement.parked import ROOM_RELIEFS
-from apportion.core.placement.waiting import Waiting
-from apportion.runtime.batching import Appended
-from apportion.runtime.fences import Fences
-from apportion.runtime.ledger import Delivery, Draft, FenceRefused, LedgerError, WorkQueue
-from apportion.runtime.membership import Membership
-from apportion.runtime.object_store import BadObject
-from apportion.runtime.publisher import Insistence
-from apportion.runtime.reader import Reader
-from apportion.runtime.snapshots import Snapshots
-from apportion.scheduler import cycle, sealing
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.queueing.sharding import Shard
+from apportion.core.placement.queueing.unschedulable import ROOM_RELIEFS
+from apportion.core.placement.queueing.waiting import Waiting
+from apportion.runtime.jetstream.object_store import BadObject
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.fences import Fences
+from apportion.runtime.ledger.membership import Membership
+from apportion.runtime.ledger.port import Delivery, Draft, FenceRefused, LedgerError, WorkQueue
+from apportion.runtime.ledger.publisher import Insistence
+from apportion.runtime.ledger.reader import Reader
+from apportion.scheduler import cycle, fencing
 from apportion.watcher.reconcile import Fact
 from apportion.watcher.watching import Watching
 from apportion_schemas import BindFailed, PlacementVoided, PodBound, PodGone, PodPlaced, Share
@@ -66,19 +66,19 @@ class Planted(NamedTuple):
 
 def _no_node_fence(patch: Patch) -> None:
     """A placement expects nothing of its node."""
-    real = sealing.seal
+    real = fencing.fence
 
-    def seal(*arguments: Any) -> list[Draft]:
+    def fence(*arguments: Any) -> list[Draft]:
         return [structs.replace(draft, expect=None) for draft in real(*arguments)]
 
-    patch.setattr(cycle, "seal", seal)
+    patch.setattr(cycle, "fence", fence)
 
 
 def _no_pod_fence(patch: Patch) -> None:
     """Every append of a placement has an id of its own."""
     numbers = itertools.count()
-    real = sealing._id
-    patch.setattr(sealing, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
+    real = fencing._id
+    patch.setattr(fencing, "_id", lambda event, state: f"{real(event, state)}/{next(numbers)}")
 
 
 def _ack_before_effect(patch: Patch) -> None:
@@ -435,8 +435,8 @@ def _dead_members_stay(patch: Patch) -> None:
 def _gained_not_woken(patch: Patch) -> None:
     """A scheduler knows that pods became its own, and does not look at them."""
 
-    def own(self: Waiting, portion: Portion) -> None:
-        self.portion = portion
+    def own(self: Waiting, shard: Shard) -> None:
+        self.shard = shard
 
     _override(patch, engine, Waiting, own=own)
 

@@ -12,10 +12,10 @@ from apportion.binder import kubernetes_target
 from apportion.binder.binding import Binding
 from apportion.binder.kubernetes_target import KubernetesTarget
 from apportion.binder.target import Bound, Failed, Outcome
-from apportion.runtime import kube_watch
-from apportion.runtime.kube import Answer, KubeApi, KubeUnavailable
-from apportion.runtime.kube_watch import Watch
-from apportion.runtime.ledger import Delivery
+from apportion.runtime.kube import watch as kube_watch
+from apportion.runtime.kube.client import Answer, KubeApi, KubeUnavailable
+from apportion.runtime.kube.watch import Watch
+from apportion.runtime.ledger.port import Delivery
 from apportion.watcher import kubernetes_objects
 from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts

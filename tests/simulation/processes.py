@@ -12,10 +12,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from apportion.core.placement.engine import DecisionEvent
-from apportion.core.placement.ownership import Portion, portion
-from apportion.runtime import lifecycle
-from apportion.runtime.config import Address, ServiceConfig
-from apportion.runtime.ledger import (
+from apportion.core.placement.queueing.sharding import Shard, shard
+from apportion.runtime.jetstream.wire import LostReply
+from apportion.runtime.ledger.membership import Membership
+from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
     Draft,
     Handler,
@@ -25,10 +25,10 @@ from apportion.runtime.ledger import (
     Record,
     Subscription,
 )
-from apportion.runtime.lifecycle import Service
-from apportion.runtime.membership import Membership
-from apportion.runtime.reader import Reader, StateFold
-from apportion.runtime.wire import LostReply
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.config import Address, ServiceConfig
+from apportion.runtime.service import lifecycle
+from apportion.runtime.service.lifecycle import Service
 from apportion_schemas import decode
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.kube_network import KubeAccess
@@ -84,7 +84,7 @@ class SimulatedLedger(MemoryLedger):
     told: Folded
     complain: Complain
     snapshots: MemorySnapshots
-    portions: dict[bytes, Portion]
+    shards: dict[bytes, Shard]
     membership: Membership | None = None
     acknowledged = 0
     basis = -1
@@ -100,7 +100,7 @@ class SimulatedLedger(MemoryLedger):
             self.complain(f"decided at {first.basis}, before its own at {self.acknowledged}")
         if decides and self.membership is not None:
             one = self.membership
-            self.portions[drafts[0].payload] = portion(one.member, one.members)
+            self.shards[drafts[0].payload] = shard(one.member, one.members)
         revisions = await super().append(drafts)
         if decides:
             self.acknowledged, self.basis = revisions[-1], first.basis
@@ -148,7 +148,7 @@ class Process:
         shelf: Shelf,
         complain: Complain,
         told: Folded,
-        portions: dict[bytes, Portion],
+        shards: dict[bytes, Shard],
         access: KubeAccess | None = None,
     ) -> None:
         self.name = name
@@ -160,7 +160,7 @@ class Process:
         self._shelf = shelf
         self._complain = complain
         self._told = told
-        self._portions = portions
+        self._shards = shards
         self._access = access
         self._chance = weather.stream(f"process {name}")
         self._lives = 0
@@ -220,7 +220,7 @@ class Process:
             ledger = SimulatedLedger(self._server, role=self.role, writer=self.name, link=link)
             ledger.folds = self.folds = []
             ledger.told = self._told
-            ledger.portions = self._portions
+            ledger.shards = self._shards
             ledger.snapshots = MemorySnapshots(ledger, self._shelf)
             ledger.complain = lambda what: self._heed(links, what)
             if links is self._links:

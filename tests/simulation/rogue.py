@@ -10,7 +10,7 @@ import itertools
 import random
 
 from apportion.core.ledger.state import Phase, State
-from apportion.runtime.ledger import Draft
+from apportion.runtime.ledger.port import Draft
 from apportion_schemas import Event, PodBound, PodPlaced, Score, Share, encode
 from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.quantities import Payload

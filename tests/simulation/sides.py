@@ -11,7 +11,7 @@ from typing import Protocol
 
 from apportion.binder import main as binder
 from apportion.core.ledger.state import State
-from apportion.runtime.lifecycle import Service
+from apportion.runtime.service.lifecycle import Service
 from apportion.watcher import main as watcher
 from tests.simulation.kube_network import KubeAccess
 from tests.simulation.processes import Body

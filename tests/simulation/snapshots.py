@@ -9,10 +9,10 @@ import random
 from hashlib import sha256
 
 from apportion.core.ledger.snapshot import Taken
-from apportion.runtime.ledger import LedgerUnavailable
-from apportion.runtime.object_store import BadObject, Entry
-from apportion.runtime.snapshots import KEPT, Snapshots, Stored, _digest
-from apportion.runtime.wire import LostReply
+from apportion.runtime.jetstream.object_store import BadObject, Entry
+from apportion.runtime.jetstream.snapshots import KEPT, Snapshots, Stored, _digest
+from apportion.runtime.jetstream.wire import LostReply
+from apportion.runtime.ledger.port import LedgerUnavailable
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 

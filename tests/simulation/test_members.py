@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from apportion.runtime.ledger import Draft, DuplicateRefused, FenceRefused
-from apportion.runtime.membership import Membership
+from apportion.runtime.ledger.membership import Membership
+from apportion.runtime.ledger.port import Draft, DuplicateRefused, FenceRefused
 from tests.simulation.weather import Weather
 from tests.simulation.world import run
 from tests.support.memory_server import MemoryServer

@@ -21,7 +21,7 @@ import structlog
 
 from apportion.agent import main as agent
 from apportion.agent.fleet import SimulatedNode, numbered_nodes
-from apportion.runtime import kube_watch
+from apportion.runtime.kube import watch as kube_watch
 from apportion.scheduler import main as scheduler
 from apportion_schemas import DeviceUncordoned
 from apportion_schemas.catalogue import SUBJECTS
@@ -30,7 +30,7 @@ from tests.simulation.chaos import Chaos
 from tests.simulation.cluster import Cluster
 from tests.simulation.kube_network import KubeAccess
 from tests.simulation.loop import NothingLeft, Spinning, rest, run_virtually
-from tests.simulation.markets import shared_markets
+from tests.simulation.price_tables import shared_price_tables
 from tests.simulation.processes import Body, Process
 from tests.simulation.settled import undone, unlike
 from tests.simulation.sides import Folder, Side
@@ -171,7 +171,7 @@ class World:
                 shelf=self.shelf,
                 complain=self.complain,
                 told=self.auditor.folded,
-                portions=self.auditor.portions,
+                shards=self.auditor.shards,
                 access=access,
             )
         )
@@ -301,7 +301,7 @@ def run(
             world.ended_s = asyncio.get_running_loop().time()
 
     trouble = ""
-    with _quiet(logs=logs), shared_markets(), _as_here(seed):
+    with _quiet(logs=logs), shared_price_tables(), _as_here(seed):
         try:
             run_virtually(main())
         except (NothingLeft, Spinning) as stuck:

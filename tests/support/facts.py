@@ -5,9 +5,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from apportion.runtime.clock import SystemClock, rfc3339
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import Draft, Record
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.port import Draft, Record
+from apportion.runtime.process.clock import SystemClock, rfc3339
 from apportion_schemas import Event, PodPlaced, PodSubmitted, Score, Shape, Share, decode, encode
 from apportion_schemas.catalogue import BY_PAYLOAD, subject_of
 from apportion_schemas.envelope import EventError

@@ -11,8 +11,8 @@ from typing import Self
 from apportion.core.ledger import fold
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.grounds import placed_of
 from apportion.core.ledger.invariants import violations
+from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import DeviceState, NodeState, PodState, State
 from apportion.core.placement.engine import Decision, Engine
 from apportion_schemas import (

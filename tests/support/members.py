@@ -1,4 +1,4 @@
-"""Several schedulers' engines over one state in memory, each with its portion.
+"""Several schedulers' engines over one state in memory, each with its shard.
 
     Members(["a", "b"], rack("n1", 8)).submit(pod("p1", ask(4096))).decide_by("a")
 
@@ -11,7 +11,7 @@ from typing import Self
 
 from apportion.core.ledger.fold import Change
 from apportion.core.placement.engine import Decision, Engine
-from apportion.core.placement.ownership import portion
+from apportion.core.placement.queueing.sharding import shard
 from apportion_schemas.quantities import Payload
 from tests.support.ledger_of import Ledger
 
@@ -31,7 +31,7 @@ class Members(Ledger):
             self.engines.setdefault(name, Engine(self.state))
         self.engines = {name: self.engines[name] for name in names}
         for name, engine in self.engines.items():
-            engine.own(portion(name, names))
+            engine.own(shard(name, names))
         return self
 
     def take(self, data: Payload) -> Change:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from apportion.runtime.ledger import (
+from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
     LedgerHole,
     LedgerTrimmed,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from apportion.runtime.kube import MERGE_PATCH, Answer
+from apportion.runtime.kube.client import MERGE_PATCH, Answer
 from tests.support.memory_kube_store import KINDS, Feed, Forgotten, Store, typed
 
 TIME = "2026-01-01T00:00:00Z"

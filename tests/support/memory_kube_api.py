@@ -1,4 +1,4 @@
-"""A connection to the API server in memory: bytes in, bytes out, like `runtime.kube.KubeApi`.
+"""A connection to the API server in memory: bytes in, bytes out, like `runtime.kube.client.KubeApi`.
 
 All that a network can do to a request is done by its `KubeLink`. Invariant: whoever is given this
 instead of the real connection sees the same, by the contract suite over both.
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
-from apportion.runtime.kube import JSON, TIMEOUT_S, Answer, KubeApi, KubeUnavailable
+from apportion.runtime.kube.client import JSON, TIMEOUT_S, Answer, KubeApi, KubeUnavailable
 from tests.support.memory_kube import MemoryKube, Refused, status_body
 from tests.support.memory_kube_store import BOOKMARK_S, Feed, Forgotten
 

@@ -1,4 +1,4 @@
-"""The ledger in memory: every rule of `runtime.ledger.Ledger`, on one loop, without a socket.
+"""The ledger in memory: every rule of `runtime.ledger.port.Ledger`, on one loop, without a socket.
 
 `MemoryServer` is the server, a `MemoryLedger` one connection to it, and its `Link` the network in
 between: all that a network can do to a message is done there. The draft rules are the real ones.
@@ -13,8 +13,9 @@ import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from apportion.runtime.appending import check_batch
-from apportion.runtime.ledger import (
+from apportion.runtime.jetstream.appending import check_batch
+from apportion.runtime.jetstream.wire import LostReply
+from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
     Delivery,
     Draft,
@@ -26,7 +27,6 @@ from apportion.runtime.ledger import (
     Subscription,
     WorkQueue,
 )
-from apportion.runtime.wire import LostReply
 from tests.support.memory_follower import MemoryFollower
 from tests.support.memory_queue import Handed, MemoryQueue
 from tests.support.memory_server import MemoryServer

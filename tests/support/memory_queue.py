@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from apportion.runtime.ledger import Record
+from apportion.runtime.ledger.port import Record
 from tests.support.memory_subjects import matches
 
 if TYPE_CHECKING:

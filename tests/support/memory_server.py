@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from apportion.runtime.ledger import (
+from apportion.runtime.jetstream.stream import DUPLICATE_WINDOW_S
+from apportion.runtime.ledger.port import (
     Draft,
     DuplicateRefused,
     FenceRefused,
@@ -23,7 +24,6 @@ from apportion.runtime.ledger import (
     NotPermitted,
     Record,
 )
-from apportion.runtime.stream import DUPLICATE_WINDOW_S
 from apportion_schemas.catalogue import CATALOGUE
 from tests.support.memory_queue import MemoryQueue
 from tests.support.memory_subjects import matches

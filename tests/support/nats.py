@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from apportion.runtime.jetstream import JetStreamLedger, connect, create_stream
-from apportion.runtime.ledger import Draft, Record
-from apportion.runtime.nats_server import EmbeddedServer, find_binary
-from apportion.runtime.wire import STREAM, ApiRefused, Wire, call_api
+from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
+from apportion.runtime.jetstream.server import EmbeddedServer, find_binary
+from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
+from apportion.runtime.ledger.port import Draft, Record
 from tests.support.polling import until
 
 _numbers = itertools.count(1)

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 import msgspec
 
-from apportion.runtime.ledger import Record
-from apportion.runtime.reader import StateFold
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import decode
 from tests.support.polling import wait_until
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from apportion.agent.simulated import DeviceUnknown, SimulatedBackend
-from apportion.runtime.ledger import Handler
+from apportion.runtime.ledger.port import Handler
 from apportion_schemas.catalogue import token
 from apportion_schemas.quantities import Name, Text
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from apportion.agent.simulated import SimulationInvalid, simulated_devices
-from apportion.runtime.safe_yaml import TEXT_BYTES_MAX, parse
+from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
 from apportion_schemas import Device, Host
 from apportion_schemas.quantities import NAME_MAX, CpuMilli, HostMemoryMib, Labels, Name, Natural
 

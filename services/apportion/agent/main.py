@@ -15,11 +15,11 @@ from apportion.agent.host import local_host
 from apportion.agent.nvml import NvmlBackend
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
-from apportion.runtime.config import ConfigError, ServiceConfig
-from apportion.runtime.lifecycle import Service, run_service
-from apportion.runtime.options import service_options, stop_with
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.session import Session, open_session
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.config import ConfigError, ServiceConfig
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import service_options, stop_with
+from apportion.runtime.service.session import Session, open_session
 
 _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
 

@@ -21,7 +21,7 @@ import pynvml as nvml
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.models import SLOTS
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.runtime.clock import Clock
+from apportion.runtime.process.clock import Clock
 from apportion_schemas import Device
 
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})

@@ -21,10 +21,10 @@ from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView
 from apportion.core.configuration.offering import MISCONFIGURED, offered
 from apportion.core.ledger.state import State
-from apportion.runtime.ledger import Ledger
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader
+from apportion.runtime.ledger.port import Ledger
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import AllocationFailed, Device, Host, NodeReported, SharesAllocated
 from apportion_schemas.catalogue import SUBJECTS, token
 

@@ -18,7 +18,7 @@ import msgspec
 
 from apportion.core.configuration import ConfigurationError, check
 from apportion.core.ledger.state import DeviceState, Phase, PodState, State
-from apportion.runtime.ledger import Record
+from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
     AllocationFailed,
     Configuration,

@@ -14,11 +14,11 @@ import logging
 from apportion.binder.target import Bound, Failed, Outcome, Target
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, State
-from apportion.runtime.clock import Clock
-from apportion.runtime.ledger import Delivery, LedgerUnavailable, Record, WorkQueue
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader
+from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, Record, WorkQueue
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     BindFailed,
     InvalidEvent,

@@ -14,9 +14,9 @@ import msgspec
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.runtime.clock import Clock
-from apportion.runtime.kube import KubeApi, KubeRefused, KubeUnavailable
-from apportion.runtime.reader import Reader
+from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodGroupObserved, QueueObserved
 
 PAUSE_S = 1.0

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from apportion.runtime.clock import Clock
+from apportion.runtime.process.clock import Clock
 
 FIRST = 16.0
 LEAST = 1.0

@@ -17,8 +17,8 @@ from apportion.binder.target import Bound, Failed, Outcome
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.annotations import annotations_for
 from apportion.core.manifests.placed import ATTEMPT
-from apportion.runtime.clock import Clock
-from apportion.runtime.kube import Answer, KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.client import Answer, KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodPlaced
 
 TRY_TIMEOUT_S = 6.0

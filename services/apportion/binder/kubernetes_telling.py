@@ -23,10 +23,10 @@ from apportion.core.explain import lines, words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.manifests.placed import PREFIX
-from apportion.runtime.clock import Clock
-from apportion.runtime.kube import MERGE_PATCH, Answer, KubeApi, KubeUnavailable
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.reader import Reader
+from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeApi, KubeUnavailable
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,

@@ -10,13 +10,13 @@ import click
 from apportion.binder.binding import ACK_WAIT_S, IN_FLIGHT_MAX, Binding
 from apportion.binder.target import LocalTarget, Target
 from apportion.core.ledger.fold import Change
-from apportion.runtime.config import ServiceConfig
-from apportion.runtime.kube_options import KubeChoice, kube_choice, kubernetes_options
-from apportion.runtime.lifecycle import Service, run_service
-from apportion.runtime.options import service_options
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader, StateFold
-from apportion.runtime.session import Session, open_session
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.config import ServiceConfig
+from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import service_options
+from apportion.runtime.service.session import Session, open_session
 
 DURABLE = "binder"
 PLACEMENTS = "apportion.v1.placement.>"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from apportion.cli.submitting import Submitted
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import Record
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.port import Record
 from apportion_schemas import EventError, PodPlaced, PodRefused, SharesAllocated, decode
 
 SUBJECTS = ("apportion.v1.placement.>", "apportion.v1.pending.>", "apportion.v1.allocation.>")

@@ -17,7 +17,7 @@ from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.configuration import ConfigurationError, read_configuration
 from apportion.core.configuration.keys import KEYS
 from apportion.core.explain.answers import NodeAnswer
-from apportion.runtime.manifest_files import Problem, read_manifest_files
+from apportion.runtime.files.manifests import Problem, read_manifest_files
 from apportion_schemas import Configuration, ConfigurationChanged
 
 

@@ -48,7 +48,7 @@ class Where(msgspec.Struct, frozen=True):
         """The ledger's URL for this role; it holds a password. Raises Unreachable."""
         if self.nats:
             return self.nats
-        from apportion.runtime.nats_server import ServerFailed, load_credentials
+        from apportion.runtime.jetstream.server import ServerFailed, load_credentials
 
         try:
             return load_credentials(self.data).url_for(role)

@@ -16,9 +16,9 @@ from apportion.cli.reading import read_manifests
 from apportion.cli.why import split_name
 from apportion.cli.writing import open_ledger, person, run
 from apportion.core.explain.answers import PodAnswer, PodDetail
-from apportion.runtime.batching import GroupCommit
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.publisher import Publisher
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import PodGone
 
 BATCH = 250

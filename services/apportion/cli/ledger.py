@@ -15,12 +15,13 @@ from apportion.cli.exits import REFUSED, NotFound
 from apportion.cli.ledger_trim import trim
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
-from apportion.runtime import jetstream, stream
-from apportion.runtime.archive import ArchiveError, ArchiveWriter
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import LedgerDrifted, Record
-from apportion.runtime.stream import StreamInfo
-from apportion.runtime.wire import STREAM
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.stream import StreamInfo
+from apportion.runtime.jetstream.wire import STREAM
+from apportion.runtime.ledger.archive import ArchiveError, ArchiveWriter
+from apportion.runtime.ledger.port import LedgerDrifted, Record
 
 Look = Callable[[JetStreamLedger], Awaitable[StreamInfo]]
 """What is done to the stream, or asked of it."""

@@ -15,9 +15,10 @@ from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
-from apportion.runtime import jetstream, stream
-from apportion.runtime.archive import ArchiveError
-from apportion.runtime.retention import CannotDrop, Droppable, droppable
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.retention import CannotDrop, Droppable, droppable
+from apportion.runtime.ledger.archive import ArchiveError
 
 END = 1 << 62
 DAY_S = 86_400.0

@@ -15,7 +15,7 @@ from apportion.core.dialects import ManifestError
 from apportion.core.manifests import Manifest, ManifestConfig, read_documents
 from apportion.core.manifests.template import DEFAULT_CONFIG
 from apportion.core.manifests.trace import read_trace_pods
-from apportion.runtime.manifest_files import Document, Problem, read_manifest_files
+from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
 
 TRACE_BYTES_MAX = 256 << 20
 

@@ -25,13 +25,13 @@ from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.state import State
 from apportion.core.manifests.claims import Claim, bound_claim
 from apportion.core.manifests.schedulers import OURS, scheduler_names
-from apportion.runtime.batching import GroupCommit
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.config import ConfigError
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.kube_options import KubeChoice, kube_choice, kubernetes_options
-from apportion.runtime.ledger import FenceRefused, Record
-from apportion.runtime.publisher import Publisher
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import FenceRefused, Record
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.config import ConfigError
+from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
 from apportion_schemas import LedgerRebuilt, PodAdopted
 from apportion_schemas.quantities import TEXT_MAX
 
@@ -103,7 +103,7 @@ async def _rebuild(
                 f"the ledger has {len(state.pods):,} pods and so is not lost; to begin with "
                 "another one, give the server an empty store"
             )
-        found = await _survey(kube, state, schedulers)
+        found = await _fit_query(kube, state, schedulers)
         if dry_run:
             return Rebuilt(found.cluster, found.pods, len(found.adoptions), 0, found.unread)
         told = msgspec.structs.replace(
@@ -129,14 +129,14 @@ async def _folded(ledger: JetStreamLedger) -> State:
     return auditor.state
 
 
-async def _survey(kube: KubeChoice, state: State, schedulers: frozenset[str]) -> _Found:
+async def _fit_query(kube: KubeChoice, state: State, schedulers: frozenset[str]) -> _Found:
     """Ask the cluster for all pods.
 
     Raises:
         Unreachable: it does not answer, or does not let us.
     """
-    from apportion.runtime.kube import KubeRefused, KubeUnavailable, open_kube
-    from apportion.runtime.kube_watch import pages
+    from apportion.runtime.kube.client import KubeRefused, KubeUnavailable, open_kube
+    from apportion.runtime.kube.watch import pages
 
     ours = scheduler_names(state.configuration, schedulers).ours
     config = manifest_config(state.configuration)

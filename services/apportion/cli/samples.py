@@ -23,7 +23,7 @@ from apportion.core.configuration import manifest_config
 from apportion.core.explain import words
 from apportion.core.explain.answers import PodAnswer, PodDetail, Why
 from apportion.core.explain.lines import shares_words
-from apportion.runtime.manifest_files import Problem
+from apportion.runtime.files.manifests import Problem
 
 DECIDE_TIMEOUT_S = 30.0
 _HERE = Path(__file__).parent

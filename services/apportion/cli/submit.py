@@ -25,7 +25,7 @@ from apportion.cli.writing import open_ledger, run
 from apportion.core.explain import words
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.lines import shares_words
-from apportion.runtime.manifest_files import Problem
+from apportion.runtime.files.manifests import Problem
 
 NAMED_MAX = 40
 """Up to so many pods are named one by one."""

@@ -20,11 +20,11 @@ from apportion.cli.exits import NotFound
 from apportion.cli.writing import person
 from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
 from apportion.core.manifests import PodDraft, submitted
-from apportion.runtime.batching import GroupCommit
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import Draft
-from apportion.runtime.publisher import Publisher
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import PodGroupObserved, PodSubmitted
 
 BATCH = 250

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from apportion.cli import sentinel
-from apportion.runtime.nats_server import EmbeddedServer, ServerFailed
+from apportion.runtime.jetstream.server import EmbeddedServer, ServerFailed
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0

@@ -13,7 +13,7 @@ from apportion.cli.exits import Wrong
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.lines import Teller
-from apportion.runtime.ledger import ALL_SUBJECTS, SUBJECT_PREFIX, Record
+from apportion.runtime.ledger.port import ALL_SUBJECTS, SUBJECT_PREFIX, Record
 from apportion_schemas import InvalidEvent, UnknownEvent, UnreadableEvent, decode
 
 NAME_CELLS = 20

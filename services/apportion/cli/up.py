@@ -32,9 +32,9 @@ from apportion.cli.exits import REFUSED, Unreachable
 from apportion.cli.output import console, plain
 from apportion.cli.samples import Samples, show, submit_samples
 from apportion.cli.supervisor import Child, Supervisor, UpFailed, free_port
-from apportion.runtime import jetstream
-from apportion.runtime.ledger import LedgerError
-from apportion.runtime.nats_server import DEFAULT_PORT, ServerFailed
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.server import DEFAULT_PORT, ServerFailed
+from apportion.runtime.ledger.port import LedgerError
 
 GATEWAY_PORT = 8470
 FLEET = Path(__file__).parent / "fleet.yaml"

@@ -20,11 +20,11 @@ from apportion.cli.writing import open_ledger, run
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import State
-from apportion.runtime import jetstream
-from apportion.runtime.archive import ArchiveError, read_archive, read_opening
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import LedgerHole, Record
-from apportion.runtime.snapshots import Snapshots
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.archive import ArchiveError, read_archive, read_opening
+from apportion.runtime.ledger.port import LedgerHole, Record
 
 SHOWN = 10
 TOLD_EVERY = 10_000

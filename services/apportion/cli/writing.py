@@ -18,18 +18,18 @@ import click
 
 from apportion.cli.connection import Command
 from apportion.cli.exits import NotFound, Unreachable
-from apportion.runtime import jetstream
-from apportion.runtime.batching import Appended, GroupCommit
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import (
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import Appended, GroupCommit
+from apportion.runtime.ledger.port import (
     DuplicateRefused,
     FenceRefused,
     InvalidDraft,
     LedgerError,
     PayloadTooLarge,
 )
-from apportion.runtime.publisher import Publisher
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import InvalidEvent
 from apportion_schemas.quantities import NAME_MAX, Payload
 

@@ -21,7 +21,7 @@ from apportion.core.configuration import manifest_config
 from apportion.core.ledger.state import State
 from apportion.core.manifests.schedulers import scheduler_names
 from apportion.gateway.callers import answering, read_body
-from apportion.runtime.metrics import Metrics
+from apportion.runtime.process.metrics import Metrics
 
 PATH = "/admission"
 REVIEW_BYTES_MAX = 8 << 20

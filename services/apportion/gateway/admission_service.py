@@ -15,9 +15,9 @@ from apportion.gateway.certificates import Keeper
 from apportion.gateway.certificates_given import GivenCertificate
 from apportion.gateway.certificates_tls import Tls
 from apportion.gateway.choices import AdmissionChoice
-from apportion.runtime.http import HttpServer, listening
-from apportion.runtime.kube_options import KubeChoice
-from apportion.runtime.lifecycle import Service
+from apportion.runtime.service.http import HttpServer, listening
+from apportion.runtime.service.kube_options import KubeChoice
+from apportion.runtime.service.lifecycle import Service
 
 SECRET = "admission-certificates"  # noqa: S105 - the name of a Secret
 CONFIGURATION = "apportion"
@@ -83,7 +83,7 @@ class AdmissionService:
             yield GivenCertificate(*choice.files, tls, clock)
             return
         from apportion.gateway.certificates_kube import KubeStore  # noqa: PLC0415 - see kube_options
-        from apportion.runtime.kube import open_kube  # noqa: PLC0415
+        from apportion.runtime.kube.client import open_kube  # noqa: PLC0415
 
         async with open_kube(self._kube.kubeconfig, self._kube.context) as api:
             secret = (choice.namespace, SECRET)

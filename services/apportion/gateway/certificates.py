@@ -17,7 +17,7 @@ from typing import Protocol
 
 from apportion.gateway.certificates_issued import Issued, issue
 from apportion.gateway.certificates_tls import Tls
-from apportion.runtime.clock import Clock
+from apportion.runtime.process.clock import Clock
 
 LIFE_S = 90 * 86_400.0
 SETTLE_MAX_S = 600.0

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from apportion.gateway.certificates_issued import CertificateError, Issued, read
 from apportion.gateway.certificates_tls import Tls
-from apportion.runtime.clock import Clock
-from apportion.runtime.config import ConfigError
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.config import ConfigError
 
 LOOK_S = 2.0
 BYTES_MAX = 1 << 20

@@ -16,7 +16,7 @@ import msgspec
 
 from apportion.gateway.certificates import StoreError
 from apportion.gateway.certificates_issued import CertificateError, Issued, read
-from apportion.runtime.kube import Answer, KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.client import Answer, KubeApi, KubeRefused, KubeUnavailable
 
 JSON_PATCH = "application/json-patch+json"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

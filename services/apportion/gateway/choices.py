@@ -12,8 +12,8 @@ import click
 from msgspec import Struct
 
 from apportion.core.manifests.schedulers import OURS
-from apportion.runtime.config import Address, ConfigError, parse_address
-from apportion.runtime.options import Command
+from apportion.runtime.process.config import Address, ConfigError, parse_address
+from apportion.runtime.service.options import Command
 
 HOST = "admission.apportion.svc"
 NAMESPACE = "apportion"

@@ -22,7 +22,7 @@ from apportion.core.ledger.state import State
 from apportion.core.manifests import PodDraft, read_document
 from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.schedulers import Chooser, scheduler_names
-from apportion.core.placement.survey import Outlook, Survey
+from apportion.core.placement.fit_query import FilterResult, FitQuery
 from apportion.gateway.callers import answering, read_body
 from apportion.gateway.extender_binding import ExtenderBinding
 from apportion.gateway.extender_wire import (
@@ -32,7 +32,7 @@ from apportion.gateway.extender_wire import (
     decode_binding,
     decode_filter,
 )
-from apportion.runtime.metrics import Metrics
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import RefusalCode
 
 PREFIXES = ("/scheduler", "")
@@ -48,19 +48,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Extender:
-    """Answers kube-schedulers from one state and a survey of it."""
+    """Answers kube-schedulers from one state and a fit query of it."""
 
     def __init__(
         self,
         state: Callable[[], State],
-        survey: Survey,
+        fit_query: FitQuery,
         binding: ExtenderBinding,
         *,
         unready: Callable[[], str],
         metrics: Metrics,
     ) -> None:
         self._state = state
-        self._survey = survey
+        self._fit_query = fit_query
         self._binding = binding
         self._unready = unready
         self._requests = metrics.counter(
@@ -109,30 +109,30 @@ class Extender:
 
     def filtered(self, args: FilterArgs) -> bytes:
         """An `ExtenderFilterResult`."""
-        outlook, reasons = self._look(args)
-        kept = [name for name in args.candidates.names if name in outlook.fits]
-        for code in outlook.refused.values():
+        filter_result, reasons = self._look(args)
+        kept = [name for name in args.candidates.names if name in filter_result.fits]
+        for code in filter_result.refused.values():
             self._failed.labels(code.value if code else "Untold").inc()
         # What kube-scheduler evicts need not free the devices that are missing, so it is told not
         # to try. Versions that do not know the second map go by the first.
         answer = {"FailedNodes": reasons, "FailedAndUnresolvableNodes": reasons, "Error": ""}
         return _encode(_in_form(args.candidates, kept) | answer)
 
-    def _look(self, args: FilterArgs) -> tuple[Outlook, dict[str, str]]:
+    def _look(self, args: FilterArgs) -> tuple[FilterResult, dict[str, str]]:
         """What each candidate is to the pod, and the words for those that fail."""
         names = args.candidates.names
         try:
             draft = self._read(args.pod)
         except ManifestError as error:
-            return Outlook({}, {}), dict.fromkeys(names, str(error))
+            return FilterResult({}, {}), dict.fromkeys(names, str(error))
         if not draft.shape.asks:
-            return Outlook(dict.fromkeys(names, 0), {}), {}
+            return FilterResult(dict.fromkeys(names, 0), {}), {}
         held = self._held(args.pod)
         if held:
             reasons = {name: f"its devices are on {held}" for name in names if name != held}
-            return Outlook({name: 0 for name in names if name == held}, {}), reasons
-        outlook = self._survey.outlook(draft.shape, names)
-        return outlook, {name: _reason(code) for name, code in outlook.refused.items()}
+            return FilterResult({name: 0 for name in names if name == held}, {}), reasons
+        filter_result = self._fit_query.filter(draft.shape, names)
+        return filter_result, {name: _reason(code) for name, code in filter_result.refused.items()}
 
     def _read(self, pod: dict[str, Any]) -> PodDraft:
         """The pod as far as it is about devices.
@@ -164,8 +164,8 @@ class Extender:
 
     def prioritized(self, args: FilterArgs) -> bytes:
         """A `HostPriorityList`: the best of the candidates has 10, the worst that fits 0."""
-        outlook, _ = self._look(args)
-        scores = scaled(outlook.fits)
+        filter_result, _ = self._look(args)
+        scores = scaled(filter_result.fits)
         return _encode(
             [{"Host": name, "Score": scores.get(name, 0)} for name in args.candidates.names]
         )

@@ -18,8 +18,8 @@ from apportion.core.explain import lines, words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.gateway.extender_wire import BindingArgs
-from apportion.runtime.choosing import SUBJECT, Choice, Heard
-from apportion.runtime.ledger import LedgerError
+from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
+from apportion.runtime.ledger.port import LedgerError
 
 BIND_TIMEOUT_S = 20.0
 """Shorter than the `httpTimeout` of the extender in kube-scheduler, which is to be 30 s."""

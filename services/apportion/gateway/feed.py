@@ -14,8 +14,8 @@ from collections import deque
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
-from apportion.runtime.ledger import Record
-from apportion.runtime.reader import StateFold
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import Event, PodAdopted, PodGone, PodSubmitted
 
 WINDOW_EVENTS = 8_192
@@ -23,7 +23,7 @@ WINDOW_BYTES = 16 << 20
 
 
 class Feed:
-    """See `runtime.reader.Fold`; what it folds is a whole `State`."""
+    """See `runtime.ledger.reader.Fold`; what it folds is a whole `State`."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Feed:
 
     @property
     def refused_count(self) -> int:
-        """See `runtime.reader.Fold`."""
+        """See `runtime.ledger.reader.Fold`."""
         return self._fold.refused_count
 
     def apply(self, record: Record, event: Event) -> Change:
-        """See `runtime.reader.Fold`."""
+        """See `runtime.ledger.reader.Fold`."""
         change = self._fold.apply(record, event)
         if change.pod is not None and not change.refused:
             self._note_name(change.data, change.pod)
@@ -61,7 +61,7 @@ class Feed:
         return change
 
     def refuse(self, record: Record, reason: str) -> Change:
-        """See `runtime.reader.Fold`."""
+        """See `runtime.ledger.reader.Fold`."""
         change = self._fold.refuse(record, reason)
         self._note(record)
         return change

@@ -23,15 +23,15 @@ from apportion.gateway.choices import (
 from apportion.gateway.feed import Feed
 from apportion.gateway.measures import Measures
 from apportion.gateway.stream import EventStream
-from apportion.runtime import jetstream
-from apportion.runtime.config import Address, ConfigError, ServiceConfig, parse_address
-from apportion.runtime.http import HttpServer, listening
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.kube_options import KubeChoice, kube_choice, kubernetes_options
-from apportion.runtime.lifecycle import Service, run_service
-from apportion.runtime.options import service_options, stop_with
-from apportion.runtime.reader import Reader
-from apportion.runtime.snapshots import Snapshots
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
+from apportion.runtime.service.http import HttpServer, listening
+from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import service_options, stop_with
 
 LISTEN = "127.0.0.1:8470"
 
@@ -152,17 +152,17 @@ class _Life:
     def extender(self, listen: Address) -> HttpServer:
         """The extender of kube-schedulers."""
         # It asks the columns of the nodes, and brings numpy for them.
-        from apportion.core.placement.survey import Survey  # noqa: PLC0415
+        from apportion.core.placement.fit_query import FitQuery  # noqa: PLC0415
         from apportion.gateway.extender import REQUEST_BYTES_MAX, Extender  # noqa: PLC0415
         from apportion.gateway.extender_binding import ExtenderBinding  # noqa: PLC0415
 
         state = self._feed.state
-        survey = Survey(state)
+        fit_query = FitQuery(state)
         binding = ExtenderBinding(lambda: state, self._ledger.request)
-        self._observers += [survey.observe, binding.observe]
+        self._observers += [fit_query.observe, binding.observe]
         extender = Extender(
             lambda: state,
-            survey,
+            fit_query,
             binding,
             unready=self._unready,
             metrics=self._service.metrics,

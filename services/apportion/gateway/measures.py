@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apportion.runtime.metrics import Metrics
+from apportion.runtime.process.metrics import Metrics
 
 
 class Measures:

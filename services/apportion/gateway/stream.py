@@ -18,7 +18,7 @@ from aiohttp import web
 from apportion.gateway.feed import Feed
 from apportion.gateway.measures import Measures
 from apportion.gateway.query import REVISION_MAX, RequestRefused, only, whole
-from apportion.runtime.ledger import Ledger, LedgerError, Record
+from apportion.runtime.ledger.port import Ledger, LedgerError, Record
 
 CLIENTS_MAX = 64
 CHUNK_EVENTS = 256

@@ -1,7 +1,7 @@
 """Choices over the bus: the gateway says where kube-scheduler wants a pod, and that it was heard.
 
 What comes of a choice is not in the answer but in the ledger, as PodPlaced or PodRefused, which
-only a scheduler writes. Every scheduler hears every choice; that of the pod's portion decides.
+only a scheduler writes. Every scheduler hears every choice; that of the pod's shard decides.
 Invariant: a choice that cannot be read changes nothing and is answered with what is wrong.
 """
 
@@ -13,15 +13,15 @@ from collections.abc import Callable
 import msgspec
 
 from apportion.core.placement.chosen import Chosen
-from apportion.runtime.choosing import SUBJECT, Choice, Heard
-from apportion.runtime.ledger import Ledger, NotPermitted
+from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
+from apportion.runtime.ledger.port import Ledger, NotPermitted
 
 _log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(Choice).decode
 _encode = msgspec.json.Encoder().encode
 
 
-async def hear(ledger: Ledger, chosen: Chosen, stir: Callable[[], None]) -> None:
+async def serve(ledger: Ledger, chosen: Chosen, stir: Callable[[], None]) -> None:
     """Take choices from now on, and `stir` whoever decides at each."""
 
     async def take(_subject: str, payload: bytes) -> bytes:

@@ -1,9 +1,9 @@
 """The scheduling cycle: wait, decide, append, fold, again.
 
-    wake ──► decide ──► seal ──► append ──┬─ taken ──────────► fold up to it ──► decide …
+    wake ──► decide ──► fence ──► append ──┬─ taken ──────────► fold up to it ──► decide …
                                           └─ refused, unknown ► fold up to now ─► retry …
 
-Of several schedulers each decides for its portion of the pods. Invariants: one decision is under
+Of several schedulers each decides for its shard of the pods. Invariants: one decision is under
 way at a time; after an append, whatever became of it, nothing is decided before the fold has passed
 everything that the ledger held when its outcome was known; a decision that a fence refused is made
 again for half as many pods, and after `REFUSALS_MAX` in a row what is derived is begun anew.
@@ -19,12 +19,11 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.placement.chosen import Chosen
 from apportion.core.placement.engine import EVENTS_MAX, Decision, Engine
-from apportion.core.placement.ownership import portion
-from apportion.core.placement.parked import ROOM_RELIEFS, WIDE_RELIEFS
-from apportion.core.placement.queue import is_pending
-from apportion.runtime.clock import Clock
-from apportion.runtime.fences import Fences
-from apportion.runtime.ledger import (
+from apportion.core.placement.queueing.queue import is_pending
+from apportion.core.placement.queueing.sharding import shard
+from apportion.core.placement.queueing.unschedulable import ROOM_RELIEFS, WIDE_RELIEFS
+from apportion.runtime.ledger.fences import Fences
+from apportion.runtime.ledger.port import (
     DuplicateRefused,
     FenceRefused,
     Ledger,
@@ -32,13 +31,14 @@ from apportion.runtime.ledger import (
     LedgerUnavailable,
     OutcomeUnknown,
 )
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader
-from apportion.scheduler.choices import hear
-from apportion.scheduler.sealing import seal
-from apportion.scheduler.spreading import Spreading
-from apportion.scheduler.storing import store
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
+from apportion.scheduler.choices import serve
+from apportion.scheduler.commit import commit
+from apportion.scheduler.contention import Contention
+from apportion.scheduler.fencing import fence
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
@@ -124,14 +124,14 @@ class Cycle:
         self._stirred = asyncio.Event()
         self._failures = 0
         self._refusals = 0
-        self._spreading = Spreading()
+        self._contention = Contention()
         self._chosen = Chosen(state)
         self._fences = Fences(ledger)
         self.engine = Engine(state)
 
     def share(self, member: str, members: Sequence[str]) -> None:
         """Decide for what is `member`'s among `members`; what became ours is looked at now."""
-        self.engine.own(portion(member, members))
+        self.engine.own(shard(member, members))
         self._stirred.set()
 
     def observe(self, change: Change) -> None:
@@ -152,7 +152,7 @@ class Cycle:
         Raises:
             DecisionsRefused: what is derived here can hardly be what the ledger says.
         """
-        await hear(self._ledger, self._chosen, self._stirred.set)
+        await serve(self._ledger, self._chosen, self._stirred.set)
         await joined()
         await reader.caught_up()
         while True:
@@ -178,16 +178,16 @@ class Cycle:
             for pod, event in chosen:
                 (decision.placed if isinstance(event, PodPlaced) else decision.told).append(pod)
             return decision
-        self._spreading.look(others_wait=self.engine.others_wait)
-        self.engine.keep_apart(apart=self._spreading.apart)
+        self._contention.look(others_wait=self.engine.others_wait)
+        self.engine.keep_apart(apart=self._contention.apart)
         return self.engine.decide(events_max=events_max)
 
     async def _append(self, decision: Decision, reader: Reader[Change]) -> str:
         """Append and fold up to the outcome, which is returned."""
-        drafts = seal(decision.events, self._state, self._publisher, self._fences)
+        drafts = fence(decision.events, self._state, self._publisher, self._fences)
         outcome = UNKNOWN
         try:
-            revision = await store(self._ledger, drafts, together=_of_gangs(decision))
+            revision = await commit(self._ledger, drafts, together=_of_gangs(decision))
         except (FenceRefused, DuplicateRefused) as refusal:
             _log.info("decision refused, deciding again: %s", refusal)
             outcome = REFUSED
@@ -210,7 +210,7 @@ class Cycle:
         """One more in a row. Raises DecisionsRefused if that is too many."""
         if isinstance(refusal, FenceRefused):
             await self._fences.refused(refusal)
-        self._spreading.refused()
+        self._contention.refused()
         self._refusals += 1
         if self._refusals > REFUSALS_MAX:
             raise DecisionsRefused(f"{self._refusals} times in a row: {refusal}") from refusal

@@ -1,6 +1,6 @@
 """Learning prices: when enough pods have come, solve for what they are worth, and append that.
 
-    census due ──► types of nodes ──► solve (in a thread) ──► append, fenced ──► fold: all use it
+    histogram due ──► types of nodes ──► solve (in a thread) ──► append, fenced ──► fold: all use it
 
 It runs beside the cycle and never holds it up. Invariant: of several schedulers that learn at once
 one is heard; prices count from the revision at which the ledger took them, for everyone.
@@ -16,11 +16,11 @@ from msgspec import structs
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.placement.pricing.appraisal import appraise
-from apportion.core.placement.pricing.census import Census, SeenShape
 from apportion.core.placement.pricing.fleet import NodeType, node_types
 from apportion.core.placement.pricing.program import build
-from apportion.runtime.fences import Fences
-from apportion.runtime.ledger import (
+from apportion.core.placement.pricing.shape_histogram import SeenShape, ShapeHistogram
+from apportion.runtime.ledger.fences import Fences
+from apportion.runtime.ledger.port import (
     DuplicateRefused,
     FenceRefused,
     Ledger,
@@ -28,8 +28,8 @@ from apportion.runtime.ledger import (
     LedgerUnavailable,
     OutcomeUnknown,
 )
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader
 from apportion.scheduler.solver import NoPrices, solve
 from apportion_schemas import PodSubmitted, PricesLearnt
 
@@ -53,14 +53,14 @@ class Learning:
         self._state = state
         self._ledger = ledger
         self._publisher = publisher
-        self._census = Census(state)
+        self._histogram = ShapeHistogram(state)
         self._fences = Fences(ledger)
         self._due = asyncio.Event()
 
     def observe(self, change: Change) -> None:
         """Count what the fold took in; give this to the reader."""
-        self._census.observe(change)
-        if isinstance(change.data, PodSubmitted) and self._census.due:
+        self._histogram.observe(change)
+        if isinstance(change.data, PodSubmitted) and self._histogram.due:
             self._due.set()
 
     async def run(self, reader: Reader[Change]) -> None:
@@ -70,18 +70,18 @@ class Learning:
             await self._due.wait()
             self._due.clear()
             types = node_types(self._state)
-            if self._census.due and any(each.devices for each in types):
+            if self._histogram.due and any(each.devices for each in types):
                 await self._learn(types)
 
     async def _learn(self, types: list[NodeType]) -> None:
         """Solve and append; what goes wrong is tried again when the next pod comes."""
-        state, census = self._state, self._census
+        state, histogram = self._state, self._histogram
         basis, fence = state.revision, state.prices_revision
         try:
-            prices = await asyncio.to_thread(learn, census.shapes(), types, pods=census.pods)
+            prices = await asyncio.to_thread(learn, histogram.shapes(), types, pods=histogram.pods)
         except NoPrices as error:
-            _log.warning("no prices learnt from %d pods: %s", census.pods, error)
-            census.priced()
+            _log.warning("no prices learnt from %d pods: %s", histogram.pods, error)
+            histogram.priced()
             return
         draft = self._publisher.draft(prices, event_id=f"prices/{fence}/{basis}", basis=basis)
         try:

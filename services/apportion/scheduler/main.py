@@ -13,13 +13,13 @@ import click
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.runtime.config import ServiceConfig
-from apportion.runtime.lifecycle import Service, run_service
-from apportion.runtime.membership import Membership
-from apportion.runtime.options import service_options
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader, StateFold
-from apportion.runtime.session import Session, open_session
+from apportion.runtime.ledger.membership import Membership
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.config import ServiceConfig
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import service_options
+from apportion.runtime.service.session import Session, open_session
 from apportion.scheduler.cycle import Cycle, DecisionMetrics
 from apportion.scheduler.learning import Learning
 from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting

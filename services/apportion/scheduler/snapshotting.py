@@ -13,12 +13,12 @@ from typing import Final
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.snapshot import Taken, Taking
 from apportion.core.ledger.state import State
-from apportion.runtime.clock import Clock
-from apportion.runtime.ledger import LedgerFull, LedgerUnavailable, NotPermitted
-from apportion.runtime.logs import get_logger
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.reader import Reader
-from apportion.runtime.snapshots import Snapshots
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.port import LedgerFull, LedgerUnavailable, NotPermitted
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.logs import get_logger
+from apportion.runtime.process.metrics import Metrics
 
 EVERY_EVENTS: Final = 50_000
 EVERY_S: Final = 900.0

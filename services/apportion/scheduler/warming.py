@@ -13,8 +13,8 @@ from typing import get_args
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import Engine
-from apportion.core.placement.pricing.census import Census
 from apportion.core.placement.pricing.fleet import node_types
+from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.scheduler.learning import learn
 from apportion_schemas import (
     Ask,
@@ -48,13 +48,13 @@ def warm_up() -> None:
 
 def _decide(policy: Policy) -> None:
     state = State()
-    engine, census = Engine(state), Census(state)
+    engine, histogram = Engine(state), ShapeHistogram(state)
 
     def take(data: Payload) -> None:
         event = Event(id="warm", source="scheduler", time=_TIME, data=data)
         change = fold.apply(state, state.revision + 1, event)
         engine.observe(change)
-        census.observe(change)
+        histogram.observe(change)
 
     take(PolicyChanged(by="scheduler", node_policy=policy, device_policy=policy))
     for number in range(2):
@@ -68,7 +68,7 @@ def _decide(policy: Policy) -> None:
             take(event)
         take(PodGone(uid=f"pod-{round_}-0"))
         engine.decide()
-        take(learn(census.shapes(), node_types(state), pods=census.pods))
+        take(learn(histogram.shapes(), node_types(state), pods=histogram.pods))
 
 
 def _node(name: str) -> NodeReported:

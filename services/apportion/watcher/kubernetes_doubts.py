@@ -12,7 +12,7 @@ import logging
 import msgspec
 
 from apportion.core.manifests.claims import ENDED
-from apportion.runtime.kube import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.watcher.kubernetes_objects import PodView
 
 DOUBTED_MAX = 50_000

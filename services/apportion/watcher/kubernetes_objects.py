@@ -31,7 +31,7 @@ from apportion.core.manifests.placed import ATTEMPT, SHARES
 from apportion.core.manifests.resource_quota import extended_limits
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
-from apportion.runtime.kube_watch import number
+from apportion.runtime.kube.watch import number
 from apportion_schemas import (
     Configuration,
     PodGroupObserved,

@@ -18,7 +18,7 @@ import msgspec
 
 from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import PodState, State
-from apportion.runtime.kube_watch import number
+from apportion.runtime.kube.watch import number
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
 from apportion_schemas import (
     NodeGone,

@@ -20,13 +20,13 @@ from apportion.core.explain.lines import shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.manifests import ManifestConfig
-from apportion.runtime.clock import Clock
-from apportion.runtime.kube import KubeApi, KubeRefused, KubeUnavailable
-from apportion.runtime.kube_watch import Watch, any_problem
-from apportion.runtime.ledger import FenceRefused, Ledger
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.publisher import Append, Publisher
-from apportion.runtime.reader import Reader
+from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.watch import Watch, any_problem
+from apportion.runtime.ledger.port import FenceRefused, Ledger
+from apportion.runtime.ledger.publisher import Append, Publisher
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.config import ConfigError, ServiceConfig
-from apportion.runtime.kube_options import KubeChoice, kube_choice, kubernetes_options
-from apportion.runtime.lifecycle import Service, run_service
-from apportion.runtime.options import service_options, stop_with
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader, StateFold
-from apportion.runtime.session import open_session
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.config import ConfigError, ServiceConfig
+from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import service_options, stop_with
+from apportion.runtime.service.session import open_session
 from apportion.watcher.manifest_folder import ManifestFolder
 from apportion.watcher.watching import Watching
 

@@ -19,14 +19,14 @@ from pathlib import Path
 
 from apportion.core.configuration import manifest_config
 from apportion.core.manifests import Manifest, PodDraft, read_documents
-from apportion.runtime.clock import Clock
-from apportion.runtime.manifest_files import (
+from apportion.runtime.files.manifests import (
     FILES_MAX,
     SUFFIXES,
     Document,
     Problem,
     read_manifest_files,
 )
+from apportion.runtime.process.clock import Clock
 from apportion.watcher.source import DEFAULT, Observation
 from apportion_schemas import Configuration, PodGroupObserved
 

@@ -10,9 +10,9 @@ import asyncio
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.runtime.ledger import Ledger
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader
+from apportion.runtime.ledger.port import Ledger
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader
 from apportion.watcher.reconcile import Fact, Known, next_facts
 from apportion.watcher.source import Observation, Source
 from apportion_schemas import ConfigurationChanged, PodSubmitted

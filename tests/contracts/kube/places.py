@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from apportion.runtime.kube import Answer, KubeApi, open_kube
+from apportion.runtime.kube.client import Answer, KubeApi, open_kube
 from tests.support.control_plane import ControlPlane
 from tests.support.memory_kube import MemoryKube
 from tests.support.memory_kube_api import MemoryKubeApi

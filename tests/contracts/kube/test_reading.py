@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from apportion.runtime.kube import KubeRefused
+from apportion.runtime.kube.client import KubeRefused
 from tests.contracts.kube.places import PODS, Place, ask, bind, get, make, status_of, told
 from tests.support.kube_objects import kube_node, kube_pod
 

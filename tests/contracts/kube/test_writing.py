@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.runtime.kube import MERGE_PATCH
+from apportion.runtime.kube.client import MERGE_PATCH
 from tests.contracts.kube.places import PODS, Place, ask, bind, get, make, status_of, told
 from tests.support.kube_objects import kube_pod, share
 

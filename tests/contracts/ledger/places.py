@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from apportion.runtime.jetstream import connect
-from apportion.runtime.ledger import Ledger
-from apportion.runtime.stream import WANTED, drop
-from apportion.runtime.wire import STREAM, LostReply, call_api
+from apportion.runtime.jetstream.client import connect
+from apportion.runtime.jetstream.stream import WANTED, drop
+from apportion.runtime.jetstream.wire import STREAM, LostReply, call_api
+from apportion.runtime.ledger.port import Ledger
 from tests.support.memory_ledger import MemoryLedger, PerfectLink
 from tests.support.memory_server import MemoryServer
 from tests.support.nats import Bus, PlainServer, Proxy

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apportion.runtime.ledger import (
+from apportion.runtime.ledger.port import (
     MAX_PAYLOAD_BYTES,
     DuplicateRefused,
     FenceRefused,

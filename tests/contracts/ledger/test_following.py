@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from apportion.runtime.ledger import LedgerHole, Record, Subscription
+from apportion.runtime.ledger.port import LedgerHole, Record, Subscription
 from tests.contracts.ledger.places import LawlessPlace, Place
 from tests.support.nats import draft, ignore
 from tests.support.polling import until

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apportion.runtime.ledger import LedgerUnavailable, NotPermitted
+from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
 from tests.contracts.ledger.places import Place
 
 COMMAND = "apportion.command.agent.n1"

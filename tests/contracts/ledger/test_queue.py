@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from apportion.runtime.ledger import (
+from apportion.runtime.ledger.port import (
     Delivery,
     Ledger,
     LedgerDrifted,

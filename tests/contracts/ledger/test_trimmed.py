@@ -2,8 +2,8 @@
 
 import pytest
 
-from apportion.runtime.fences import Fences
-from apportion.runtime.ledger import FenceRefused, LedgerHole, Record
+from apportion.runtime.ledger.fences import Fences
+from apportion.runtime.ledger.port import FenceRefused, LedgerHole, Record
 from tests.contracts.ledger.places import Place
 from tests.support.nats import draft, ignore
 

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from apportion.runtime.ledger import (
+from apportion.runtime.jetstream.wire import STREAM
+from apportion.runtime.ledger.port import (
     MAX_PAYLOAD_BYTES,
     InvalidDraft,
     LedgerError,
     LedgerUnavailable,
     PayloadTooLarge,
 )
-from apportion.runtime.wire import STREAM
 from tests.support.nats import Bus, draft
 from tests.support.polling import until
 

@@ -14,11 +14,11 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from apportion.runtime import jetstream
-from apportion.runtime.jetstream import JetStreamLedger, connect
-from apportion.runtime.ledger import LedgerUnavailable, NotPermitted, ServerTooOld
-from apportion.runtime.nats_server import EmbeddedServer
-from apportion.runtime.wire import Message
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.client import JetStreamLedger, connect
+from apportion.runtime.jetstream.server import EmbeddedServer
+from apportion.runtime.jetstream.wire import Message
+from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, ServerTooOld
 from tests.support.nats import Bus, Proxy, draft
 from tests.support.polling import until
 

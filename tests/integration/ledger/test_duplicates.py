@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.runtime.ledger import DuplicateRefused, FenceRefused
+from apportion.runtime.ledger.port import DuplicateRefused, FenceRefused
 from tests.support.nats import Bus, draft
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from apportion.runtime.jetstream import connect
-from apportion.runtime.nats_server import (
+from apportion.runtime.jetstream.client import connect
+from apportion.runtime.jetstream.server import (
     ROLES,
     EmbeddedServer,
     ServerFailed,
@@ -43,7 +43,7 @@ async def test_a_server_that_outlives_its_parent_keeps_the_directory(tmp_path: P
     program = (
         "import asyncio, os, signal, sys\n"
         "from pathlib import Path\n"
-        "from apportion.runtime.nats_server import EmbeddedServer\n"
+        "from apportion.runtime.jetstream.server import EmbeddedServer\n"
         "async def main():\n"
         "    server = EmbeddedServer(Path(sys.argv[1]), port=-1)\n"
         "    await server.start()\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.runtime.ledger import Draft, FenceRefused, InvalidDraft
+from apportion.runtime.ledger.port import Draft, FenceRefused, InvalidDraft
 from tests.support.nats import Bus, draft
 
 

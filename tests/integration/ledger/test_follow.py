@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from apportion.runtime import following as runtime_following
-from apportion.runtime.jetstream import JetStreamLedger, connect
-from apportion.runtime.ledger import (
+from apportion.runtime.jetstream import following as runtime_following
+from apportion.runtime.jetstream.client import JetStreamLedger, connect
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.ledger.port import (
     LedgerHole,
     LedgerUnavailable,
     OutcomeUnknown,
     Record,
     Subscription,
 )
-from apportion.runtime.wire import STREAM, call_api
 from tests.support.nats import Bus, PlainServer, Proxy, draft, ignore, remake_stream
 from tests.support.polling import until
 

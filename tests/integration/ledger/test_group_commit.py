@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from apportion.runtime.batching import FEW_DRAFTS, Appended, GroupCommit
-from apportion.runtime.ledger import (
+from apportion.runtime.ledger.batching import FEW_DRAFTS, Appended, GroupCommit
+from apportion.runtime.ledger.port import (
     FenceRefused,
     InvalidDraft,
     LedgerFull,

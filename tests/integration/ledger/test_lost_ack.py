@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from apportion.runtime.batching import GroupCommit
-from apportion.runtime.ledger import DuplicateRefused, Ledger, OutcomeUnknown
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import DuplicateRefused, Ledger, OutcomeUnknown
 from tests.support.nats import Bus, Proxy, draft
 from tests.support.polling import until
 

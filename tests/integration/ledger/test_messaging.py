@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from apportion.runtime.ledger import LedgerUnavailable
-from apportion.runtime.wire import Message
+from apportion.runtime.jetstream.wire import Message
+from apportion.runtime.ledger.port import LedgerUnavailable
 from tests.support.nats import Bus
 
 

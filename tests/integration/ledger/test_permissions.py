@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from apportion.runtime.choosing import SUBJECT as CHOICES
-from apportion.runtime.jetstream import JetStreamLedger
-from apportion.runtime.ledger import Draft, LedgerUnavailable, NotPermitted
-from apportion.runtime.nats_server import ROLES
-from apportion.runtime.snapshots import BUCKET
-from apportion.runtime.wire import STREAM
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.server import ROLES
+from apportion.runtime.jetstream.snapshots import BUCKET
+from apportion.runtime.jetstream.wire import STREAM
+from apportion.runtime.ledger.choosing import SUBJECT as CHOICES
+from apportion.runtime.ledger.port import Draft, LedgerUnavailable, NotPermitted
 from tests.support.nats import Bus, draft
 
 EVENTS = {

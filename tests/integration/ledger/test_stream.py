@@ -6,17 +6,17 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from apportion.runtime import stream
-from apportion.runtime.jetstream import check_stream, connect, create_stream
-from apportion.runtime.ledger import (
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import check_stream, connect, create_stream
+from apportion.runtime.jetstream.server import EmbeddedServer
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.ledger.port import (
     Ledger,
     LedgerDrifted,
     LedgerError,
     LedgerFull,
     LedgerUnavailable,
 )
-from apportion.runtime.nats_server import EmbeddedServer
-from apportion.runtime.wire import STREAM, call_api
 from tests.support.nats import Bus, PlainServer, draft, ignore, remake_stream, running_bus
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from apportion.runtime.ledger import Delivery, Ledger, LedgerDrifted, NotPermitted, WorkQueue
+from apportion.runtime.ledger.port import Delivery, Ledger, LedgerDrifted, NotPermitted, WorkQueue
 from tests.support.nats import Bus, draft
 
 PLACEMENTS = ("apportion.v1.placement.>",)

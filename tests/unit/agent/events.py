@@ -1,6 +1,6 @@
 """Builders of the events that an agent reads."""
 
-from apportion.runtime.ledger import Record
+from apportion.runtime.ledger.port import Record
 from apportion_schemas import Event, PodPlaced, Score, Share, encode, subject_of
 from apportion_schemas.quantities import Payload
 

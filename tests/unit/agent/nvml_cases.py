@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from apportion.agent.nvml import NvmlBackend
-from apportion.runtime.clock import SystemClock
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Device
 
 A100, T4 = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-1111-1111-1111-111111111111"

@@ -6,13 +6,13 @@ import pytest
 
 from apportion.binder.binding import RETRY_MAX_S, TRIES_MAX, Binding, retry_delay_s
 from apportion.binder.target import Bound, Failed, Outcome
-from apportion.core.ledger.grounds import placement_of
+from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion.runtime.batching import Appended
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.ledger import Draft, Record
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.publisher import Publisher
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.port import Draft, Record
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     BindFailed,
     PlacementVoided,

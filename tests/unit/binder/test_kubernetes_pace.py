@@ -3,7 +3,7 @@
 import asyncio
 
 from apportion.binder.kubernetes_pace import CALM_S, FIRST, LEAST, MOST, PROMPT_S, Pace
-from apportion.runtime.clock import SystemClock
+from apportion.runtime.process.clock import SystemClock
 
 
 class Hand(SystemClock):

@@ -15,8 +15,8 @@ from apportion.binder.kubernetes_pace import FIRST, Pace
 from apportion.binder.kubernetes_target import KubernetesTarget
 from apportion.binder.target import Bound, Failed, Outcome
 from apportion.core.manifests.placed import ATTEMPT, SHARES, UID
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.kube import KubeApi
+from apportion.runtime.kube.client import KubeApi
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import NodeGone, PodGone
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger

@@ -14,9 +14,9 @@ import pytest
 from apportion.core.ledger.state import State
 from apportion.gateway.admission import PATH, REVIEW_BYTES_MAX, Admission
 from apportion.gateway.choices import admission_choice
-from apportion.runtime.config import Address, ConfigError
-from apportion.runtime.http import HttpServer
-from apportion.runtime.metrics import Metrics
+from apportion.runtime.process.config import Address, ConfigError
+from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.http import HttpServer
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.kube_objects import kube_pod, share

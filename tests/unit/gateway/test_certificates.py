@@ -19,8 +19,8 @@ from apportion.gateway.certificates import (
 from apportion.gateway.certificates_given import GivenCertificate
 from apportion.gateway.certificates_issued import CertificateError, Issued, issue, read
 from apportion.gateway.certificates_tls import Tls
-from apportion.runtime.clock import SystemClock
-from apportion.runtime.config import ConfigError
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.config import ConfigError
 from tests.support.polling import until
 
 NAMES = ("localhost", "127.0.0.1")

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from apportion.core.ledger.fold import Change
-from apportion.core.placement.survey import Survey
+from apportion.core.placement.fit_query import FitQuery
 from apportion.gateway.extender import UNTOLD, Extender, scaled
 from apportion.gateway.extender_binding import DECIDED_TIMEOUT_S, ExtenderBinding
 from apportion.gateway.extender_wire import BindingArgs, decode_binding, decode_filter
-from apportion.runtime.choosing import SUBJECT, Choice, Heard
-from apportion.runtime.ledger import LedgerUnavailable
-from apportion.runtime.metrics import Metrics
+from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
+from apportion.runtime.ledger.port import LedgerUnavailable
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     BindFailed,
     Configuration,
@@ -49,10 +49,10 @@ class World(Ledger):
         self.binding = ExtenderBinding(
             lambda: self.state, self._request, timeout_s=timeout_s, again_s=0.05
         )
-        self.survey = Survey(self.state)
+        self.fit_query = FitQuery(self.state)
         self.extender = Extender(
             lambda: self.state,
-            self.survey,
+            self.fit_query,
             self.binding,
             unready=lambda: self.reason,
             metrics=Metrics(),
@@ -69,7 +69,7 @@ class World(Ledger):
     def take(self, data: Any) -> Change:
         """Fold one event, and tell everybody of it."""
         change = super().take(data)
-        self.survey.observe(change)
+        self.fit_query.observe(change)
         self.binding.observe(change)
         return change
 

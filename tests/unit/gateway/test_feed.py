@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from apportion.gateway.feed import Feed
-from apportion.runtime.ledger import Record
+from apportion.runtime.ledger.port import Record
 from apportion_schemas import PodGone, encode
 from apportion_schemas.catalogue import subject_of
 from apportion_schemas.quantities import Payload

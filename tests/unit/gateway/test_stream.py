@@ -3,7 +3,7 @@
 import pytest
 
 from apportion.gateway.stream import encoded
-from apportion.runtime.ledger import Record
+from apportion.runtime.ledger.port import Record
 from apportion_schemas import encode
 from tests.support.ledger_of import event_of
 from tests.support.pods import pod

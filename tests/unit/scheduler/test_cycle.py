@@ -9,11 +9,11 @@ import pytest
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase
 from apportion.core.placement.engine import EVENTS_MAX
-from apportion.runtime.batching import FEW_DRAFTS, Appended
-from apportion.runtime.ledger import Draft
-from apportion.runtime.metrics import Metrics
-from apportion.runtime.publisher import Publisher
-from apportion.runtime.reader import Reader, StateFold
+from apportion.runtime.ledger.batching import FEW_DRAFTS, Appended
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
 from apportion.scheduler.cycle import (
     REFUSALS_MAX,
     Cycle,

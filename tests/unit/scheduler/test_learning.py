@@ -2,9 +2,9 @@
 
 import pytest
 
-from apportion.core.placement.pricing.census import SeenShape
 from apportion.core.placement.pricing.fleet import NodeType
 from apportion.core.placement.pricing.program import build
+from apportion.core.placement.pricing.shape_histogram import SeenShape
 from apportion.core.placement.pricing.sizes import sort_of
 from apportion.scheduler.learning import learn
 from apportion.scheduler.solver import solve

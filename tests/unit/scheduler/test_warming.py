@@ -6,7 +6,7 @@ import sys
 COUNT = """
 from numba.core.dispatcher import Dispatcher
 from apportion.scheduler.warming import warm_up
-from apportion.core.placement import compiled
+from apportion.core.placement.index import compiled
 warm_up()
 compiling = []
 real = Dispatcher.compile

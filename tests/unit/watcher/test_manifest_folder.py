@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runtime.clock import SystemClock
+from apportion.runtime.process.clock import SystemClock
 from apportion.watcher.manifest_folder import ManifestFolder
 from apportion.watcher.source import Observation
 from apportion_schemas import Configuration

@@ -18,7 +18,7 @@ from apportion.core.explain.answers import (
     SummaryAnswer,
 )
 from apportion.core.explain.lines import rejection_words
-from apportion.core.ledger.grounds import grounds_of
+from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import DeviceState, GroupState, NodeState, Phase, PodState, State
 from apportion_schemas import PodRejected
 
@@ -120,7 +120,7 @@ def placement_answer(pod: PodState) -> PlacementAnswer:
         placed_revision=pod.placed_revision,
         placed_time=pod.placed_time,
         shares=placed.shares,
-        score=grounds_of(placed).score,
+        score=rationale_of(placed).score,
         bound_revision=pod.bound_revision,
         allocated_revision=pod.allocated_revision,
     )

@@ -18,7 +18,7 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.lines import rejection_words
 from apportion.core.explain.views import REJECTED, gang_answer
-from apportion.core.ledger.grounds import grounds_of
+from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
 from apportion_schemas import NearMiss, PodRefused, PodRejected, RefusalCode, Score
 
@@ -86,21 +86,21 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
 
 def placed_words(placement: Placement) -> str:
     """Where, and what decided it, as in `node-3 (score 91.0), ahead of node-7 (88.0) by …`."""
-    if not placement.grounds:
+    if not placement.rationale:
         return f"{placement.node}, where it ran before this ledger held it"
-    grounds = grounds_of(placement)
-    score, nodes = grounds.score, grounds.nodes
+    rationale = rationale_of(placement)
+    score, nodes = rationale.score, rationale.nodes
     said = f"{placement.node} (score {score.total:.1f})"
-    if not grounds.runners_up:
+    if not rationale.runners_up:
         return f"{said}, the only node of {nodes:,} that fits" if nodes else said
-    second = grounds.runners_up[0]
+    second = rationale.runners_up[0]
     said += f", ahead of {second.node} ({second.total:.1f})"
     part = _deciding(score, second)
     if part:
         said += f" by {part}: {score.parts[part]:.1f} against {second.parts[part]:.1f}"
     elif second.total == score.total:
         said += " by name, at equal scores"
-    return f"{said}; {grounds.fitting:,} of {words.nodes(nodes)} fit"
+    return f"{said}; {rationale.fitting:,} of {words.nodes(nodes)} fit"
 
 
 def _deciding(first: Score, second: Score) -> str:
@@ -185,7 +185,7 @@ def _miss_row(miss: NearMiss) -> MissRow:
 
 
 def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
-    grounds, by_id = grounds_of(placement), state.nodes[placement.node].by_id
+    rationale, by_id = rationale_of(placement), state.nodes[placement.node].by_id
     held = (
         HeldShare(share=share, index=by_id[share.device].device.index,
                   model=by_id[share.device].device.model)
@@ -197,10 +197,10 @@ def _placed(state: State, pod: PodState, placement: Placement) -> WhyPlaced:
         revision=pod.placed_revision,
         time=pod.placed_time,
         attempt=placement.attempt,
-        score=grounds.score,
-        runners_up=tuple(_runner_up(grounds.score, other) for other in grounds.runners_up),
-        fitting=grounds.fitting,
-        nodes=grounds.nodes,
+        score=rationale.score,
+        runners_up=tuple(_runner_up(rationale.score, other) for other in rationale.runners_up),
+        fitting=rationale.fitting,
+        nodes=rationale.nodes,
         shares=tuple(held),
     )
 

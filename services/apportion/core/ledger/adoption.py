@@ -9,7 +9,7 @@ not at all, and never oversells a device.
 from msgspec import structs
 
 from apportion.core.devices.shares import Oversold, occupy, template_cpu_of
-from apportion.core.ledger.seating import seat
+from apportion.core.ledger.hosting import charge_host
 from apportion.core.ledger.state import DeviceState, NodeState, Phase, Placement, PodState, State
 from apportion_schemas import Device, PodAdopted, Share
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX
@@ -64,7 +64,7 @@ def hold(state: State, node: NodeState, devices: list[DeviceState]) -> None:
 
 def settle(pod: PodState, node: NodeState, data: PodAdopted) -> None:
     """Seat the pod as if that had been decided, at the revision and time of its submission."""
-    seat(pod, node, Placement(data.node, data.attempt, data.shares))
+    charge_host(pod, node, Placement(data.node, data.attempt, data.shares))
     pod.attempt = max(data.attempt, 1)
     pod.placed_revision = pod.bound_revision = pod.submitted_revision
     pod.placed_time = pod.submitted_time

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from apportion.core.ledger.grounds import placed_of
+from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import DeviceState, GroupState, NodeState, PodState, State
 
 _encode = msgspec.json.Encoder(order="sorted").encode

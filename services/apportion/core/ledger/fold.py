@@ -20,9 +20,9 @@ from apportion.core.ledger.adoption import charged, hold, settle
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
 from apportion.core.ledger.change import Refused as _Refused
-from apportion.core.ledger.grounds import placement_of
-from apportion.core.ledger.seating import seat, unseat
-from apportion.core.ledger.standing import STANDING
+from apportion.core.ledger.cluster_facts import CLUSTER_FACTS
+from apportion.core.ledger.hosting import charge_host, release_host
+from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import (
     ALLOCATED,
     BOUND,
@@ -406,7 +406,7 @@ def place(pod: PodState, node: NodeState, placement: Placement) -> None:
         for device, share in reversed(charged):
             release(device, share)
         raise
-    seat(pod, node, placement)
+    charge_host(pod, node, placement)
 
 
 def unplace(state: State, pod: PodState) -> NodeState | None:
@@ -417,7 +417,7 @@ def unplace(state: State, pod: PodState) -> NodeState | None:
     node = state.nodes[placed.node]
     for share in placed.shares:
         release(node.by_id[share.device], share)
-    unseat(pod, node)
+    release_host(pod, node)
     return node
 
 
@@ -499,7 +499,7 @@ def _node_cordon(context: _Context, data: NodeCordoned | NodeUncordoned) -> Chan
 
 
 _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
-    **STANDING,
+    **CLUSTER_FACTS,
     NodeReported: _node_reported,
     DeviceHealthChanged: _health_changed,
     NodeObserved: _node_observed,

@@ -132,14 +132,14 @@ class NodeState(Struct, eq=False):
 class Placement(Struct, frozen=True, array_like=True, gc=False):
     """Where a pod is and what it holds there.
 
-    `grounds` is why, packed: `core.ledger.grounds` reads it. It is empty where nobody decided, and
-    where the placement is assumed for the length of one decision.
+    `rationale` is why, packed: `core.ledger.rationale` reads it. It is empty where nobody decided,
+    and where the placement is assumed for the length of one decision.
     """
 
     node: str
     attempt: int
     shares: tuple[Share, ...]
-    grounds: bytes = b""
+    rationale: bytes = b""
 
 
 class PodState(Struct, eq=False, array_like=True, gc=False):

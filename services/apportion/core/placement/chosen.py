@@ -11,9 +11,9 @@ from typing import Final
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Placement, PodState, State
-from apportion.core.placement.limits import Limits
-from apportion.core.placement.queue import is_pending
-from apportion.core.placement.survey import Survey
+from apportion.core.placement.fit_query import FitQuery
+from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.queueing.queue import is_pending
 from apportion_schemas import PodGone, PodPlaced, PodRefused, Score
 
 CHOICES_MAX: Final = 10_000
@@ -25,7 +25,7 @@ class Chosen:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._survey = Survey(state)
+        self._fit_query = FitQuery(state)
         self._limits: Limits | None = None  # until there is a choice
         self._nodes: dict[str, str] = {}
 
@@ -38,7 +38,7 @@ class Chosen:
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
-        self._survey.observe(change)
+        self._fit_query.observe(change)
         if self._limits is not None:
             self._limits.observe(change)
         data = change.data
@@ -71,14 +71,14 @@ class Chosen:
             node = fold.unplace(self._state, pod)
             self._known_limits().note(pod, undone=True)
             if node is not None:
-                self._survey.columns.touch(node)
+                self._fit_query.columns.touch(node)
         return decided
 
     def _assume(self, pod: PodState, placed: PodPlaced) -> None:
         node = self._state.nodes[placed.node]
         fold.place(pod, node, Placement(placed.node, placed.attempt, placed.shares))
         self._known_limits().note(pod)
-        self._survey.columns.touch(node)
+        self._fit_query.columns.touch(node)
 
     def _known_limits(self) -> Limits:
         if self._limits is None:
@@ -87,8 +87,8 @@ class Chosen:
 
     def _place(self, pod: PodState, name: str) -> PodPlaced | PodRefused:
         about, shape = pod.submitted, pod.submitted.shape
-        seat = self._survey.seat(shape, name)
-        lack = self._known_limits().lack(pod, name, seat.shares) if seat is not None else None
+        fit = self._fit_query.fit_on(shape, name)
+        lack = self._known_limits().lack(pod, name, fit.shares) if fit is not None else None
         if lack is not None:
             return PodRefused(
                 pod=pod.uid,
@@ -99,19 +99,19 @@ class Chosen:
                 queue=lack.queue,
                 quota=lack.quota,
             )
-        if seat is not None:
+        if fit is not None:
             return PodPlaced(
                 pod=pod.uid,
                 namespace=about.namespace,
                 name=about.name,
                 attempt=pod.attempt,
                 node=name,
-                shares=seat.shares,
-                score=Score(node=name, total=seat.total, parts={seat.policy: seat.total}),
-                fitting=seat.fitting,
-                nodes=len(self._survey.columns.names),
+                shares=fit.shares,
+                score=Score(node=name, total=fit.total, parts={fit.policy: fit.total}),
+                fitting=fit.fitting,
+                nodes=len(self._fit_query.columns.names),
             )
-        code, nearest = self._survey.shortage(shape, name)
+        code, nearest = self._fit_query.shortage(shape, name)
         return PodRefused(
             pod=pod.uid,
             namespace=about.namespace,

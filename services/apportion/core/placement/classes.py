@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement import packed
-from apportion.core.placement.ask_columns import AskColumns
-from apportion.core.placement.ask_loops import BINPACK, SPREAD
-from apportion.core.placement.board_loops import REFUSED
+from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.chains import chain
-from apportion.core.placement.columns import FORGOTTEN, HOST, Columns, Rows
-from apportion.core.placement.compiled import FlatFlags, flags
-from apportion.core.placement.filters import FITS, RANK, standing_refusal
+from apportion.core.placement.filters import FITS, RANK, facts_refusal
 from apportion.core.placement.filters import nodes as node_filters
-from apportion.core.placement.packed import POINTS, Int64
-from apportion.core.placement.pricing.market import Market
-from apportion.core.placement.relations import Relations
-from apportion.core.placement.scoreboard import Scoreboard
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.ask_loops import BINPACK, SPREAD
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.board_loops import REFUSED
+from apportion.core.placement.index.columns import FORGOTTEN, HOST, Columns, Rows
+from apportion.core.placement.index.compiled import FlatFlags, flags
+from apportion.core.placement.index.packed import POINTS, Int64
+from apportion.core.placement.index.scoreboard import Scoreboard
+from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, binpack, first, spread
-from apportion.core.placement.scores.look import NO_DEVICE, Look, NodeScore
 from apportion.core.placement.scores.nodes import Binpack
 from apportion.core.placement.scores.orders import order_of
+from apportion.core.placement.scores.score_input import NO_DEVICE, NodeScore, ScoreInput
 from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
 from apportion_schemas import PolicyChanged, Shape
 
@@ -43,7 +43,7 @@ _REFUSED: Final = np.int32(REFUSED)
 class PlacementClass:
     """The pods of one shape, against every node.
 
-    `standing` is for each row the rank of the standing filter that refuses it, or `FITS`.
+    `facts` is for each row the rank of the facts filter that refuses it, or `FITS`.
     `picks_one`: it takes one device, without looking at how devices stand to each other.
     `relations` are those to other pods, None where neither side minds. Devices of the kinds
     `without` are not for these pods.
@@ -53,20 +53,20 @@ class PlacementClass:
         self,
         shape: Shape,
         policy: PolicyChanged,
-        market: Market | None,
+        price_table: PriceTable | None,
         geometries: Known = (),
         *,
         relations: Relations | None = None,
         without: frozenset[int] = frozenset(),
     ) -> None:
         self.shape = shape
-        self.market = market
+        self.price_table = price_table
         self.relations = relations
         device_policy = shape.device_policy or policy.device_policy
         self.chain = chain(device_policy)
         self._order = order_of(self.chain, shape.device_weights)
         self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
-        self.node_score = _node_score(shape, policy, market)
+        self.node_score = _node_score(shape, policy, price_table)
         needs = shape.node
         host_need = packed.amounts(needs.memory_mib, needs.cpu_milli, 1)
         self.asks = [
@@ -88,7 +88,7 @@ class PlacementClass:
         self._resize(0)
         self._generation = -1
         self._changed_seen = 0
-        self._standing_seen = 0
+        self._facts_seen = 0
 
     @property
     def fitting(self) -> int:
@@ -102,17 +102,17 @@ class PlacementClass:
 
     def refresh(self, columns: Columns) -> None:
         """Look again at what changed since the last time."""
-        standing = columns.standing_changed.since(self._standing_seen)
+        facts = columns.facts_changed.since(self._facts_seen)
         begin: Int64 = columns.changed.place_of(self._changed_seen)
-        self._standing_seen, self._changed_seen = columns.standing_changed.end, columns.changed.end
-        if self._generation != columns.generation or standing is None:
+        self._facts_seen, self._changed_seen = columns.facts_changed.end, columns.changed.end
+        if self._generation != columns.generation or facts is None:
             self._generation = columns.generation
             self._resize(len(columns.names))
-            standing, begin = columns.every, FORGOTTEN
+            facts, begin = columns.every, FORGOTTEN
         if columns.changed.count - begin > len(columns.names):
             begin = FORGOTTEN  # every row once is fewer
-        if len(standing):
-            self._rebuild(columns, np.unique(standing))
+        if len(facts):
+            self._rebuild(columns, np.unique(facts))
         changed = begin == FORGOTTEN or begin < columns.changed.count
         if changed:
             self._evaluate(columns, begin)
@@ -175,9 +175,9 @@ class PlacementClass:
     def _resize(self, rows: int) -> None:
         """So many nodes, none of which has been looked at."""
         self.board = Scoreboard(rows)
-        self.standing: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
-        self._welcome: NDArray[np.bool_] = np.ones(rows, np.bool_)
-        self._flat_welcome: FlatFlags = flags(self._welcome)
+        self.facts: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
+        self._node_ok: NDArray[np.bool_] = np.ones(rows, np.bool_)
+        self._flat_node_ok: FlatFlags = flags(self._node_ok)
         self._eligible: NDArray[np.bool_] = np.ones(rows, np.bool_)
         self._preferred: NDArray[np.int32] | None = None
         if self.shape.node.preferred:
@@ -190,15 +190,15 @@ class PlacementClass:
         """Standing answers: labels, taints, readiness, and what the devices are."""
         for ask in self.asks:
             ask.rebuild(columns, rows)
-        self.standing[rows] = FITS
+        self.facts[rows] = FITS
         needs = self.shape.node
         picky = bool(needs.selector or needs.required)
-        for row in (rows if picky else rows[~columns.welcoming[rows]]).tolist():
-            code = standing_refusal(self.shape, columns.nodes[row])
+        for row in (rows if picky else rows[~columns.schedulable[rows]]).tolist():
+            code = facts_refusal(self.shape, columns.nodes[row])
             if code is not None:
-                self.standing[row] = RANK[code]
-        self._welcome = self.standing == FITS
-        self._flat_welcome = flags(self._welcome)
+                self.facts[row] = RANK[code]
+        self._node_ok = self.facts == FITS
+        self._flat_node_ok = flags(self._node_ok)
         if self.relations is not None and self.relations.spreads:
             for row in rows.tolist():
                 self._eligible[row] = _counts_for_spread(self.shape, columns.nodes[row])
@@ -209,7 +209,7 @@ class PlacementClass:
     def _evaluate(self, columns: Columns, begin: Int64) -> None:
         """Look at the rows that `Columns.rows_from` names."""
         if self._ranked is not None:
-            self._ranked.rank(columns, begin, self._flat_welcome, self.board, len(self.asks))
+            self._ranked.rank(columns, begin, self._flat_node_ok, self.board, len(self.asks))
         else:
             self._score(columns, columns.rows_from(begin))
         if self.collided:
@@ -219,7 +219,7 @@ class PlacementClass:
         """Look at these rows, filter by filter, and give them the points of the score."""
         fit = self._fit_before_devices(columns, rows)
         enough = self._enough(columns, rows, fit)
-        points = self.node_score.points(Look(columns, rows, fit, enough))
+        points = self.node_score.points(ScoreInput(columns, rows, fit, enough))
         if self._preferred is not None:
             points = (points + self._preferred.take(rows)) // 2
         points = np.where(fit, points, _REFUSED)
@@ -244,7 +244,7 @@ class PlacementClass:
 
     def _fit_before_devices(self, columns: Columns, rows: Rows) -> NDArray[np.bool_]:
         """Which rows no filter refuses that minds no devices; asks look at the host once more."""
-        fit: NDArray[np.bool_] = self._welcome.take(rows)
+        fit: NDArray[np.bool_] = self._node_ok.take(rows)
         if not self.asks:
             fit &= self.host_fits(columns.free[:, HOST].take(rows))
         if self.shape.node.extended:
@@ -275,12 +275,12 @@ def _counts_for_spread(shape: Shape, node: NodeState) -> bool:
     return node.present and available >= needed
 
 
-def _node_score(shape: Shape, policy: PolicyChanged, market: Market | None) -> NodeScore:
+def _node_score(shape: Shape, policy: PolicyChanged, price_table: PriceTable | None) -> NodeScore:
     """The score by which the pods of a shape prefer nodes."""
     name = shape.node_policy or policy.node_policy
     if policy.node_weights is not None and name in WEIGHABLE:
         return Weighed(name, shape, policy.node_weights)
-    return node_score(name, shape, market)
+    return node_score(name, shape, price_table)
 
 
 def _preference(shape: Shape, node: NodeState) -> int:

@@ -21,18 +21,17 @@ from numpy.typing import NDArray
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PENDING, Placement, PodState, State
-from apportion.core.placement.ask_columns import AskColumns
-from apportion.core.placement.assign import assign
+from apportion.core.placement.affinity.domains import Domains
+from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
+from apportion.core.placement.affinity.relations import Relations
+from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.columns import Columns
-from apportion.core.placement.domains import Domains
 from apportion.core.placement.gangs import GANG_PODS_MAX, Lack, held, lack_of
-from apportion.core.placement.limits import NEVER_SEEN, TOLD, Kept, Limits
-from apportion.core.placement.neighbours import NO_CONCERN, Concern, Neighbours
-from apportion.core.placement.ownership import WHOLE, Portion
-from apportion.core.placement.parked import ROOM_RELIEFS, WIDE_RELIEFS, Parked
-from apportion.core.placement.pricing.market import Market
-from apportion.core.placement.queue import (
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.limits.limits import NEVER_SEEN, TOLD, Kept, Limits
+from apportion.core.placement.pricing.price_table import PriceTable
+from apportion.core.placement.queueing.queue import (
     UNDECLARED,
     Line,
     PendingQueue,
@@ -43,9 +42,10 @@ from apportion.core.placement.queue import (
     near_key,
     shape_line,
 )
+from apportion.core.placement.queueing.sharding import WHOLE, Shard
+from apportion.core.placement.queueing.unschedulable import ROOM_RELIEFS, WIDE_RELIEFS, Parked
+from apportion.core.placement.queueing.waiting import PLACEMENTS, Waiting
 from apportion.core.placement.refusals import explain
-from apportion.core.placement.relations import Relations
-from apportion.core.placement.waiting import PLACEMENTS, Waiting
 from apportion_schemas import (
     ConfigurationChanged,
     GangShortage,
@@ -85,7 +85,7 @@ class Engine:
         self._neighbours = Neighbours(state)
         self._domains = Domains()
         self._classes: dict[bytes, PlacementClass] = {}
-        self._market: Market | None = None
+        self._price_table: PriceTable | None = None
         self._limits = Limits(state)
         self._queue = PendingQueue(state, self._limits.share)
         self._waiting = Waiting(state, self._queue)
@@ -110,17 +110,17 @@ class Engine:
         """Whether others have pods to decide for that may well fit."""
         return self._waiting.others_wait
 
-    def own(self, portion: Portion) -> None:
-        """Decide for the pods of this portion only, from now on; all are ours until told."""
-        self._waiting.own(portion)
+    def own(self, shard: Shard) -> None:
+        """Decide for the pods of this shard only, from now on; all are ours until told."""
+        self._waiting.own(shard)
         self._own_rows = None
 
     def owns(self, pod: PodState) -> bool:
-        """Whether the pod is of our portion."""
+        """Whether the pod is of our shard."""
         return self._waiting.owns(pod)
 
     def keep_apart(self, *, apart: bool) -> None:
-        """Whether to try the nodes of our portion before all others: while others place as well."""
+        """Whether to try the nodes of our shard before all others: while others place as well."""
         self._apart = apart
 
     def observe(self, change: Change) -> None:
@@ -143,7 +143,10 @@ class Engine:
         elif kind is PodGroupObserved:
             self._queue.wake_gang(data.group)
         elif kind is ConfigurationChanged:
-            self._columns, self._market = Columns(self._state), None  # cards may be cut otherwise
+            self._columns, self._price_table = (
+                Columns(self._state),
+                None,
+            )  # cards may be cut otherwise
             self._classes.clear()
             self._relieve()
         elif kind is PolicyChanged or kind is PricesLearnt:
@@ -337,10 +340,10 @@ class Engine:
 
         A class that prefers some nodes by name or neighbour goes where it prefers to be.
         """
-        if not self._apart or class_.prefers or self._waiting.portion is WHOLE:
+        if not self._apart or class_.prefers or self._waiting.shard is WHOLE:
             return None
         if self._own_rows is None or self._own_rows[0] != self._columns.generation:
-            owns, names = self._waiting.portion.owns, self._columns.names
+            owns, names = self._waiting.shard.owns, self._columns.names
             rows = np.fromiter((owns(name) for name in names), np.bool_, len(names))
             self._own_rows = (self._columns.generation, rows)
         return self._own_rows[1]
@@ -366,15 +369,15 @@ class Engine:
         if without:
             key += b"without " + _encode(sorted(without))
         found = self._classes.pop(key, None)
-        market = self._market_now()
-        if found is None or found.market is not market:
+        price_table = self._price_table_now()
+        if found is None or found.price_table is not price_table:
             shape, relations = pod.submitted.shape, None
             if concern is not NO_CONCERN:
                 relations = Relations(shape.pods, concern, self._neighbours, self._domains)
             found = PlacementClass(
                 shape,
                 self._state.policy,
-                market,
+                price_table,
                 self._columns.geometries,
                 relations=relations,
                 without=without,
@@ -390,15 +393,15 @@ class Engine:
         key = _class_key(pod, self._neighbours.concern(pod.submitted))
         return limits_key(self._state, pod) + key
 
-    def _market_now(self) -> Market | None:
+    def _price_table_now(self) -> PriceTable | None:
         """The tables of the newest prices for the kinds of device that there are."""
         prices = self._state.prices
         if prices is None:
             return None
         offered = self._columns.offered()
-        if self._market is None or not self._market.covers(prices, offered):
-            self._market = Market(prices, offered)
-        return self._market
+        if self._price_table is None or not self._price_table.covers(prices, offered):
+            self._price_table = PriceTable(prices, offered)
+        return self._price_table
 
     def _assume_newest(self) -> None:
         """Charge the newest placement; put off until another pod is looked at, often never."""

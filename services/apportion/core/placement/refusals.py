@@ -13,12 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Demand
-from apportion.core.placement import packed
-from apportion.core.placement.ask_columns import AskColumns
-from apportion.core.placement.board_loops import REFUSED
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.columns import CORDONED, HOST, UNHEALTHY, Columns, Kinds
-from apportion.core.placement.compiled import compiled
 from apportion.core.placement.filters import (
     FITS,
     NEIGHBOURS,
@@ -29,6 +24,11 @@ from apportion.core.placement.filters import (
     refused_node,
 )
 from apportion.core.placement.filters.devices import uuid
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.board_loops import REFUSED
+from apportion.core.placement.index.columns import CORDONED, HOST, UNHEALTHY, Columns, Kinds
+from apportion.core.placement.index.compiled import compiled
 from apportion_schemas import NearMiss, RefusalCode
 
 _GUARDS: Final = packed.GUARDS
@@ -83,7 +83,7 @@ def _furthest(ranks: Ranks, counts: NDArray[np.intp]) -> list[tuple[int, int]]:
 
 def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
     """For each node the rank of the filter that stopped it, or `FITS`."""
-    ranks = class_.standing.copy()
+    ranks = class_.facts.copy()
     needs, room = class_.shape.node, columns.free[:, HOST]
     if not class_.host_fits(room).all():
         for code, at, bits, needed in (

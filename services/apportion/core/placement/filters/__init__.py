@@ -34,7 +34,7 @@ NODE_FILTERS: tuple[tuple[RefusalCode, Callable[[Shape, NodeState], tuple[int, i
     (RefusalCode.PODS_EXHAUSTED, nodes.pods),
     (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, nodes.extended),
 )
-STANDING_NODE_FILTERS = tuple(
+FACT_FILTERS = tuple(
     (code, check)
     for code, check in NODE_FILTERS
     if check in (nodes.present, nodes.ready, nodes.cordon, nodes.taints, nodes.labels)
@@ -92,9 +92,9 @@ def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
     return None
 
 
-def standing_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
+def facts_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
     """The first standing node filter that the node does not pass, or None."""
-    for code, check in STANDING_NODE_FILTERS:
+    for code, check in FACT_FILTERS:
         needed, available = check(shape, node)
         if available < needed:
             return code

@@ -6,9 +6,9 @@ together worth what they take; a shape that displaces next to nothing still has 
 
 from typing import Final
 
-from apportion.core.placement.pricing.census import SeenShape
 from apportion.core.placement.pricing.fleet import NodeType
 from apportion.core.placement.pricing.program import Program, Solution, sizes
+from apportion.core.placement.pricing.shape_histogram import SeenShape
 from apportion.core.placement.pricing.sizes import Sort, sort_of
 from apportion_schemas import PricesLearnt
 from apportion_schemas.pricing import VALUE_MAX, PricedShape

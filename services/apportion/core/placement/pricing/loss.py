@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement import packed
-from apportion.core.placement.columns import HOST, Kinds
-from apportion.core.placement.compiled import compiled
-from apportion.core.placement.packed import POINTS
-from apportion.core.placement.pricing.market import ALL_SLICES, Ints, Tables
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.columns import HOST, Kinds
+from apportion.core.placement.index.compiled import compiled
+from apportion.core.placement.index.packed import POINTS
+from apportion.core.placement.pricing.price_table import ALL_SLICES, Ints, Tables
 from apportion.core.placement.pricing.states import IDLE, STATES
 from apportion.core.placement.pricing.tables import DEVICE_COUNTS
 from apportion_schemas.quantities import WHOLE

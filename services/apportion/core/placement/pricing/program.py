@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.pricing.census import SeenShape
 from apportion.core.placement.pricing.fleet import NodeType
+from apportion.core.placement.pricing.shape_histogram import SeenShape
 from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
 from apportion_schemas.quantities import WHOLE
 

@@ -8,15 +8,18 @@ choose node and device together; until prices have been learnt they are `bestfit
 from collections.abc import Callable
 from typing import Final
 
-from apportion.core.placement.pricing.market import Market
+from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import devices
 from apportion.core.placement.scores.fgd import Fgd
-from apportion.core.placement.scores.look import NodeScore
 from apportion.core.placement.scores.nodes import Bestfit, Binpack, Spread
 from apportion.core.placement.scores.price import Price
+from apportion.core.placement.scores.score_input import NodeScore
 from apportion_schemas import Shape
 
-WEIGH_SHAPES: Final[dict[str, Callable[[Shape, Market], NodeScore]]] = {"fgd": Fgd, "price": Price}
+WEIGH_SHAPES: Final[dict[str, Callable[[Shape, PriceTable], NodeScore]]] = {
+    "fgd": Fgd,
+    "price": Price,
+}
 LOADS: Final[dict[str, Callable[[Shape], NodeScore]]] = {
     "bestfit": Bestfit,
     "binpack": Binpack,
@@ -31,8 +34,10 @@ DEVICE_ORDERS: Final = {
 }
 
 
-def node_score(policy: str, shape: Shape, market: Market | None) -> NodeScore:
-    """The score of that name for one shape; there is no market before prices are learnt."""
+def node_score(policy: str, shape: Shape, price_table: PriceTable | None) -> NodeScore:
+    """The score of that name for one shape; there is no price table before prices are learnt."""
     if policy in WEIGH_SHAPES:
-        return WEIGH_SHAPES[policy](shape, market) if market is not None else Bestfit(shape)
+        return (
+            WEIGH_SHAPES[policy](shape, price_table) if price_table is not None else Bestfit(shape)
+        )
     return LOADS[policy](shape)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from apportion.core.ledger.state import DeviceState
-from apportion.core.placement import packed
-from apportion.core.placement.packed import mean_load
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.packed import mean_load
 
 Order = Callable[[int, DeviceState], Any]
 

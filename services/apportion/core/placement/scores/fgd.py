@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.columns import HOST
-from apportion.core.placement.packed import POINTS
-from apportion.core.placement.pricing.market import Ints, Market
+from apportion.core.placement.index.columns import HOST
+from apportion.core.placement.index.packed import POINTS
+from apportion.core.placement.pricing.price_table import Ints, PriceTable
 from apportion.core.placement.pricing.sizes import hardest, size_percent
 from apportion.core.placement.pricing.states import STATES
 from apportion.core.placement.pricing.tables import DEVICE_COUNTS
-from apportion.core.placement.scores.look import Look, Points
 from apportion.core.placement.scores.noted import NotedDevices
+from apportion.core.placement.scores.score_input import Points, ScoreInput
 from apportion_schemas import Shape
 from apportion_schemas.quantities import WHOLE
 
@@ -31,29 +31,29 @@ class Fgd:
 
     policy = "fgd"
 
-    def __init__(self, shape: Shape, market: Market) -> None:
-        self._market = market
-        self._fragments = market.fragments
+    def __init__(self, shape: Shape, price_table: PriceTable) -> None:
+        self._price_table = price_table
+        self._fragments = price_table.fragments
         self._devices = NotedDevices()
         self._cpu_milli = shape.node.cpu_milli
         self._ask_at, self._count = -1, 0
         if shape.asks:
-            self._ask_at = hardest(shape.asks, market.devices)
+            self._ask_at = hardest(shape.asks, price_table.devices)
             ask = shape.asks[self._ask_at]
             self._count = ask.count
-            sizes = [size_percent(ask, device) if device else 0 for device in market.devices]
+            sizes = [size_percent(ask, device) if device else 0 for device in price_table.devices]
             self._taken = np.repeat(np.array(sizes, np.int64), STATES)
         total = self._fragments.total
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
-    def points(self, look: Look) -> Points:
+    def points(self, given: ScoreInput) -> Points:
         """How far the expected fragmentation falls: from 0 (a rise of devices) to `POINTS`."""
-        points = np.zeros(len(look.fit), np.int32)
-        chosen = np.flatnonzero(look.fit)
+        points = np.zeros(len(given.fit), np.int32)
+        chosen = np.flatnonzero(given.fit)
         if not len(chosen):
             return points
-        nodes = self._market.nodes(*look.of(chosen))
-        left = self._market.percent_left.take(nodes.state)
+        nodes = self._price_table.nodes(*given.of(chosen))
+        left = self._price_table.percent_left.take(nodes.state)
         sizes = self._fragments.sizes.take(nodes.none_idle // DEVICE_COUNTS, 0)
         usable = Usable.of(left, sizes)
         before = self._expected(nodes.cpu_milli, usable)
@@ -62,9 +62,9 @@ class Fgd:
             percent = self._percent(before - self._expected(cpu_milli, usable))
         else:
             taken = np.minimum(self._taken.take(nodes.state), left)
-            taken *= look.enough[self._ask_at].take(chosen, 0)
+            taken *= given.enough[self._ask_at].take(chosen, 0)
             column, percent = self._best(before, cpu_milli, left, taken, usable)
-            self._devices.note(look, chosen, column - 1)
+            self._devices.note(given, chosen, column - 1)
         points[chosen] = percent * (POINTS // 100)
         return points
 

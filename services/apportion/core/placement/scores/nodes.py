@@ -4,10 +4,10 @@ from typing import Final
 
 import numpy as np
 
-from apportion.core.placement import packed
-from apportion.core.placement.columns import FIRST_KIND, HOST
-from apportion.core.placement.packed import POINTS
-from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.columns import FIRST_KIND, HOST
+from apportion.core.placement.index.packed import POINTS
+from apportion.core.placement.scores.score_input import NO_DEVICE, Points, ScoreInput
 from apportion_schemas import Shape
 
 CPU_MILLI_PER_PERCENT: Final = 160  # 16 CPUs count as much as one device
@@ -23,10 +23,10 @@ class Binpack:
     def __init__(self, shape: Shape) -> None:
         self._uses_devices = bool(shape.asks)
 
-    def points(self, look: Look) -> Points:
+    def points(self, given: ScoreInput) -> Points:
         """The load of the devices, or of the host where the pod uses none."""
-        columns = look.columns
-        return (columns.load if self._uses_devices else columns.host_load).take(look.rows)
+        columns = given.columns
+        return (columns.load if self._uses_devices else columns.host_load).take(given.rows)
 
     def device(self, row: int) -> int:
         """Any device: the node's load does not depend on it."""
@@ -43,9 +43,9 @@ class Bestfit(Binpack):
 
     policy = "bestfit"
 
-    def points(self, look: Look) -> Points:
+    def points(self, given: ScoreInput) -> Points:
         """`POINTS` less what is left, in parts of `LEFT_MAX`."""
-        columns, rows = look.columns, look.rows
+        columns, rows = given.columns, given.rows
         devices = (columns.kind.take(rows, 0) >= FIRST_KIND).sum(1)
         left = (POINTS - columns.load.take(rows)) // (POINTS // 100) * devices
         host = columns.free[:, HOST].take(rows)
@@ -61,7 +61,7 @@ class Spread(Binpack):
 
     policy = "spread"
 
-    def points(self, look: Look) -> Points:
+    def points(self, given: ScoreInput) -> Points:
         """What is not in use."""
-        points: Points = POINTS - super().points(look)
+        points: Points = POINTS - super().points(given)
         return points

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.scores.look import NO_DEVICE, Look
+from apportion.core.placement.scores.score_input import NO_DEVICE, ScoreInput
 
 
 class NotedDevices:
@@ -12,12 +12,12 @@ class NotedDevices:
     def __init__(self) -> None:
         self._devices = np.zeros(0, np.int8)
 
-    def note(self, look: Look, chosen: NDArray[np.intp], devices: NDArray[np.intp]) -> None:
+    def note(self, given: ScoreInput, chosen: NDArray[np.intp], devices: NDArray[np.intp]) -> None:
         """The chosen ones of the rows looked at have these devices."""
-        count = len(look.columns.names)
+        count = len(given.columns.names)
         if len(self._devices) != count:
             self._devices = np.full(count, NO_DEVICE, np.int8)
-        self._devices[look.rows.take(chosen)] = devices
+        self._devices[given.rows.take(chosen)] = devices
 
     def of(self, row: int) -> int:
         """The device noted for the row, or `NO_DEVICE`."""

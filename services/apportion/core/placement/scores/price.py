@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.packed import POINTS
+from apportion.core.placement.index.packed import POINTS
 from apportion.core.placement.pricing.loss import SCALE, Seen, Taken, weigh
-from apportion.core.placement.pricing.market import Market
+from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.pricing.sizes import hardest
 from apportion.core.placement.pricing.states import (
     FULL,
@@ -23,7 +23,7 @@ from apportion.core.placement.pricing.states import (
     is_cut,
 )
 from apportion.core.placement.pricing.tables import DEVICE_COUNTS
-from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
+from apportion.core.placement.scores.score_input import NO_DEVICE, Points, ScoreInput
 from apportion_schemas import Ask, NodeConstraints, Shape
 
 MILLION: Final = 1_000_000
@@ -35,22 +35,22 @@ class Price:
 
     policy = "price"
 
-    def __init__(self, shape: Shape, market: Market) -> None:
-        self._market = market
+    def __init__(self, shape: Shape, price_table: PriceTable) -> None:
+        self._price_table = price_table
         self._devices: NDArray[np.int8] = np.zeros(0, np.int8)
-        self._ask_at = hardest(shape.asks, market.devices) if shape.asks else -1
+        self._ask_at = hardest(shape.asks, price_table.devices) if shape.asks else -1
         ask = shape.asks[self._ask_at] if shape.asks else None
-        self._taken = _taken(market, ask, shape.node)
+        self._taken = _taken(price_table, ask, shape.node)
 
-    def points(self, look: Look) -> Points:
+    def points(self, given: ScoreInput) -> Points:
         """`POINTS` less the loss in millionths of a device."""
-        columns = look.columns
+        columns = given.columns
         if len(self._devices) != len(columns.names):
             self._devices = np.full(len(columns.names), NO_DEVICE, np.int8)
-        points = np.zeros(len(look.rows), np.int32)
-        enough = look.enough[self._ask_at] if look.enough else _NONE
-        seen = Seen(look.rows, look.fit, enough, columns.free, columns.kind, columns.slices)
-        weigh(seen, self._market.tables, self._taken, points, self._devices)
+        points = np.zeros(len(given.rows), np.int32)
+        enough = given.enough[self._ask_at] if given.enough else _NONE
+        seen = Seen(given.rows, given.fit, enough, columns.free, columns.kind, columns.slices)
+        weigh(seen, self._price_table.tables, self._taken, points, self._devices)
         return points
 
     def device(self, row: int) -> int:
@@ -62,14 +62,14 @@ class Price:
         return 100 * MILLION / (MILLION + POINTS - points)
 
 
-def _taken(market: Market, ask: Ask | None, needs: NodeConstraints) -> Taken:
+def _taken(price_table: PriceTable, ask: Ask | None, needs: NodeConstraints) -> Taken:
     """What taking a share changes, by kind of device and its state.
 
     Values are multiplied by `SCALE`, less what is left: of equal values the least left wins.
     """
-    tables, count = market.tables, ask.count if ask is not None else 0
-    after = np.arange(len(market.devices) * STATES)
-    for kind, device in enumerate(market.devices):
+    tables, count = price_table.tables, ask.count if ask is not None else 0
+    after = np.arange(len(price_table.devices) * STATES)
+    for kind, device in enumerate(price_table.devices):
         states = after_share(ask, device).astype(np.int64)
         if is_cut(device):
             states = np.where(states == NOWHERE, np.arange(STATES), states)
@@ -77,10 +77,10 @@ def _taken(market: Market, ask: Ask | None, needs: NodeConstraints) -> Taken:
             states[states == NOWHERE] = FULL
         after[kind * STATES :][:STATES] = states + kind * STATES
     change = tables.share_value[after] - tables.share_value
-    idle = np.arange(len(market.devices) * DEVICE_COUNTS)
+    idle = np.arange(len(price_table.devices) * DEVICE_COUNTS)
     fewer = idle - np.minimum(idle % DEVICE_COUNTS, count)
     return Taken(
-        value=change * (count * SCALE) - market.percent_left[:, np.newaxis],
+        value=change * (count * SCALE) - price_table.percent_left[:, np.newaxis],
         value_broken=(tables.device_value[fewer] - tables.device_value) * SCALE,
         room=(tables.share_room[after] - tables.share_room) * count,
         room_broken=tables.device_room[fewer] - tables.device_room,

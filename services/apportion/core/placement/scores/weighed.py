@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement import packed
-from apportion.core.placement.columns import HOST
-from apportion.core.placement.packed import POINTS
-from apportion.core.placement.scores.look import NO_DEVICE, Look, Points
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.columns import HOST
+from apportion.core.placement.index.packed import POINTS
+from apportion.core.placement.scores.score_input import NO_DEVICE, Points, ScoreInput
 from apportion_schemas import NodeWeights, Shape
 
 WEIGHABLE: Final = ("binpack", "spread")
@@ -29,10 +29,10 @@ class Weighed:
         self._memory = weights.memory if self._memory_mib else 0
         self._devices = weights.devices if shape.asks else 0
 
-    def points(self, look: Look) -> Points:
+    def points(self, given: ScoreInput) -> Points:
         """The weighed load, or what it leaves; nothing that counts is no load."""
-        load = np.zeros(len(look.fit), np.int64)
-        columns, rows = look.columns, look.rows
+        load = np.zeros(len(given.fit), np.int64)
+        columns, rows = given.columns, given.rows
         total, host = columns.host_total.take(rows, 0), columns.free[:, HOST].take(rows)
         for weight, at, bits, needed, column in (
             (self._memory, 0, packed.MEMORY_BITS, self._memory_mib, 0),

@@ -1,0 +1,34 @@
+"""A pod itself on its node: CPU, memory and extended resources, beside the shares of devices.
+
+Invariant: `release_host` is the exact inverse of `charge_host`.
+"""
+
+from apportion.core.ledger.state import PENDING, PLACED, NodeState, Placement, PodState
+
+
+def charge_host(pod: PodState, node: NodeState, placement: Placement) -> None:
+    """Charge the pod to the node; its shares are charged already."""
+    needs = pod.submitted.shape.node
+    node.cpu_used_milli += needs.cpu_milli
+    node.memory_used_mib += needs.memory_mib
+    for name, amount in needs.extended.items():
+        node.extended_used[name] = node.extended_used.get(name, 0) + amount
+    node.pods[pod.submitted.uid] = pod
+    pod.placement, pod.phase = placement, PLACED
+
+
+def release_host(pod: PodState, node: NodeState) -> None:
+    """Give back what `charge_host` charged, and make the pod pending."""
+    needs = pod.submitted.shape.node
+    node.cpu_used_milli -= needs.cpu_milli
+    node.memory_used_mib -= needs.memory_mib
+    for name, amount in needs.extended.items():
+        left = node.extended_used[name] - amount
+        if left:
+            node.extended_used[name] = left
+        else:
+            del node.extended_used[name]
+    del node.pods[pod.submitted.uid]
+    pod.placement, pod.phase = None, PENDING
+    pod.placed_revision = pod.bound_revision = pod.allocated_revision = 0
+    pod.placed_time = ""

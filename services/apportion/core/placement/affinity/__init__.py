@@ -1,0 +1,1 @@
+"""What pods want of other pods: who is where, and what that refuses or prefers."""

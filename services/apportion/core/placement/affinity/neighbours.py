@@ -1,0 +1,242 @@
+"""Which pods are where, as far as others care: counted by node, for selectors that somebody uses.
+
+Kubernetes' pod affinity, anti-affinity and topology spread ask how many pods that a selector means
+are in a domain. Here each such selector has a count for every node, which one pod that comes or
+goes changes by one; nothing is counted before the first pod with such a wish.
+
+A derived structure: it can be dropped and made again from the `State`. Invariant: after `note` of
+every pod that was placed or left, each count is what a walk over all placed pods would give.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.index.columns import Columns
+from apportion_schemas import LabelExpression, PodConstraints, PodSelector, PodSubmitted, PodTerm
+from apportion_schemas.workload import NO_WISHES
+
+SELECTORS_MAX: Final = 4096  # counted at once; beyond, all are forgotten and asked for anew
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+KindKey = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Counts:
+    """How many pods of one sort each node has; no two changes give the same `version`."""
+
+    def __init__(self, clock: Iterator[int]) -> None:
+        self.by_node: Counter[str] = Counter()
+        self._clock = clock
+        self.version = next(clock)
+        self._rows = np.zeros(0, np.int64)
+        self._generation = -1
+        self._stale: dict[str, None] = {}
+
+    def add(self, node: str, amount: int) -> None:
+        """So many pods came to the node, or left it."""
+        self.by_node[node] += amount
+        if not self.by_node[node]:
+            del self.by_node[node]
+        self.version = next(self._clock)
+        self._stale[node] = None
+
+    def rows(self, columns: Columns) -> NDArray[np.int64]:
+        """The count of every row; only what changed since the last time is looked at."""
+        if self._generation != columns.generation:
+            self._generation = columns.generation
+            self._rows = np.zeros(len(columns.names), np.int64)
+            self._stale = dict.fromkeys(self.by_node)
+        for node in self._stale:
+            self._rows[columns.row_of(node)] = self.by_node[node]
+        self._stale.clear()
+        return self._rows
+
+
+class _Kind:
+    """Pods of one namespace with the same labels: to a selector they are all alike."""
+
+    def __init__(self, key: KindKey) -> None:
+        self.key = key
+        self.namespace, self.labels = key[0], dict(key[1])
+        self.by_node: Counter[str] = Counter()
+        self.counts: list[Counts] = []
+
+
+class Concern(NamedTuple):
+    """What of other pods decides about one pod, beside its shape.
+
+    `guards` are the anti-affinity terms of placed pods that mean this one; `wishes` says whether it
+    has wishes of its own, and `itself` for each selector of its affinity and then of its spread,
+    whether that means the pod itself.
+    """
+
+    guards: tuple[PodTerm, ...]
+    wishes: bool
+    itself: tuple[bool, ...]
+
+
+NO_CONCERN: Final = Concern((), wishes=False, itself=())
+
+
+class Neighbours:
+    """Every placed pod by what it is and where."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.active = False
+        self.epoch = 0
+        self._kinds: dict[KindKey, _Kind] = {}
+        self._at: dict[str, tuple[_Kind, str]] = {}
+        self._matching: dict[PodSelector, Counts] = {}
+        self._guards: dict[PodTerm, Counts] = {}
+        self._against: dict[KindKey, tuple[PodTerm, ...]] = {}
+        self._clock = count(1)
+        if any(has_wishes(pod.submitted.shape.pods) for pod in state.pods.values()):
+            self._activate()
+
+    def note(self, pod: PodState) -> bool:
+        """The pod was submitted, placed or taken away; whether a count changed."""
+        if not self.active:
+            if not has_wishes(pod.submitted.shape.pods):
+                return False
+            self._activate()
+            return True
+        at = pod.placement.node if pod.placement is not None else ""
+        before = self._at.pop(pod.uid, None)
+        kind = before[0] if before is not None else None
+        was = before[1] if before is not None else ""
+        if kind is None:
+            if not at:
+                return False
+            kind = self._kind(kind_of(pod.submitted))
+        if at:
+            self._at[pod.uid] = (kind, at)
+        if at == was:
+            return False
+        changed = False
+        for node, amount in ((was, -1), (at, 1)):
+            if node:
+                changed |= self._count(kind, pod.submitted.shape.pods, node, amount)
+        if not kind.by_node:
+            self._kinds.pop(kind.key, None)
+        return changed
+
+    def concern(self, pod: PodSubmitted) -> Concern:
+        """What of other pods decides about this one."""
+        if not self.active:
+            return NO_CONCERN
+        wishes, guards = pod.shape.pods, self._guards_against(pod)
+        if not has_wishes(wishes):
+            return Concern(guards, wishes=False, itself=()) if guards else NO_CONCERN
+        selectors = [t.pods for t in wishes.affinity] + [s.pods for s in wishes.spread]
+        itself = tuple(selects(one, pod.namespace, pod.labels) for one in selectors)
+        return Concern(guards, wishes=True, itself=itself)
+
+    def counts(self, selector: PodSelector) -> Counts:
+        """The pods that the selector means; counted from now on."""
+        found = self._matching.get(selector)
+        if found is None:
+            if len(self._matching) >= SELECTORS_MAX:
+                self._forget()
+            found = self._matching[selector] = Counts(self._clock)
+            for kind in self._kinds.values():
+                if selects(selector, kind.namespace, kind.labels):
+                    kind.counts.append(found)
+                    for node, number in kind.by_node.items():
+                        found.add(node, number)
+        return found
+
+    def owners(self, term: PodTerm) -> Counts:
+        """The placed pods that have this term of anti-affinity."""
+        return self._guards[term]
+
+    def _activate(self) -> None:
+        self.active = True
+        for pod in self._state.pods.values():
+            self.note(pod)
+
+    def _kind(self, key: KindKey) -> _Kind:
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _Kind(key)
+            kind.counts = [
+                counts
+                for selector, counts in self._matching.items()
+                if selects(selector, kind.namespace, kind.labels)
+            ]
+        return kind
+
+    def _count(self, kind: _Kind, wishes: PodConstraints, node: str, amount: int) -> bool:
+        kind.by_node[node] += amount
+        if not kind.by_node[node]:
+            del kind.by_node[node]
+        for counts in kind.counts:
+            counts.add(node, amount)
+        for term in wishes.anti_affinity:
+            guard = self._guards.get(term)
+            if guard is None:
+                guard = self._guards[term] = Counts(self._clock)
+                self._against.clear()
+            guard.add(node, amount)
+            if not guard.by_node:
+                del self._guards[term]
+                self._against.clear()
+        return bool(kind.counts or wishes.anti_affinity)
+
+    def _guards_against(self, pod: PodSubmitted) -> tuple[PodTerm, ...]:
+        if not self._guards:
+            return ()
+        key = kind_of(pod)
+        found = self._against.get(key)
+        if found is None:
+            if len(self._against) >= SELECTORS_MAX:
+                self._against.clear()
+            terms = (t for t in self._guards if selects(t.pods, pod.namespace, pod.labels))
+            found = self._against[key] = tuple(sorted(terms, key=_encode))
+        return found
+
+    def _forget(self) -> None:
+        """Count for nobody any more; whoever holds counts asks for new ones."""
+        self.epoch += 1
+        self._matching.clear()
+        for kind in self._kinds.values():
+            kind.counts = []
+
+
+def kind_of(pod: PodSubmitted) -> KindKey:
+    """What makes two pods alike to every selector."""
+    return pod.namespace, tuple(sorted(pod.labels.items()))
+
+
+def has_wishes(wishes: PodConstraints) -> bool:
+    """Whether a pod minds where other pods are."""
+    if wishes is NO_WISHES:
+        return False
+    return bool(wishes.affinity or wishes.anti_affinity or wishes.preferred or wishes.spread)
+
+
+def selects(selector: PodSelector, namespace: str, labels: dict[str, str]) -> bool:
+    """Whether the selector means a pod of that namespace with these labels."""
+    if selector.namespaces and namespace not in selector.namespaces:
+        return False
+    return all(_holds(expression, labels) for expression in selector.expressions)
+
+
+def _holds(expression: LabelExpression, labels: dict[str, str]) -> bool:
+    value = labels.get(expression.key)
+    match expression.operator:
+        case "In":
+            return value in expression.values
+        case "NotIn":
+            return value not in expression.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None

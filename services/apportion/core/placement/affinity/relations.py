@@ -1,0 +1,179 @@
+"""What pods of one class want of other pods: nodes that are refused for it, and nodes preferred.
+
+The rules are those of Kubernetes' scheduler: required pod affinity (whose first pod may go anywhere
+if it means itself), required anti-affinity in both directions, topology spread over the nodes that
+the pod's own selector and affinity allow, and the pod's own preferred forms as points. Unlike
+there, what placed pods would prefer of a new one does not count.
+
+Invariant: after `refresh`, `ranks` and `points` are what the counts and the labels say now.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement.affinity.domains import NOWHERE, Domains
+from apportion.core.placement.affinity.neighbours import Concern, Counts, Neighbours
+from apportion.core.placement.filters import FITS, RANK
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.packed import POINTS
+from apportion_schemas import PodConstraints, PodSelector, PodTerm, RefusalCode, SpreadConstraint
+
+Flags = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+
+
+class _Here(NamedTuple):
+    """Of each row: its domain, and how many pods are in that domain."""
+
+    ids: Numbers
+    pods: Numbers
+
+
+class Relations:
+    """The relations of one class to all placed pods; `points` is None where it prefers nothing."""
+
+    def __init__(
+        self, wishes: PodConstraints, concern: Concern, neighbours: Neighbours, domains: Domains
+    ) -> None:
+        self._wishes = wishes
+        self._guards = concern.guards
+        self._itself = concern.itself
+        self._neighbours = neighbours
+        self._domains = domains
+        self._watched: list[Counts] = []
+        self._epoch = -1
+        self._seen: tuple[int, ...] = ()
+        self.ranks: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.points: NDArray[np.int32] | None = None
+
+    @property
+    def spreads(self) -> bool:
+        """Whether it matters which nodes the pod's own selector allows."""
+        return bool(self._wishes.spread)
+
+    def refresh(self, columns: Columns, eligible: Flags) -> bool:
+        """Work everything out again if a count or a node changed; whether one did."""
+        if self._epoch != self._neighbours.epoch:
+            self._epoch = self._neighbours.epoch
+            self._watched = [self._neighbours.counts(selector) for selector in self._selectors()]
+        guards = [self._neighbours.owners(term) for term in self._guards]
+        seen = (
+            columns.generation,
+            columns.facts_changed.end,
+            *(counts.version for counts in (*self._watched, *guards)),
+        )
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        self._refuse(columns, eligible)
+        self._prefer(columns, eligible)
+        return True
+
+    def _selectors(self) -> list[PodSelector]:
+        wishes = self._wishes
+        terms = (*wishes.affinity, *wishes.anti_affinity, *(p.term for p in wishes.preferred))
+        return [term.pods for term in terms] + [spread.pods for spread in wishes.spread]
+
+    # -------------------------------------------------------------- filters
+
+    def _refuse(self, columns: Columns, eligible: Flags) -> None:
+        self.ranks = np.full(len(columns.names), FITS, np.uint8)
+        keys = [spread.topology_key for spread in self._wishes.spread if spread.required]
+        counted = eligible.copy()
+        for key in keys:
+            counted &= self._domains.ids(columns, key) != NOWHERE
+        offset = len(self._wishes.affinity)
+        for at, spread in enumerate(self._wishes.spread, offset):
+            if spread.required:
+                fits = self._spread(columns, spread, counted, itself=self._itself[at])
+                self._stop(~fits, RefusalCode.TOPOLOGY_SPREAD_EXCEEDED)
+        for term in self._wishes.anti_affinity:
+            self._stop(self._at(columns, term).pods > 0, RefusalCode.POD_ANTI_AFFINITY)
+        for term in self._guards:
+            kept = self._in_domain(columns, term.topology_key, self._neighbours.owners(term))
+            self._stop(kept.pods > 0, RefusalCode.POD_ANTI_AFFINITY)
+        if self._wishes.affinity:
+            self._stop(~self._affinity(columns), RefusalCode.POD_AFFINITY_MISMATCH)
+
+    def _stop(self, where: Flags, code: RefusalCode) -> None:
+        """Refuse these rows; the filters are called last first, so the first one's name stays."""
+        self.ranks[where] = RANK[code]
+
+    def _affinity(self, columns: Columns) -> Flags:
+        """Every term has a pod in the domain; the first pod of its sort needs only the label."""
+        terms = [self._at(columns, term) for term in self._wishes.affinity]
+        labelled = np.logical_and.reduce([here.ids != NOWHERE for here in terms])
+        near = np.logical_and.reduce([here.pods > 0 for here in terms])
+        nobody = not any(here.pods.any() for here in terms)
+        itself = all(self._itself[: len(terms)])
+        found: Flags = labelled & (near | (nobody and itself))
+        return found
+
+    def _spread(
+        self, columns: Columns, spread: SpreadConstraint, counted: Flags, *, itself: bool
+    ) -> Flags:
+        """Where the pod leaves the domain at most `max_skew` above the one with fewest."""
+        ids = self._domains.ids(columns, spread.topology_key)
+        pods = self._neighbours.counts(spread.pods).rows(columns)
+        sums = _sums(ids, pods, counted)
+        least = sums.least if sums.domains >= spread.min_domains else 0
+        found: Flags = counted & (sums.here + int(itself) - least <= spread.max_skew)
+        return found
+
+    # -------------------------------------------------------------- points
+
+    def _prefer(self, columns: Columns, eligible: Flags) -> None:
+        parts: list[Numbers] = []
+        if self._wishes.preferred:
+            gained = np.zeros(len(columns.names), np.int64)
+            for each in self._wishes.preferred:
+                gained += each.weight * self._at(columns, each.term).pods
+            parts.append(_normal(gained, eligible))
+        for spread in self._wishes.spread:
+            if not spread.required:
+                ids = self._domains.ids(columns, spread.topology_key)
+                counted = eligible & (ids != NOWHERE)
+                pods = self._neighbours.counts(spread.pods).rows(columns)
+                here = _sums(ids, pods, counted).here
+                parts.append(np.where(counted, _normal(-here, counted), 0))
+        self.points = None
+        if parts:
+            self.points = (np.add.reduce(parts) // len(parts)).astype(np.int32)
+
+    def _at(self, columns: Columns, term: PodTerm) -> _Here:
+        return self._in_domain(columns, term.topology_key, self._neighbours.counts(term.pods))
+
+    def _in_domain(self, columns: Columns, key: str, counts: Counts) -> _Here:
+        ids = self._domains.ids(columns, key)
+        return _Here(ids, _sums(ids, counts.rows(columns), ids != NOWHERE).here)
+
+
+class _Sums(NamedTuple):
+    """For each row the pods of its domain on counted rows; the least of any domain; how many."""
+
+    here: Numbers
+    least: int
+    domains: int
+
+
+def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> _Sums:
+    domains = ids[counted]
+    if not len(domains):
+        return _Sums(np.zeros(len(ids), np.int64), 0, 0)
+    size = int(domains.max()) + 2  # the last is that of no domain: `NOWHERE` is -1
+    sums = np.bincount(domains, pods[counted], size).astype(np.int64)
+    there = np.bincount(domains, minlength=size) > 0
+    known = np.where(ids < size - 1, ids, NOWHERE)
+    return _Sums(sums.take(known, mode="wrap"), int(sums[there].min()), int(there.sum()))
+
+
+def _normal(values: Numbers, counted: Flags) -> Numbers:
+    """Values as points: the least of the counted rows is none, the most all; equals are none."""
+    among = values[counted]
+    if not len(among) or among.min() == among.max():
+        return np.zeros(len(values), np.int64)
+    least, most = int(among.min()), int(among.max())
+    found: Numbers = (np.clip(values, least, most) - least) * POINTS // (most - least)
+    return found

@@ -1,0 +1,1 @@
+"""On the chosen node: which devices each container gets."""

@@ -1,0 +1,290 @@
+"""On the chosen node: which devices each container gets, exactly.
+
+Asks are met hardest first (devices wanted alone, then the most memory); a container's `count` is
+that many different devices, those linked best, while two containers of a pod may share one. Where
+one container's first choice leaves nothing for the next, other choices are tried, so whether a pod
+fits does not depend on the order of its devices: a pod that was refused under one order and fits
+under the next would wait for an event that never comes.
+
+Invariant: `assign` reads the columns and changes nothing; what one container takes counts for the
+next in a copy of the node's row.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import Final
+
+from apportion.core.devices.demand import Demand
+from apportion.core.devices.geometries import Place
+from apportion.core.devices.shares import slice_mask, template_cpu
+from apportion.core.ledger.state import DeviceState
+from apportion.core.placement.assign.nvlink import best_linked
+from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.columns import HOST, Columns
+from apportion.core.placement.scores.devices import Order
+from apportion_schemas import Ask, Device, MigInstance, Share
+
+STEPS_MAX: Final = 64
+"""Choices that are tried for one pod on one node, those of equal devices counted once."""
+_GUARDS: Final = packed.GUARDS
+
+Cut = tuple[int, str]
+"""The occupied slices of a card and the group that they are of."""
+Left = tuple[int, str, int]
+"""The same, and the memory that the card has free, in MiB."""
+
+
+class _Room:
+    """What the node's devices have free while the pod's containers take their shares.
+
+    `free` and `kinds` are the node's row of the columns of these names, the host left out; `cuts`
+    are the occupied slices and the group of the cards that this pod is cutting.
+    """
+
+    def __init__(self, columns: Columns, row: int) -> None:
+        self.devices: list[DeviceState] = columns.nodes[row].devices
+        self.free: list[int] = columns.free[row].tolist()[HOST + 1 :]
+        self.kinds: list[int] = columns.kind[row].tolist()[HOST + 1 :]
+        self.cuts: dict[int, Cut] = {}
+
+    def share(self, ask: AskColumns, at: int) -> Share:
+        """The share of the ask on this device."""
+        return _share(ask, self.kinds[at], self.devices[at], self._left(at))
+
+    def has_place(self, ask: AskColumns, at: int) -> bool:
+        """Whether the card has room for the instance, if it is an instance that is asked for."""
+        return _has_place(ask, self.kinds[at], self._left(at))
+
+    def copy(self) -> "_Room":
+        """The same, to try something in."""
+        other = _Room.__new__(_Room)
+        other.devices, other.kinds = self.devices, self.kinds
+        other.free, other.cuts = self.free.copy(), self.cuts.copy()
+        return other
+
+    def alike(self, option: Iterable[int]) -> tuple[object, ...]:
+        """Equal for devices that are interchangeable as they are now."""
+        found = [(self.kinds[at], self.free[at], *self._cut(at)) for at in option]
+        return tuple(sorted(found))
+
+    def _cut(self, at: int) -> Cut:
+        state = self.devices[at]
+        return self.cuts.get(at) or (state.slices, state.group)
+
+    def _left(self, at: int) -> Left:
+        return *self._cut(at), packed.memory_of(self.free[at])
+
+    def take(self, at: int, share: Share) -> None:
+        """The next container finds the device with the share on it."""
+        cpu = template_cpu(share, self.devices[at])
+        self.free[at] -= packed.amounts(share.memory_mib, share.cores, 1, cpu)
+        if share.instance is not None:
+            slices = self.cuts[at][0] if at in self.cuts else self.devices[at].slices
+            self.cuts[at] = slices | slice_mask(share), share.instance.group
+
+
+def assign(class_: PlacementClass, columns: Columns, row: int) -> tuple[Share, ...] | None:
+    """The shares of a pod of this class on the node, in the order of its asks; None if it fails."""
+    if class_.picks_one:
+        share = _one_share(class_, columns, row)
+        if share is not None:
+            return (share,)
+    numa_bind = class_.shape.devices.numa_bind
+    order = class_.device_order(columns, row)
+    room = _Room(columns, row)
+    for chosen in _candidates(room, numa_bind=numa_bind):
+        shares = _assign(class_, row, room, chosen, order)
+        if shares is None and len(class_.asks) > 1:
+            shares = _Search(class_, row, chosen, order).run(_Room(columns, row))
+        if shares is not None:
+            return shares
+        if numa_bind:
+            room = _Room(columns, row)
+    return None
+
+
+def _one_share(class_: PlacementClass, columns: Columns, row: int) -> Share | None:
+    """The share of a class that takes one device; None where its first choice fails."""
+    ask, at = class_.asks[0], class_.pick(columns, row)
+    if at < 0:
+        return None
+    state, kind = columns.nodes[row].devices[at], columns.kind.item(row, HOST + 1 + at)
+    left = (state.slices, state.group, state.memory_free_mib)
+    return _share(ask, kind, state, left) if _has_place(ask, kind, left) else None
+
+
+def _candidates(room: _Room, *, numa_bind: bool) -> Iterator[Sequence[int]]:
+    """The positions to choose among: all devices, or those of one NUMA node after the other."""
+    if not numa_bind:
+        yield range(len(room.devices))
+        return
+    nodes = [state.device.numa for state in room.devices]
+    for numa in sorted({numa for numa in nodes if numa is not None}):
+        yield [at for at, node in enumerate(nodes) if node == numa]
+
+
+def _assign(
+    class_: PlacementClass, row: int, room: _Room, chosen: Sequence[int], order: Order
+) -> tuple[Share, ...] | None:
+    asks = class_.asks
+    if len(asks) == 1:
+        found = _choose(asks[0], row, room, chosen, order)
+        return tuple(found.values()) if found is not None else None
+    shares: dict[int, list[Share]] = {}
+    kinds = set(room.kinds)
+    for position in sorted(range(len(asks)), key=lambda at: _hardness(asks[at], kinds)):
+        found = _choose(asks[position], row, room, chosen, order)
+        if found is None:
+            return None
+        for at, share in found.items():
+            room.take(at, share)
+        shares[position] = list(found.values())
+    return tuple(share for position in sorted(shares) for share in shares[position])
+
+
+class _Search:
+    """Goes through the choices of all containers, the preferred ones first, up to STEPS_MAX."""
+
+    def __init__(
+        self, class_: PlacementClass, row: int, chosen: Sequence[int], order: Order
+    ) -> None:
+        self._asks = class_.asks
+        self._row = row
+        self._chosen = chosen
+        self._order = order
+        self._steps = STEPS_MAX
+
+    def run(self, room: _Room) -> tuple[Share, ...] | None:
+        """The first shares that fit together."""
+        kinds = set(room.kinds)
+        asks = self._asks
+        ranked = sorted(range(len(asks)), key=lambda at: _hardness(asks[at], kinds))
+        found = self._place(ranked, room)
+        return tuple(share for at in sorted(found) for share in found[at]) if found else None
+
+    def _place(self, ranked: Sequence[int], room: _Room) -> dict[int, list[Share]] | None:
+        if not ranked:
+            return {}
+        position, *later = ranked
+        tried: set[tuple[object, ...]] = set()
+        for option in self._options(self._asks[position], room):
+            alike = room.alike(option) if self._asks[position].elsewhere is None else tuple(option)
+            if alike in tried:
+                continue
+            tried.add(alike)
+            if self._steps == 0:
+                return None
+            self._steps -= 1
+            after = room.copy()
+            for at, share in option.items():
+                after.take(at, share)
+            found = self._place(later, after)
+            if found is not None:
+                return {**found, position: list(option.values())}
+        return None
+
+    def _options(self, ask: AskColumns, room: _Room) -> Iterator[dict[int, Share]]:
+        if ask.chain.best_linked:
+            found = _choose(ask, self._row, room, self._chosen, self._order)
+            if found is not None:
+                yield found
+            return
+        fitting = _fitting(ask, self._row, room, self._chosen)
+        fitting.sort(key=lambda at: self._order(room.free[at], room.devices[at]))
+        for some in combinations(fitting, ask.ask.count):
+            yield {at: room.share(ask, at) for at in some}
+
+
+def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
+    """Least for the ask that is hardest to meet on these kinds of device."""
+    wanted = [found for kind in kinds if isinstance(found := ask.demands[kind], Demand)]
+    alone = any(found.alone for found in wanted)
+    return not alone, -max((found.memory_mib for found in wanted), default=0), -ask.ask.count
+
+
+def _choose(
+    ask: AskColumns, row: int, room: _Room, chosen: Sequence[int], order: Order
+) -> dict[int, Share] | None:
+    """The devices that the ask takes, by position and in order, each with its share."""
+    fitting = _fitting(ask, row, room, chosen)
+    count = ask.ask.count
+    if len(fitting) < count:
+        return None
+    keyed = [(order(room.free[at], room.devices[at]), at) for at in fitting] if fitting[1:] else ()
+    if count == 1:
+        at = min(keyed)[1] if keyed else fitting[0]
+        return {at: room.share(ask, at)}
+    picked = [at for _, at in sorted(keyed)]
+    would_do: list[Device] = []
+    if ask.chain.best_linked:
+        wanted = {at for at, _ in ask.wanted(row, room.kinds)}
+        would_do = [room.devices[at].device for at in chosen if at in wanted]
+    linked = _linked([room.devices[at].device for at in picked], count, would_do)
+    return {picked[at]: room.share(ask, picked[at]) for at in linked} or None
+
+
+def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> list[int]:
+    """The devices that have enough for a share of the ask."""
+    needs, kinds, free = ask.needs, room.kinds, room.free
+    fitting = [at for at in chosen if (free[at] - needs[kinds[at]]) & _GUARDS == _GUARDS]
+    if ask.cuts_instances:
+        fitting = [at for at in fitting if room.has_place(ask, at)]
+    if ask.elsewhere is not None:
+        elsewhere = ask.elsewhere[row].tolist()[HOST + 1 :]
+        fitting = [at for at in fitting if not elsewhere[at]]
+    return fitting
+
+
+def _linked(fitting: list[Device], count: int, would_do: list[Device]) -> Sequence[int]:
+    """The positions of those to take: the best linked, else the first.
+
+    None are taken where `would_do`, the devices that would do were they free, are linked better.
+    """
+    if not would_do and not any(device.nvlink_lanes for device in fitting):
+        return range(count)
+    found = best_linked(fitting, count)
+    if would_do and best_linked(would_do, count).lanes > found.lanes:
+        return ()
+    return found.positions
+
+
+def _has_place(ask: AskColumns, kind: int, left: Left) -> bool:
+    wanted = ask.demands[kind]
+    if not isinstance(wanted, Demand) or wanted.profile is None:
+        return True
+    for _ in wanted.free_places(*left):
+        return True
+    return False
+
+
+def _share(ask: AskColumns, kind: int, state: DeviceState, left: Left) -> Share:
+    """The share of a device of this kind."""
+    wanted, device = ask.demand_of(kind), state.device
+    if wanted.profile is not None:
+        return _instance_share(ask.ask, device, *next(wanted.free_places(*left)))
+    return Share(
+        container=ask.ask.container,
+        device=device.id,
+        memory_mib=wanted.memory_mib,
+        cores=wanted.cores,
+        template=wanted.template,
+    )
+
+
+def _instance_share(ask: Ask, device: Device, place: Place, memory_mib: int) -> Share:
+    instance = MigInstance(
+        profile=place.profile.name,
+        start=place.start,
+        size=place.profile.size,
+        group=place.group,
+        position=place.position,
+    )
+    return Share(
+        container=ask.container,
+        device=device.id,
+        memory_mib=memory_mib,
+        cores=0,  # it brings its own
+        instance=instance,
+    )

@@ -1,0 +1,236 @@
+"""One ask against every kind of device, and against the devices of every node that changed.
+
+What an ask comes to on a kind of device is worked out once. Then a node is looked at in one pass
+over its devices.
+
+Invariant: a device has enough here exactly where every device filter passes it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from apportion.core.devices.demand import Demand, Known, demand
+from apportion.core.devices.geometries import SLICE_STATES
+from apportion.core.placement.chains import Chain
+from apportion.core.placement.filters import devices as device_rules
+from apportion.core.placement.filters import refused_kind
+from apportion.core.placement.index import ask_loops, packed
+from apportion.core.placement.index.columns import FIRST_KIND, FORGOTTEN, HOST, Columns, Rows
+from apportion.core.placement.index.compiled import Flat64, FlatFlags, flags
+from apportion.core.placement.index.packed import Int64
+from apportion.core.placement.index.scoreboard import Scoreboard
+from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
+from apportion_schemas.configuration import GROUPS_MAX
+
+_NOWHERE: Final = np.zeros(0, np.uint8)
+
+
+class AskColumns:
+    """One ask against every kind of device: what must be free there, and where it never fits.
+
+    The kinds `without` are left out, whatever they have.
+    `host_need` is what the pod needs of the host, packed, which stands among the devices.
+    `demands`, `needs` and `instance_fits` have an entry for each kind; a need is packed, `NEVER`
+    where a device rule refuses the kind, and whether an instance fits depends on how the card is
+    cut. `elsewhere` marks the devices that the pod's uuids and
+    indexes leave out, None where it names none.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        constraints: DeviceConstraints,
+        chain: Chain,
+        geometries: Known,
+        *,
+        host_need: int,
+        without: frozenset[int] = frozenset(),
+    ) -> None:
+        self.ask = ask
+        self._without = without
+        self.geometries = geometries
+        self.constraints = constraints
+        self.chain = chain
+        self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
+        self.needs: list[int] = [packed.NEVER, host_need]
+        self._charges = [0] * FIRST_KIND
+        self._amounts = [0, 0, 0] * FIRST_KIND
+        self._cuts: Int64 = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
+        self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
+        self.cuts_instances = False
+        self.elsewhere: NDArray[np.bool_] | None = None
+        self._elsewhere: FlatFlags = _NOWHERE
+        self._count: Int64 = ask.count
+        self._flatten()
+
+    def rebuild(self, columns: Columns, rows: Rows) -> None:
+        """Work out again what stands for these rows until their nodes are reported anew."""
+        unknown = columns.kinds[len(self.demands) - FIRST_KIND :]
+        for device in unknown:
+            self._learn(device)
+        if unknown:
+            self._flatten()
+        wants = self.constraints
+        if wants.indexes or wants.use_ids or wants.nouse_ids:
+            if self.elsewhere is None or self.elsewhere.shape != columns.kind.shape:
+                self.elsewhere = np.zeros(columns.kind.shape, np.bool_)
+                self._elsewhere = flags(self.elsewhere)
+            for row in rows.tolist():
+                self.elsewhere[row, 1:] = True
+                for at, state in enumerate(columns.nodes[row].devices, 1):
+                    device = state.device
+                    there = device_rules.uuid(self.ask, wants, device)
+                    there = there and device_rules.index(self.ask, wants, device)
+                    self.elsewhere[row, at] = not there
+
+    def demand_of(self, kind: int) -> Demand:
+        """What the ask comes to on a device of a kind that does not refuse it."""
+        found = self.demands[kind]
+        if not isinstance(found, Demand):
+            raise TypeError(f"kind {kind} refuses the ask: {found}")
+        return found
+
+    def wanted(self, row: int, kinds: Sequence[int]) -> Iterator[tuple[int, Demand]]:
+        """The devices of a node, given by their kinds, that would do for the ask were they free."""
+        elsewhere = self.elsewhere[row].tolist() if self.elsewhere is not None else ()
+        for at, kind in enumerate(kinds):
+            found = self.demands[kind]
+            if isinstance(found, Demand) and not (elsewhere and elsewhere[HOST + 1 + at]):
+                yield at, found
+
+    def look(
+        self,
+        columns: Columns,
+        rows: Rows,
+        fit: NDArray[np.bool_],
+        enough: NDArray[np.bool_],
+        *,
+        times: int = 1,
+    ) -> None:
+        """Which of these rows have enough, host and devices, and which of their devices do.
+
+        Of `fit`, one for each row, those stay that do; `enough`, by row and column, is filled.
+        Of an ask for one device, `times` must fit beside one another, several on one device if it
+        has as much; how many instances a card takes is not told.
+        """
+        ask_loops.look(
+            rows,
+            columns.flat_free,
+            columns.flat_kind,
+            columns.flat_cut,
+            self._elsewhere,
+            self._need,
+            self._charge,
+            self._fits,
+            columns.width,
+            self._cuts,
+            self._count,
+            times,
+            flags(fit),
+            flags(enough),
+        )
+
+    def rank(
+        self,
+        columns: Columns,
+        begin: Int64,
+        node_ok: FlatFlags,
+        board: Scoreboard,
+        times: Int64,
+    ) -> None:
+        """Give rows on the board the load of their nodes, where `look` says that they fit.
+
+        The rows are as `Columns.rows_from(begin)` says, and `node_ok` all those that no other
+        filter refuses. For a class that goes by load.
+        """
+        rows: Flat64 = columns.every_cells
+        end: Int64 = len(columns.names)
+        if begin == FORGOTTEN:
+            begin = 0
+        else:
+            rows, end = columns.changed.cells, columns.changed.count
+        ask_loops.rank(
+            rows,
+            begin,
+            end,
+            columns.flat_free,
+            columns.flat_kind,
+            columns.flat_cut,
+            self._elsewhere,
+            self._need,
+            self._charge,
+            self._fits,
+            columns.width,
+            self._cuts,
+            self._count * times,
+            times,
+            node_ok,
+            columns.flat_load,
+            board.given,
+        )
+        board.take(rows, begin, end)
+
+    def pick(self, columns: Columns, row: Int64, weight: Int64) -> Int64:
+        """The first of the devices that have enough, by `BINPACK` or `SPREAD`; -1 if none has."""
+        return ask_loops.pick(
+            row,
+            columns.flat_free,
+            columns.flat_kind,
+            columns.flat_cut,
+            self._elsewhere,
+            self._need,
+            self._fits,
+            self._totals,
+            columns.width,
+            self._cuts,
+            weight,
+        )
+
+    def _learn(self, device: Device) -> None:
+        anywhere = structs.replace(self.constraints, use_ids=(), nouse_ids=(), indexes=())
+        known: Demand | RefusalCode | None = refused_kind(self.ask, anywhere, device)
+        known = known or demand(self.ask, device, self.geometries)
+        if len(self.demands) in self._without:
+            known = RefusalCode.TYPE_MISMATCH
+        if self.chain.idle_only and isinstance(known, Demand):
+            known = known._replace(alone=True)
+        need, charge, fits = packed.NEVER, 0, np.ones((1, self._cuts), np.bool_)
+        if isinstance(known, Demand):
+            need = packed.amounts(
+                known.memory_mib,
+                known.cores_needed,
+                device.slots if known.alone else 1,
+                known.template_cpu,
+            )
+            if known.profile is None:
+                charge = packed.amounts(known.memory_mib, known.cores, 1, known.template_cpu)
+            else:
+                self.cuts_instances = True
+                fits[0] = _instance_fits(known, self._cuts)
+        self.demands.append(known)
+        self.needs.append(need)
+        self._charges.append(charge)
+        self._amounts += (device.memory_mib, device.cores, device.slots)
+        self.instance_fits = np.concatenate([self.instance_fits, fits])
+
+    def _flatten(self) -> None:
+        """What was learnt of all kinds, as loops take it."""
+        self._need: Flat64 = np.array(self.needs, np.int64)
+        self._charge: Flat64 = np.array(self._charges, np.int64)
+        self._totals: Flat64 = np.array(self._amounts, np.int64)
+        self._fits: FlatFlags = flags(self.instance_fits)
+
+
+def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:
+    """For each way in which a card may be cut (`cut_state`): whether it has room for the ask."""
+    fits = np.zeros(cuts, np.bool_)
+    slices = np.arange(SLICE_STATES)
+    for place in wanted.options:
+        first = place.number * SLICE_STATES
+        fits[first : first + SLICE_STATES] |= (slices & place.mask) == 0
+    fits[0] = bool(wanted.options)
+    return fits

@@ -1,0 +1,109 @@
+"""The loops of the `Scoreboard`: points of some rows written, the best rows found.
+
+Invariant: each block of rows has beside it the most points that any of its rows has.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement.index.compiled import Flat32, Flat64, compiled
+from apportion.core.placement.index.packed import Int64
+
+REFUSED: Final[Int64] = -1
+BLOCK: Final[Int64] = 128
+
+Points = NDArray[np.int32]
+Rows = NDArray[np.int64]
+
+
+@compiled
+def write(
+    points: Flat32,
+    most: Flat32,
+    fitting: Flat64,
+    rows: Flat64,
+    begin: Int64,
+    end: Int64,
+    given: Flat32,
+) -> None:
+    """The rows from `begin` to `end` have the points `given`, which is given those before in turn.
+
+    A row that comes twice is given the same points twice.
+    """
+    i: Int64
+    # What is far away is asked for at once: the loop below would wait for each row.
+    for i in range(begin, end):
+        was: Int64 = points[rows[i]]
+        points[rows[i]] = given[i - begin]
+        given[i - begin] = was
+    for i in range(begin, end):
+        before: Int64 = given[i - begin]
+        after: Int64 = points[rows[i]]
+        block: Int64 = rows[i] // BLOCK
+        if before == REFUSED:
+            fitting[0] += 1
+        if after == REFUSED:
+            fitting[0] -= 1
+        if after >= most[block]:
+            most[block] = after
+        elif before == most[block]:
+            most[block] = _most_of(points, block * BLOCK)
+
+
+@compiled
+def _most_of(points: Flat32, begin: Int64) -> Int64:
+    """The most points of a row in the block that begins there."""
+    most: Int64 = REFUSED
+    row: Int64
+    for row in range(begin, min(begin + BLOCK, len(points))):
+        most = max(most, points[row])
+    return most
+
+
+@compiled
+def _least(most: Flat32, top: Flat64) -> Int64:
+    """Points that no row among the best has: as many as are wanted have more, one of each block.
+
+    `top` is room for as many as are wanted.
+    """
+    wanted: Int64 = len(top)
+    block: Int64
+    place: Int64
+    for place in range(wanted):
+        top[place] = REFUSED
+    for block in range(len(most)):
+        place = wanted - 1
+        if most[block] > top[place]:
+            while place > 0 and top[place - 1] < most[block]:
+                top[place] = top[place - 1]
+                place -= 1
+            top[place] = most[block]
+    place = top[wanted - 1] - 1
+    return max(place, REFUSED)
+
+
+@compiled
+def best(points: Flat32, most: Flat32, found: Flat64, top: Flat64) -> Int64:
+    """Fill `found` with the best rows in order; how many there are. `top` is room for as many."""
+    wanted: Int64 = len(found)
+    count: Int64 = 0
+    least: Int64 = _least(most, top)
+    block: Int64
+    row: Int64
+    for block in range(len(most)):
+        if most[block] <= least:
+            continue
+        for row in range(block * BLOCK, min((block + 1) * BLOCK, len(points))):
+            if points[row] <= least:
+                continue
+            place: Int64 = min(count, wanted - 1)
+            while place > 0 and points[found[place - 1]] < points[row]:
+                found[place] = found[place - 1]
+                place -= 1
+            found[place] = row
+            count = min(count + 1, wanted)
+            if count == wanted:
+                least = points[found[wanted - 1]]
+    return count

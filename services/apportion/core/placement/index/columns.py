@@ -1,0 +1,400 @@
+"""The nodes as columns: what numpy needs to ask one question of many nodes.
+
+A derived structure: it can be dropped and made again from the `State` at any time. Rows are in the
+order of node names, so that a choice among equals never depends on the order in which nodes were
+learnt.
+
+Invariant: after `sync`, row i says of node `names[i]` what the state says of it, and the two logs
+name every row that changed since a reader of them last looked.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from apportion.core.devices.geometries import cut_state, groups_of
+from apportion.core.ledger.state import DeviceState, NodeState, State
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.compiled import Flat32, Flat64, FlatCuts, FlatKinds
+from apportion.core.placement.index.packed import Int32s, Int64, Int64s, mean_load
+from apportion_schemas import Device, NodeObserved, NodeReported, Share
+
+LOG_ROWS_MAX: Final = 1 << 16
+FORGOTTEN: Final[Int64] = -1
+# The column of `free` and `kind` that is the node's host; its devices follow.
+HOST: Final[Int64] = 0
+NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
+FIRST_KIND: Final[Int64] = 2
+OPEN, UNHEALTHY, CORDONED = 0, 1, 2
+_KEEPS_OUT: Final = ("NoSchedule", "NoExecute")
+_COLUMNS: Final = (
+    "free",
+    "kind",
+    "index",
+    "slices",
+    "cut",
+    "closed",
+    "load",
+    "host_load",
+    "host_total",
+    "schedulable",
+    "sums",
+)
+SUMS: Final[Int64] = 4
+MEMORY: Final[Int64] = 0
+CORES: Final[Int64] = 1
+MEMORY_FREE: Final[Int64] = 2
+CORES_FREE: Final[Int64] = 3
+"""The columns of `sums`: memory in MiB and cores of a node's devices, and what of them is free."""
+
+Rows = NDArray[np.int64]
+Kinds = NDArray[np.uint32]  # unsigned: a loop need not ask whether one counts from the end
+NodeFacts = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Device]]
+UNSEEN: Final[NodeFacts] = (None, None, False, "unseen", [])
+
+
+class Touch(Struct, gc=False):
+    """A node that changed: only by these shares and their pods, or, where None, in any way."""
+
+    node: NodeState
+    shares: list[Share] | None
+
+
+class RowLog:
+    """Rows in the order in which they changed, for readers that come at their own pace.
+
+    The first `count` of `cells` are the rows that are remembered.
+    """
+
+    def __init__(self) -> None:
+        self._rows = np.empty(LOG_ROWS_MAX, np.int64)
+        self.cells: Flat64 = self._rows
+        self.count: Int64 = 0
+        self._start: Int64 = 0
+
+    @property
+    def end(self) -> int:
+        """The position after the newest entry."""
+        return self._start + self.count
+
+    def append(self, row: Int64) -> None:
+        """Note that the row changed; of a full log the older half is dropped."""
+        if self.count == LOG_ROWS_MAX:
+            kept = LOG_ROWS_MAX // 2
+            self._rows[:kept] = self._rows[kept:]
+            self._start += LOG_ROWS_MAX - kept
+            self.count = kept
+        self.cells[self.count] = row
+        self.count += 1
+
+    def place_of(self, position: Int64) -> Int64:
+        """Where in `cells` the rows begin that changed since then; `FORGOTTEN` if it was too long
+        ago. A row may come more than once.
+        """
+        return max(position - self._start, FORGOTTEN)
+
+    def since(self, position: Int64) -> Rows | None:
+        """Those rows, or None where they are forgotten: a view, good until the next `append`."""
+        return None if position < self._start else self.rows_from(position - self._start)
+
+    def rows_from(self, place: Int64) -> Rows:
+        """The rows that stand in `cells` from there on, as `since` gives them."""
+        return self._rows[place : self.count]
+
+
+class Columns:
+    """Free amounts, kinds of device and load of every node; `every` are the numbers of all rows.
+
+    `free`, `kind`, `index`, `slices`, `cut` and `closed` have a row for each node; their column 0
+    is the host, the others its devices in order. `free` is packed, with its guards set. `sums` has
+    columns of its own, `MEMORY` to `CORES_FREE`. The others have one value for each node: `load` of
+    the devices and `host_load` in `POINTS`, `host_total` the memory in MiB and CPU in milli-cores
+    of its host; a `schedulable` node keeps out no pod that has no wishes of its own: present,
+    ready, not cordoned, no taints.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._kind_of: dict[tuple[object, ...], int] = {}
+        self.kinds: list[Device] = []
+        self._offered: list[Device | None] = []
+        self._offered_at = (-1, -1)
+        self.generation = 0
+        self.names: list[str] = []
+        self.every: Rows = np.arange(0)
+        self.every_cells: Flat64 = self.every
+        self.nodes: list[NodeState] = []
+        self._row_of: dict[str, int] = {}
+        self._facts: list[NodeFacts] = []
+        self._odd: set[int] = set()
+        self.changed = RowLog()
+        self.facts_changed = RowLog()
+        self._touched: dict[str, Touch] = {}
+        for name, node in state.nodes.items():
+            self._touched[name] = Touch(node, None)
+        self._any_anew = True
+        self.geometries = state.configuration.nvidia.known_mig_geometries
+        self._allocate(0, 1)
+
+    def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
+        """Note that the node changed; its row is brought up to it by the next `sync`.
+
+        `shares`: came or went, and nothing else of the node changed but what they and their pod
+        take; None where anything may have.
+        """
+        name = node.name
+        before = self._touched.get(name)
+        if shares is None or name not in self._row_of:
+            self._touched[name] = Touch(node, None)
+            self._any_anew = True
+        elif before is None:
+            self._touched[name] = Touch(node, list(shares))
+        elif before.shares is not None:
+            before.shares.extend(shares)
+
+    def sync(self) -> None:
+        """Bring the rows up to the state: cost follows the devices that were touched."""
+        if not self._touched:
+            return
+        touched, self._touched = self._touched, {}
+        if self._any_anew:
+            self._make_room(touched)
+        row_of = self._row_of
+        for name, touch in touched.items():
+            row: Int64 = row_of[name]
+            self._refresh(row, touch.node, touch.shares)
+            self.changed.append(row)
+
+    def rows_from(self, begin: Int64) -> Rows:
+        """The rows that the log of changes has from that place on; every one if `FORGOTTEN`."""
+        return self.every if begin == FORGOTTEN else self.changed.rows_from(begin)
+
+    def kinds_of(self, name: str, shares: Iterable[Share]) -> frozenset[int]:
+        """The kinds of the devices of the node that these shares are of."""
+        row = self._row_of[name]
+        node = self.nodes[row]
+        columns = (_column(node, node.by_id[share.device]) for share in shares)
+        return frozenset(int(self.kind[row, column]) for column in columns)
+
+    def row_of(self, name: str) -> int:
+        """The row of a node that has one."""
+        return self._row_of[name]
+
+    def offered(self) -> list[Device | None]:
+        """The kinds of device that there are, by number; None where no node has any (more).
+
+        The same list as long as they are the same. What is weighed over all kinds is weighed over
+        these, or it would depend on what there has been.
+        """
+        now = (self.generation, self.facts_changed.end)
+        if now != self._offered_at:
+            self._offered_at = now
+            used = set(np.unique(self.kind).tolist())
+            offered = [
+                device if number in used else None
+                for number, device in enumerate([*[None] * FIRST_KIND, *self.kinds])
+            ]
+            if [device is None for device in offered] != [each is None for each in self._offered]:
+                self._offered = offered
+        return self._offered
+
+    def _allocate(self, rows: Int64, width: Int64) -> None:
+        self.free = np.full((rows, width), packed.GUARDS, np.int64)
+        self.kind = np.full((rows, width), NO_KIND, np.uint32)
+        self.index = np.full((rows, width), -1, np.int16)
+        self.slices = np.zeros((rows, width), np.uint8)
+        # How each card is cut: the occupied slices, and its group where cards may be cut in groups.
+        self.cut = np.zeros((rows, width), np.uint16)
+        self.closed = np.zeros((rows, width), np.uint8)
+        self.load = np.zeros(rows, np.int32)
+        self.host_load = np.zeros(rows, np.int32)
+        self.host_total = np.zeros((rows, 2), np.int64)
+        self.schedulable = np.zeros(rows, np.bool_)
+        self.sums = np.zeros((rows, SUMS), np.int64)
+        # A value at a time: numpy takes thrice as long to give or take a single one.
+        self.width: Int64 = width
+        self._free_cells: Int64s = self.free.reshape(-1).data
+        self._sums_cells: Int64s = self.sums.reshape(-1).data
+        self._load_cells: Int32s = self.load.data
+        self._host_load_cells: Int32s = self.host_load.data
+        # As loops take them.
+        self.flat_free: Flat64 = self.free.reshape(-1)
+        self.flat_kind: FlatKinds = self.kind.reshape(-1)
+        self.flat_cut: FlatCuts = self.cut.reshape(-1)
+        self.flat_load: Flat32 = self.load
+
+    def _make_room(self, touched: dict[str, Touch]) -> None:
+        """Rows for the nodes that have none yet, and columns for the devices of each."""
+        self._any_anew = False
+        joined = {name: each.node for name, each in touched.items() if name not in self._row_of}
+        width = 1 + max(len(each.node.devices) for each in touched.values())
+        if joined or width > self.free.shape[1]:
+            self._join(joined, width)
+
+    def _join(self, joined: dict[str, NodeState], width: int) -> None:
+        """Make room for new nodes and wider ones; every class looks at every row again."""
+        old_names, old = self.names, {name: getattr(self, name) for name in _COLUMNS}
+        nodes = dict(zip(old_names, self.nodes, strict=True)) | joined
+        facts = dict(zip(old_names, self._facts, strict=True))
+        self.names = self._in_order(nodes)
+        self.every = self.every_cells = np.arange(len(self.names))
+        self._row_of = {name: row for row, name in enumerate(self.names)}
+        self.nodes = [nodes[name] for name in self.names]
+        self._facts = [facts.get(name, UNSEEN) for name in self.names]
+        self._allocate(len(self.names), max(width, self.free.shape[1]))
+        place = np.array([self._row_of[name] for name in old_names], np.int64)
+        for column, was in old.items():
+            target = getattr(self, column)
+            if was.ndim == 1:
+                target[place] = was
+            else:
+                target[place, : was.shape[1]] = was
+        self._odd = {int(place[row]) for row in self._odd}
+        self.generation += 1
+
+    def _in_order(self, names: Iterable[str]) -> list[str]:
+        """The order of the rows, the same whatever happened in which order."""
+        return sorted(names)
+
+    def _refresh(self, row: Int64, node: NodeState, shares: list[Share] | None) -> None:
+        """Bring the row up to the node: the devices of these shares, or all of them."""
+        if shares is None:
+            self._refresh_all(row, node)
+        else:
+            self._refresh_devices(row, node, shares)
+        self._free_cells[row * self.width + HOST] = self._host(row, node)
+        sums: Int64s = self._sums_cells
+        at: Int64 = row * SUMS
+        self._load_cells[row] = mean_load(
+            sums[at + MEMORY], sums[at + MEMORY_FREE], sums[at + CORES], sums[at + CORES_FREE]
+        )
+
+    def _refresh_all(self, row: Int64, node: NodeState) -> None:
+        reported, observed, gone, cordon, known = self._facts[row]
+        devices = [state.device for state in node.devices]
+        if (
+            node.reported is not reported
+            or node.observed is not observed
+            or node.gone != gone
+            or node.cordon != cordon
+            or devices != known
+        ):
+            self._facts[row] = (node.reported, node.observed, node.gone, node.cordon, devices)
+            self._refresh_facts(row, node, devices)
+            self.facts_changed.append(row)
+        self._odd.discard(row)
+        for at, state in enumerate(node.devices, HOST + 1):
+            amounts = packed.free_amounts(state)
+            self.free[row, at] = amounts
+            self.slices[row, at] = state.slices
+            self.cut[row, at] = self._cut(state)
+            self.closed[row, at] = _shut(state)
+            if _is_odd(state, amounts):
+                self._odd.add(row)
+        self._sum_free(row, node)
+
+    def _refresh_devices(self, row: Int64, node: NodeState, shares: list[Share]) -> None:
+        """What is free of these devices; the sums follow from what was, where that tells all."""
+        odd = row in self._odd
+        memory_mib: Int64 = 0
+        cores: Int64 = 0
+        begin: Int64 = row * self.width
+        for share in shares:
+            state = node.by_id[share.device]
+            at: Int64 = _column(node, state)
+            before: Int64 = self._free_cells[begin + at]
+            amounts: Int64 = packed.free_amounts(state)
+            self._free_cells[begin + at] = amounts
+            if odd or _is_odd(state, amounts):
+                self._odd.add(row)
+                odd = True
+                self.slices[row, at] = state.slices
+                self.cut[row, at] = self._cut(state)
+            memory_mib += packed.memory_of(amounts) - packed.memory_of(before)
+            cores += packed.compute_of(amounts) - packed.compute_of(before)
+        if odd:
+            self._sum_free(row, node)
+        else:
+            self._sums_cells[row * SUMS + MEMORY_FREE] += memory_mib
+            self._sums_cells[row * SUMS + CORES_FREE] += cores
+
+    def _sum_free(self, row: Int64, node: NodeState) -> None:
+        sums = self.sums[row]
+        sums[MEMORY_FREE] = sum(state.memory_free_mib for state in node.devices)
+        sums[CORES_FREE] = sum(state.cores_free for state in node.devices)
+
+    def _host(self, row: Int64, node: NodeState) -> Int64:
+        host = node.host
+        cpu_milli: Int64 = host.cpu_milli
+        memory_mib: Int64 = host.memory_mib
+        cpu_free: Int64 = cpu_milli - node.cpu_used_milli
+        memory_free: Int64 = memory_mib - node.memory_used_mib
+        self._host_load_cells[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
+        guards: Int64 = packed.GUARDS
+        return guards | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
+
+    def _refresh_facts(self, row: Int64, node: NodeState, devices: list[Device]) -> None:
+        count = 1 + len(devices)
+        self.host_total[row] = (node.host.memory_mib, node.host.cpu_milli)
+        self.free[row] = packed.GUARDS
+        self.kind[row] = NO_KIND
+        self.index[row] = -1
+        self.slices[row] = self.cut[row] = self.closed[row] = 0
+        self.kind[row, :count] = [HOST_KIND, *map(self._kind, devices)]
+        self.index[row, 1:count] = [device.index for device in devices]
+        sums = self.sums[row]
+        sums[MEMORY] = sum(device.memory_mib for device in devices)
+        sums[CORES] = sum(device.cores for device in devices)
+        taints = node.observed.taints if node.observed else ()
+        kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
+        self.schedulable[row] = node.ready and not node.cordon and not kept_out
+
+    def _cut(self, state: DeviceState) -> Int64:
+        if not state.slices or not self.geometries:
+            return state.slices
+        device = state.device
+        groups = groups_of(self.geometries, device.family, device.model)
+        return cut_state(state.slices, state.group, groups)
+
+    def _kind(self, device: Device) -> int:
+        """A number for devices that every ask would treat alike but for id and index."""
+        key = (
+            device.family,
+            device.model,
+            device.mode,
+            device.memory_mib,
+            device.physical_memory_mib,
+            device.cores,
+            device.slots,
+        )
+        known = self._kind_of.get(key)
+        if known is None:
+            known = self._kind_of[key] = FIRST_KIND + len(self.kinds)
+            self.kinds.append(device)
+        return known
+
+
+def _column(node: NodeState, state: DeviceState) -> Int64:
+    """The column of a device of the node."""
+    at: Int64 = HOST + 1
+    for each in node.devices:
+        if each is state:
+            return at
+        at += 1
+    raise ValueError(f"{state.device.id} is no device of {node.name}")
+
+
+def _is_odd(state: DeviceState, amounts: Int64) -> bool:
+    """Whether the packed amounts do not tell all: it is cut, closed, or holds more than it has."""
+    guards: Int64 = packed.GUARDS
+    return bool(
+        state.slices or amounts == guards or state.memory_free_mib < 0 or state.cores_free < 0
+    )
+
+
+def _shut(state: DeviceState) -> int:
+    if not (state.present and state.healthy):
+        return UNHEALTHY
+    return CORDONED if state.cordon else OPEN

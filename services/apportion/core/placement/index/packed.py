@@ -1,0 +1,114 @@
+"""Several amounts in one 64-bit integer, compared at once.
+
+A device and the host of a node are alike here: memory, compute, and how many more may come. Each
+amount has a field of bits with a guard bit above it. With every guard set in what is free,
+subtracting what is needed leaves a guard set exactly where there was enough, so one subtraction and
+one mask answer "does it fit" for all amounts of thousands of devices in one numpy call.
+
+Invariant: every packed amount is within its field. The schemas keep amounts below the limits, and
+`clamped` sees to what is computed from them.
+"""
+
+from typing import Final
+
+from apportion.core.ledger.state import DeviceState
+from apportion.core.placement.index.compiled import compiled
+
+Int64 = int
+Int64s = memoryview
+Int32s = memoryview
+"""A whole number that 64 bits hold, and arrays seen as their values one by one, numbers like that
+or of 32 bits: compiled code computes with them as they are. Interpreted they are Python's own.
+"""
+
+POINTS: Final[Int64] = 1_000_000_000  # a score's full range; twice as much is still an int32
+MEMORY_BITS: Final[Int64] = 26  # MiB of a device or of a host: 64 TiB
+COMPUTE_BITS: Final[Int64] = 20  # cores of a device, milli-CPU of a host: 1,048 CPUs
+SLOTS_BITS: Final[Int64] = 8  # shares of a device, pods of a node; the latter count up to 255
+TEMPLATE_CPU_BITS: Final[Int64] = 4  # AI CPUs of an NPU
+
+COMPUTE_AT: Final[Int64] = MEMORY_BITS + 1
+SLOTS_AT: Final[Int64] = COMPUTE_AT + COMPUTE_BITS + 1
+TEMPLATE_CPU_AT: Final[Int64] = SLOTS_AT + SLOTS_BITS + 1
+MEMORY_GUARD: Final[Int64] = 1 << MEMORY_BITS
+COMPUTE_GUARD: Final[Int64] = 1 << (COMPUTE_AT + COMPUTE_BITS)
+SLOTS_GUARD: Final[Int64] = 1 << (SLOTS_AT + SLOTS_BITS)
+TEMPLATE_CPU_GUARD: Final[Int64] = 1 << (TEMPLATE_CPU_AT + TEMPLATE_CPU_BITS)
+GUARDS: Final[Int64] = MEMORY_GUARD | COMPUTE_GUARD | SLOTS_GUARD | TEMPLATE_CPU_GUARD
+_MEMORY_MAX: Final[Int64] = (1 << MEMORY_BITS) - 1
+_COMPUTE_MAX: Final[Int64] = (1 << COMPUTE_BITS) - 1
+_SLOTS_MAX: Final[Int64] = (1 << SLOTS_BITS) - 1
+NEVER: Final[Int64] = ((1 << SLOTS_BITS) - 1) << SLOTS_AT | (
+    (1 << TEMPLATE_CPU_BITS) - 1
+) << TEMPLATE_CPU_AT
+"""More slots than a device may have (250) and more AI CPUs than a host does (none)."""
+
+
+def clamped(amount: Int64, bits: Int64) -> Int64:
+    """The amount, or the nearest that the field can hold."""
+    return min(max(amount, 0), (1 << bits) - 1)
+
+
+def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64 = 0) -> Int64:
+    """Amounts of one device or one host as one integer."""
+    if (
+        0 <= memory_mib <= _MEMORY_MAX
+        and 0 <= compute <= _COMPUTE_MAX
+        and 0 <= slots <= _SLOTS_MAX
+        and not template_cpu
+    ):
+        return memory_mib | compute << COMPUTE_AT | slots << SLOTS_AT
+    return (
+        clamped(memory_mib, MEMORY_BITS)
+        | clamped(compute, COMPUTE_BITS) << COMPUTE_AT
+        | clamped(slots, SLOTS_BITS) << SLOTS_AT
+        | clamped(template_cpu, TEMPLATE_CPU_BITS) << TEMPLATE_CPU_AT
+    )
+
+
+@compiled
+def memory_of(amounts: Int64) -> Int64:
+    """The memory, in MiB."""
+    return amounts & _MEMORY_MAX
+
+
+@compiled
+def compute_of(amounts: Int64) -> Int64:
+    """The cores of a device, or the milli-CPU of a host."""
+    return amounts >> COMPUTE_AT & _COMPUTE_MAX
+
+
+@compiled
+def slots_of(amounts: Int64) -> Int64:
+    """How many more shares or pods may come."""
+    return amounts >> SLOTS_AT & _SLOTS_MAX
+
+
+@compiled
+def mean_load(
+    memory_total: Int64, memory_free: Int64, cores_total: Int64, cores_free: Int64
+) -> Int64:
+    """The mean of the used part of two resources, in `POINTS`; 0 where either is not there."""
+    if not memory_total or not cores_total:
+        return 0
+    # Beyond thrice what there is nothing changes but that 64 bits may not hold it.
+    memory_free, cores_free = max(memory_free, -2 * memory_total), max(cores_free, -2 * cores_total)
+    memory: Int64 = (memory_total - memory_free) * POINTS // memory_total
+    load: Int64 = (memory + (cores_total - cores_free) * POINTS // cores_total) // 2
+    if load < 0:
+        return 0
+    return min(load, POINTS)
+
+
+def free_amounts(state: DeviceState) -> Int64:
+    """What the device has free for new shares, guards set; a closed device has nothing."""
+    guards: Int64 = GUARDS  # as it stands, C would take it for one of Python's
+    if not state.present or not state.healthy or state.cordon:
+        return guards
+    memory_mib: Int64 = state.memory_free_mib
+    cores: Int64 = state.cores_free
+    slots: Int64 = state.slots_free
+    cpu: Int64 = state.template_cpu_free
+    if memory_mib < 0 or cores < 0 or slots < 0 or cpu < 0:
+        return guards | amounts(memory_mib, cores, slots, cpu)
+    return guards | memory_mib | cores << COMPUTE_AT | slots << SLOTS_AT | cpu << TEMPLATE_CPU_AT

@@ -1,0 +1,100 @@
+"""What keeps a pod out though nodes have room: the limits of its queue and of its namespace.
+
+Nothing is counted while nobody is limited. Several schedulers each keep to the limits as far as
+they have read the ledger; what keeps them from going beyond together is said in `ownership`.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from apportion.core.ledger.change import Change
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.limits.namespaces import Namespaces
+from apportion.core.placement.limits.queues import Queues
+from apportion.core.placement.limits.quotas import Lack
+from apportion_schemas import (
+    ConfigurationChanged,
+    Device,
+    QueueObserved,
+    QuotaGone,
+    QuotaObserved,
+    Share,
+)
+
+NEVER_SEEN: Final = -1
+"""What tells of a limit that it has been relieved since, whatever has happened."""
+TOLD: Final = frozenset((QueueObserved, QuotaObserved, QuotaGone, ConfigurationChanged))
+"""Events that set limits, or say what those that there are mean."""
+
+
+class Kept(NamedTuple):
+    """Why a limit kept a pod out: of devices of some kinds only, or (None) of any node.
+
+    Where devices of other kinds would be too much together, `without` does not name them: another
+    node may have others beside them. `seen` tells whether the limit has been relieved since.
+    """
+
+    lack: Lack
+    without: frozenset[int] | None
+    seen: int
+
+
+class Limits:
+    """The limits over one state; a pod must be within all of those that it has."""
+
+    def __init__(self, state: State) -> None:
+        self._queues = Queues(state)
+        self._namespaces = Namespaces(state)
+        self.active = self._queues.active or self._namespaces.active
+
+    def activate(self) -> None:
+        """Count what queues hold from now on: whose turn it is depends on it."""
+        self._queues.activate()
+        self.active = True
+
+    def share(self, queue: str) -> float:
+        """The part of the cluster that the queue holds, over its weight."""
+        self.active = True
+        return self._queues.share(queue)
+
+    def observe(self, change: Change) -> bool:
+        """Take note of what the fold changed; whether anybody may now hold more than before."""
+        relieved = self._queues.observe(change)
+        relieved |= self._namespaces.observe(change)
+        self.active = self._queues.active or self._namespaces.active
+        return relieved
+
+    def note(self, pod: PodState, *, undone: bool = False) -> None:
+        """The pod was placed or taken away; `undone`: nobody has been told no because of it."""
+        if self._queues.active:
+            self._queues.note(pod, undone=undone)
+        self._namespaces.note(pod, undone=undone)
+
+    def relieve(self) -> None:
+        """Something that was counted on did not come about: everybody may hold more."""
+        self._queues.relieve()
+        self._namespaces.relieve()
+
+    def lack(self, pod: PodState, node: str = "", shares: Sequence[Share] = ()) -> Lack | None:
+        """Why the pod may not have these shares, or, with none named, any."""
+        lack = self._queues.lack(pod, node, shares)
+        return lack if lack is not None else self._namespaces.lack(pod, node, shares)
+
+    def kinds_beyond(
+        self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
+    ) -> frozenset[int]:
+        """The kinds of device of which one of the asks alone is more than the pod may have."""
+        of_namespace = self._namespaces.kinds_beyond(pod, asks, kinds)
+        return self._queues.kinds_beyond(pod, asks, kinds) | of_namespace
+
+    def remembered(self, pod: PodState, lack: Lack, without: frozenset[int] | None) -> Kept:
+        """The lack, with what tells later whether the pod's limits have been relieved since."""
+        return Kept(lack, without, self._seen(pod))
+
+    def relieved(self, pod: PodState, kept: Kept) -> bool:
+        """Whether the pod may have more than when it was kept out."""
+        return kept.seen != self._seen(pod)
+
+    def _seen(self, pod: PodState) -> int:
+        return self._queues.seen(pod) + self._namespaces.seen(pod)

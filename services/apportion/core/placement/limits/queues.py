@@ -1,0 +1,179 @@
+"""What each queue holds, and so what it may still take and whose turn it is.
+
+Where there is one queue and no limit, nothing is counted at all. A queue is the scheduler's rule
+and no invariant of the ledger: the fold takes what goes beyond it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from apportion.core.ledger.change import Change
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.limits import quotas
+from apportion.core.placement.limits.quotas import Amount, Amounts, Lack, Quota
+from apportion.core.placement.limits.usage import NOTHING, OFFERS, Holdings
+from apportion_schemas import (
+    ConfigurationChanged,
+    Device,
+    PodGroupObserved,
+    PodPlaced,
+    QueueObserved,
+    Shape,
+    Share,
+)
+
+DEFAULT: Final = "default"
+
+
+def queue_of(state: State, pod: PodState) -> str:
+    """The queue of a pod: its gang's, else the one that it names, else `default`."""
+    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
+    if group is not None and group.observed is not None:
+        return group.observed.queue
+    return pod.submitted.queue or DEFAULT
+
+
+class Queues(Holdings):
+    """The amounts that every queue holds, from when one has a limit or somebody asks for shares."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.active = False
+        self._quotas: dict[str, Quota] = {}
+        self._totals = _Totals(state)
+        self._shares: dict[str, float] = {}
+        for queue in state.queues.values():
+            self._learn(queue)
+
+    def account_of(self, pod: PodState) -> str:
+        """The queue of the pod."""
+        return queue_of(self._state, pod)
+
+    def amounts_of(self, shape: Shape, shares: tuple[Share, ...], node: NodeState) -> Amounts:
+        """Host and devices."""
+        return quotas.of_shares(shape, shares, node)
+
+    def moved(self, name: str) -> None:
+        """Its share is to be worked out anew."""
+        self._shares.pop(name, None)
+
+    def activate(self) -> None:
+        """Count from now on."""
+        if not self.active:
+            self.active = True
+            for pod in self._state.pods.values():
+                self.note(pod)
+
+    def observe(self, change: Change) -> bool:
+        """Take note of what the fold changed; whether a queue may now hold more than before."""
+        if isinstance(change.data, QueueObserved):
+            self._learn(change.data)
+        return self.active and self._follow(change)
+
+    def lack(self, pod: PodState, node: str = "", shares: Sequence[Share] = ()) -> Lack | None:
+        """Why the queue may not take the pod with these shares, or, with none named, anywhere."""
+        name, shape = queue_of(self._state, pod), pod.submitted.shape
+        quota = self._quotas.get(name)
+        if quota is None:
+            return None
+        more = quotas.at_least(shape)
+        if node:
+            more = quotas.of_shares(shape, shares, self._state.nodes[node])
+        return quota.lack(self._held.get(name, NOTHING), more)
+
+    def kinds_beyond(
+        self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
+    ) -> frozenset[int]:
+        """The kinds of device of which one of the asks alone is more than the queue may take."""
+        name = queue_of(self._state, pod)
+        quota, held = self._quotas.get(name), self._held.get(name, NOTHING)
+        if quota is None:
+            return frozenset()
+        return quotas.kinds_beyond(asks, kinds, lambda more: quota.lack(held, more) is not None)
+
+    def share(self, name: str) -> float:
+        """The part of the cluster that the queue holds, of what it holds most, over its weight."""
+        self.activate()
+        if self._totals.refresh():
+            self._shares.clear()
+        found = self._shares.get(name)
+        if found is None:
+            held, observed = self._held.get(name, NOTHING), self._state.queues.get(name)
+            part = self._totals.dominant(held)
+            found = self._shares[name] = part / max(observed.weight if observed else 1, 1)
+        return found
+
+    def _learn(self, queue: QueueObserved) -> None:
+        quota = Quota(queue, self._state.configuration)
+        self._quotas.pop(queue.queue, None)
+        self._shares.pop(queue.queue, None)
+        self._relieved[queue.queue] += 1
+        if quota.limits:
+            self._quotas[queue.queue] = quota
+            self.activate()
+
+    def _follow(self, change: Change) -> bool:
+        data = change.data
+        relieved = isinstance(data, QueueObserved)
+        if isinstance(data, ConfigurationChanged) or (change.refused and type(data) is PodPlaced):
+            self.relieve()
+            relieved = True
+        if isinstance(data, ConfigurationChanged):
+            for queue in self._state.queues.values():
+                self._learn(queue)
+        if change.node is not None and isinstance(data, OFFERS):
+            self._totals.touch(change.node)
+        if isinstance(data, PodGroupObserved):
+            for pod in self._state.groups[data.group].pods.values():
+                relieved |= self.note(pod)
+        return self.follow(change) or relieved
+
+
+class _Totals:
+    """What the cluster offers; a node that is told of anew is counted anew."""
+
+    def __init__(self, state: State) -> None:
+        self._sum: Counter[Amount] = Counter()
+        self._of: dict[str, Counter[Amount]] = {}
+        self._touched: dict[str, NodeState] = {}
+        self._state: State | None = state  # until all of it has been counted
+
+    def touch(self, node: NodeState) -> None:
+        """The node may offer something else."""
+        self._touched[node.name] = node
+
+    def refresh(self) -> bool:
+        """Count what was touched; whether anything was."""
+        if self._state is not None:
+            self._touched = dict(self._state.nodes)
+            self._state = None
+        if not self._touched:
+            return False
+        for name, node in self._touched.items():
+            self._sum.subtract(self._of.get(name, {}))
+            self._of[name] = _offered(node)
+            self._sum.update(self._of[name])
+        self._touched = {}
+        return True
+
+    def dominant(self, held: Amounts) -> float:
+        """The greatest part that this is of what the cluster offers."""
+        parts = (held.get(amount, 0) / much for amount, much in self._sum.items() if much > 0)
+        return max(parts, default=0.0)
+
+
+def _offered(node: NodeState) -> Counter[Amount]:
+    offered: Counter[Amount] = Counter()
+    if not node.present:
+        return offered
+    offered[quotas.CPU] = node.host.cpu_milli
+    offered[quotas.MEMORY] = node.host.memory_mib
+    for each in node.devices:
+        device = each.device
+        if each.present:
+            offered[quotas.SHARES, device.family] += device.slots
+            offered[quotas.DEVICE_MEMORY, device.family] += device.memory_mib
+            offered[quotas.CORES, device.family] += device.cores
+    return offered

@@ -1,0 +1,127 @@
+"""Which shapes of pods come, and how often: counted, and forgotten again as times change.
+
+A scheduler that starts from a snapshot has not seen the pods that came before; it goes on from what
+the newest prices say of them.
+
+Invariant: counts depend on what the ledger says and on nothing else, such as the time.
+"""
+
+from collections import Counter
+from typing import Final, NamedTuple, TypeVar
+
+from msgspec import structs
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.pricing.sizes import Sort, sort_of
+from apportion_schemas import Ask, Mode, PodSubmitted, PricesLearnt, Shape
+from apportion_schemas.pricing import SHAPES_MAX
+
+FIRST_PODS: Final = 20  # too few to tell what usually comes
+FRESH_PODS_MAX: Final = 10_000  # prices are never older than this
+MEMORY_PODS: Final = 20_000  # twice as many are counted, then all counts are halved
+KEYS_MAX: Final = 10_000
+ANY_CONTAINER: Final = "any"
+
+K = TypeVar("K")
+
+
+class SeenShape(NamedTuple):
+    """One sort of pod and how often it came; of its asks, one. See `PricedShape`."""
+
+    ask: Ask | None
+    cpu_milli: int
+    memory_mib: int
+    pods: int
+    modes: tuple[Mode, ...] = ()
+    use_types: tuple[str, ...] = ()
+
+
+Key = tuple[Sort, tuple[str, ...]]
+"""Sort and models."""
+
+
+class ShapeHistogram:
+    """Counts pods by shape. `pods` is how many were ever seen, `fresh` how many since prices."""
+
+    def __init__(self, state: State) -> None:
+        self._counts: Counter[bytes] = Counter()
+        self._shapes: dict[bytes, Shape] = {}
+        learnt = state.prices.shapes if state.prices else ()
+        self._learnt = Counter({(sort_of(each), each.use_types): each.pods for each in learnt})
+        self._memory_mib = {(sort_of(each), each.use_types): each.memory_mib for each in learnt}
+        self._counted = self._learnt.total()
+        self.pods = state.prices.pods if state.prices else 0
+        self.fresh = 0
+        for pod in state.pods.values():
+            if pod.submitted_revision > state.prices_revision:
+                self.note(pod)
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed."""
+        kind = type(change.data)
+        if kind is PodSubmitted and change.pod is not None:
+            self.note(change.pod)
+        elif kind is PricesLearnt:
+            self.priced()
+
+    def note(self, pod: PodState) -> None:
+        """One more pod was submitted."""
+        key = pod.shape_key
+        if key not in self._counts:
+            self._shapes[key] = pod.submitted.shape
+        self._counts[key] += 1
+        self._counted += 1
+        self.pods += 1
+        self.fresh += 1
+        if self._counted >= 2 * MEMORY_PODS or len(self._counts) > KEYS_MAX:
+            self._forget()
+
+    def priced(self) -> None:
+        """Prices have been learnt, here or elsewhere."""
+        self.fresh = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether so many have come that other prices may hold: twice as many as the last time."""
+        known = max(self.pods - self.fresh, FIRST_PODS)
+        return self.fresh >= min(known, FRESH_PODS_MAX)
+
+    def shapes(self) -> list[SeenShape]:
+        """The sorts of pods, the most frequent first, at most `SHAPES_MAX`."""
+        pods = self._learnt.copy()
+        memory_mib = {key: count * self._memory_mib[key] for key, count in pods.items()}
+        for shape_key, count in self._counts.items():
+            shape = self._shapes[shape_key]
+            wanted: list[Ask | None] = [
+                structs.replace(ask, container=ANY_CONTAINER, init=False) for ask in shape.asks
+            ]
+            parts = max(len(wanted), 1)
+            for ask in wanted or [None]:
+                sort = Sort(ask, shape.devices.modes, shape.node.cpu_milli // parts)
+                key = sort, shape.devices.use_types
+                pods[key] += count
+                memory_mib[key] = memory_mib.get(key, 0) + count * shape.node.memory_mib // parts
+        found = [
+            SeenShape(
+                ask=sort.ask,
+                cpu_milli=sort.cpu_milli,
+                memory_mib=memory_mib[sort, use_types] // count,
+                pods=count,
+                modes=sort.modes,
+                use_types=use_types,
+            )
+            for (sort, use_types), count in pods.items()
+        ]
+        found.sort(key=lambda seen: (-seen.pods, repr(seen)))
+        return found[:SHAPES_MAX]
+
+    def _forget(self) -> None:
+        self._counts = _halved(self._counts)
+        self._learnt = _halved(self._learnt)
+        self._shapes = {key: self._shapes[key] for key in self._counts}
+        self._counted = self._counts.total() + self._learnt.total()
+
+
+def _halved(counts: Counter[K]) -> Counter[K]:
+    return Counter({key: count // 2 for key, count in counts.items() if count > 1})

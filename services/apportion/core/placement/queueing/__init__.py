@@ -1,0 +1,1 @@
+"""Pods that wait: in which order, in whose shard, and what may help those that fit nowhere."""

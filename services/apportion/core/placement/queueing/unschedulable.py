@@ -1,0 +1,129 @@
+"""Which of the parked lines a pod that left may have made room for, found without asking each.
+
+A line is parked with what it wants of a host and of one kind of device. One pass over the nodes
+that changed compares all of that at once; only the lines for which it is there are asked in full.
+So what is parked costs next to nothing while nothing could help it.
+
+Invariant: a line that `helped` leaves out fits on none of the nodes that changed since it was asked
+last.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from apportion.core.placement.index import ask_loops, packed
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.columns import FIRST_KIND, Columns
+from apportion.core.placement.limits.limits import TOLD
+from apportion_schemas import (
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeObserved,
+    NodeReported,
+    NodeUncordoned,
+    PlacementVoided,
+    PodGone,
+)
+
+ROOM_RELIEFS: Final = (PodGone, PlacementVoided)
+"""Events after which something may fit on one node that did not."""
+WIDE_RELIEFS: Final = frozenset(
+    (
+        NodeReported,
+        NodeObserved,
+        DeviceHealthChanged,
+        DeviceUncordoned,
+        NodeUncordoned,
+        *TOLD,
+    )
+)
+"""Events after which it may for other reasons than room."""
+SLACK: Final = 64  # lines more than twice those that were parked, before all are asked
+
+
+class Parked:
+    """Parked lines by key, each with what it wants, or to be asked whatever happens.
+
+    Lines that are parked no longer may stand here: who asks them finds out.
+    """
+
+    def __init__(self) -> None:
+        self._as_of = (-1, 0)  # of which rows and kinds
+        self._seen = 0
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._slots) + len(self._always)
+
+    def clear(self) -> None:
+        """No line is parked."""
+        self._slots: dict[bytes, int] = {}
+        self._keys: list[bytes] = []
+        self._vacant: list[int] = []
+        self._needs = np.full((0, FIRST_KIND), packed.NEVER, np.int64)
+        self._counts = np.zeros(0, np.int64)
+        self._found = np.zeros(0, np.int64)
+        self._always: dict[bytes, None] = {}
+        self._most = 0
+
+    def add(self, key: bytes, ask: AskColumns | None) -> None:
+        """The line is parked; `ask` is one that must fit before the line does, None if unknown."""
+        self.forget(key)
+        if ask is None:
+            self._always[key] = None
+            return
+        if not self._vacant:
+            self._grow(2 * len(self._keys) + 1, self._needs.shape[1])
+        if len(ask.needs) > self._needs.shape[1]:
+            self._grow(len(self._keys), len(ask.needs))
+        slot = self._slots[key] = self._vacant.pop()
+        self._keys[slot] = key
+        self._needs[slot] = packed.NEVER
+        self._needs[slot, : len(ask.needs)] = ask.needs
+        self._counts[slot] = ask.ask.count
+
+    def forget(self, key: bytes) -> None:
+        """The line is parked no longer."""
+        self._always.pop(key, None)
+        slot = self._slots.pop(key, None)
+        if slot is not None:
+            self._needs[slot] = packed.NEVER
+            self._vacant.append(slot)
+
+    def helped(self, columns: Columns, *, any_may_be: bool) -> list[bytes] | None:
+        """The lines to be asked for the room that there is since the last time; None for all.
+
+        All are asked where `any_may_be` helped for other reasons, where the rows or the kinds of
+        device are others now, and once in a while, so that those that have run empty are found.
+        """
+        seen, self._seen = self._seen, columns.changed.end
+        before, self._as_of = self._as_of, (columns.generation, len(columns.kinds))
+        if not len(self):
+            return []
+        rows = columns.changed.since(seen)
+        if rows is not None and len(rows) > len(columns.every):
+            rows = columns.every  # fewer
+        self._most = self._most or 2 * len(self) + SLACK
+        if any_may_be or before != self._as_of or rows is None or len(self) > self._most:
+            return None
+        count = ask_loops.helped(
+            rows,
+            columns.flat_free,
+            columns.flat_kind,
+            self._needs.reshape(-1),
+            self._counts,
+            columns.width,
+            self._needs.shape[1],
+            self._found,
+        )
+        return [*(self._keys[slot] for slot in self._found[:count].tolist()), *self._always]
+
+    def _grow(self, lines: int, kinds: int) -> None:
+        """Room for so many lines, and for so many kinds of device."""
+        needs = np.full((lines, kinds), packed.NEVER, np.int64)
+        needs[: self._needs.shape[0], : self._needs.shape[1]] = self._needs
+        self._vacant += range(len(self._keys), lines)
+        self._keys += [b""] * (lines - len(self._keys))
+        self._needs, self._counts = needs, np.resize(self._counts, lines)
+        self._found = np.zeros(lines, np.int64)

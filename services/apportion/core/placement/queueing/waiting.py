@@ -1,0 +1,140 @@
+"""The pods that wait in the whole cluster, by part, and in the queue those that are ours to decide.
+
+Invariant: a pending pod of our shard stands in the queue, and no other does. What a change of the
+shard costs follows the number of pods that it moves.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.placement.queueing.queue import PendingQueue, is_pending, turn_of
+from apportion.core.placement.queueing.sharding import WHOLE, Shard, key_of, part_of
+from apportion_schemas import (
+    PlacementVoided,
+    PodGone,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+    QuotaGone,
+    QuotaObserved,
+)
+
+PLACEMENTS: Final = (PodPlaced, PlacementVoided)
+"""Events by which a pod comes to have a place, or to have none."""
+
+
+class Waiting:
+    """Which pods wait, for us or for another scheduler; at first all are ours, in `queue`.
+
+    As long as all are, nobody asks into which part a pod falls.
+    """
+
+    def __init__(self, state: State, queue: PendingQueue) -> None:
+        self._state = state
+        self._queue = queue
+        self._part: dict[str, int] = {}
+        self._pods: dict[int, dict[str, None]] = {}
+        self._others: dict[str, None] = {}
+        self._limited = set(state.quotas)
+        self.shard = WHOLE
+        for pod in self._pending():
+            self._queue.add(pod)
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed."""
+        data, pod = change.data, change.pod
+        kind = type(data)
+        if kind is PodSubmitted:
+            if pod is not None:
+                self.add(pod)
+        elif kind in PLACEMENTS:
+            pod = self._state.pods.get(data.pod)
+            if pod is not None and pod.phase is PENDING:
+                self.add(pod)
+            elif pod is not None:
+                self._forget(data.pod)
+        elif kind is PodGone:
+            self._forget(data.uid)
+            if pod is not None and change.node is None:
+                self._queue.leave(pod)
+        elif kind is PodRefused:
+            self._others.pop(data.pod, None)
+        elif kind is QuotaObserved or kind is QuotaGone:
+            self._regroup(data.namespace)
+
+    def add(self, pod: PodState) -> None:
+        """The pod waits, or waits again; one whose node somebody else chooses waits for him."""
+        if pod.submitted.chooser:
+            return
+        if self.shard is WHOLE or self._note(pod) in self.shard.parts:
+            self._queue.add(pod)
+        elif pod.refusal is None:
+            self._others[pod.uid] = None
+
+    def _pending(self) -> Iterator[PodState]:
+        """Every pod that waits for a scheduler, in order."""
+        for pod in sorted(self._state.pods.values(), key=turn_of):
+            if is_pending(self._state, pod) and not pod.submitted.chooser:
+                yield pod
+
+    def _note(self, pod: PodState) -> int:
+        part = self._part.get(pod.uid, -1)
+        if part < 0:
+            part = self._part[pod.uid] = part_of(self._key_of(pod))
+            self._pods.setdefault(part, {})[pod.uid] = None
+        return part
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether pods wait for other schedulers that have not been told that they fit nowhere."""
+        return bool(self._others)
+
+    def _forget(self, uid: str) -> None:
+        self._others.pop(uid, None)
+        part = self._part.pop(uid, None)
+        if part is not None:
+            pods = self._pods[part]
+            del pods[uid]
+            if not pods:
+                del self._pods[part]
+
+    def own(self, shard: Shard) -> None:
+        """Decide for these parts from now on: what became ours waits here, what did not leaves."""
+        before, self.shard = self.shard, shard
+        if before is WHOLE and shard is not WHOLE:
+            for pod in self._pending():
+                self._note(pod)
+        for part in sorted(before.parts - shard.parts):
+            for uid in self._pods.get(part, ()):
+                pod = self._state.pods[uid]
+                self._queue.leave(pod)
+                if pod.refusal is None:
+                    self._others[uid] = None
+        for part in sorted(shard.parts - before.parts):
+            for uid in self._pods.get(part, ()):
+                self._others.pop(uid, None)
+                pod = self._state.pods[uid]
+                self._queue.add(pod, told=pod.refusal is not None)
+        if shard is WHOLE:
+            self._part.clear()
+            self._pods.clear()
+
+    def owns(self, pod: PodState) -> bool:
+        """Whether the pod is ours, whatever it does."""
+        return self.shard is WHOLE or self.shard.owns(self._key_of(pod))
+
+    def _key_of(self, pod: PodState) -> str:
+        return key_of(pod, limited=pod.submitted.namespace in self._state.quotas)
+
+    def _regroup(self, namespace: str) -> None:
+        """While it has a quota its pods wait in lines of their own, and for one scheduler."""
+        if (namespace in self._state.quotas) == (namespace in self._limited):
+            return
+        self._limited ^= {namespace}
+        for pod in self._pending():
+            if pod.submitted.namespace == namespace:
+                self._queue.leave(pod)
+                self._forget(pod.uid)
+                self.add(pod)

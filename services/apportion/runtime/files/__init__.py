@@ -1,0 +1,1 @@
+"""Files from outside, read within limits."""

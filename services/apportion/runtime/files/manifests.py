@@ -1,0 +1,119 @@
+"""Manifests on disk or standard input: `-f FILE`, `-f DIR`, `-f -`.
+
+Invariant: every file and every document has its own result, so one that cannot be read hides no
+other; and no input makes us hold more than one bounded file.
+"""
+
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from apportion.core.dialects import ManifestError
+from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, Parsed, parse
+
+STANDARD_INPUT = "-"
+FILES_MAX = 10_000
+SUFFIXES = {".json", ".yaml", ".yml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a file; `number` counts from 1."""
+
+    source: str
+    parsed: Parsed
+
+    @property
+    def content(self) -> object:
+        """What the document holds, as JSON-like values."""
+        return self.parsed.content
+
+    def problem(self, error: ManifestError) -> "Problem":
+        """What a reader of manifests found wrong with the document."""
+        line = self.parsed.line_of(error.field)
+        return Problem(self.source, str(error), document=self.parsed.number, line=line)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and where; `document` and `line` are 0 where they cannot be told."""
+
+    source: str
+    message: str
+    document: int = 0
+    line: int = 0
+
+    def __str__(self) -> str:
+        where = [self.source]
+        where += [f"document {self.document}"] if self.document else []
+        where += [f"line {self.line}"] if self.line else []
+        return f"{', '.join(where)}: {self.message}"
+
+
+def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Document | Problem]:
+    """Every document of the named files and folders, in order; `-` is standard input.
+
+    A folder stands for its manifests (`.yaml`, `.yml`, `.json`) by name, not for its subfolders.
+    """
+    for name in names:
+        if name == STANDARD_INPUT:
+            yield from _documents("standard input", stdin.read(TEXT_BYTES_MAX + 1))
+            continue
+        try:
+            for path in _files(Path(name)):
+                yield from _file(path)
+        except OSError as error:
+            yield _unreadable(name, error)
+
+
+def _files(path: Path) -> list[Path]:
+    if not stat.S_ISDIR(path.stat().st_mode):
+        return [path]
+    found = sorted(
+        entry
+        for entry in path.iterdir()
+        if entry.suffix in SUFFIXES and not entry.name.startswith(".") and entry.is_file()
+    )
+    if not found:
+        raise FileNotFoundError(0, f"no manifest ({', '.join(sorted(SUFFIXES))}) in this folder")
+    if len(found) > FILES_MAX:
+        raise OSError(0, f"{len(found)} manifests in this folder; at most {FILES_MAX}")
+    return found
+
+
+def _file(path: Path) -> Iterator[Document | Problem]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(TEXT_BYTES_MAX + 1)
+    except OSError as error:
+        yield _unreadable(str(path), error)
+        return
+    yield from _documents(str(path), data)
+
+
+def _documents(source: str, data: bytes) -> Iterator[Document | Problem]:
+    if len(data) > TEXT_BYTES_MAX:
+        yield Problem(source, f"is larger than {TEXT_BYTES_MAX >> 20} MiB: split it")
+        return
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        yield Problem(source, f"is not UTF-8 text ({error.reason}): save it as UTF-8", line=line)
+        return
+    documents = 0
+    for parsed in parse(text, is_json=source.endswith(".json")):
+        documents += 1
+        if parsed.error is None:
+            yield Document(source, parsed)
+        else:
+            message = f"{parsed.error.problem}: {parsed.error.fix}"
+            yield Problem(source, message, document=parsed.number, line=parsed.error.line)
+    if not documents:
+        yield Problem(source, "holds no document: write one, or leave the file out")
+
+
+def _unreadable(source: str, error: OSError) -> Problem:
+    return Problem(source, f"cannot be read ({error.strerror}): check the name and its rights")

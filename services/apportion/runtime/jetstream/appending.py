@@ -1,0 +1,284 @@
+"""Appending: one message, or one atomic batch, and what the server's answer means.
+
+The two fences live here: `Nats-Expected-Last-Subject-Sequence` and `Nats-Msg-Id`. Invariants: an
+append is stored whole or not at all; a refusal says which fence refused; an append whose
+acknowledgement is lost is reported as unknown, never as failed.
+
+What nats-server 2.15.1 was seen to do, and what follows from it:
+- in a batch the id is checked before the fence (10201 before 10071); for a single message the
+  fence comes first, so a repeated single message is refused as stale although it is stored, and we
+  look at what stands behind its fence before we say so;
+- a refusal names neither subject nor id; 10071 names the newest revision, whose subject we read;
+- a batch cut short, by a lost message or too many open batches, is answered 10176 at its commit
+  and nothing is stored; the reason is in the reply to its first message, so we ask once more with
+  a reply there.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import re
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from apportion.runtime.jetstream.wire import (
+    STREAM,
+    ApiError,
+    ApiRefused,
+    LostReply,
+    Wire,
+    call_api,
+)
+from apportion.runtime.ledger.port import (
+    MAX_DRAFTS,
+    MAX_ID_CHARS,
+    MAX_PAYLOAD_BYTES,
+    SUBJECT_PREFIX,
+    Draft,
+    DuplicateRefused,
+    FenceRefused,
+    InvalidDraft,
+    LedgerDrifted,
+    LedgerError,
+    LedgerFull,
+    LedgerUnavailable,
+    OutcomeUnknown,
+    PayloadTooLarge,
+)
+
+MAX_BATCH_BYTES = 16 << 20
+"""The server holds an open batch in memory; this bounds what one writer can make it hold."""
+
+_SUBJECT = re.compile(r"[!-)+-\-/-=?-~]+(\.[!-)+-\-/-=?-~]+)*")
+_ID = re.compile(r"[ -~]+")
+_FENCE_CODES = frozenset({10071, 10164})
+_DUPLICATE = 10201
+_INCOMPLETE = 10176
+_TOO_MANY_OPEN = 10210
+_ATOMIC_DISABLED = 10174
+_FULL_CODES = frozenset({10023, 10028, 10047, 10077})
+_NO_MESSAGE = 10037
+
+
+class _PublishAnswer(msgspec.Struct, frozen=True):
+    seq: int = 0
+    duplicate: bool = False
+    count: int = 1
+    error: ApiError | None = None
+
+
+class _StoredMessage(msgspec.Struct, frozen=True):
+    seq: int
+    subject: str
+    hdrs: str = ""
+
+
+class _StoredAnswer(msgspec.Struct, frozen=True):
+    message: _StoredMessage
+
+
+_decode_answer = msgspec.json.Decoder(_PublishAnswer).decode
+_decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
+
+
+def check_draft(draft: Draft) -> None:
+    """Raise InvalidDraft or PayloadTooLarge when the ledger would not take `draft`."""
+    subject = draft.subject
+    if not subject.startswith(SUBJECT_PREFIX) or not _SUBJECT.fullmatch(subject):
+        raise InvalidDraft(
+            "subject",
+            repr(subject[:120]),
+            f"use {SUBJECT_PREFIX}<kind>.<name> without wildcards, blanks or empty tokens",
+        )
+    if len(draft.id) > MAX_ID_CHARS or not _ID.fullmatch(draft.id):
+        raise InvalidDraft(
+            "id", repr(draft.id[:120]), f"use 1 to {MAX_ID_CHARS} printable ASCII characters"
+        )
+    if draft.expect is not None and draft.expect < 0:
+        raise InvalidDraft("expect", str(draft.expect), "use a revision, 0 for an empty subject")
+    if len(draft.payload) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"the event for {subject}", len(draft.payload), MAX_PAYLOAD_BYTES)
+
+
+def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
+    """The fences of a batch by subject, after checking every draft and the batch itself.
+
+    Raises InvalidDraft, PayloadTooLarge, DuplicateRefused (an id twice in the batch).
+    """
+    if len(drafts) > MAX_DRAFTS:
+        raise InvalidDraft(
+            "the batch", f"{len(drafts)} drafts", f"append at most {MAX_DRAFTS} at a time"
+        )
+    expects: dict[str, int | None] = {}
+    ids: set[str] = set()
+    for draft in drafts:
+        check_draft(draft)
+        if draft.id in ids:
+            raise DuplicateRefused((draft.id,))
+        ids.add(draft.id)
+        first = expects.setdefault(draft.subject, draft.expect)
+        if draft.expect is not None and draft.expect != first:
+            raise InvalidDraft(
+                "expect",
+                f"{draft.expect} on {draft.subject}, where the batch's first draft has {first}",
+                "fence a subject by its first draft in the batch",
+            )
+    total = sum(len(draft.payload) for draft in drafts)
+    if total > MAX_BATCH_BYTES:
+        raise PayloadTooLarge(f"a batch of {len(drafts)} events", total, MAX_BATCH_BYTES)
+    return {subject: expect for subject, expect in expects.items() if expect is not None}
+
+
+class Appender:
+    """Appends over one connection; any number of appends may be under way at once."""
+
+    def __init__(self, wire: Wire, *, ack_timeout_s: float) -> None:
+        self._wire = wire
+        self._ack_timeout_s = ack_timeout_s
+        self._prefix = secrets.token_hex(8)
+        self._batches = itertools.count(1)
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """See Ledger.append."""
+        if not drafts:
+            return []
+        fences = check_batch(drafts)
+        await self._wire.wait_connected(self._ack_timeout_s)
+        try:
+            answer = await self._publish(drafts, fences)
+        except LostReply as lost:
+            raise OutcomeUnknown([draft.subject for draft in drafts], str(lost)) from lost
+        if answer.error is not None:
+            raise await self._refusal(drafts, fences, answer.error)
+        if answer.duplicate:
+            raise DuplicateRefused((drafts[0].id,), answer.seq)
+        return list(range(answer.seq - len(drafts) + 1, answer.seq + 1))
+
+    async def _publish(self, drafts: Sequence[Draft], fences: dict[str, int]) -> _PublishAnswer:
+        if len(drafts) == 1:
+            draft = drafts[0]
+            return await self._ask(draft, _headers(draft, dict(fences)))
+        answer = await self._publish_batch(drafts, fences)
+        if answer.error is not None and answer.error.err_code == _INCOMPLETE:
+            return await self._publish_batch(drafts, fences, ask_first=True)
+        return answer
+
+    async def _publish_batch(
+        self, drafts: Sequence[Draft], fences: dict[str, int], *, ask_first: bool = False
+    ) -> _PublishAnswer:
+        unused = dict(fences)
+        batch = f"{self._prefix}{next(self._batches)}"
+        last = len(drafts)
+        subjects = frozenset(draft.subject for draft in drafts)
+        for number, draft in enumerate(drafts, 1):
+            headers = _headers(draft, unused)
+            headers["Nats-Batch-Id"] = batch
+            headers["Nats-Batch-Sequence"] = str(number)
+            if number == last:
+                headers["Nats-Batch-Commit"] = "1"
+                return await self._ask(draft, headers, also=subjects)
+            if number == 1 and ask_first:
+                opened = await self._ask(draft, headers, also=subjects)
+                if opened.error is not None:
+                    return opened
+            else:
+                await self._wire.publish(draft.subject, draft.payload, headers=headers)
+        raise AssertionError("a batch has a last draft")
+
+    async def _ask(
+        self, draft: Draft, headers: dict[str, str], *, also: frozenset[str] = frozenset()
+    ) -> _PublishAnswer:
+        reply = await self._wire.request(
+            draft.subject,
+            draft.payload,
+            timeout_s=self._ack_timeout_s,
+            headers=headers,
+            also=also,
+        )
+        if not reply.data:
+            return _PublishAnswer()
+        try:
+            return _decode_answer(reply.data)
+        except msgspec.DecodeError as bad:
+            raise LostReply(f"the acknowledgement is not JSON: {bad}") from bad
+
+    async def _refusal(
+        self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
+    ) -> LedgerError:
+        code = error.err_code
+        if code == _DUPLICATE:
+            return DuplicateRefused([draft.id for draft in drafts])
+        if code in _FENCE_CODES:
+            return await self._fence_refusal(drafts, fences, error)
+        if code in _FULL_CODES:
+            return LedgerFull(f"{error.description} ({code})")
+        if code == _ATOMIC_DISABLED:
+            return LedgerDrifted(f"stream {STREAM} allow_atomic", found=False, wanted=True)
+        if code in (_TOO_MANY_OPEN, _INCOMPLETE):
+            return LedgerUnavailable(
+                f"the server did not take a batch of {len(drafts)}: {error.description} ({code}); "
+                "nothing was stored, append again"
+            )
+        return LedgerUnavailable(f"the server refused the append: {error.description} ({code})")
+
+    async def _fence_refusal(
+        self, drafts: Sequence[Draft], fences: dict[str, int], error: ApiError
+    ) -> LedgerError:
+        """Which fence refused, and whether the draft behind it is already there."""
+        for subject, expected in await self._suspects(fences, error):
+            found = await self.last_on_subject(subject)
+            if found == expected:
+                continue
+            if len(drafts) == 1:
+                behind = await self._stored({"seq": expected + 1, "next_by_subj": subject})
+                if behind is not None and _stored_id(behind) == drafts[0].id:
+                    return DuplicateRefused((drafts[0].id,), behind.seq)
+            return FenceRefused(subject, expected, found)
+        subject, expected = next(iter(fences.items()))
+        return FenceRefused(subject, expected)
+
+    async def _suspects(self, fences: dict[str, int], error: ApiError) -> list[tuple[str, int]]:
+        """The fences, the one that the server's answer points at first."""
+        suspects = list(fences.items())
+        if len(suspects) > 1:
+            newest = error.description.rpartition(" ")[2]
+            stored = None
+            if newest.isdecimal() and newest != "0":
+                stored = await self._stored({"seq": int(newest)})
+            if stored is not None:
+                suspects.sort(key=lambda fence: fence[0] != stored.subject)
+        return suspects
+
+    async def last_on_subject(self, subject: str) -> int:
+        """See Ledger.last_on_subject."""
+        stored = await self._stored({"last_by_subj": subject})
+        return 0 if stored is None else stored.seq
+
+    async def _stored(self, query: dict[str, object]) -> _StoredMessage | None:
+        try:
+            answer = await call_api(self._wire, f"STREAM.MSG.GET.{STREAM}", query)
+        except ApiRefused as refused:
+            if refused.error.err_code == _NO_MESSAGE:
+                return None
+            raise LedgerUnavailable(str(refused)) from refused
+        return _decode_stored(answer).message
+
+
+def _headers(draft: Draft, unused_fences: dict[str, int]) -> dict[str, str]:
+    """The headers of one draft; takes the subject's fence out of `unused_fences`."""
+    headers = {"Nats-Msg-Id": draft.id}
+    expected = unused_fences.pop(draft.subject, None)
+    if expected is not None:
+        headers["Nats-Expected-Last-Subject-Sequence"] = str(expected)
+    return headers
+
+
+def _stored_id(stored: _StoredMessage) -> str:
+    for line in base64.b64decode(stored.hdrs).decode("utf-8", "replace").split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.lower() == "nats-msg-id":
+            return value.strip()
+    return ""

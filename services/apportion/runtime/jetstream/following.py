@@ -1,0 +1,295 @@
+"""Following: every record in revision order, exactly once, through any disconnection.
+
+One push consumer with flow control at a time; its own sequence proves that nothing is missing
+between two messages, its heartbeats that nothing is missing at the end. Whatever looks wrong (a
+gap, silence, a reconnection) ends that consumer, and a new one starts behind the last delivered
+record. Invariants: a record that the server no longer has is reported as LedgerHole, and so is
+another record in the place of the last delivered one; what the ledger holds is what the stream's
+leader says.
+
+A consumer lives on any one of the servers, also on one that came back a moment ago and lacks the
+newest records until it has them from the others. Such a consumer delivers late, never wrongly; but
+what it says is pending is counted in its own store, so it proves nothing about the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import secrets
+from collections.abc import Callable, Sequence
+
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Message, Wire, call_api
+from apportion.runtime.ledger.port import (
+    ALL_SUBJECTS,
+    LedgerDrifted,
+    LedgerError,
+    LedgerHole,
+    LedgerTrimmed,
+    LedgerUnavailable,
+    NotPermitted,
+    Record,
+)
+
+HEARTBEAT_S = 1.0
+SILENCE_S = 4.0
+"""Longer than this without message or heartbeat, and the consumer is taken to be gone."""
+RETRY_MAX_S = 2.0
+CONNECT_WAIT_S = 60.0
+_INACTIVE_S = 30.0
+_NS = 1_000_000_000
+
+
+class Follower:
+    """One reader's place; see ledger.Subscription."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        deliver: Callable[[Record], None],
+        *,
+        start: int,
+        subjects: Sequence[str],
+    ) -> None:
+        self._wire = wire
+        self._deliver = deliver
+        self._subjects = list(subjects)
+        self._whole = self._subjects == [ALL_SUBJECTS]
+        self._position = start - 1
+        self._last: Record | None = None
+        self._goal: int | None = None
+        self._lag = 0
+        self._consumer_sequence = 0
+        self._created = ""
+        self._generation = itertools.count(1)
+        self._live = 0
+        self._heard = False
+        self._again = asyncio.Event()
+        self._caught_up = asyncio.Event()
+        self._failure: Exception | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def position(self) -> int:
+        """See ledger.Subscription."""
+        return self._position
+
+    @property
+    def lag(self) -> int:
+        """See ledger.Subscription."""
+        return self._lag
+
+    @property
+    def running(self) -> bool:
+        """Whether it may still deliver."""
+        return self._task is not None and not self._task.done()
+
+    async def caught_up(self) -> None:
+        """See ledger.Subscription. Raises what ended the following, if it ended before."""
+        waiting = asyncio.ensure_future(self._caught_up.wait())
+        ended = asyncio.ensure_future(self.join())
+        try:
+            await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._caught_up.is_set():
+                ended.result()
+                raise LedgerUnavailable("stopped following before it had caught up")
+        finally:
+            for task in (waiting, ended):
+                task.cancel()
+            await asyncio.gather(waiting, ended, return_exceptions=True)
+
+    async def join(self) -> None:
+        """See ledger.Subscription."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        if self._failure is not None:
+            raise self._failure
+
+    async def stop(self) -> None:
+        """See ledger.Subscription."""
+        self._live = 0
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def begin(self) -> None:
+        """Start following. Raises what the first attempt could not get over."""
+        await self._look()
+        self._task = asyncio.create_task(self._run(), name="follow")
+
+    async def _run(self) -> None:
+        forget = self._wire.on_reconnect(self._again.set)
+        pause_s = 0.05
+        try:
+            while self._failure is None:
+                try:
+                    await self._one_consumer()
+                    pause_s = 0.05
+                except (LedgerHole, LedgerDrifted, NotPermitted):
+                    raise
+                except LedgerError:
+                    # Out of reach for now: the ledger's absence is no reason to forget our place.
+                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                    pause_s = min(pause_s * 2, RETRY_MAX_S)
+        except Exception as failure:  # noqa: BLE001 - handed to whoever joins
+            self._failure = failure
+        finally:
+            self._live = 0
+            forget()
+
+    async def _one_consumer(self) -> None:
+        """Run one consumer until something looks wrong with it; then return."""
+        await self._wire.wait_connected(CONNECT_WAIT_S)
+        self._again.clear()
+        await self._look()
+        generation = next(self._generation)
+        self._live = generation
+        self._consumer_sequence = 0
+        inbox = self._wire.new_inbox()
+
+        async def receive(message: Message) -> None:
+            if self._live == generation:
+                await self._receive(message)
+
+        unsubscribe = await self._wire.subscribe(inbox, receive)
+        try:
+            await self._create_consumer(inbox)
+            await self._watch()
+        finally:
+            if self._live == generation:
+                self._live = 0
+            await unsubscribe()
+
+    async def _watch(self) -> None:
+        """Return when the consumer must be replaced."""
+        while True:
+            self._heard = False
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await self._again.wait()
+                return
+            except TimeoutError:
+                if not self._heard:
+                    return
+
+    async def _create_consumer(self, inbox: str) -> None:
+        name = f"follow-{secrets.token_hex(8)}"
+        config: dict[str, object] = {
+            "name": name,
+            "description": "ordered reader",
+            "deliver_subject": inbox,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": self._position + 1,
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "flow_control": True,
+            "idle_heartbeat": int(HEARTBEAT_S * _NS),
+            "inactive_threshold": int(_INACTIVE_S * _NS),
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        api = f"CONSUMER.CREATE.{STREAM}.{name}"
+        if len(self._subjects) == 1:
+            config["filter_subject"] = self._subjects[0]
+            api = f"{api}.{self._subjects[0]}"
+        else:
+            config["filter_subjects"] = self._subjects
+        body = {"stream_name": STREAM, "config": config, "action": "create"}
+        try:
+            await call_api(self._wire, api, body)
+        except ApiRefused as refused:
+            raise LedgerUnavailable(str(refused)) from refused
+
+    async def _look(self) -> None:
+        """Ask the stream's leader whether it holds what we have, and at first how far to read.
+
+        Raises LedgerHole unless the stream holds all from our position on.
+        """
+        last = self._last
+        found = None if last is None else await stream.read_record(self._wire, last.revision)
+        info = await stream.read_info(self._wire)
+        self._check_stream(info)
+        if last is not None and found != last and info.state.first_seq <= last.revision:
+            what = "the newest record that was read is not there, or another in its place"
+            raise LedgerHole(what, last.revision, found.revision if found else 0)
+        if self._goal is None:
+            self._goal = info.state.last_seq if self._whole else await self._newest()
+        self._note_goal()
+
+    async def _newest(self) -> int:
+        """The newest revision of our subjects."""
+        newest = [await stream.newest_on(self._wire, each) for each in self._subjects]
+        return max(newest)
+
+    def _note_goal(self) -> None:
+        if self._goal is not None and self._position >= self._goal:
+            self._caught_up.set()
+
+    def _check_stream(self, info: stream.StreamInfo) -> None:
+        if self._created and info.created != self._created:
+            raise LedgerHole(f"stream {STREAM} was made anew at {info.created}", self._position, 0)
+        self._created = info.created
+        state = info.state
+        if state.last_seq < self._position:
+            raise LedgerHole("its end moved back", self._position, state.last_seq)
+        if state.last_seq > self._position and state.first_seq > self._position + 1:
+            raise LedgerTrimmed("its beginning is gone", self._position + 1, state.first_seq)
+
+    async def _receive(self, message: Message) -> None:
+        self._heard = True
+        reply = message.reply
+        if reply.startswith("$JS.ACK."):
+            self._take(message, reply)
+            return
+        headers = message.headers or {}
+        reply = reply or headers.get("Nats-Consumer-Stalled", "")
+        if reply:
+            # Flow control: all before it has been delivered by now, which is what the reply says.
+            await self._wire.publish(reply, b"", headers={})
+        number = headers.get("Nats-Last-Consumer")
+        if number is not None and int(number) != self._consumer_sequence:
+            self._renew()
+
+    def _take(self, message: Message, reply: str) -> None:
+        # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<attempt>.<revision>.<number>.<time>.
+        # <pending>[.<random>]; the parts in brackets come together or not at all.
+        tokens = reply.split(".")
+        first = 5 if len(tokens) == 9 else 7  # noqa: PLR2004 - tokens of the short form
+        revision, number, pending = int(tokens[first]), int(tokens[first + 1]), tokens[first + 3]
+        if number != self._consumer_sequence + 1 or revision <= self._position:
+            self._renew()
+            return
+        if self._whole and revision != self._position + 1:
+            # The consumer counts on, yet the stream skipped: the record is gone, not late.
+            self._fail(LedgerHole("a record is missing", self._position + 1, revision))
+            return
+        record = Record(revision, message.subject, message.data)
+        try:
+            self._deliver(record)
+        except Exception as failure:  # noqa: BLE001 - the reader's own error ends its following
+            self._fail(failure)
+            return
+        self._consumer_sequence = number
+        self._position = revision
+        self._last = record
+        self._lag = int(pending)
+        self._note_goal()
+
+    def _renew(self) -> None:
+        self._live = 0
+        self._again.set()
+
+    def _fail(self, failure: Exception) -> None:
+        self._failure = failure
+        self._renew()
+
+
+async def follow(
+    wire: Wire, deliver: Callable[[Record], None], *, start: int, subjects: Sequence[str]
+) -> Follower:
+    """See Ledger.follow."""
+    follower = Follower(wire, deliver, start=max(start, 1), subjects=subjects)
+    await follower.begin()
+    return follower

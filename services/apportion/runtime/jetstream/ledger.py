@@ -1,0 +1,162 @@
+"""The ledger put together: appends, readers and shared queues over one connection.
+
+Invariant: every append is told to whoever watches, with its outcome and how long it took.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from apportion.runtime.jetstream import following, stream, work_queue
+from apportion.runtime.jetstream.appending import Appender
+from apportion.runtime.jetstream.wire import LostReply, Message, Wire
+from apportion.runtime.ledger.port import (
+    ALL_SUBJECTS,
+    Draft,
+    DuplicateRefused,
+    FenceRefused,
+    Handler,
+    LedgerError,
+    LedgerFull,
+    LedgerUnavailable,
+    OutcomeUnknown,
+    Record,
+    Subscription,
+    WorkQueue,
+)
+from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.logs import get_logger
+
+_log = get_logger(__name__)
+_acknowledged = logging.getLogger(f"{__name__}.acknowledged")
+AppendWatch = Callable[[str, int, float], None]
+"""Told of each append: outcome, number of drafts, seconds. Metrics.appended is one."""
+
+_OUTCOMES: dict[type[LedgerError], str] = {
+    FenceRefused: "fence",
+    DuplicateRefused: "duplicate",
+    OutcomeUnknown: "unknown",
+    LedgerUnavailable: "unavailable",
+    LedgerFull: "full",
+}
+
+
+def unwatched(_outcome: str, _drafts: int, _seconds: float) -> None:
+    """Nobody wants to know."""
+
+
+class JetStreamLedger:
+    """See ledger.Ledger; as `async with` it closes at the end."""
+
+    def __init__(self, wire: Wire, *, ack_timeout_s: float, watch: AppendWatch) -> None:
+        self._wire = wire
+        self._watch = watch
+        self._clock = SystemClock()
+        self._appender = Appender(wire, ack_timeout_s=ack_timeout_s)
+        self._followers: list[following.Follower] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def wire(self) -> Wire:
+        """The connection, for the stream's own set-up."""
+        return self._wire
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server can be reached at the moment."""
+        return self._wire.connected
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """See ledger.Ledger."""
+        began = self._clock.monotonic()
+        outcome = "ok"
+        try:
+            revisions = await self._appender.append(drafts)
+        except LedgerError as failure:
+            outcome = _OUTCOMES.get(type(failure), "refused")
+            raise
+        else:
+            if _acknowledged.isEnabledFor(logging.DEBUG):
+                for revision, draft in zip(revisions, drafts, strict=True):
+                    _acknowledged.debug("acknowledged %d %s", revision, draft.id)
+            return revisions
+        finally:
+            self._watch(outcome, len(drafts), self._clock.monotonic() - began)
+
+    async def follow(
+        self,
+        deliver: Callable[[Record], None],
+        *,
+        start: int = 1,
+        subjects: Sequence[str] = (ALL_SUBJECTS,),
+    ) -> Subscription:
+        """See ledger.Ledger. Raises LedgerUnavailable, LedgerHole, NotPermitted."""
+        follower = await following.follow(self._wire, deliver, start=start, subjects=subjects)
+        self._followers = [old for old in self._followers if old.running]
+        self._followers.append(follower)
+        return follower
+
+    async def last_revision(self) -> int:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        return (await stream.read_info(self._wire)).state.last_seq
+
+    async def first_revision(self) -> int:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        return max((await stream.read_info(self._wire)).state.first_seq, 1)
+
+    async def last_on_subject(self, subject: str) -> int:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        return await self._appender.last_on_subject(subject)
+
+    async def work_queue(
+        self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
+    ) -> WorkQueue:
+        """See ledger.Ledger. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
+        return await work_queue.open_queue(
+            self._wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
+        )
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        await self._wire.publish(subject, payload, headers={})
+
+    async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
+        """See ledger.Ledger."""
+        try:
+            reply = await self._wire.request(subject, payload, timeout_s=timeout_s, headers={})
+        except LostReply as lost:
+            raise LedgerUnavailable(f"no reply to {subject}: {lost}") from lost
+        return reply.data
+
+    async def serve(self, subject: str, handler: Handler) -> None:
+        """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
+
+        async def receive(message: Message) -> None:
+            try:
+                answer = await handler(message.subject, message.data)
+                if answer is not None and message.reply:
+                    await self._wire.publish(message.reply, answer, headers={})
+            except Exception:  # noqa: BLE001
+                # One bad message must not end the serving of the next.
+                _log.exception("could not answer a message", subject=message.subject)
+
+        await self._wire.subscribe(subject, receive, waits=True)
+
+    async def close(self) -> None:
+        """See ledger.Ledger."""
+        for follower in self._followers:
+            await follower.stop()
+        await self._wire.close()

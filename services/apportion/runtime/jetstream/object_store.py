@@ -1,0 +1,241 @@
+"""A bucket of the NATS object store, so that `nats object ls` and every client read it too.
+
+What is written is found only once it is whole: the pieces come first, the entry that names them
+last. Invariant: what `get` returns is what was put, by its length and its SHA-256, or an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+
+import msgspec
+
+from apportion.runtime.jetstream.stream import NAME_IN_USE, STREAM_NOT_FOUND
+from apportion.runtime.jetstream.wire import ApiError, ApiRefused, LostReply, Wire, call_api
+from apportion.runtime.ledger.port import LedgerError, LedgerFull, LedgerUnavailable
+
+CHUNK_BYTES = 768 << 10
+"""Below the megabyte that the server takes for one message."""
+TIMEOUT_S = 10.0
+ASKED_AT_ONCE = 4  # pieces: three megabytes within the time of one request
+_FULL_CODES = frozenset({10023, 10028, 10047, 10077})
+_DIGEST = "SHA-256="
+
+
+class BadObject(LedgerError):
+    """What is stored under the name is not what was put there."""
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the bucket tells of one object, as every NATS client writes it."""
+
+    name: str
+    bucket: str
+    nuid: str
+    size: int
+    chunks: int
+    digest: str
+    mtime: str = ""
+    metadata: dict[str, str] = {}
+    options: dict[str, int] = {}
+    deleted: bool = False
+
+
+class _Ack(msgspec.Struct, frozen=True):
+    error: ApiError | None = None
+
+
+class _Found(msgspec.Struct, frozen=True):
+    subjects: dict[str, int] | None = None
+
+
+class _Info(msgspec.Struct, frozen=True):
+    state: _Found
+
+
+_decode_entry = msgspec.json.Decoder(Entry).decode
+_decode_ack = msgspec.json.Decoder(_Ack).decode
+_decode_info = msgspec.json.Decoder(_Info).decode
+
+
+class Bucket:
+    """One bucket over one connection."""
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        self._wire = wire
+        self._name = name
+        self._stream = f"OBJ_{name}"
+
+    async def create(self, *, replicas: int, description: str) -> None:
+        """Make it where it is not there. Raises LedgerError."""
+        if await self.exists():
+            return
+        config: dict[str, object] = {
+            "name": self._stream,
+            "description": description,
+            "subjects": [f"$O.{self._name}.C.>", f"$O.{self._name}.M.>"],
+            "storage": "file",
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+            "allow_direct": True,
+            "num_replicas": replicas,
+        }
+        try:
+            await call_api(self._wire, f"STREAM.CREATE.{self._stream}", config)
+        except ApiRefused as refused:
+            if refused.error.err_code != NAME_IN_USE:
+                raise LedgerError(
+                    f"the server will not make bucket {self._name} with {replicas} replicas: "
+                    f"{refused.error.description}"
+                ) from refused
+
+    async def exists(self) -> bool:
+        """Whether somebody has made it. Raises LedgerUnavailable."""
+        try:
+            await call_api(self._wire, f"STREAM.INFO.{self._stream}")
+        except ApiRefused as refused:
+            if refused.error.err_code == STREAM_NOT_FOUND:
+                return False
+            raise LedgerUnavailable(str(refused)) from refused
+        return True
+
+    async def entries(self) -> list[Entry]:
+        """What there is, in no order; an entry that no client could have written is left out."""
+        found = []
+        for subject in await self._subjects("M"):
+            data = await self._ask({"last_by_subj": subject})
+            if data is not None:
+                try:
+                    entry = _decode_entry(data[0])
+                except msgspec.DecodeError:
+                    continue
+                if not entry.deleted:
+                    found.append(entry)
+        return found
+
+    async def put(
+        self, name: str, nuid: str, parts: Sequence[bytes], metadata: Mapping[str, str]
+    ) -> None:
+        """Store the bytes under the name; `nuid` is where the pieces lie until then.
+
+        Raises:
+            LedgerFull, LedgerUnavailable, NotPermitted: nothing can be found that was not before.
+        """
+        digest, size, chunks = sha256(), 0, 0
+        for chunk in _chunks(parts):
+            digest.update(chunk)
+            size, chunks = size + len(chunk), chunks + 1
+            await self._publish(f"$O.{self._name}.C.{nuid}", chunk, {})
+        entry = Entry(
+            name=name,
+            bucket=self._name,
+            nuid=nuid,
+            size=size,
+            chunks=chunks,
+            digest=_DIGEST + base64.urlsafe_b64encode(digest.digest()).decode(),
+            metadata=dict(metadata),
+            options={"max_chunk_size": CHUNK_BYTES},
+        )
+        await self._publish(self._subject(name), msgspec.json.encode(entry), {"Nats-Rollup": "sub"})
+
+    async def get(self, entry: Entry, *, size_max: int) -> bytearray:
+        """The bytes of an entry. Raises BadObject, LedgerUnavailable."""
+        if entry.size > size_max:
+            raise BadObject(f"{entry.name} has {entry.size} bytes; at most {size_max} are read")
+        data, digest, after = bytearray(), sha256(), 0
+        while len(data) < entry.size:
+            left = -(-(entry.size - len(data)) // CHUNK_BYTES)
+            pieces = await self._pieces(entry.nuid, after, min(left, ASKED_AT_ONCE))
+            if not pieces:
+                raise BadObject(f"{entry.name} has lost a piece behind byte {len(data)}")
+            for after, piece in pieces:  # noqa: B007 - the last one's place is where to go on
+                digest.update(piece)
+                data += piece
+        written = _DIGEST + base64.urlsafe_b64encode(digest.digest()).decode()
+        if len(data) != entry.size or written != entry.digest:
+            raise BadObject(f"{entry.name} is not what was put there: its digest is another")
+        return data
+
+    async def delete(self, entry: Entry) -> None:
+        """Forget it: first the entry, then its pieces. Raises LedgerUnavailable, NotPermitted."""
+        await self._purge(self._subject(entry.name))
+        await self._purge(f"$O.{self._name}.C.{entry.nuid}")
+
+    async def forget_pieces(self, nuid: str) -> None:
+        """Free what lies under a `nuid` that no entry names."""
+        await self._purge(f"$O.{self._name}.C.{nuid}")
+
+    async def pieces(self) -> set[str]:
+        """Every `nuid` that has pieces, with an entry or without."""
+        return {subject.rpartition(".")[2] for subject in await self._subjects("C")}
+
+    async def _pieces(self, nuid: str, after: int, count: int) -> list[tuple[int, bytes]]:
+        """Up to so many pieces behind this place, each with its own; none where there are no more.
+
+        So many places are asked for at once. Most often each holds a piece, and where another
+        writer's lie between, several answers are the same.
+        """
+        subject = f"$O.{self._name}.C.{nuid}"
+        asked = range(after + 1, after + 1 + count)
+        asks = (self._ask({"next_by_subj": subject, "seq": place}) for place in asked)
+        found = [each for each in await asyncio.gather(*asks) if each is not None]
+        return sorted({place: piece for piece, place in found}.items())
+
+    def _subject(self, name: str) -> str:
+        return f"$O.{self._name}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+    async def _subjects(self, kind: str) -> list[str]:
+        body = {"subjects_filter": f"$O.{self._name}.{kind}.>"}
+        try:
+            answer = await call_api(self._wire, f"STREAM.INFO.{self._stream}", body)
+        except ApiRefused as refused:
+            raise LedgerUnavailable(str(refused)) from refused
+        return sorted(_decode_info(answer).state.subjects or ())
+
+    async def _publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
+        await self._wire.wait_connected(TIMEOUT_S)
+        try:
+            reply = await self._wire.request(subject, payload, timeout_s=TIMEOUT_S, headers=headers)
+        except LostReply as lost:
+            raise LedgerUnavailable(f"no acknowledgement from bucket {self._name}: {lost}") from (
+                lost
+            )
+        error = _decode_ack(reply.data).error
+        if error is not None and error.err_code in _FULL_CODES:
+            raise LedgerFull(error.description)
+        if error is not None:
+            raise LedgerUnavailable(f"bucket {self._name} did not store: {error.description}")
+
+    async def _ask(self, body: Mapping[str, object]) -> tuple[bytes, int] | None:
+        """One stored message and its place; None where there is none."""
+        await self._wire.wait_connected(TIMEOUT_S)
+        payload = msgspec.json.encode(body)
+        try:
+            reply = await self._wire.request(
+                f"$JS.API.DIRECT.GET.{self._stream}", payload, timeout_s=TIMEOUT_S, headers={}
+            )
+        except LostReply as lost:
+            raise LedgerUnavailable(f"no answer from bucket {self._name}: {lost}") from lost
+        place = (reply.headers or {}).get("Nats-Sequence")
+        return None if place is None else (reply.data, int(place))
+
+    async def _purge(self, subject: str) -> None:
+        try:
+            await call_api(self._wire, f"STREAM.PURGE.{self._stream}", {"filter": subject})
+        except ApiRefused as refused:
+            raise LedgerUnavailable(str(refused)) from refused
+
+
+def _chunks(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """The parts, put together or cut, in pieces of the size that one message holds."""
+    held = bytearray()
+    for part in parts:
+        held += part
+        while len(held) >= CHUNK_BYTES:
+            yield bytes(held[:CHUNK_BYTES])
+            del held[:CHUNK_BYTES]
+    if held:
+        yield bytes(held)

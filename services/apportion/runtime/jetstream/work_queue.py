@@ -1,0 +1,186 @@
+"""The shared queue: several replicas take records from one durable place in the ledger.
+
+Invariant: a record leaves the queue only by an explicit `ack`; a worker that dies, or is silent
+for longer than the acknowledgement time, has its records handed to another. It is at least once:
+nats-server 2.15.1 writes acknowledgements to disk a little later, so after it was killed it hands
+out again what was acknowledged just before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from apportion.runtime.jetstream.wire import (
+    STREAM,
+    ApiRefused,
+    LostReply,
+    Message,
+    Wire,
+    call_api,
+)
+from apportion.runtime.ledger.port import Delivery, LedgerDrifted, LedgerUnavailable, Record
+
+ACK_TIMEOUT_S = 5.0
+_NS = 1_000_000_000
+_GRACE_S = 1.0
+"""How much longer than the server we wait for the end of a fetch."""
+_AT_ONCE_S = 0.1
+_QUIET_S = 0.02
+"""After the first record of a fetch, silence for this long means that no more are there."""
+_EXISTS_DIFFERENTLY = frozenset({10013, 10148})
+
+
+class _ConsumerInfo(msgspec.Struct, frozen=True):
+    config: dict[str, Any]
+    num_pending: int = 0
+    num_ack_pending: int = 0
+
+
+_decode_info = msgspec.json.Decoder(_ConsumerInfo).decode
+
+
+class QueueDelivery:
+    """See ledger.Delivery."""
+
+    def __init__(self, wire: Wire, message: Message) -> None:
+        tokens = message.reply.split(".")
+        first = 4 if len(tokens) == 9 else 6  # noqa: PLR2004 - tokens of the short form
+        self.attempt = int(tokens[first])
+        self.record = Record(int(tokens[first + 1]), message.subject, message.data)
+        self._wire = wire
+        self._reply = message.reply
+
+    async def ack(self) -> None:
+        """See ledger.Delivery."""
+        try:
+            await self._wire.request(self._reply, b"+ACK", timeout_s=ACK_TIMEOUT_S, headers={})
+        except LostReply as lost:
+            raise LedgerUnavailable(
+                f"the acknowledgement of revision {self.record.revision} was not noted ({lost}); "
+                "it will be delivered again"
+            ) from lost
+
+    async def retry(self, delay_s: float) -> None:
+        """See ledger.Delivery."""
+        answer = msgspec.json.encode({"delay": int(delay_s * _NS)})
+        await self._wire.publish(self._reply, b"-NAK " + answer, headers={})
+
+    async def progress(self) -> None:
+        """See ledger.Delivery."""
+        await self._wire.publish(self._reply, b"+WPI", headers={})
+
+
+class Queue:
+    """See ledger.WorkQueue. What comes too late for one fetch is kept for the next."""
+
+    def __init__(self, wire: Wire, durable: str) -> None:
+        self._wire = wire
+        self._durable = durable
+        self._inbox = wire.new_inbox()
+        self._ready: collections.deque[QueueDelivery] = collections.deque()
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._ended = False
+
+    async def begin(self) -> None:
+        """Listen for deliveries. Raises NotPermitted."""
+        await self._wire.subscribe(self._inbox, self._receive)
+
+    async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
+        """See ledger.WorkQueue. Raises LedgerUnavailable, NotPermitted."""
+        async with self._turn:
+            if len(self._ready) < batch:
+                # What is there now, and only if that is nothing, the next one to come.
+                await self._pull(batch, min(timeout_s, _AT_ONCE_S), no_wait=True)
+            if not self._ready and timeout_s > _AT_ONCE_S:
+                await self._pull(1, timeout_s - _AT_ONCE_S)
+            return [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
+
+    async def _pull(self, batch: int, expires_s: float, *, no_wait: bool = False) -> None:
+        """Ask for `batch` more and return when they, or a part and then no more, have come."""
+        await self._wire.wait_connected(expires_s + _GRACE_S)
+        self._ended = False
+        pull = {"batch": batch, "expires": int(expires_s * _NS), "no_wait": no_wait}
+        await self._wire.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._durable}",
+            msgspec.json.encode(pull),
+            reply=self._inbox,
+            headers={},
+        )
+        wanted = len(self._ready) + batch
+        patience_s = expires_s + _GRACE_S
+        # The server does not always say that no more will come: not when too much is in flight.
+        while not self._ended and len(self._ready) < wanted:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+            patience_s = _QUIET_S
+
+    async def _receive(self, message: Message) -> None:
+        if message.reply.startswith("$JS.ACK."):
+            self._ready.append(QueueDelivery(self._wire, message))
+        else:
+            self._ended = True  # a status: nothing (more) there, or the time is up
+        self._news.set()
+
+    async def waiting(self) -> int:
+        """See ledger.WorkQueue. Raises LedgerUnavailable."""
+        info = await _read_info(self._wire, self._durable)
+        return info.num_pending + info.num_ack_pending
+
+
+async def open_queue(
+    wire: Wire,
+    durable: str,
+    subjects: Sequence[str],
+    *,
+    ack_wait_s: float,
+    max_in_flight: int,
+) -> Queue:
+    """See Ledger.work_queue. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
+    wanted: dict[str, object] = {
+        "durable_name": durable,
+        "name": durable,
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": int(ack_wait_s * _NS),
+        "max_ack_pending": max_in_flight,
+        "max_deliver": -1,
+    }
+    api = f"CONSUMER.CREATE.{STREAM}.{durable}"
+    if len(subjects) == 1:
+        wanted["filter_subject"] = subjects[0]
+        api = f"{api}.{subjects[0]}"
+    else:
+        wanted["filter_subjects"] = list(subjects)
+    body = {"stream_name": STREAM, "config": wanted, "action": "create"}
+    try:
+        await call_api(wire, api, body)
+    except ApiRefused as refused:
+        if refused.error.err_code not in _EXISTS_DIFFERENTLY:
+            raise LedgerUnavailable(str(refused)) from refused
+        found = (await _read_info(wire, durable)).config
+        for setting, value in wanted.items():
+            if found.get(setting) != value:
+                raise LedgerDrifted(
+                    f"consumer {durable} {setting}", found.get(setting), value
+                ) from refused
+        raise LedgerUnavailable(str(refused)) from refused
+    queue = Queue(wire, durable)
+    await queue.begin()
+    return queue
+
+
+async def _read_info(wire: Wire, durable: str) -> _ConsumerInfo:
+    try:
+        return _decode_info(await call_api(wire, f"CONSUMER.INFO.{STREAM}.{durable}"))
+    except ApiRefused as refused:
+        raise LedgerUnavailable(str(refused)) from refused

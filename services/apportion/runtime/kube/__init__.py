@@ -1,0 +1,1 @@
+"""The Kubernetes API: the only client, and a watch that loses nothing."""

@@ -1,0 +1,223 @@
+"""List, then watch: one kind of Kubernetes object kept in step, over whatever happens.
+
+Pages of a bounded size; then a watch with bookmarks, taken up where it was after every drop; a new
+list where the server has forgotten that far back (410) or says nothing at all, not even a bookmark:
+an audience learns in bounded time how far it is in step. Invariants: an `Audience` is told of every
+object that there is, and of every one that has gone, in the server's order; between two lists
+nothing is told twice unless it may have changed; trying again never ends and never hurries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+
+from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.process.clock import Clock
+
+PAGE = 500
+WATCH_S = 290
+IDLE_S = 100.0
+"""Longer than the minute between two bookmarks; a watch that is silent for longer is dead."""
+PAUSE_FIRST_S = 0.1
+PAUSE_MAX_S = 10.0
+ABSENT_S = 10.0
+"""How often a kind that the server does not have is looked for again."""
+_GONE = 410
+_NOT_FOUND = 404
+
+_log = logging.getLogger(__name__)
+
+
+class _ListMeta(Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    next_page: str = msgspec.field(default="", name="continue")
+
+
+class _List(Struct, frozen=True):
+    metadata: _ListMeta
+    items: list[Raw] | None = None
+
+
+class _Event(Struct, frozen=True):
+    type: str
+    object: Raw
+
+
+class _ObjectMeta(Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _Object(Struct, frozen=True):
+    metadata: _ObjectMeta = _ObjectMeta()
+    code: int = 0
+    message: str = ""
+
+
+_decode_list = msgspec.json.Decoder(_List).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_object = msgspec.json.Decoder(_Object).decode
+
+
+class Audience(Protocol):
+    """Who is told of one kind of object. `version` is the server's revision as a number."""
+
+    def listing(self) -> None:
+        """A list begins: what is not told before `listed` is gone."""
+
+    def seen(self, raw: bytes) -> None:
+        """An object as it is now."""
+
+    def gone(self, raw: bytes) -> None:
+        """An object as it was last; it is no more."""
+
+    def listed(self, version: int) -> None:
+        """The list is complete as of `version`."""
+
+    def reached(self, version: int) -> None:
+        """All that happened up to `version` has been told."""
+
+
+class _Expired(Exception):
+    """The server no longer knows what happened since the version that we have."""
+
+
+async def pages(api: KubeApi, path: str) -> AsyncIterator[tuple[list[Raw], str]]:
+    """All objects of a kind, page by page, each with the version as of which it is.
+
+    Raises:
+        KubeUnavailable, KubeRefused: the list is not complete.
+    """
+    query = {"limit": str(PAGE)}
+    while True:
+        page = _decode_list(await api.get(path, query))
+        yield page.items or [], page.metadata.resource_version
+        if not page.metadata.next_page:
+            return
+        query["continue"] = page.metadata.next_page
+
+
+class Watch:
+    """One kind, for one audience. `problem` is why it is not in step at the moment, or empty."""
+
+    def __init__(
+        self, api: KubeApi, path: str, audience: Audience, *, optional: bool, clock: Clock
+    ) -> None:
+        self._api = api
+        self._path = path
+        self._audience = audience
+        self._optional = optional
+        self._clock = clock
+        self._version = ""
+        self._pause_s = PAUSE_FIRST_S
+        self._synced = asyncio.Event()
+        self.problem = ""
+        self.lists = 0
+
+    async def synced(self) -> None:
+        """Return once the first list is complete."""
+        await self._synced.wait()
+
+    async def run(self) -> None:
+        """Keep in step until cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._follow()
+            except _Expired:
+                self._version = ""
+            except KubeRefused as error:
+                await self._refused(error)
+            except (KubeUnavailable, msgspec.MsgspecError) as error:
+                await self._rest(str(error))
+
+    async def _list(self) -> None:
+        self._audience.listing()
+        newest = ""
+        async for items, version in pages(self._api, self._path):
+            newest = version
+            for item in items:
+                self._audience.seen(bytes(item))
+        self.lists += 1
+        self._audience.listed(number(newest))
+        self._version = newest
+        self._in_step()
+
+    async def _follow(self) -> None:
+        query = {
+            "watch": "1",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S - random.randrange(WATCH_S // 4)),  # noqa: S311 - jitter
+        }
+        heard_s = self._clock.monotonic()
+        try:
+            async for line in self._api.lines(self._path, query, idle_s=IDLE_S):
+                if line:
+                    self._take(_decode_event(line))
+                self._in_step()
+                heard_s = self._clock.monotonic()
+        except KubeUnavailable:
+            if self._clock.monotonic() - heard_s >= IDLE_S:
+                self._version = ""  # not even a bookmark: only a list says as of when all is known
+            raise
+        # The server ends a watch after its time; at once only where something is wrong.
+        await self._clock.pause(PAUSE_FIRST_S)
+
+    def _take(self, event: _Event) -> None:
+        raw = bytes(event.object)
+        about = _decode_object(raw)
+        if event.type == "ERROR":
+            if about.code == _GONE:
+                raise _Expired
+            raise KubeUnavailable(f"watch of {self._path}: {about.code} {about.message}")
+        if event.type == "DELETED":
+            self._audience.gone(raw)
+        elif event.type == "BOOKMARK":
+            self._audience.reached(number(about.metadata.resource_version))
+        else:
+            self._audience.seen(raw)
+        self._version = about.metadata.resource_version
+
+    def _in_step(self) -> None:
+        self._synced.set()
+        self.problem = ""
+        self._pause_s = PAUSE_FIRST_S
+
+    async def _refused(self, error: KubeRefused) -> None:
+        if error.status == _GONE:
+            self._version = ""
+            await self._clock.pause(PAUSE_FIRST_S)
+            return
+        if error.status == _NOT_FOUND and self._optional:
+            self._version = ""
+            self._audience.listing()
+            self._audience.listed(0)
+            self._in_step()
+            await self._clock.pause(ABSENT_S)
+            return
+        await self._rest(f"watch of {self._path}: {error}")
+
+    async def _rest(self, problem: str) -> None:
+        if not self.problem:
+            _log.warning("%s; trying again", problem)
+        self.problem = problem
+        await self._clock.pause(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+
+
+def number(version: str) -> int:
+    """A resourceVersion as the number that it is on every API server over etcd; else 0."""
+    return int(version) if version.isdecimal() else 0
+
+
+def any_problem(watches: dict[str, Watch]) -> list[str]:
+    """Why not every kind is in step."""
+    return [f"{kind}: {watch.problem}" for kind, watch in watches.items() if watch.problem]

@@ -1,0 +1,195 @@
+"""A copy of the ledger in a file: JSON lines that prove themselves.
+
+    {"apportion_archive":1,"stream":"APPORTION","created":"…"}
+    {"revision":1,"subject":"apportion.v1…","payload":"{…}","hash":"…"}
+    {"revisions":1,"hash":"…"}
+
+Each hash is the SHA-256 over the hash before it and the record, so a line that is changed, lost or
+moved is found, and the last line tells that nothing is missing at the end. A payload that is no
+text stands as `base64` instead. Invariant: a file under the wanted name is whole; what is being
+written has another name until then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Self
+
+import msgspec
+
+from apportion.runtime.ledger.port import Record
+
+FORMAT = 1
+LINE_BYTES_MAX = 16 << 20
+"""A message of a megabyte, escaped as far as JSON may."""
+
+
+class ArchiveError(Exception):
+    """The file cannot be used; the message names the line and what is wrong with it."""
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """The first line; `created` is when the ledger's stream was made."""
+
+    apportion_archive: int
+    stream: str
+    created: str
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    revision: int
+    subject: str
+    hash: str
+    payload: str | None = None
+    base64: bytes | None = None
+
+
+class _Closing(msgspec.Struct, frozen=True):
+    revisions: int
+    hash: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_opening = msgspec.json.Decoder(Opening).decode
+_decode_closing = msgspec.json.Decoder(_Closing).decode
+
+
+def _link(before: str, record: Record) -> str:
+    """The lengths keep two records from being read as one other."""
+    head = f"{before} {record.revision} {len(record.subject)} {record.subject} "
+    return sha256(head.encode() + record.payload).hexdigest()
+
+
+class ArchiveWriter:
+    """Writes one archive; as `with` it is put under its name at the end, or removed."""
+
+    def __init__(self, path: Path, *, stream: str, created: str) -> None:
+        if path.exists():
+            raise ArchiveError(f"{path} is there already; choose another name or move it away")
+        self._path = path
+        self._draft = path.with_name(path.name + ".partial")
+        self._opening = Opening(FORMAT, stream, created)
+        self._file: IO[bytes] | None = None
+        self._hash = ""
+        self.revisions = 0
+
+    def __enter__(self) -> Self:
+        descriptor = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._file = os.fdopen(descriptor, "wb")
+        opening = _encode(self._opening)
+        self._hash = sha256(opening).hexdigest()
+        self._file.write(opening + b"\n")
+        return self
+
+    def add(self, record: Record) -> None:
+        """Write the next record. Raises OSError."""
+        self._hash = _link(self._hash, record)
+        try:
+            line = _Line(
+                record.revision, record.subject, self._hash, payload=record.payload.decode()
+            )
+        except UnicodeDecodeError:
+            line = _Line(record.revision, record.subject, self._hash, base64=record.payload)
+        self._open().write(_encode(line) + b"\n")
+        self.revisions += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        file = self._open()
+        try:
+            if kind is None:
+                file.write(_encode(_Closing(self.revisions, self._hash)) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+                self._draft.rename(self._path)
+        finally:
+            with contextlib.suppress(OSError):
+                file.close()  # a full disk does not take what is buffered either
+            self._draft.unlink(missing_ok=True)
+
+    def _open(self) -> IO[bytes]:
+        if self._file is None:
+            raise RuntimeError("the archive is written inside of its `with`")
+        return self._file
+
+
+def read_opening(path: Path) -> Opening:
+    """What the archive says of the ledger that it is of. Raises ArchiveError, OSError."""
+    with path.open("rb") as file:
+        return _opening(_read(file, path, 1), path)
+
+
+def read_archive(path: Path) -> Iterator[Record]:
+    """The records of an archive, each once its hash is known to be right.
+
+    Raises:
+        ArchiveError: the line that is wrong, or that the end is missing. OSError.
+    """
+    with path.open("rb") as file:
+        opening = _read(file, path, 1)
+        _opening(opening, path)
+        before, number, revisions = sha256(opening).hexdigest(), 1, 0
+        while True:
+            number += 1
+            line = _read(file, path, number)
+            if line.startswith(b'{"revisions"'):
+                _check_end(_closing(line, path, number), before, revisions, f"{path}:{number}")
+                if file.read(1):
+                    raise ArchiveError(f"{path}:{number}: there is more behind the last line")
+                return
+            record, before = _record(line, before, f"{path}:{number}")
+            revisions += 1
+            yield record
+
+
+def _opening(line: bytes, path: Path) -> Opening:
+    try:
+        found = _decode_opening(line)
+    except msgspec.DecodeError as error:
+        raise ArchiveError(f"{path} is no archive of a ledger: {error}") from None
+    if found.apportion_archive != FORMAT:
+        raise ArchiveError(
+            f"{path} is of format {found.apportion_archive} and this build reads {FORMAT}"
+        )
+    return found
+
+
+def _read(file: IO[bytes], path: Path, number: int) -> bytes:
+    line = file.readline(LINE_BYTES_MAX)
+    if not line:
+        raise ArchiveError(f"{path}:{number}: the end is missing; the file was cut")
+    if not line.endswith(b"\n"):
+        raise ArchiveError(f"{path}:{number}: the line is cut, or longer than {LINE_BYTES_MAX}")
+    return line[:-1]
+
+
+def _record(text: bytes, before: str, where: str) -> tuple[Record, str]:
+    try:
+        line = _decode_line(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ArchiveError(f"{where}: no record: {error}") from None
+    payload = line.base64 if line.payload is None else line.payload.encode()
+    record = Record(line.revision, line.subject, payload or b"")
+    if _link(before, record) != line.hash:
+        raise ArchiveError(
+            f"{where}: revision {line.revision} is not what was archived, or the line before it "
+            "is gone: its hash does not follow"
+        )
+    return record, line.hash
+
+
+def _closing(line: bytes, path: Path, number: int) -> _Closing:
+    try:
+        return _decode_closing(line)
+    except msgspec.DecodeError as error:
+        raise ArchiveError(f"{path}:{number}: no last line: {error}") from None
+
+
+def _check_end(closing: _Closing, before: str, revisions: int, where: str) -> None:
+    if (closing.revisions, closing.hash) != (revisions, before):
+        raise ArchiveError(f"{where}: the last line speaks of {closing.revisions} other records")

@@ -1,0 +1,244 @@
+"""Group commit: many writers, one atomic batch at a time.
+
+While one batch is being fsynced, all that is handed in gathers for the next; there is no timer, so
+a lone writer waits for nobody. Few drafts go one by one, for a batch is files of its own to the
+server: on a disk it takes several milliseconds, and a single append less than half of one. Were
+few appended as a batch, as many would come meanwhile, and each would wait for two batches for ever.
+Invariants: every draft is answered for itself, so one refused draft
+never sinks its neighbours; drafts handed in as a group stay all or none; the queue is bounded, so a
+slow ledger slows its writers down instead of filling the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from apportion.runtime.jetstream.appending import check_batch
+from apportion.runtime.ledger.port import (
+    Draft,
+    DuplicateRefused,
+    FenceRefused,
+    Ledger,
+    LedgerError,
+    LedgerUnavailable,
+    NotPermitted,
+    OutcomeUnknown,
+)
+from apportion.runtime.process.clock import Clock, SystemClock
+
+MAX_BATCH_DRAFTS = 256
+MAX_BATCH_BYTES = 4 << 20
+QUEUE_LIMIT = 4_096
+UNKNOWN_RETRIES = 5
+FEW_DRAFTS = 8
+"""So many single appends take about as long as one batch of them."""
+_RETRY_S = 0.1
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """How one append ended well.
+
+    `already_there` says that the ledger held the id before this attempt: from us, before an
+    acknowledgement was lost, or from another writer; the record at `revision` tells. Of a group
+    that was there already the revisions are not known.
+    """
+
+    revision: int | None
+    already_there: bool = False
+
+
+class _Unit:
+    """Drafts that are stored together, and whoever waits for them."""
+
+    __slots__ = ("bytes", "drafts", "fenced", "result", "subjects")
+
+    def __init__(self, drafts: tuple[Draft, ...]) -> None:
+        self.drafts = drafts
+        self.fenced = check_batch(drafts)
+        self.subjects = {draft.subject for draft in drafts}
+        self.bytes = sum(len(draft.payload) for draft in drafts)
+        self.result: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
+
+    def settle(self, outcome: list[Appended] | Exception) -> None:
+        if self.result.done():
+            return  # the caller was cancelled; what is stored stays stored
+        if isinstance(outcome, Exception):
+            self.result.set_exception(outcome)
+        else:
+            self.result.set_result(outcome)
+
+
+class GroupCommit:
+    """Gathers concurrent appends into atomic batches; use as `async with`.
+
+    Drafts of different callers may share a batch, in the order in which they were handed in.
+    A draft that builds on another belongs into one group with it.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        max_drafts: int = MAX_BATCH_DRAFTS,
+        max_bytes: int = MAX_BATCH_BYTES,
+        queue_limit: int = QUEUE_LIMIT,
+        clock: Clock | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock or SystemClock()
+        self._max_drafts = max_drafts
+        self._max_bytes = max_bytes
+        self._queue: asyncio.Queue[_Unit | None] = asyncio.Queue(queue_limit)
+        self._held: _Unit | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name="group commit")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed = True
+        if self._task is not None:
+            if not self._task.done():
+                await self._queue.put(None)
+            await self._task
+
+    @property
+    def queued(self) -> int:
+        """How many appends wait for the batch under way to end."""
+        return self._queue.qsize()
+
+    async def append(self, draft: Draft) -> Appended:
+        """Append one draft; see append_group."""
+        return (await self.append_group((draft,)))[0]
+
+    async def append_group(self, drafts: Sequence[Draft]) -> list[Appended]:
+        """Append `drafts` all or none and return how each ended.
+
+        An id that the ledger already holds is a success. Raises InvalidDraft, PayloadTooLarge,
+        FenceRefused, OutcomeUnknown, LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted.
+        """
+        if not drafts:
+            return []
+        unit = _Unit(tuple(drafts))
+        if self._closed:
+            raise _closing()
+        await self._queue.put(unit)
+        if self._task is None or self._task.done():
+            raise _closing()
+        return await unit.result
+
+    async def _run(self) -> None:
+        units: list[_Unit] = []
+        failure: Exception = _closing()
+        try:
+            while True:
+                unit = self._held or await self._queue.get()
+                self._held = None
+                if unit is None:
+                    return
+                units = [unit]
+                await asyncio.sleep(0)  # let everyone who was woken by the last batch hand in
+                units = self._gather(unit)
+                await self._commit(units)
+        except Exception as unexpected:
+            failure = unexpected
+            raise
+        finally:
+            self._closed = True
+            while not self._queue.empty():
+                left = self._queue.get_nowait()
+                units += [] if left is None else [left]
+            for unit in units:
+                unit.settle(failure)
+
+    def _gather(self, first: _Unit) -> list[_Unit]:
+        """`first` and whatever else is handed in and fits into its batch."""
+        units = [first]
+        subjects = set(first.subjects)
+        drafts, size = len(first.drafts), first.bytes
+        while not self._queue.empty():
+            unit = self._queue.get_nowait()
+            if unit is None:
+                self._queue.put_nowait(None)
+                break
+            drafts, size = drafts + len(unit.drafts), size + unit.bytes
+            fits = drafts <= self._max_drafts and size <= self._max_bytes
+            if not fits or not subjects.isdisjoint(unit.fenced):
+                self._held = unit  # a second fence on one subject can only hold after the first
+                break
+            subjects |= unit.subjects
+            units.append(unit)
+        return units
+
+    async def _commit(self, units: list[_Unit]) -> None:
+        """Store `units` and settle each; a refusal is pinned on those that it concerns."""
+        batch = units
+        while batch := [unit for unit in batch if not unit.result.done()]:
+            if 1 < len(batch) == sum(len(unit.drafts) for unit in batch) <= FEW_DRAFTS:
+                await asyncio.gather(*(self._commit([unit]) for unit in batch))
+                return
+            try:
+                revisions = await self._append(batch)
+            except (FenceRefused, DuplicateRefused, NotPermitted) as refused:
+                if len(batch) == 1:
+                    batch[0].settle(_verdict(batch[0], refused))
+                    continue
+                blamed = [unit for unit in batch if _concerns(refused, unit)] or batch
+                await asyncio.gather(*(self._commit([unit]) for unit in blamed))
+            except LedgerError as failure:
+                for unit in batch:
+                    unit.settle(failure)
+            else:
+                _settle_all(batch, revisions)
+
+    async def _append(self, batch: Sequence[_Unit]) -> list[int]:
+        """Append, and again with the same ids while the outcome is unknown."""
+        drafts = [draft for unit in batch for draft in unit.drafts]
+        unknown: OutcomeUnknown | None = None
+        for attempt in range(UNKNOWN_RETRIES):
+            try:
+                return await self._ledger.append(drafts)
+            except OutcomeUnknown as failure:
+                unknown = failure
+            except LedgerUnavailable:
+                if unknown is None:
+                    raise
+            await self._clock.pause(_RETRY_S * 2**attempt)
+        raise unknown or _closing()
+
+
+def _closing() -> LedgerUnavailable:
+    return LedgerUnavailable("this writer is closing and takes no more appends")
+
+
+def _settle_all(batch: list[_Unit], revisions: list[int]) -> None:
+    start = 0
+    for unit in batch:
+        end = start + len(unit.drafts)
+        unit.settle([Appended(revision) for revision in revisions[start:end]])
+        start = end
+
+
+def _verdict(unit: _Unit, refused: LedgerError) -> list[Appended] | Exception:
+    if isinstance(refused, DuplicateRefused):
+        return [Appended(refused.revision, already_there=True) for _ in unit.drafts]
+    return refused
+
+
+def _concerns(refused: LedgerError, unit: _Unit) -> bool:
+    """Whether a refusal of the whole batch can be pinned on `unit`."""
+    return isinstance(refused, FenceRefused) and unit.fenced.get(refused.subject) == (
+        refused.expected
+    )

@@ -1,0 +1,91 @@
+"""Writing to the ledger: payloads to events to drafts, the same way in every service.
+
+Invariants: nothing is appended that a reader would refuse; an event's id is its caller's and never
+drawn at random, so whoever writes the same fact again writes it once; and that makes trying again
+safe, so a ledger that is away or full delays a writer and does not end it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.port import Draft, LedgerFull, LedgerUnavailable, OutcomeUnknown
+from apportion.runtime.process.clock import Clock, SystemClock, rfc3339
+from apportion_schemas import Event, encode, subject_of
+from apportion_schemas.quantities import Payload
+
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 5.0
+
+_log = logging.getLogger(__name__)
+Append = Callable[[Draft], Awaitable[Appended]]
+
+
+class Insistence:
+    """An append that does not give up while the ledger is merely away or full."""
+
+    def __init__(self, append: Append, clock: Clock | None = None) -> None:
+        self._append = append
+        self._clock = clock or SystemClock()
+        self._stuck = False
+
+    async def append(self, draft: Draft) -> Appended:
+        """Append and return once it is durable.
+
+        Raises:
+            LedgerError: of the kinds that trying again cannot cure.
+        """
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                appended = await self._append(draft)
+            except (LedgerUnavailable, LedgerFull, OutcomeUnknown) as error:
+                if not self._stuck:
+                    _log.warning("appending waits: %s", error)
+                self._stuck = True
+            else:
+                if self._stuck:
+                    _log.info("appending goes on")
+                self._stuck = False
+                return appended
+            await self._clock.pause(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+
+class Publisher:
+    """What one writer says, under its name (`source`, as in `agent/node-1`)."""
+
+    def __init__(self, source: str, clock: Clock, append: Append) -> None:
+        self._source = source
+        self._clock = clock
+        self._append = append
+
+    def draft(self, data: Payload, *, event_id: str, basis: int, cause: int = 0) -> Draft:
+        """The event, ready to append.
+
+        `basis` is the revision that the writer had folded, `cause` the one that made it write.
+
+        Raises:
+            InvalidEvent: the payload breaks its schema.
+        """
+        event = Event(
+            id=event_id,
+            source=self._source,
+            time=rfc3339(self._clock.now()),
+            data=data,
+            basis=basis,
+            cause=cause,
+        )
+        return Draft(subject_of(data), event_id, encode(event))
+
+    async def publish(
+        self, data: Payload, *, event_id: str, basis: int, cause: int = 0
+    ) -> Appended:
+        """Append the event; an event of this id that is on the ledger already is success.
+
+        Raises:
+            InvalidEvent, and what `append` raises.
+        """
+        return await self._append(self.draft(data, event_id=event_id, basis=basis, cause=cause))

@@ -1,0 +1,206 @@
+"""Reading the ledger: bytes to events to a fold, in revision order, for every service.
+
+One bad event must neither stop the cluster nor pass unseen. What every build refuses (broken bytes,
+a broken payload, another's subject) is refused by the fold, counted, and logged with its revision.
+What a newer build would understand halts this one: nothing at or above that revision is folded, the
+process stays alive and not ready, and says what to do. Invariant: no event ends a service, and an
+event is folded once, whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Generic, Protocol, TypeVar
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
+from apportion.core.ledger.state import State
+from apportion.runtime.ledger.port import ALL_SUBJECTS, Ledger, Record, Subscription
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import (
+    CATALOGUE,
+    Event,
+    InvalidEvent,
+    UnknownEvent,
+    UnreadableEvent,
+    decode,
+)
+
+_log = logging.getLogger(__name__)
+_NAMES = {row.payload: row.name for row in CATALOGUE}
+C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
+
+
+class Fold(Protocol[C_co]):
+    """What a reader folds into, and what it hands to `on_change`."""
+
+    @property
+    def refused_count(self) -> int:
+        """How many events changed nothing because they may not be."""
+
+    def apply(self, record: Record, event: Event) -> C_co:
+        """Take the event at `record.revision`."""
+
+    def refuse(self, record: Record, reason: str) -> C_co:
+        """Pass over a record that no build reads as an event."""
+
+
+class StateFold:
+    """The whole cluster: core's fold over one `State`."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state = state or State()
+
+    @property
+    def refused_count(self) -> int:
+        """See `Fold`."""
+        return self.state.refused_count
+
+    def apply(self, record: Record, event: Event) -> Change:
+        """See `Fold`. An event that contradicts the state changes nothing and is said aloud."""
+        change = fold.apply(self.state, record.revision, event, digest=_chain_digest(record))
+        if change.refused:
+            _log.warning(
+                "revision %d on %s changes nothing: %s",
+                record.revision,
+                record.subject,
+                change.refused,
+            )
+        return change
+
+    def refuse(self, record: Record, reason: str) -> Change:
+        """See `Fold`."""
+        digest = _chain_digest(record)
+        return fold.refuse(self.state, record.revision, record.subject, reason, digest=digest)
+
+
+def _chain_digest(record: Record) -> str:
+    """What the next placement on the node must name; other subjects have no chain."""
+    if not record.subject.startswith(PLACEMENT_SUBJECTS):
+        return ""
+    return sha256(record.payload).hexdigest()
+
+
+class _Halted(Exception):
+    """The fold met an event of a newer build."""
+
+
+class Reader(Generic[C]):
+    """One fold that follows the ledger, from behind the revision `after`, which it holds already.
+
+    `revision` is that of the newest event folded, of this reader's subjects. `halted` is empty, or
+    why nothing more is folded.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        into: Fold[C],
+        *,
+        metrics: Metrics,
+        subjects: Sequence[str] = (ALL_SUBJECTS,),
+        on_change: Callable[[C], None] | None = None,
+        after: int = 0,
+    ) -> None:
+        self._ledger = ledger
+        self._fold = into
+        self._subjects = subjects
+        self._on_change = on_change
+        self._subscription: Subscription | None = None
+        self._caught_up = asyncio.Event()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+        self.revision = after
+        self.halted = ""
+        metrics.fold_revision.set_function(lambda: self.revision)
+        metrics.fold_lag.set_function(lambda: self.lag)
+        self._counts = metrics.events_folded.counts
+        self._counts.update(dict.fromkeys([*_NAMES.values(), "refused"], 0))
+
+    @property
+    def lag(self) -> int:
+        """How many events the ledger still held when it sent the last one."""
+        return self._subscription.lag if self._subscription else 0
+
+    def not_ready(self) -> list[str]:
+        """Why a service that reads by this is not ready; empty once folded up to now."""
+        if self.halted:
+            return [self.halted]
+        return [] if self._caught_up.is_set() else [f"folding the ledger, at {self.revision}"]
+
+    async def run(self) -> None:
+        """Follow until cancelled.
+
+        A halt does not return: started again, the fold would halt at the same revision.
+
+        Raises:
+            LedgerHole, LedgerDrifted, NotPermitted, LedgerUnavailable: the ledger cannot be read.
+        """
+        self._subscription = await self._ledger.follow(
+            self._deliver, start=self.revision + 1, subjects=self._subjects
+        )
+        try:
+            await self._subscription.caught_up()
+            self._caught_up.set()
+            await self._subscription.join()
+        except _Halted:
+            _log.critical("%s", self.halted)
+            await asyncio.Event().wait()
+        finally:
+            await self._subscription.stop()
+
+    async def caught_up(self) -> None:
+        """Return once all that the ledger held when `run` began is folded."""
+        await self._caught_up.wait()
+
+    async def reached(self, revision: int) -> None:
+        """Return once the event at `revision`, which is of this reader's subjects, is folded."""
+        if self.revision >= revision:
+            return
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (revision, next(self._order), waiting))
+        await waiting
+
+    def _deliver(self, record: Record) -> None:
+        try:
+            event = decode(record.payload, subject=record.subject)
+        except UnknownEvent as error:
+            self.halted = (
+                f"halted before revision {record.revision} on {record.subject}: {error}; until "
+                "then nothing more is folded here"
+            )
+            raise _Halted from None
+        except (UnreadableEvent, InvalidEvent) as error:
+            _log.error("revision %d on %s refused: %s", record.revision, record.subject, error)
+            self._counts["refused"] += 1
+            change = self._fold.refuse(record, str(error))
+        else:
+            self._counts[_NAMES[type(event.data)]] += 1
+            change = self._apply(record, event)
+        self.revision = record.revision
+        if self._on_change is not None:
+            self._on_change(change)
+        while self._waiting and self._waiting[0][0] <= record.revision:
+            waiting = heapq.heappop(self._waiting)[2]
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _apply(self, record: Record, event: Event) -> C:
+        try:
+            return self._fold.apply(record, event)
+        except Exception:  # noqa: BLE001 - any fault of the fold is the same to its readers
+            # The fold is pure: begun anew, it would fail at the same event. What it holds may be
+            # half of a change, so nothing is decided upon it any more.
+            self.halted = (
+                f"halted at revision {record.revision} on {record.subject}: the fold of "
+                f"{type(event.data).__name__} failed, which is a fault of this build; upgrade "
+                "Apportion, and report it with this event"
+            )
+            _log.exception("%s", self.halted)
+            raise _Halted from None

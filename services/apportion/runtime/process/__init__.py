@@ -1,0 +1,1 @@
+"""What a process has of its own: settings, clock, logs, metrics, memory."""

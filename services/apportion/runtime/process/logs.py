@@ -1,0 +1,99 @@
+"""Logs: one event a line on stderr, for people or as JSON, and never a password.
+
+The only module that knows the logging library; what other libraries log goes the same way.
+Invariant: every text that leaves here has the passwords of URLs blanked out.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from apportion.runtime.process.clock import Clock, SystemClock, rfc3339
+from apportion.runtime.process.config import LogFormat, LogLevel
+
+Logger = structlog.stdlib.BoundLogger
+
+_URL_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@/\s]+@")
+_QUIET = ("asyncio", "aiohttp.access", "nats")
+
+
+def get_logger(name: str) -> Logger:
+    """A logger; bind what every line of it should carry."""
+    logger: Logger = structlog.stdlib.get_logger(name)
+    return logger
+
+
+def blank_passwords(text: str) -> str:
+    """`text` with the password of every URL in it replaced by `***`."""
+    return _URL_PASSWORD.sub(r"\1***@", text)
+
+
+def configure_logs(
+    *,
+    service: str,
+    level: LogLevel = "info",
+    form: LogFormat = "console",
+    stream: TextIO | None = None,
+    clock: Clock | None = None,
+) -> None:
+    """Send all logs of this process to `stream` (stderr), each line marked with `service`."""
+    sink = stream or sys.stderr
+    shared = _shared(service, clock or SystemClock())
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sink)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _renderer(form, sink),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _shared(service: str, clock: Clock) -> list[Processor]:
+    """What every line goes through, ours and that of other libraries."""
+
+    def stamp(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event["time"] = rfc3339(clock.now())
+        event["service"] = service
+        return event
+
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        stamp,
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+
+
+def _renderer(form: LogFormat, stream: TextIO) -> Processor:
+    """The last step: the whole line, with the passwords blanked wherever in it they were."""
+    render: Processor = structlog.processors.JSONRenderer(default=str)
+    if form == "console":
+        render = structlog.dev.ConsoleRenderer(colors=stream.isatty())
+
+    def blanked(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        return blank_passwords(str(render(logger, method, event)))
+
+    return blanked

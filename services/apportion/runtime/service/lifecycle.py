@@ -1,0 +1,276 @@
+"""The life of a service: begin, run named loops, begin anew after an error, stop when told.
+
+Crash-only: an unexpected error drops all that the body had derived and starts the body again,
+which folds the ledger anew. Invariants: the process never runs on with one loop dead; it never
+begins anew without bound; a signal always ends it within the deadline.
+
+Exit codes: 0 stopped as told; 70 the body failed more often than MAX_RESTARTS a minute; 75 it did
+not stop within the deadline; 78 a setting, a permission or the ledger's set-up is wrong, the ledger
+lost events, or a compiled module is older than its source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import gc
+import logging
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NoReturn
+
+import uvloop
+
+from apportion.runtime.ledger.acceptance import Acceptance
+from apportion.runtime.ledger.port import (
+    Ledger,
+    LedgerDrifted,
+    LedgerHole,
+    LedgerTrimmed,
+    LedgerUnavailable,
+    NotPermitted,
+    ServerTooOld,
+)
+from apportion.runtime.process import huge_pages
+from apportion.runtime.process.clock import Clock, SystemClock
+from apportion.runtime.process.compilation import outdated
+from apportion.runtime.process.config import ConfigError, ServiceConfig
+from apportion.runtime.process.interrupting import interrupt_nobody
+from apportion.runtime.process.logs import Logger, configure_logs, get_logger
+from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.http import HttpServer
+
+GC_THRESHOLDS = (50_000, 20, 100)
+EXIT_OK = 0
+EXIT_ERROR = 70
+EXIT_STUCK = 75
+EXIT_CONFIG = 78
+MAX_RESTARTS = 5
+RESTART_WINDOW_S = 60.0
+RESTART_PAUSE_MAX_S = 5.0
+LEAVE_S = 0.5
+
+_HOPELESS = (ConfigError, ServerTooOld, LedgerDrifted, LedgerHole, NotPermitted)
+"""What trying again cannot mend."""
+
+
+Connect = Callable[[], Awaitable[Ledger]]
+"""How a service that brings its own ledger comes to it."""
+
+
+class Service:
+    """What the body of a service is given: its settings, and where to put its loops.
+
+    `connect` is None where the ledger is the one that the settings name.
+    """
+
+    def __init__(
+        self, name: str, config: ServiceConfig, *, clock: Clock, connect: Connect | None = None
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.clock = clock
+        self.connect = connect
+        self.metrics = Metrics()
+        self.appends = Acceptance(self.metrics, clock)
+        self.log: Logger = get_logger(name)
+        self.stopping = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._checks: list[Callable[[], list[str]]] = []
+        self._phase = "starting"
+
+    def loop(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a named loop beside the body; its error ends the body and all its loops."""
+        if self._tasks is None:
+            raise RuntimeError(f"loop {name} started outside of the service body")
+        self._tasks.create_task(_named(name, run), name=name)
+
+    def ready_when(self, not_ready: Callable[[], list[str]]) -> None:
+        """Ask `not_ready` for its reasons whenever /readyz is asked; forgotten with the body."""
+        self._checks.append(not_ready)
+
+    def reasons_against_ready(self) -> list[str]:
+        """Why the service is not ready; empty when it is."""
+        if self._phase != "running":
+            return [self._phase]
+        if not self._checks:
+            return ["connecting"]  # a body that has not said when it is ready is not
+        reasons = [reason for check in self._checks for reason in check()]
+        return reasons + self.appends.not_ready()
+
+    async def run_body(self, main: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
+        """One life of the body: `main`, and the loops that it started, until all have ended."""
+        self._checks.clear()
+        self._phase = "running"
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                # A task like its loops: told to stop, all stop at once, and none of them works on
+                # with what another has closed.
+                tasks.create_task(main(self), name="body")
+        finally:
+            self._tasks = None
+            self._checks.clear()
+
+    def note_phase(self, phase: str) -> None:
+        """Say why the service is not running at the moment."""
+        self._phase = phase
+
+
+Body = Callable[[Service], Coroutine[Any, Any, None]]
+"""What a service does in one life; see Service.run_body."""
+
+
+async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await run()
+    except Exception as failure:
+        failure.add_note(f"in loop {name!r}")
+        raise
+
+
+def run_service(
+    name: str,
+    main: Body,
+    config: ServiceConfig,
+    *,
+    clock: Clock | None = None,
+) -> int:
+    """Run the service until it is told to stop, and return the exit code."""
+    configure_logs(service=name, level=config.log_level, form=config.log_format)
+    # What a service allocates it keeps, or drops without a cycle: looking for cycles after every
+    # 700 objects took a tenth to a fifth of its processor time.
+    gc.set_threshold(*GC_THRESHOLDS)
+    interrupt_nobody()
+    if late := outdated():
+        get_logger(name).error(
+            "a compiled module is older than its source", module=str(late[0]), fix="make compile"
+        )
+        return EXIT_CONFIG
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(_serve(name, main, config, clock=clock or SystemClock()))
+        if code == EXIT_STUCK:
+            _leave(code)  # closing the loop would wait for the very tasks that are stuck
+        # It also waits for threads, and a look-up of a name takes twenty seconds to fail.
+        leaving = threading.Timer(LEAVE_S, _leave, (code,))
+        leaving.daemon = True
+        leaving.start()
+    leaving.cancel()
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    logging.shutdown()
+    os._exit(code)
+
+
+async def _serve(
+    name: str,
+    main: Body,
+    config: ServiceConfig,
+    *,
+    clock: Clock,
+) -> int:
+    service = Service(name, config, clock=clock)
+    _stop_on_signals(service)
+    server = HttpServer(
+        config.health, metrics=service.metrics, not_ready=service.reasons_against_ready
+    )
+    try:
+        address = await server.start()
+    except ConfigError as failure:
+        service.log.error("cannot start", error=str(failure))  # noqa: TRY400 - the message says it
+        return EXIT_CONFIG
+    service.log.info("started", health=f"http://{address}/readyz")
+    life = asyncio.create_task(_live(service, main), name="life")
+    stopping = asyncio.create_task(service.stopping.wait(), name="signals")
+    gathering = asyncio.create_task(huge_pages.keep(service.clock), name="huge pages")
+    try:
+        await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not life.done():
+            return await _stop(service, life)
+        return life.result()
+    finally:
+        stopping.cancel()
+        gathering.cancel()
+        await server.stop()
+
+
+def _stop_on_signals(service: Service) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stopping.set)
+
+
+async def _stop(service: Service, life: asyncio.Task[int]) -> int:
+    service.note_phase("stopping")
+    service.log.info("stopping")
+    life.cancel()
+    await asyncio.wait({life}, timeout=service.config.stop_timeout_s)
+    if life.done():
+        code = EXIT_OK
+        with contextlib.suppress(asyncio.CancelledError):
+            code = life.result()
+        service.log.info("stopped")
+        return code
+    stuck = sorted(task.get_name() for task in asyncio.all_tasks() if not task.done())
+    service.log.error("did not stop in time", deadline_s=service.config.stop_timeout_s, tasks=stuck)
+    return EXIT_STUCK
+
+
+async def _live(service: Service, main: Body) -> int:
+    """Run the body over and over until it ends well, or for good."""
+    failures: collections.deque[float] = collections.deque()
+    while True:
+        try:
+            await service.run_body(main)
+            return EXIT_OK
+        except BaseExceptionGroup as group:
+            causes = _leaves(group)
+        except Exception as failure:  # noqa: BLE001 - crash-only: whatever it is, begin anew
+            causes = [failure]
+        for cause in causes:
+            if isinstance(cause, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                raise cause
+        if service.stopping.is_set():
+            _log_failure(service, causes)
+            return EXIT_ERROR
+        now = service.clock.monotonic()
+        while failures and failures[0] < now - RESTART_WINDOW_S:
+            failures.popleft()
+        if all(isinstance(cause, LedgerUnavailable) for cause in causes):
+            service.log.warning("waiting for the ledger", error=str(causes[0]))
+        else:
+            failures.append(now)
+            _log_failure(service, causes)
+            if any(_is_hopeless(cause) for cause in causes):
+                return EXIT_CONFIG
+            if len(failures) > MAX_RESTARTS:
+                service.log.error("failed too often", failures=len(failures), within_s=60)
+                return EXIT_ERROR
+        service.metrics.restarts.inc()
+        service.note_phase(f"beginning anew after: {causes[0]}")
+        await service.clock.pause(min(RESTART_PAUSE_MAX_S, 0.1 * 2.0 ** len(failures)))
+
+
+def _log_failure(service: Service, causes: list[BaseException]) -> None:
+    for cause in causes:
+        if _is_hopeless(cause):
+            service.log.error("cannot go on", error=str(cause))
+        else:
+            service.log.error("unexpected error", exc_info=cause)
+
+
+def _is_hopeless(cause: BaseException) -> bool:
+    """A trimmed ledger is begun anew with a snapshot, unless there is none for too often."""
+    return isinstance(cause, _HOPELESS) and not isinstance(cause, LedgerTrimmed)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    leaves: list[BaseException] = []
+    for cause in group.exceptions:
+        leaves += _leaves(cause) if isinstance(cause, BaseExceptionGroup) else [cause]
+    return leaves

@@ -1,0 +1,61 @@
+"""The options that every service's command has: which ledger, where its health is, how it logs.
+
+Invariant: a command gets one checked, frozen `ServiceConfig`, or never starts: a wrong setting ends
+it with the key, the value and the fix on one line, and exit code 78.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, get_args
+
+import click
+
+from apportion.runtime.process.config import (
+    ENVIRONMENT,
+    ConfigError,
+    LogFormat,
+    LogLevel,
+    read_config,
+)
+from apportion.runtime.service.lifecycle import EXIT_CONFIG
+
+Command = Callable[..., None]
+
+
+def _option(name: str, meaning: str, *also: str, **more: Any) -> Callable[[Command], Command]:
+    flags = (*also, f"--{name.replace('_', '-')}")
+    return click.option(name, *flags, help=f"{meaning}  [{ENVIRONMENT[name]}]", **more)
+
+
+_OPTIONS = (
+    _option("nats_url", "Server of the ledger.", "--nats", metavar="URL"),
+    _option("health", "Where /healthz, /readyz, /metrics are.", metavar="HOST:PORT"),
+    _option("log_level", "How much is logged.", type=click.Choice(get_args(LogLevel))),
+    _option("log_format", "For people, or JSON.", type=click.Choice(get_args(LogFormat))),
+    _option("stop_timeout_s", "Deadline for stopping.", metavar="SECONDS"),
+)
+
+
+def service_options(command: Command) -> Command:
+    """Add the options, and hand the command the `config` that they and the environment make."""
+
+    def run(**given: Any) -> None:
+        try:
+            config = read_config({name: given.pop(name) for name in ENVIRONMENT})
+        except ConfigError as error:
+            stop_with(str(error))
+        command(config=config, **given)
+
+    wrapped: Command = functools.update_wrapper(run, command)
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def stop_with(error: str) -> NoReturn:
+    """End the process before it began: a setting is wrong."""
+    click.echo(f"error: {error}", err=True)
+    sys.exit(EXIT_CONFIG)

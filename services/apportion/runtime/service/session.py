@@ -1,0 +1,86 @@
+"""One life of a service on the ledger: connected, checked, with appends gathered into batches.
+
+Every service opens the ledger in the same way and leaves it in the same way: what was handed in is
+appended or given up, then the connection is closed. Invariant: outside of a session a service holds
+nothing of the ledger, so beginning anew begins with nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from apportion.core.ledger.state import State
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import Ledger
+from apportion.runtime.ledger.publisher import Append, Insistence
+from apportion.runtime.service.lifecycle import Service
+
+
+class Session(msgspec.Struct, frozen=True):
+    """The ledger, and the append of this life: batched, and insistent while the ledger is away."""
+
+    ledger: Ledger
+    append: Append
+    snapshots: Snapshots | None = None
+
+    async def restored(self) -> State:
+        """The state of the newest snapshot that can be used; empty where there is none."""
+        return State() if self.snapshots is None else await self.snapshots.restore()
+
+    async def beyond_beginning(self) -> State | None:
+        """A snapshot's state where the ledger's beginning was dropped; None where it is there.
+
+        For those who read a small part of the ledger, and not its snapshots as long as it is whole.
+        """
+        if self.snapshots is None or not await self.snapshots.begun_without():
+            return None
+        return await self.snapshots.restore()
+
+
+@asynccontextmanager
+async def open_session(service: Service) -> AsyncIterator[Session]:
+    """Connect as this service, check the stream, and close both at the end.
+
+    Raises:
+        LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted: see `jetstream.connect`.
+    """
+    ledger = await (service.connect or (lambda: _connect(service)))()
+    try:
+        async with GroupCommit(ledger, clock=service.clock) as commit:
+            append = Insistence(commit.append, service.clock).append
+            yield Session(ledger, append, _snapshots_of(ledger))
+    finally:
+        await ledger.close()
+
+
+@runtime_checkable
+class BringsSnapshots(Protocol):
+    """A ledger that is not on a server, and keeps the snapshots itself."""
+
+    snapshots: Snapshots
+
+
+def _snapshots_of(ledger: Ledger) -> Snapshots | None:
+    """None for a ledger that has no object store beside it."""
+    if isinstance(ledger, BringsSnapshots):
+        return ledger.snapshots
+    return Snapshots(ledger.wire) if isinstance(ledger, JetStreamLedger) else None
+
+
+async def _connect(service: Service) -> Ledger:
+    ledger = await jetstream.connect(
+        service.config.nats_url, name=service.name, watch=service.appends.note
+    )
+    try:
+        await jetstream.check_stream(ledger)
+    except BaseException:
+        await ledger.close()
+        raise
+    return ledger

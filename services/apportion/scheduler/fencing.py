@@ -1,0 +1,64 @@
+"""Decisions to drafts: the fences and the chain that make a placement final.
+
+Each placement names the SHA-256 of the message before it on its node, and the first of a batch on a
+node expects that message's revision to be the newest there (`Nats-Expected-Last-Subject-Sequence`).
+
+Invariant: a batch fenced on a state is taken by the server only if no placement came between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from msgspec import structs
+
+from apportion.core.ledger.state import State
+from apportion.core.placement.engine import DecisionEvent
+from apportion.runtime.ledger.fences import Fences
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion_schemas import PlacementVoided, PodPlaced, PodRefused
+
+
+def fence(
+    events: Iterable[DecisionEvent], state: State, publisher: Publisher, fences: Fences
+) -> list[Draft]:
+    """The drafts of one decision, in order, for one atomic append."""
+    chains: dict[str, str] = {}
+    drafts = []
+    for event in events:
+        if isinstance(event, PodRefused):
+            drafts.append(_draft(event, state, publisher))
+            continue
+        node = state.nodes[event.node]
+        chained = structs.replace(event, previous=chains.get(node.name, node.chain))
+        draft = _draft(chained, state, publisher)
+        if node.name not in chains:
+            expect = fences.expected(node.fence, folded=state.revision)
+            draft = structs.replace(draft, expect=expect)
+        chains[node.name] = sha256(draft.payload).hexdigest()
+        drafts.append(draft)
+    return drafts
+
+
+def _draft(event: DecisionEvent, state: State, publisher: Publisher) -> Draft:
+    cause = state.pods[event.pod].submitted_revision
+    return publisher.draft(event, event_id=_id(event, state), basis=state.revision, cause=cause)
+
+
+def _id(event: DecisionEvent, state: State) -> str:
+    """The pod fence: one placement, and one voiding of it, for each attempt of a pod.
+
+    A place that was adopted may have been voided before, in an earlier life of the pod. A refusal
+    is told once for each revision that it was worked out on.
+    """
+    pod = state.pods[event.pod]
+    match event:
+        case PodPlaced():
+            return f"{event.pod}/{event.attempt}/placed"
+        case PlacementVoided():
+            again = f"/{pod.submitted_revision}" if pod.adopted else ""
+            return f"{event.pod}/{event.attempt}/voided{again}"
+        case PodRefused():
+            return f"{event.pod}/refused/{state.revision}"

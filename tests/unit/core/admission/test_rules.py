@@ -1,0 +1,361 @@
+"""The rule of the admission webhook: pod in, patch or rejection out."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from msgspec import structs
+
+from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
+from apportion.core.configuration import manifest_config, read_configuration
+from apportion.core.manifests import read_document
+from apportion.core.manifests.schedulers import scheduler_names
+from apportion_schemas import Configuration
+from tests.support.kube_objects import kube_pod, share
+
+ROOT = Path(__file__).resolve().parents[4]
+ACCOUNTS = "system:serviceaccounts:apportion"
+
+
+def rules(document: dict[str, Any] | None = None) -> Rules:
+    """The rules under this configuration."""
+    configuration = read_configuration(document) if document else Configuration()
+    names = scheduler_names(configuration)
+    return Rules(
+        config=manifest_config(configuration),
+        names=names,
+        overwrite_env=configuration.nvidia.overwrite_env,
+        disable_core_limit=configuration.nvidia.disable_core_limit,
+    )
+
+
+def created(pod: dict[str, Any], under: Rules | None = None) -> Admitted | Rejected:
+    """What becomes of a new pod."""
+    return admit(Asked(operation="CREATE", pod=pod, namespace="team"), under or rules())
+
+
+def admitted(pod: dict[str, Any], under: Rules | None = None) -> Admitted:
+    """A new pod that must go through."""
+    verdict = created(pod, under)
+    assert isinstance(verdict, Admitted), verdict
+    return verdict
+
+
+def rejection(verdict: Admitted | Rejected) -> str:
+    """What the user is told."""
+    assert isinstance(verdict, Rejected), verdict
+    return str(verdict.error)
+
+
+def patched(pod: dict[str, Any], verdict: Admitted) -> dict[str, Any]:
+    """The pod as the API server makes it of these patches."""
+    made = copy.deepcopy(pod)
+    for patch in verdict.patches:
+        assert patch["op"] in {"add", "replace"}
+        *parents, last = (p.replace("~1", "/").replace("~0", "~") for p in patch["path"].split("/"))
+        place: Any = made
+        for part in parents[1:]:
+            place = place[int(part)] if isinstance(place, list) else place[part]
+        if isinstance(place, list):
+            at = len(place) if last == "-" else int(last)
+            place[at : at + (patch["op"] == "replace")] = [patch["value"]]
+        else:
+            place[last] = patch["value"]
+    return made
+
+
+def environment(pod: dict[str, Any], kind: str = "containers") -> list[dict[str, str]]:
+    """What each container's environment says of GPUs."""
+    return [
+        {each["name"]: each["value"] for each in container.get("env", ()) if "GPU" in each["name"]
+         or "NVIDIA" in each["name"]}
+        for container in pod["spec"][kind]
+    ]  # fmt: skip
+
+
+def limits(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
+    """The limits of one container."""
+    found: dict[str, str] = pod["spec"]["containers"][container]["resources"]["limits"]
+    return found
+
+
+def samples() -> list[Any]:
+    """Every pod of the samples that people have, under the name of its file."""
+    found: list[Any] = []
+    for path in sorted((ROOT / "examples").glob("*/*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            if document["kind"] == "Pod":
+                found.append(pytest.param(document, id=f"{path.stem}-{len(found)}"))
+    return found
+
+
+# ---------------------------------------------------------------- whose pod it is
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"schedulerName": ""}, {"schedulerName": "default-scheduler"}]
+)
+def test_a_pod_that_asks_for_a_device_and_names_no_scheduler_is_ours(named: dict[str, str]) -> None:
+    """The API server writes default-scheduler where nothing was said."""
+    pod = kube_pod("p", share())
+    del pod["spec"]["schedulerName"]
+    pod["spec"] |= named
+    verdict = admitted(pod)
+    assert verdict.why == "taken"
+    assert patched(pod, verdict)["spec"]["schedulerName"] == "apportion"
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        (kube_pod("p", {"cpu": "1"}, schedulerName="default-scheduler"), "no device"),
+        (kube_pod("p", share(), schedulerName="other"), "of another scheduler"),
+        (kube_pod("p", share(), labels={"hami.io/webhook": "ignore"}), "skipped"),
+        (kube_pod("p", share(), labels={"apportion.dev/webhook": "ignore"}), "skipped"),
+    ],
+)
+def test_what_is_no_business_of_ours_goes_through_unchanged(pod: dict[str, Any], why: str) -> None:
+    """No device, another scheduler, or a label that says so: not even read."""
+    pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    assert admitted(pod) == Admitted(why)
+
+
+@pytest.mark.parametrize("name", ["apportion", "volcano", "hami-scheduler"])
+def test_a_scheduler_whose_place_we_take_stays_named(name: str) -> None:
+    """Pods written for these run unchanged."""
+    pod = kube_pod("p", share(), schedulerName=name)
+    assert admitted(pod) == Admitted("read")
+
+
+def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
+    """A claim, a host port or an unknown class is kube-scheduler's business; amounts are ours."""
+    under = rules({"extendedSchedulerNames": ["default-scheduler"]})
+    pod = kube_pod("p", {"nvidia.com/gpumem": "3000"}, schedulerName="default-scheduler")
+    pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    pod["spec"]["priorityClassName"] = "unheard-of"
+    verdict = admitted(pod, under)
+    assert [patch["path"] for patch in verdict.patches] == [
+        "/spec/containers/0/resources/limits/nvidia.com~1gpu"
+    ]
+    limits(pod)["nvidia.com/gpumem-percentage"] = "50"
+    assert "contradicts nvidia.com/gpumem" in rejection(created(pod, under))
+
+
+# ---------------------------------------------------------------- defaults
+
+
+@pytest.mark.parametrize(
+    ("asked", "filled"),
+    [
+        ({"nvidia.com/gpumem": "3000"}, {"nvidia.com/gpu": "1"}),
+        ({"nvidia.com/gpucores": "30"}, {"nvidia.com/gpu": "1"}),
+        ({"nvidia.com/gpumem-percentage": "50"}, {"nvidia.com/gpu": "1"}),
+        ({"nvidia.com/gpumem-percentage": "100"},
+         {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"}),
+        ({"volcano.sh/vgpu-memory": "3000"}, {"volcano.sh/vgpu-number": "1"}),
+        ({"volcano.sh/vgpu-number": "2"}, {"volcano.sh/vgpu-cores": "100"}),
+        ({"nvidia.com/gpu": "1"}, {}),
+        ({"tencent.com/vcuda-core": "100"}, {}),
+    ],
+)  # fmt: skip
+def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[str, str]) -> None:
+    """HAMi's defaults: one card, and a card alone where its whole memory is asked."""
+    pod = kube_pod("p", asked)
+    assert limits(patched(pod, admitted(pod))) == asked | filled
+
+
+def test_D3_defaults_are_those_of_the_configuration() -> None:
+    """`defaultGPUNum`, `defaultMem` and `defaultCores`, in units of `gpuMemoryFactor`."""
+    nvidia = {"defaultGPUNum": 2, "defaultMemory": 5000, "defaultCores": 20, "gpuMemoryFactor": 10}
+    pod = kube_pod("p", {"nvidia.com/priority": "0", "nvidia.com/gpu": "1"})
+    under = rules({"nvidia": nvidia})
+    assert limits(patched(pod, admitted(pod, under))) == limits(pod) | {
+        "nvidia.com/gpumem": "500", "nvidia.com/gpucores": "20",
+    }  # fmt: skip
+    pod = kube_pod("p", {"nvidia.com/gpumem": "300"})
+    assert limits(patched(pod, admitted(pod, under)))["nvidia.com/gpu"] == "2"
+
+
+@pytest.mark.parametrize("sample", samples())
+def test_filling_in_changes_nothing_of_what_is_asked(sample: dict[str, Any]) -> None:
+    """Every sample reads to the same shape and dialect before and after, and twice is once."""
+    under = rules()
+    made = patched(sample, admitted(sample, under))
+    (before,), (after,) = (read_document(pod, under.config).pods for pod in (sample, made))
+    assert structs.replace(after, scheduler_name="") == structs.replace(before, scheduler_name="")
+    assert admitted(made, under).patches == ()
+
+
+def test_a_container_without_limits_gets_them() -> None:
+    """An amount under requests alone: the API server's patch must find its place."""
+    pod = kube_pod("p")
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpumem": "1000"}}
+    made = patched(pod, admitted(pod))
+    assert limits(made) == {"nvidia.com/gpu": "1"}
+
+
+def test_an_init_container_that_takes_no_devices_is_filled_in_too() -> None:
+    """It borrows them, and its plugin sees resources all the same."""
+    pod = kube_pod("p", {"nvidia.com/gpumem": "3000"})
+    init = {"name": "i", "image": "app", "resources": {"limits": {"nvidia.com/gpumem": "100"}}}
+    pod["spec"]["initContainers"] = [init]
+    made = patched(pod, admitted(pod))
+    (filled,) = made["spec"]["initContainers"]
+    assert filled["resources"]["limits"] == {"nvidia.com/gpumem": "100", "nvidia.com/gpu": "1"}
+
+
+# ---------------------------------------------------------------- environment
+
+HIDDEN = {"NVIDIA_VISIBLE_DEVICES": "none"}
+FREED = {"GPU_CORE_UTILIZATION_POLICY": "disable"}
+ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+
+
+def container(name: str, limits: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    """A container as somebody writes it."""
+    return {"name": name, "image": "app", "resources": {"limits": limits or {}}} | fields
+
+
+def pod_of(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A pod of these containers that names no scheduler."""
+    pod = kube_pod("p", schedulerName="default-scheduler", **fields)
+    pod["spec"]["containers"] = [*containers]
+    return pod
+
+
+def test_E2_overwriteEnv_hides_gpus_from_containers_that_ask_for_none() -> None:
+    """Whatever they say themselves; of any pod that no other scheduler places."""
+    under = rules({"nvidia": {"overwriteEnv": True}})
+    mixed = pod_of(
+        container("asks", share()),
+        container("plain"),
+        container("wants-all", env=[{"name": "A", "value": "b"}, *ALL]),
+    )
+    mixed["spec"]["initContainers"] = [container("init", env=[{"name": "A", "value": "b"}])]
+    made = patched(mixed, admitted(mixed, under))
+    assert environment(made) == [{}, HIDDEN, HIDDEN]
+    assert environment(made, "initContainers") == [HIDDEN]
+    without = pod_of(container("web", env=ALL))
+    verdict = admitted(without, under)
+    assert verdict.why == "no device"
+    assert environment(patched(without, verdict)) == [HIDDEN]
+    assert admitted(patched(without, verdict), under).patches == ()
+    npu = pod_of(container("npu", {"huawei.com/Ascend310P": "1"}))
+    assert environment(patched(npu, admitted(npu, under))) == [HIDDEN]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pod_of(container("c", securityContext={"privileged": True})),
+        pod_of(container("c", {"nvidia.com/mig-1g.5gb": "1"})),
+        pod_of(container("c", resources={"claims": [{"name": "gpu"}]})),
+        pod_of(container("c"), labels={"hami.io/webhook": "ignore"}),
+        kube_pod("p", schedulerName="other"),
+    ],
+)
+def test_overwriteEnv_leaves_alone_who_gets_gpus_otherwise(pod: dict[str, Any]) -> None:
+    """Privileged, by NVIDIA's own plugin, by a claim, labelled, or another scheduler's."""
+    assert admitted(pod, rules({"nvidia": {"overwriteEnv": True}})).patches == ()
+
+
+def test_D4_disablecorelimit_frees_the_cores_of_containers_that_do_not_say_it() -> None:
+    """A container of its own mind keeps it; one without a GPU has no cores to be freed."""
+    under = rules({"nvidia": {"disablecorelimit": True}})
+    force = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
+    pod = pod_of(
+        container("a", share(1000, 10)), container("b", share(1000, 10), env=force), container("c")
+    )
+    made = patched(pod, admitted(pod, under))
+    assert environment(made) == [FREED, {"GPU_CORE_UTILIZATION_POLICY": "force"}, {}]
+    assert admitted(made, under).patches == ()
+
+
+def test_the_environment_is_nobodys_business_by_default() -> None:
+    """Neither key is set."""
+    pod = pod_of(container("a", share()), container("b", env=ALL))
+    assert patched(pod, admitted(pod))["spec"]["containers"] == pod["spec"]["containers"]
+
+
+# ---------------------------------------------------------------- rejections
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        (
+            kube_pod("p", share() | {"nvidia.com/gpumem-percentage": "50"}),
+            "contradicts nvidia.com/gpumem, which says how much as well: keep one of the two",
+        ),
+        (
+            kube_pod("p", share() | {"volcano.sh/vgpu-memory": "1"}),
+            "write all amounts of a pod in one dialect",
+        ),
+        (kube_pod("p", share(), nodeName="n1"), "has been placed already: remove it"),
+        (kube_pod("p", {"tencent.com/vcuda-core": "150"}), "write 100 or 200"),
+        (kube_pod("p", {"nvidia.com/gpu": "1.5"}), "is a fraction: write a whole number"),
+    ],
+)
+def test_a_contradiction_is_rejected_with_its_fix(pod: dict[str, Any], words: str) -> None:
+    """In the words of `apportion submit`, because the same reader reads it."""
+    assert words in rejection(created(pod))
+
+
+def test_a_name_that_is_yet_to_be_made_is_no_fault() -> None:
+    """Pods of controllers come without a name and a namespace."""
+    pod = kube_pod("p", share())
+    pod["metadata"] = {"generateName": "web-7f9c-"}
+    assert admitted(pod).why == "read"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [None, [], {}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [7]}}],
+)
+def test_whatever_it_is_it_ends_in_an_answer(pod: Any) -> None:
+    """Nothing that asks for no device is our business, be it ever so broken."""
+    assert created(pod) == Admitted("no device")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"schedulerName": "apportion"},
+        {"schedulerName": "apportion", "containers": [None]},
+        {"schedulerName": "apportion", "containers": [{"name": "c", "resources": []}]},
+    ],
+)
+def test_a_broken_pod_of_ours_is_rejected(spec: dict[str, Any]) -> None:
+    """With the field, and no exception."""
+    assert "spec" in rejection(created({"metadata": {}, "spec": spec}))
+
+
+# ---------------------------------------------------------------- our own annotations
+
+
+def test_nobody_creates_a_pod_with_our_annotations() -> None:
+    """Not even our own accounts; not on a pod that is skipped, and not on one without a device."""
+    for more in ({}, {"labels": {"hami.io/webhook": "ignore"}}):
+        pod = kube_pod("p", {}, annotations={"apportion.dev/shares": "[]"}, **more)
+        pod["spec"]["schedulerName"] = "default-scheduler"
+        assert 'metadata.annotations["apportion.dev/shares"]' in rejection(created(pod))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({}, {"a": "1"}), ({"a": "1"}, {"a": "2"}), ({"a": "1"}, {})],
+)
+def test_only_our_accounts_change_them(before: dict[str, str], after: dict[str, str]) -> None:
+    """Added, rewritten or removed; whatever else changes is nobody's business."""
+    old, new = (
+        kube_pod("p", annotations={f"apportion.dev/{k}": v for k, v in notes.items()})
+        for notes in (before, after)
+    )
+    asked = Asked(operation="UPDATE", pod=new, before=old, groups=("system:authenticated",))
+    assert 'metadata.annotations["apportion.dev/a"]' in rejection(admit(asked, rules()))
+    ours = structs.replace(asked, groups=("system:serviceaccounts", ACCOUNTS))
+    assert isinstance(admit(ours, rules()), Admitted)
+    labelled = structs.replace(asked, pod={**old, "metadata": {**old["metadata"], "labels": {}}})
+    assert isinstance(admit(labelled, rules()), Admitted)

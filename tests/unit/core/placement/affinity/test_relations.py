@@ -1,0 +1,306 @@
+"""Pods that mind other pods: affinity, anti-affinity and spread, against a walk over all pods."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.placement.affinity.neighbours import selects
+from apportion_schemas import (
+    LabelExpression,
+    NodeConstraints,
+    PodConstraints,
+    PodPlaced,
+    PodSelector,
+    PodSubmitted,
+    PodTerm,
+    PreferredPodTerm,
+    RefusalCode,
+    SpreadConstraint,
+)
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import gang, pod, shape
+
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+C = RefusalCode
+
+
+def app(*names: str) -> PodSelector:
+    """Pods of these applications."""
+    return PodSelector(expressions=(LabelExpression(key="app", operator="In", values=names),))
+
+
+def near(key: str, *names: str) -> PodTerm:
+    """A domain with pods of these applications."""
+    return PodTerm(pods=app(*names), topology_key=key)
+
+
+def minding(
+    uid: str, label: str = "", namespace: str = "default", group: str = "", **wishes: Any
+) -> PodSubmitted:
+    """A pod with the label `app` and these wishes about others."""
+    constraints = PodConstraints(**wishes)
+    labels = {"app": label} if label else {}
+    return pod(uid, shape=shape(pods=constraints), labels=labels, namespace=namespace, group=group)
+
+
+def fleet(**zones: str) -> Ledger:
+    """Nodes by name, each in its zone, which is none where it is empty; each takes two pods."""
+    ledger = Ledger()
+    for name, zone in zones.items():
+        labels = {HOST: name} | ({ZONE: zone} if zone else {})
+        ledger.play(rack(name, 1), observed(name, labels=labels, pods=3))
+    return ledger
+
+
+def test_anti_affinity_keeps_pods_apart() -> None:
+    """One per node, and the third is told why it waits; when one leaves it takes the place."""
+    ledger = fleet(a="x", b="x")
+    apart: dict[str, Any] = {"anti_affinity": (near(HOST, "db"),)}
+    ledger.submit(*(minding(f"p{n}", "db", **apart) for n in range(3))).settle()
+    assert sorted([ledger.where("p0"), ledger.where("p1")]) == ["a", "b"]
+    assert ledger.reasons("p2") == {C.POD_ANTI_AFFINITY: 2}
+    ledger.gone("p0").settle()
+    assert ledger.where("p2") == "a"
+
+
+def test_anti_affinity_holds_against_those_who_do_not_mind() -> None:
+    """A pod that is meant keeps away as well; others of its shape go on, and it is woken."""
+    ledger = fleet(a="x")
+    ledger.submit(minding("guard", anti_affinity=(near(HOST, "web"),))).settle()
+    ledger.submit(minding("w1", "web"), minding("w2", "web"), minding("other", "db")).settle()
+    assert ledger.where("other") == "a"
+    assert ledger.reasons("w1") == ledger.reasons("w2") == {C.POD_ANTI_AFFINITY: 1}
+    ledger.gone("guard").settle()
+    assert (ledger.where("w1"), ledger.where("w2")) == ("a", "a")
+
+
+def test_a_line_that_waited_does_not_wait_for_its_head() -> None:
+    """The head is kept away by a guard that came later; the pod behind it is not."""
+    ledger = fleet(a="x").play(observed("a", pods=1))
+    ledger.submit(minding("x", "db")).settle()
+    ledger.submit(minding("w", "web"), minding("d", "db")).settle()
+    assert (ledger.where("w"), ledger.where("d")) == ("", "")
+    ledger.play(observed("a", pods=2))
+    ledger.submit(minding("guard", anti_affinity=(near(HOST, "web"),)))
+    ledger.settle()
+    assert [uid for uid in ("w", "d", "guard") if ledger.where(uid)] == ["w"]
+
+
+def test_affinity_follows_and_the_first_goes_ahead() -> None:
+    """The first of pods that want one another goes anywhere; a stranger's wish waits."""
+    ledger = fleet(a="x", b="y", c="y", bare="")
+    ledger.submit(minding("lost", affinity=(near(ZONE, "db"),))).settle()
+    assert ledger.reasons("lost") == {C.POD_AFFINITY_MISMATCH: 4}
+    ledger.submit(minding("first", "db", affinity=(near(ZONE, "db"),))).settle()
+    assert ledger.where("first") != "bare", "the node must have the label"
+    zone = {"a": "x", "b": "y", "c": "y"}
+    assert zone[ledger.where("lost")] == zone[ledger.where("first")]
+
+
+def test_namespaces_count() -> None:
+    """A term means the pods of its namespaces only."""
+    term = PodTerm(
+        pods=PodSelector(expressions=app("db").expressions, namespaces=("team",)), topology_key=HOST
+    )
+    ledger = fleet(a="x")
+    ledger.submit(minding("p", "db"), minding("q", anti_affinity=(term,))).settle()
+    assert ledger.where("q") == "a"
+    ledger.submit(minding("r", "db", namespace="team")).settle()
+    assert ledger.reasons("r") == {C.POD_ANTI_AFFINITY: 1}
+
+
+def spread(key: str = ZONE, **fields: Any) -> SpreadConstraint:
+    """Pods of application `web`, at most one more than where they are fewest."""
+    return SpreadConstraint(pods=app("web"), topology_key=key, **fields)
+
+
+def test_spread_over_zones() -> None:
+    """Evenly, although one zone has more room; a node outside of every zone gets none."""
+    ledger = fleet(a="x", b="x", c="x", d="y", bare="")
+    ledger.submit(*(minding(f"p{n}", "web", spread=(spread(),)) for n in range(8))).settle()
+    where = [ledger.where(f"p{n}") for n in range(8)]
+    assert where.count("d") == 3
+    assert where.count("bare") == 0
+    assert sum(name in {"a", "b", "c"} for name in where) == 4
+    assert ledger.reasons("p7") == {C.TOPOLOGY_SPREAD_EXCEEDED: 3, C.PODS_EXHAUSTED: 2}
+
+
+def test_spread_counts_what_the_selector_allows() -> None:
+    """A zone that the pod may not enter is not one that has fewest."""
+    ledger = fleet(a="x", d="y")
+    ledger.play(observed("a", labels={HOST: "a", ZONE: "x", "gpu": "on"}))
+    wishes = PodConstraints(spread=(spread(),))
+    gpu_only = NodeConstraints(selector={"gpu": "on"})
+    pods = [
+        pod(f"p{n}", shape=shape(pods=wishes, node=gpu_only), labels={"app": "web"}) for n in (0, 1)
+    ]
+    ledger.submit(*pods).settle()
+    assert (ledger.where("p0"), ledger.where("p1")) == ("a", "a")
+
+
+def test_spread_with_fewer_domains_than_wanted() -> None:
+    """`minDomains`: as long as a zone is missing, the fewest are none."""
+    ledger = fleet(a="x", b="x")
+    few: dict[str, Any] = {"spread": (spread(min_domains=2),)}
+    ledger.submit(minding("p0", "web", **few), minding("p1", "web", **few)).settle()
+    assert ledger.reasons("p1") == {C.TOPOLOGY_SPREAD_EXCEEDED: 2}
+    ledger.play(rack("c", 1), observed("c", labels={ZONE: "y"})).settle()
+    assert ledger.where("p1") == "c"
+
+
+def test_preferences_are_points() -> None:
+    """Near those that are liked, far from those that are not, spread where it may be."""
+    ledger = fleet(a="x", b="y", c="z")
+    ledger.submit(minding("db", "db"), minding("web", "web", affinity=())).settle()
+    home, other = ledger.where("db"), ledger.where("web")
+    like = PreferredPodTerm(weight=100, term=near(HOST, "db"))
+    dislike = PreferredPodTerm(weight=-100, term=near(HOST, "db"))
+    ledger.submit(minding("p", preferred=(like,))).settle()
+    assert ledger.where("p") == home
+    ledger.submit(minding("q", preferred=(dislike,))).settle()
+    assert ledger.where("q") != home
+    ledger.submit(minding("r", "web", spread=(spread(HOST, required=False),))).settle()
+    assert ledger.where("r") != other
+
+
+def test_a_gang_whose_pods_want_one_another() -> None:
+    """The worker comes first and must be near the server, which is placed after it, all at once."""
+    ledger = fleet(a="x", b="y").play(gang(min_available=3))
+    workers = [
+        minding(f"w{n}", "worker", group="team/job", affinity=(near(ZONE, "server"),))
+        for n in range(2)
+    ]
+    ledger.submit(*workers, minding("s", "server", group="team/job")).settle()
+    assert len({ledger.where(uid) for uid in ("w0", "w1", "s")} - {""}) == 1
+    apart = [
+        minding(f"v{n}", "lone", group="team/other", anti_affinity=(near(HOST, "lone"),))
+        for n in range(3)
+    ]
+    ledger.play(gang("team/other", min_available=3)).submit(*apart).settle()
+    assert [ledger.where(f"v{n}") for n in range(3)] == ["", "", ""]
+    assert ledger.reasons("v0")[C.POD_ANTI_AFFINITY] == 1
+
+
+# -------------------------------------------------------------- against a walk over everything
+
+
+def domain(node: NodeState, key: str) -> str | None:
+    """The value of the label on the node."""
+    return node.host.labels.get(key)
+
+
+def placed(state: State) -> list[tuple[PodSubmitted, NodeState]]:
+    """Every placed pod and its node."""
+    return [
+        (p.submitted, state.nodes[p.placement.node]) for p in state.pods.values() if p.placement
+    ]
+
+
+def means(selector: PodSelector, asked: PodSubmitted) -> bool:
+    """Whether the selector means the pod."""
+    return selects(selector, asked.namespace, asked.labels)
+
+
+def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
+    """Whether a pod that the term means is in the node's domain."""
+    key = term.topology_key
+    here = domain(node, key)
+    return here is not None and any(
+        means(term.pods, other) and domain(at, key) == here for other, at in placed(state)
+    )
+
+
+def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
+    """Whether nobody there minds the pod, and the pod minds nobody there."""
+    for other, at in placed(state):
+        for term in other.shape.pods.anti_affinity:
+            here = domain(node, term.topology_key)
+            same = here is not None and domain(at, term.topology_key) == here
+            if same and means(term.pods, asked):
+                return False
+    return not any(near_any(state, term, node) for term in asked.shape.pods.anti_affinity)
+
+
+def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
+    """Whether whom the pod wants near is there, or it is the first of its sort."""
+    for term in asked.shape.pods.affinity:
+        if domain(node, term.topology_key) is None:
+            return False
+        first = not any(near_any(state, term, each) for each in state.nodes.values())
+        if not near_any(state, term, node) and not (first and means(term.pods, asked)):
+            return False
+    return True
+
+
+def even(state: State, asked: PodSubmitted, node: NodeState) -> bool:
+    """Whether the domain would have few enough, over the nodes that have every label."""
+    wishes = asked.shape.pods.spread
+    keys = [each.topology_key for each in wishes]
+    counted = [n for n in state.nodes.values() if all(domain(n, key) is not None for key in keys)]
+    for each in wishes:
+        if node not in counted:
+            return False
+        sums = {domain(n, each.topology_key): 0 for n in counted}
+        for other, at in placed(state):
+            if at in counted and means(each.pods, other):
+                sums[domain(at, each.topology_key)] += 1
+        mine = sums[domain(node, each.topology_key)] + means(each.pods, asked)
+        if mine - min(sums.values()) > each.max_skew:
+            return False
+    return True
+
+
+def allowed(state: State, asked: PodSubmitted, node: NodeState) -> bool:
+    """Whether the pod may be on the node: Kubernetes' rules, one by one."""
+    room = len(node.pods) < node.host.pods
+    return room and all(rule(state, asked, node) for rule in (apart, together, even))
+
+
+TERMS = st.builds(near, st.sampled_from((HOST, ZONE)), st.sampled_from(("a", "b")))
+WISHES = st.builds(
+    PodConstraints,
+    affinity=st.lists(TERMS, max_size=1).map(tuple),
+    anti_affinity=st.lists(TERMS, max_size=2).map(tuple),
+    spread=st.lists(
+        st.builds(
+            SpreadConstraint,
+            pods=st.sampled_from((app("a"), app("b"), app("a", "b"))),
+            topology_key=st.sampled_from((HOST, ZONE)),
+            max_skew=st.integers(1, 2),
+        ),
+        max_size=1,
+    ).map(tuple),
+)
+LABELS = st.sampled_from(({"app": "a"}, {"app": "b"}, {}))
+SOME = st.one_of(st.just(PodConstraints()), WISHES)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.lists(st.sampled_from(("x", "y", "")), min_size=1, max_size=5))
+def test_every_answer_is_that_of_a_walk(data: st.DataObject, zones: list[str]) -> None:
+    """Whatever comes and goes: who is placed was allowed there, who waits is allowed nowhere."""
+    ledger = fleet(**{f"n{at}": zone for at, zone in enumerate(zones)})
+    live: list[str] = []
+    for number in range(data.draw(st.integers(1, 10))):
+        if live and data.draw(st.integers(0, 3)) == 0:
+            ledger.gone(live.pop(data.draw(st.integers(0, len(live) - 1))))
+        else:
+            live.append(f"p{number}")
+            wanted = shape(pods=data.draw(SOME))
+            ledger.submit(pod(live[-1], shape=wanted, labels=data.draw(LABELS)))
+        before: dict[str, PodState] = {u: p for u, p in ledger.state.pods.items() if p.placement}
+        while decided := ledger.engine.decide(events_max=1).events:
+            (event,) = decided
+            if isinstance(event, PodPlaced):
+                asked = ledger.state.pods[event.pod].submitted
+                assert allowed(ledger.state, asked, ledger.state.nodes[event.node])
+            ledger.play(event)
+        assert before.items() <= {u: p for u, p in ledger.state.pods.items() if p.placement}.items()
+        for waiting in ledger.state.pods.values():
+            if waiting.placement is None:
+                nodes = ledger.state.nodes.values()
+                assert not any(allowed(ledger.state, waiting.submitted, n) for n in nodes)
+        assert not ledger.consider().placed, "an engine that is new to the state agrees"

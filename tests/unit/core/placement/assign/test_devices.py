@@ -1,0 +1,196 @@
+"""On the chosen node: which devices each container gets, and that nothing is left behind."""
+
+import pytest
+
+from apportion.core.placement.assign.devices import assign
+from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.index.columns import Columns
+from apportion_schemas import (
+    Ask,
+    Device,
+    DeviceConstraints,
+    NodeReported,
+    Policy,
+    PolicyChanged,
+    Shape,
+    Share,
+)
+from tests.support.fleet import A100_40, A100_80, V100, gpu, node, npu, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, instance, pod, shape, share
+from tests.support.pods import placed as placement
+
+
+def chosen(
+    wanted: Shape, report: NodeReported, *held: Share, policy: Policy = "binpack"
+) -> tuple[Share, ...] | None:
+    """The shares of a pod of this shape on the node, where these are held already."""
+    ledger = Ledger(report, pod("x"))
+    ledger.play(placement("x", report.node, held))
+    columns = Columns(ledger.state)
+    columns.sync()
+    class_ = PlacementClass(wanted, PolicyChanged(by="ann", device_policy=policy), None)
+    class_.refresh(columns)
+    before = ledger.digest()
+    found = assign(class_, columns, 0)
+    assert ledger.digest() == before, "assign must leave every device as it found it"
+    return found
+
+
+def devices(shares: tuple[Share, ...] | None) -> list[str]:
+    """The devices, in the order of the shares."""
+    assert shares is not None
+    return [found.device for found in shares]
+
+
+def test_count_is_different_devices() -> None:
+    """In the order of preference, each with the whole amount."""
+    found = chosen(shape(ask(3000, count=2, cores=50)), rack("n1", 3))
+    assert devices(found) == ["n1-g0", "n1-g1"]
+    assert [(s.memory_mib, s.cores) for s in found or ()] == [(3000, 50)] * 2
+
+
+@pytest.mark.parametrize(("policy", "device"), [("binpack", "n1-g1"), ("spread", "n1-g0")])
+def test_policy_chooses_the_device(policy: Policy, device: str) -> None:
+    """The one in use, or the idle one."""
+    found = chosen(shape(ask(1000)), rack("n1", 2), share("n1-g1"), policy=policy)
+    assert devices(found) == [device]
+
+
+def test_several_devices_in_the_order_of_preference() -> None:
+    """Those in use first, and the first of the others."""
+    held = (share("n1-g2"), share("n1-g3"))
+    assert devices(chosen(shape(ask(1000, count=3)), rack("n1", 4), *held)) == [
+        "n1-g2",
+        "n1-g3",
+        "n1-g0",
+    ]
+
+
+def test_containers_may_share_a_device() -> None:
+    """Two containers of a pod, in the order in which they stand in it."""
+    train, test = ask(2000, container="train"), ask(10000, cores=50, container="eval")
+    found = chosen(shape(train, test), rack("n1", 2))
+    assert [(s.container, s.device) for s in found or ()] == [
+        ("train", "n1-g0"),
+        ("eval", "n1-g0"),
+    ]
+
+
+def test_containers_that_do_not_fit_on_one_get_two() -> None:
+    """What the first takes is not there for the second."""
+    big = [ask(50_000, container=name) for name in "ab"]
+    assert devices(chosen(shape(*big), rack("n1", 2))) == ["n1-g0", "n1-g1"]
+    assert chosen(shape(*big), rack("n1", 1)) is None
+
+
+HARD: list[tuple[str, list[Ask], list[Device], list[Share], str, list[str]]] = [
+    (
+        "a card alone comes before a share, whatever was written first",
+        [ask(1000, container="a"), cards(container="b")],
+        [gpu("g0"), gpu("g1")],
+        [share("g1", 100, 0)],
+        "spread",
+        ["g1", "g0"],
+    ),
+    (
+        "alone with little memory comes before more memory",
+        [ask(5000, container="a"), ask(10, cores=100, container="b")],
+        [gpu("g0"), gpu("g1")],
+        [share("g0", 100, 0)],
+        "spread",
+        ["g0", "g1"],
+    ),
+    (
+        "more memory comes before less",
+        [ask(30_000, container="a"), ask(60_000, container="b")],
+        [gpu("g0"), gpu("g1", model=V100)],
+        [],
+        "binpack",
+        ["g1", "g0"],
+    ),
+    (
+        "all the memory comes before a part of it",
+        [ask(1000, container="a"), ask(container="b")],
+        [gpu("g0"), gpu("g1")],
+        [share("g1", 100, 0)],
+        "spread",
+        ["g1", "g0"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("asks", "offered", "held", "policy", "where"),
+    [case[1:] for case in HARD],
+    ids=[case[0] for case in HARD],
+)
+def test_hardest_first(
+    asks: list[Ask], offered: list[Device], held: list[Share], policy: Policy, where: list[str]
+) -> None:
+    """Else the easy one would sit where only the hard one could."""
+    found = chosen(shape(*asks), node("n1", *offered), *held, policy=policy)
+    assert devices(found) == where
+
+
+def test_instances_are_cut_from_the_end() -> None:
+    """So that the aligned half stays whole; and each placement of a profile is used once."""
+    seven = [ask(3000, container=f"c{n}") for n in range(7)]
+    found = chosen(shape(*seven), node("n1", gpu("m0", model=A100_40, mode="mig")))
+    starts = [s.instance.start for s in found or () if s.instance]
+    assert starts == [6, 5, 4, 3, 2, 1, 0]
+    assert {s.instance.profile for s in found or () if s.instance} == {"1g.5gb"}
+    eight = [*seven, ask(3000, container="one too many")]
+    assert chosen(shape(*eight), node("n1", gpu("m0", model=A100_40, mode="mig"))) is None
+
+
+def test_instance_goes_where_its_slices_are_free() -> None:
+    """Memory alone does not tell: a half-sized one needs an aligned half."""
+    card = gpu("m0", model=A100_80, mode="mig")
+    low = share("m0", 9728, 0, instance=instance("1g.10gb", 6, 1))
+    found = chosen(shape(ask(30_000)), node("n1", card), low)
+    assert [s.instance for s in found or ()] == [instance("3g.40gb", 0, 4)]
+    both = (low, share("m0", 9728, 0, instance=instance("1g.10gb", 3, 1)))
+    assert chosen(shape(ask(30_000)), node("n1", card), *both) is None
+
+
+def test_templates_fill_a_device() -> None:
+    """Two of four AI CPUs do not fit where there are seven; the second goes next door."""
+    found = chosen(
+        shape(*(ask(12_000, family="ascend310p", container=c) for c in "ab")),
+        node("n1", npu("u0", memory_mib=99_999), npu("u1")),
+    )
+    assert [(s.device, s.template) for s in found or ()] == [("u0", "vir04"), ("u1", "vir04")]
+
+
+def test_numa_bind_keeps_all_devices_on_one_numa_node() -> None:
+    """The first NUMA node that takes the whole pod; devices that tell no NUMA node take none."""
+    wanted = shape(cards(2), devices=DeviceConstraints(numa_bind=True))
+    near = [gpu(f"g{n}", numa=n // 2) for n in range(4)]
+    assert devices(chosen(wanted, node("n1", *near))) == ["g0", "g1"]
+    assert devices(chosen(wanted, node("n1", *near), share("g1"))) == ["g2", "g3"]
+    assert chosen(wanted, node("n1", *near), share("g1"), share("g2")) is None
+    assert chosen(wanted, rack("n1", 2)) is None
+
+
+def test_ids_and_indexes_leave_devices_out() -> None:
+    """On the node too, not only among the nodes."""
+    wanted = shape(ask(1), devices=DeviceConstraints(nouse_ids=("n1-g0",), indexes=(0, 2)))
+    assert devices(chosen(wanted, rack("n1", 4))) == ["n1-g2"]
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+def test_whether_a_pod_fits_does_not_depend_on_the_order_of_devices(policy: Policy) -> None:
+    """The first container's first choice may leave nothing for the next one; another does."""
+    report = node("n1", gpu("g0", memory_mib=15_360), gpu("g1", memory_mib=15_360))
+    held = share("g0", 9_000, 0), share("g1", 13_000, 0)
+    small, both = ask(2048, container="a"), ask(1024, container="b", count=2)
+    found = chosen(shape(small, both), report, *held, policy=policy)
+    assert devices(found) == ["g0", "g0", "g1"] or devices(found) == ["g0", "g1", "g0"]
+
+
+def test_a_pod_of_many_containers_that_cannot_fit_is_given_up_soon() -> None:
+    """Each fits alone, all do not; equal devices are tried once."""
+    report = node("n1", *(gpu(f"g{at}", memory_mib=10_000) for at in range(8)))
+    asks = [ask(6_000, container=f"c{at}", count=2) for at in range(5)]
+    assert chosen(shape(*asks), report) is None

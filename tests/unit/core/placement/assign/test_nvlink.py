@@ -1,0 +1,91 @@
+"""Several devices of one node: those linked best, by a search that ends."""
+
+import itertools
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion.core.placement.assign.nvlink import best_linked
+from apportion_schemas import Device, NodeReported
+from tests.support.fleet import gpu, node
+from tests.support.ledger_of import Ledger
+from tests.support.pods import cards, pod, shape, share
+from tests.support.pods import placed as placement
+
+Pairs = dict[tuple[int, int], int]
+
+
+def wired(count: int, pairs: Pairs) -> list[Device]:
+    """Devices with these lanes between them, each pair told by its first only."""
+    lanes: list[dict[str, int]] = [{} for _ in range(count)]
+    for (one, other), number in pairs.items():
+        lanes[one][f"g{other}"] = number
+    return [gpu(f"g{at}", nvlink_lanes=lanes[at]) for at in range(count)]
+
+
+def lanes_of(pairs: Pairs, positions: tuple[int, ...]) -> int:
+    """The lanes between all pairs of these devices."""
+    return sum(pairs.get(pair, 0) for pair in itertools.combinations(positions, 2))
+
+
+HALVES: Pairs = {(0, 2): 4, (1, 3): 4, (0, 1): 1}
+
+
+def test_the_best_pair_is_found() -> None:
+    """Not the first two, which are linked worse; of equal pairs the first."""
+    assert best_linked(wired(4, HALVES), 2) == ((0, 2), 4)
+    assert best_linked(wired(3, {}), 2) == ((0, 1), 0)
+    assert best_linked(wired(2, HALVES), 2) == ((0, 1), 1)
+
+
+@settings(deadline=None)  # an example's time is the machine's; the search has a test of its own
+@given(st.data(), st.integers(2, 6))
+def test_what_is_said_is_so(data: st.DataObject, count: int) -> None:
+    """So many different devices, their lanes counted right, and for pairs the best there is."""
+    pairs = {
+        pair: data.draw(st.integers(1, 18))
+        for pair in itertools.combinations(range(6), 2)
+        if data.draw(st.booleans())
+    }
+    found = best_linked(wired(6, pairs), count)
+    assert len(set(found.positions)) == count
+    assert found.lanes == lanes_of(pairs, found.positions)
+    sets = itertools.combinations(range(6), count)
+    best = max(lanes_of(pairs, each) for each in sets)
+    assert found.lanes == best if count in {2, 6} else found.lanes <= best
+
+
+def test_the_search_ends() -> None:
+    """Half of 64 devices that are linked at random: not one in 10^18 sets is tried."""
+    pairs = {
+        (one, other): 1 + (one * 31 + other * 17) % 7
+        for one, other in itertools.combinations(range(64), 2)
+    }
+    began = time.perf_counter()
+    best_linked(wired(64, pairs), 32)
+    assert time.perf_counter() - began < 5
+
+
+def linked_node() -> NodeReported:
+    """Four GPUs in two linked pairs: 0 and 2, 1 and 3."""
+    return node("n1", *wired(4, HALVES))
+
+
+def test_two_gpus_are_linked_ones() -> None:
+    """Without a policy, too; and for what is left the other pair."""
+    ledger = Ledger(linked_node(), pod("a", cards(2)), pod("b", cards(2))).settle()
+    assert ledger.devices("a") == ["g0", "g2"]
+    assert ledger.devices("b") == ["g1", "g3"]
+
+
+def test_topology_aware_waits_for_the_best() -> None:
+    """With one of each pair taken the rest is linked worse: a preference takes it, a filter not."""
+    held = [share("g0", 81920, 100), share("g3", 81920, 100)]
+    ledger = Ledger(linked_node(), pod("x", cards(2)), placement("x", "n1", held))
+    ledger.submit(pod("strict", shape=shape(cards(2), device_policy="topology-aware"))).settle()
+    assert ledger.where("strict") == ""
+    ledger.gone("x").settle()
+    assert ledger.devices("strict") == ["g0", "g2"]
+    ledger.submit(pod("any", cards(2))).settle()
+    assert ledger.devices("any") == ["g1", "g3"]

@@ -1,0 +1,217 @@
+"""The columns: rows say what the state says, in whatever order and width nodes come."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from apportion.core.ledger.state import NodeState, State
+from apportion.core.placement.index import columns as module
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.columns import (
+    CORDONED,
+    FIRST_KIND,
+    HOST,
+    HOST_KIND,
+    NO_KIND,
+    OPEN,
+    UNHEALTHY,
+    Columns,
+    RowLog,
+)
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceHealthChanged,
+    NodeCordoned,
+    NodeReported,
+    PodGone,
+    Share,
+    Taint,
+)
+from tests.support.fleet import A100_40, gpu, node, npu, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import instance, pod, share
+from tests.support.pods import placed as placement
+
+
+def synced(state: State) -> Columns:
+    """Fresh columns of a state."""
+    columns = Columns(state)
+    columns.sync()
+    return columns
+
+
+def assert_equal(one: Columns, other: Columns) -> None:
+    """The same rows; kinds are numbered as they were learnt, and the width only grows."""
+    assert one.names == other.names
+    assert [n.name for n in one.nodes] == [n.name for n in other.nodes]
+    width = other.free.shape[1]
+    for name in ("free", "index", "slices", "closed"):
+        assert np.array_equal(getattr(one, name)[:, :width], getattr(other, name)), name
+    for name in ("load", "host_load", "schedulable"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    rows = range(len(one.names))
+    assert [kind_names(one, row) for row in rows] == [kind_names(other, row) for row in rows]
+
+
+def kind_names(columns: Columns, row: int) -> list[str]:
+    """The models of a row's devices."""
+    return [
+        columns.kinds[kind - FIRST_KIND].model
+        for kind in columns.kind[row].tolist()
+        if kind >= FIRST_KIND
+    ]
+
+
+MIXED = (rack("b", 3), node("c"), node("a", npu("u0"), gpu("m1", model=A100_40, mode="mig")))
+
+
+def test_rows_say_what_the_state_says() -> None:
+    """Host in column 0, devices behind it, nothing beyond the last."""
+    columns = synced(Ledger(*MIXED).state)
+    assert columns.names == ["a", "b", "c"]
+    assert columns.kind[:, HOST].tolist() == [HOST_KIND] * 3
+    assert [int((row != NO_KIND).sum()) for row in columns.kind] == [3, 4, 1]
+    assert columns.index.tolist() == [[-1, 0, 1, -1], [-1, 0, 1, 2], [-1] * 4]
+    assert columns.free[2].tolist()[1:] == [packed.GUARDS] * 3
+    assert columns.free[0, 1] == packed.GUARDS | packed.amounts(21527, 8, 7, 7)
+    assert columns.free[1, HOST] == packed.GUARDS | packed.amounts(2_000_000, 256_000, 250)
+    assert columns.schedulable.all()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_nodes_may_join_in_any_order(order: tuple[int, ...]) -> None:
+    """One by one, later and wider ones among them, the rows end the same."""
+    reports = (*MIXED, rack("d", 6))
+    expected = synced(Ledger(*reports).state)
+    ledger = Ledger()
+    columns = Columns(ledger.state)
+    for at in order:
+        report: NodeReported = reports[at]
+        change = ledger.take(report)
+        assert change.node is not None
+        columns.touch(change.node)
+        columns.sync()
+    assert_equal(columns, expected)
+
+
+CHANGES = [
+    ("a share", (pod("p"), placement("p", "b", [share("b-g1", 500)]))),
+    ("fewer devices", (rack("b", 1),)),
+    ("other devices", (node("b", npu("x0")),)),
+    ("more devices", (rack("b", 9),)),
+    ("unhealthy", (DeviceHealthChanged(node="b", device="b-g2", healthy=False),)),
+    ("cordoned", (DeviceCordoned(device="b-g0", by="ann", reason="fan"),)),
+    (
+        "an instance",
+        (pod("p"), placement("p", "a", [share("m1", 5120, 0, instance=instance("1g.5gb", 6, 1))])),
+    ),
+    ("a cordon", (NodeCordoned(node="b", by="ann", reason="kernel"),)),
+    ("a taint", (observed("b", taints=(Taint(key="k", effect="NoSchedule"),)),)),
+]
+
+
+@pytest.mark.parametrize("events", [case[1] for case in CHANGES], ids=[case[0] for case in CHANGES])
+def test_changes_reach_the_row_and_can_be_taken_back(events: tuple[object, ...]) -> None:
+    """Columns that saw the change are those that are made anew; so once more after the undoing."""
+    ledger = Ledger(*MIXED)
+    columns = synced(ledger.state)
+    for data in (*events, *MIXED[:1]):
+        change = ledger.take(data)  # type: ignore[arg-type]
+        if change.node is not None:
+            columns.touch(change.node)
+        columns.sync()
+        assert_equal(columns, synced(ledger.state))
+
+
+def test_closed_devices_say_why() -> None:
+    """Absent is unhealthy; unhealthy comes before cordoned; open again is open."""
+    ledger = Ledger(
+        rack("b", 3),
+        DeviceHealthChanged(node="b", device="b-g1", healthy=False),
+        DeviceCordoned(device="b-g1", by="ann", reason="fan"),
+        DeviceCordoned(device="b-g2", by="ann", reason="fan"),
+    )
+    columns = synced(ledger.state)
+    assert columns.closed[0].tolist() == [OPEN, OPEN, UNHEALTHY, CORDONED]
+    assert columns.free[0, 2:].tolist() == [packed.GUARDS] * 2
+
+
+def test_sync_costs_what_was_touched() -> None:
+    """Of a hundred nodes the one that changed."""
+    ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
+    refreshed: list[str] = []
+
+    class Counted(Columns):
+        def _refresh(self, row: int, node: NodeState, shares: list[Share] | None) -> None:
+            refreshed.append(node.name)
+            super()._refresh(row, node, shares)
+
+    columns = Counted(ledger.state)
+    columns.sync()
+    assert len(refreshed) == 100
+    refreshed.clear()
+    columns.touch(ledger.node("n042"))
+    columns.touch(ledger.node("n042"))
+    end = columns.changed.end
+    columns.sync()
+    columns.sync()
+    assert refreshed == ["n042"]
+    since = columns.changed.since(end)
+    assert since is not None
+    assert since.tolist() == [42]
+
+
+def test_only_the_devices_of_the_shares_are_read() -> None:
+    """A pod that comes or goes costs its own devices, not all that the node has."""
+    ledger = Ledger(rack("n1", 8), pod("p"), pod("q"))
+    columns = synced(ledger.state)
+    for data in (
+        placement("p", shares=[share("n1-g3", memory_mib=1000)]),
+        placement("q", shares=[share("n1-g5", memory_mib=2000)]),
+        PodGone(uid="p"),
+    ):
+        columns.touch(ledger.node(), ledger.take(data).shares)
+        columns.sync()
+        fresh = synced(ledger.state)
+        assert columns.free.tolist() == fresh.free.tolist()
+        assert columns.load.tolist() == fresh.load.tolist()
+    before = columns.free.tolist()
+    ledger.node().devices[0].memory_free_mib -= 1  # nobody told of it: no share is there
+    columns.touch(ledger.node(), ())
+    columns.sync()
+    assert columns.free.tolist() == before
+
+
+def test_changes_of_facts_are_told_apart() -> None:
+    """A placement changes what is free; only a report changes what a node is."""
+    ledger = Ledger(rack("n1", 1), pod("p"))
+    columns = synced(ledger.state)
+    facts, changed = columns.facts_changed.end, columns.changed.end
+    ledger.play(placement("p", shares=[share("n1-g0")]))
+    columns.touch(ledger.node())
+    columns.sync()
+    assert (columns.facts_changed.end, columns.changed.end) == (facts, changed + 1)
+    ledger.report(rack("n1", 1))
+    columns.touch(ledger.node())
+    columns.sync()
+    assert (columns.facts_changed.end, columns.changed.end) == (facts + 1, changed + 2)
+
+
+def test_row_log_forgets_its_older_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that comes too late is told so, and looks at everything."""
+    monkeypatch.setattr(module, "LOG_ROWS_MAX", 8)
+    log = RowLog()
+    for row in range(8):
+        log.append(row)
+    assert log.end == 8
+    whole = log.since(0)
+    assert whole is not None
+    assert whole.tolist() == list(range(8))
+    log.append(8)
+    assert log.end == 9
+    assert log.since(3) is None
+    kept, nothing = log.since(4), log.since(9)
+    assert kept is not None
+    assert nothing is not None
+    assert (kept.tolist(), nothing.tolist()) == ([4, 5, 6, 7, 8], [])

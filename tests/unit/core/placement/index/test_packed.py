@@ -1,0 +1,99 @@
+"""Packed amounts: guard bits at the borders of every field, negatives, and what is clamped."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from apportion.core.ledger.state import DeviceState
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.packed import GUARDS, NEVER, amounts, clamped, free_amounts
+from apportion_schemas import Device
+from tests.support.fleet import gpu, node, npu
+from tests.support.ledger_of import Ledger
+
+LARGEST = gpu(memory_mib=1 << 24, physical_memory_mib=1 << 24, cores=10_000, slots=250)
+
+
+def fits(free: tuple[int, ...], needed: tuple[int, ...]) -> bool:
+    """The comparison as the index does it, in one subtraction."""
+    left = np.int64(GUARDS | amounts(*free)) - np.int64(amounts(*needed))
+    return bool((left & GUARDS) == GUARDS)
+
+
+def state_of(device: Device) -> DeviceState:
+    """The device with nothing on it."""
+    return Ledger(node("n1", device)).device(device.id)
+
+
+@pytest.mark.parametrize("field", range(4))
+@pytest.mark.parametrize("shortage", [-1, 0, 1])
+def test_one_amount_at_the_border(field: int, shortage: int) -> None:
+    """One short in any field is refused, whatever the others are."""
+    free = [1000, 50, 5, 3]
+    needed = list(free)
+    needed[field] += shortage
+    assert fits(tuple(free), tuple(needed)) is (shortage <= 0)
+
+
+def test_borders_of_all_fields_at_once() -> None:
+    """Zero, one and the largest that each field holds, every way: the guards never leak."""
+    sizes = (packed.MEMORY_BITS, packed.COMPUTE_BITS, packed.SLOTS_BITS, packed.TEMPLATE_CPU_BITS)
+    choices = list(itertools.product(*((0, 1, (1 << bits) - 1) for bits in sizes)))
+    for free, needed in itertools.product(choices, choices):
+        enough = all(have >= want for have, want in zip(free, needed, strict=True))
+        assert fits(free, needed) is enough, (free, needed)
+
+
+def test_guards_lie_outside_of_every_field() -> None:
+    """Four guard bits, none of them in an amount, and all in a signed 64-bit integer."""
+    assert GUARDS.bit_count() == 4
+    assert not GUARDS & amounts(-1 & (1 << 60), 1 << 60, 1 << 60, 1 << 60)
+    assert GUARDS | amounts(1 << 60, 1 << 60, 1 << 60, 1 << 60) < 1 << 63
+
+
+@pytest.mark.parametrize(
+    ("amount", "bits", "held"), [(-1, 4, 0), (0, 4, 0), (15, 4, 15), (16, 4, 15), (1 << 40, 4, 15)]
+)
+def test_clamped(amount: int, bits: int, held: int) -> None:
+    """To what the field holds."""
+    assert clamped(amount, bits) == held
+
+
+def test_the_largest_device_of_the_schemas_is_packed_exactly() -> None:
+    """No clamp may make two different amounts equal."""
+    device = LARGEST
+    assert free_amounts(state_of(device)) == GUARDS | (
+        device.memory_mib | device.cores << packed.COMPUTE_AT | device.slots << packed.SLOTS_AT
+    )
+    assert amounts(1 << 25, 1_000_000, 0) == 1 << 25 | 1_000_000 << packed.COMPUTE_AT
+
+
+def test_never_fits_nowhere() -> None:
+    """Neither on the largest device nor on a host, whose pods are slots."""
+    most = GUARDS | amounts(1 << 30, 1 << 30, 250, 15)
+    host = GUARDS | amounts(1 << 30, 1 << 30, 1 << 30, 0)
+    assert ((most - NEVER) & GUARDS) != GUARDS
+    assert ((host - NEVER) & GUARDS) != GUARDS
+
+
+@pytest.mark.parametrize(
+    "field", ["memory_free_mib", "cores_free", "slots_free", "template_cpu_free"]
+)
+def test_less_than_nothing_is_nothing(field: str) -> None:
+    """A device that offers less than it holds must not borrow from the field above."""
+    state = state_of(npu())
+    whole = free_amounts(state)
+    setattr(state, field, 0)
+    nothing = free_amounts(state)
+    setattr(state, field, -7)
+    assert free_amounts(state) == nothing != whole
+
+
+@pytest.mark.parametrize("closing", [{"present": False}, {"healthy": False}, {"cordon": "x"}])
+def test_closed_device_has_nothing(closing: dict[str, object]) -> None:
+    """Absent, unhealthy or cordoned."""
+    state = state_of(gpu())
+    for field, value in closing.items():
+        setattr(state, field, value)
+    assert free_amounts(state) == GUARDS

@@ -1,0 +1,306 @@
+"""Quotas of namespaces: what pods hold of devices, by their true use, and who is asked again."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from apportion.core.explain import words
+from apportion.core.explain.why import why
+from apportion.core.placement.chosen import Chosen
+from apportion.core.placement.engine import Engine
+from apportion.core.placement.queueing.sharding import PARTS, Shard, part_of
+from apportion_schemas import (
+    Ask,
+    Configuration,
+    ConfigurationChanged,
+    PodRefused,
+    PodSubmitted,
+    QueueObserved,
+    QuotaGone,
+    QuotaObserved,
+    QuotaShortage,
+    RefusalCode,
+)
+from apportion_schemas.configuration import NvidiaConfiguration
+from tests.support.fleet import A100_40, gpu, node, npu, rack
+from tests.support.ledger_of import Ledger, placed
+from tests.support.pods import ask, cards, gang, member, pod, share
+from tests.support.pods import placed as placement
+
+C = RefusalCode
+MEMORY = "limits.nvidia.com/gpumem"
+CORES = "limits.nvidia.com/gpucores"
+COUNT = "requests.nvidia.com/gpu"
+
+
+def quota(name: str = "gpus", *, namespace: str = "team", **hard: int) -> QuotaObserved:
+    """A quota of the namespace `team`: of `memory`, `cores` and `count`."""
+    names = {"memory": MEMORY, "cores": CORES, "count": COUNT}
+    limits = {names[key]: most for key, most in hard.items()}
+    return QuotaObserved(namespace=namespace, quota=name, hard=limits)
+
+
+def inside(uid: str, *asks: Ask, **fields: Any) -> PodSubmitted:
+    """A pod of the namespace `team`."""
+    return pod(uid, *asks, **({"namespace": "team"} | fields))
+
+
+def shortage(ledger: Ledger, uid: str) -> QuotaShortage:
+    """What the quota of the pod's namespace lacked."""
+    found = ledger.refusal(uid).quota
+    assert found is not None
+    return found
+
+
+LIMITS = [
+    (MEMORY, 5000, ask(3000), (3000, 3000)),
+    ("requests.nvidia.com/gpumem", 9000, ask(3000, count=2), (6000, 6000)),
+    ("nvidia.com/gpumem", 50_000, ask(memory_percent=50), (40_960, 40_960)),
+    ("limits.nvidia.com/gpumem", 100_000, cards(), (81_920, 81_920)),
+    ("limits.docker.com/vcuda-memory", 20, ask(4000), (16, 16)),
+    (CORES, 50, ask(1, cores=30), (30, 30)),
+    ("limits.nvidia.com/gpucores", 150, cards(), (100, 100)),
+    (COUNT, 3, ask(1, count=2), (2, 2)),
+    ("requests.volcano.sh/vgpu-number", 1, ask(1), (1, 1)),
+    ("requests.volcano.sh/gpu-number", 1, cards(), (1, 1)),
+]
+
+
+@pytest.mark.parametrize(("resource", "most", "wanted", "amounts"), LIMITS)
+def test_a_namespace_holds_no_more_than_its_quota(
+    resource: str, most: int, wanted: Ask, amounts: tuple[int, int]
+) -> None:
+    """By true use: memory of all cards, percent in MiB of the card. A namespace without is free."""
+    told = QuotaObserved(namespace="team", quota="gpus", hard={resource: most})
+    ledger = Ledger(rack("n1", 8), told)
+    ledger.submit(inside("a", wanted), inside("b", wanted), pod("free", wanted)).settle()
+    assert placed(ledger) == {"a", "free"}
+    assert set(ledger.reasons("b")) == {C.QUOTA_EXCEEDED}
+    needed, used = amounts
+    lack = QuotaShortage(quota="gpus", resource=resource, needed=needed, used=used, most=most)
+    assert shortage(ledger, "b") == lack
+    assert words.refusal(ledger.refusal("b")) == words.quota(lack)
+
+
+def test_what_is_said_names_the_quota_and_the_cure() -> None:
+    """Quota, resource, what it allows, what is held, what is needed, and what helps."""
+    ledger = Ledger(rack("n1", 4), quota(memory=16_000))
+    ledger.submit(inside("a", ask(12_000)), inside("b", ask(8000))).settle()
+    told = why(ledger.state, ledger.pod("b"))
+    assert told.sentence.endswith(
+        "the quota gpus of its namespace allows 16,000 of limits.nvidia.com/gpumem, pods hold "
+        "12,000, and 8,000 more would be needed"
+    )
+    assert told.refused is not None
+    (cause,) = told.refused.causes
+    assert cause.unblocked_by.endswith("more in spec.hard of the ResourceQuota")
+
+
+def test_init_containers_count_where_they_need_more_than_the_others() -> None:
+    """They run before, one after the other: the API server counts so, and so does HAMi."""
+    init = [ask(2000, container=name, init=True) for name in ("i", "j")]
+    ledger = Ledger(rack("n1", 8), quota(memory=5000, count=1))
+    ledger.submit(inside("a", *init, ask(3000))).settle()
+    assert placed(ledger) == {"a"}
+    ledger.play(quota(memory=4000, count=1)).gone("a")
+    ledger.submit(inside("b", ask(5000, container="i", init=True), ask(1000))).settle()
+    assert shortage(ledger, "b").needed == 5000
+    queue = QueueObserved(queue="ml", capability={"nvidia.com/gpumem": 3000, "nvidia.com/gpu": 1})
+    other = Ledger(rack("n1", 8), queue, pod("a", *init, ask(3000), queue="ml")).settle()
+    assert placed(other) == {"a"}
+
+
+def test_every_quota_of_the_namespace_binds() -> None:
+    """The first by name that is too small is told of."""
+    ledger = Ledger(rack("n1", 4), quota("b", memory=9000), quota("a", cores=100))
+    ledger.submit(inside("p", ask(1000, cores=60)), inside("q", ask(9000, cores=60))).settle()
+    assert shortage(ledger, "q").quota == "a"
+    ledger.play(quota("a", cores=120)).settle()
+    assert shortage(ledger, "q").quota == "b"
+    assert placed(ledger.play(quota("b", memory=10_000)).settle()) == {"p", "q"}
+
+
+def test_what_is_not_of_devices_is_left_to_the_api_server() -> None:
+    """CPU, pods and other extended resources of a quota bind nobody here."""
+    hard = {"requests.cpu": 0, "pods": 0, "requests.example.com/nic": 0, "limits.memory": 0}
+    told = QuotaObserved(namespace="team", quota="gpus", hard=hard)
+    ledger = Ledger(rack("n1", 4), told, inside("a", ask(1)))
+    assert placed(ledger.settle()) == {"a"}
+
+
+def test_families_have_limits_of_their_own() -> None:
+    """A count of NPUs says nothing about GPUs."""
+    told = QuotaObserved(namespace="team", quota="npus", hard={"requests.huawei.com/Ascend310P": 0})
+    ledger = Ledger(node("n1", npu("d0"), gpu("g1")), told)
+    ledger.submit(inside("n", ask(3000, family="ascend310p")), inside("g", ask(1))).settle()
+    assert placed(ledger) == {"g"}
+
+
+def test_an_instance_counts_as_what_it_takes_of_the_card() -> None:
+    """A MIG instance takes more than was asked, and so it does of the quota."""
+    ledger = Ledger(rack("n1", 1, model=A100_40, mode="mig", slots=7), quota(memory=9000))
+    ledger.submit(inside("a", ask(3000)), inside("b", ask(3000))).settle()
+    assert placed(ledger) == {"a"}
+    assert shortage(ledger, "b").needed == 5120
+
+
+def test_other_cards_are_tried_where_the_best_are_beyond_the_quota() -> None:
+    """A whole card of 80 GB is beyond it, and one of 40 GB is not."""
+    ledger = Ledger(rack("a", 1), rack("b", 1, model=A100_40), quota(memory=50_000))
+    assert ledger.submit(inside("p", cards())).settle().where("p") == "b"
+
+
+def test_a_name_that_comes_to_mean_devices_binds_from_then_on() -> None:
+    """The configuration gives a name of the quota its meaning, and takes it away again."""
+    told = QuotaObserved(namespace="team", quota="gpus", hard={"requests.a.b/gpu": 1})
+    nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
+    ledger = Ledger(rack("n1", 4), told, inside("a", ask(1)), inside("b", ask(1))).settle()
+    ledger.play(ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia)))
+    ledger.submit(inside("c", ask(1))).settle()
+    assert placed(ledger) == {"a", "b"}
+    assert shortage(ledger, "c").used == 2
+    ledger.play(ConfigurationChanged(by="ann", configuration=Configuration())).settle()
+    assert placed(ledger) == {"a", "b", "c"}
+
+
+def test_pods_of_another_namespace_are_not_held_up_behind_one_that_is() -> None:
+    """Pods of one shape wait together, but for those of a namespace with a quota."""
+    ledger = Ledger(rack("n1", 4), quota(count=1), quota(namespace="web", count=2))
+    ledger.submit(*(inside(f"t{n}", ask(1)) for n in range(3)))
+    ledger.submit(*(inside(f"w{n}", ask(1), namespace="web") for n in range(3)))
+    ledger.submit(*(pod(f"f{n}", ask(1)) for n in range(3))).settle()
+    assert placed(ledger) == {"t0", "w0", "w1", "f0", "f1", "f2"}
+
+
+def test_a_quota_that_comes_while_pods_wait_holds_back_its_own_alone() -> None:
+    """They leave the line that they shared; when it goes they share one again."""
+    ledger = Ledger(rack("n1", 1, slots=2)).submit(pod("x", cards())).settle()
+    ledger.submit(inside("t0", ask(1)), inside("t1", ask(1)), pod("f", ask(1))).settle()
+    assert len(ledger.engine._queue.parked()) == 1
+    ledger.play(quota(count=0)).gone("x").settle()
+    assert placed(ledger) == {"f"}
+    assert set(ledger.reasons("t0")) == set(ledger.reasons("t1")) == {C.QUOTA_EXCEEDED}
+    ledger.play(QuotaGone(namespace="team", quota="gpus")).settle()
+    assert placed(ledger) == {"f", "t0"}
+
+
+def test_pods_that_end_make_room_in_their_namespace_alone() -> None:
+    """The next of that namespace is asked again; what ends elsewhere asks nobody."""
+    ledger = Ledger(rack("n1", 4), quota(count=1))
+    ledger.submit(inside("a", ask(1)), inside("b", ask(1)), pod("other", ask(1))).settle()
+    (line,) = ledger.engine._queue.parked()
+    reasons = line.reasons
+    ledger.gone("other").settle()
+    assert line.reasons is reasons
+    assert placed(ledger.gone("a").settle()) == {"b"}
+
+
+def test_a_quota_that_is_raised_too_little_is_told_anew() -> None:
+    """Whoever raised it sees that it was heard; what pods hold meanwhile is not told."""
+    ledger = Ledger(rack("n1", 4), quota(memory=1000)).submit(inside("a", ask(3000))).settle()
+    first = ledger.refusal("a")
+    ledger.play(quota(memory=2000)).settle()
+    assert shortage(ledger, "a").most == 2000
+    ledger.submit(inside("b", ask(500))).settle()
+    told = [event for event in ledger.events if isinstance(event, PodRefused)]
+    assert told == [first, ledger.refusal("a")]
+
+
+def test_a_gang_is_within_the_quota_whole_or_not_at_all() -> None:
+    """Two of three would fit in it, and neither is placed."""
+    ledger = Ledger(rack("n1", 4), quota(count=2), gang(min_available=3))
+    ledger.submit(*(member(f"m{n}", cards(), namespace="team") for n in range(3))).settle()
+    assert placed(ledger) == set()
+    refused = ledger.refusal("m0")
+    assert refused.gang is not None
+    assert (refused.gang.needed, refused.gang.fitting) == (3, 2)
+    assert shortage(ledger, "m0").used == 2
+    assert placed(ledger.play(quota(count=3)).settle()) == {"m0", "m1", "m2"}
+
+
+def test_queue_and_quota_both_bind() -> None:
+    """A pod is within both, and is told of the one that keeps it out."""
+    ml = QueueObserved(queue="ml", capability={"nvidia.com/gpu": 2})
+    ledger = Ledger(rack("n1", 8), ml, quota(count=1))
+    ledger.submit(inside("a", ask(1), queue="ml"), inside("b", ask(1), queue="ml"))
+    ledger.submit(pod("c", ask(1), queue="ml"), pod("d", ask(1), queue="ml")).settle()
+    assert placed(ledger) == {"a", "c"}
+    assert set(ledger.reasons("d")) == {C.QUEUE_CAPABILITY_EXCEEDED}
+    ledger.gone("c").settle()
+    assert placed(ledger) == {"a", "d"}
+
+
+def test_what_runs_already_counts_whoever_placed_it() -> None:
+    """A quota that is lowered evicts nobody, and lets nobody in until it is met again."""
+    ledger = Ledger(rack("n1", 4)).submit(*(inside(uid, ask(1)) for uid in "abc"))
+    ledger.play(placement("a", "n1", [share("n1-g0")]), placement("b", "n1", [share("n1-g1")]))
+    ledger.play(quota(count=1)).settle()
+    assert placed(ledger) == {"a", "b"}
+    assert shortage(ledger, "c").used == 2
+    ledger.gone("a").settle()
+    assert placed(ledger) == {"b"}
+    assert placed(ledger.gone("b").settle()) == {"c"}
+
+
+def test_a_node_that_kube_scheduler_chose_is_within_the_quota_as_well() -> None:
+    """What goes beyond it is refused there too, with the quota."""
+    ledger = Ledger(rack("n1", 4), quota(count=1))
+    ledger.submit(inside("a", ask(1), chooser="kube"), inside("b", ask(1), chooser="kube"))
+    choices = Chosen(ledger.state)
+    for uid in "ab":
+        choices.choose(uid, "n1")
+    (_, first), (_, second) = choices.decide(lambda _: True, events_max=9)
+    ledger.play(first, second)
+    assert placed(ledger) == {"a"}
+    assert shortage(ledger, "b").quota == "gpus"
+
+
+def test_nothing_is_counted_where_no_namespace_has_a_quota_of_devices() -> None:
+    """A quota of something else costs nothing either."""
+    told = QuotaObserved(namespace="team", quota="q", hard={"requests.example.com/nic": 1})
+    ledger = Ledger(rack("n1", 4), told, inside("a", ask(1)), pod("b", ask(1))).settle()
+    assert not ledger.engine._limits.active
+
+
+def test_a_namespace_with_a_quota_has_one_scheduler() -> None:
+    """Of two, whose parts are each other's rest, one decides for all of its pods, gangs too."""
+    ledger = Ledger(rack("n1", 8), quota(count=3), gang(min_available=1))
+    ledger.submit(*(inside(f"p{n}", ask(1)) for n in range(8)))
+    ledger.submit(member("m", ask(1), namespace="team"))
+    parts = frozenset(range(PARTS))
+    owned = Shard(frozenset(range(0, PARTS, 2)))
+    engines = Engine(ledger.state), Engine(ledger.state)
+    for engine, shard in zip(engines, (owned, Shard(parts - owned.parts)), strict=True):
+        engine.own(shard)
+    decided = [len(engine.decide().placed) for engine in engines]
+    assert sorted(decided) == [0, 3]
+    assert decided[0] == (3 if part_of("team") in owned.parts else 0)
+
+
+def test_pods_change_their_scheduler_when_their_namespace_gets_a_quota() -> None:
+    """Who does not own the namespace lets go of its pods, and who does takes them."""
+    ledger = Ledger(rack("n1", 1, slots=1)).submit(pod("x", ask(1))).settle()
+    ledger.submit(*(inside(f"p{n}", ask(1)) for n in range(8)))
+    own = part_of("team")
+    theirs = Shard(frozenset(range(PARTS)) - {own})
+    ledger.engine.own(theirs)
+    assert ledger.engine.pending
+    ledger.play(quota(count=1))
+    assert not any(ledger.engine.owns(ledger.pod(f"p{n}")) for n in range(8))
+    ledger.gone("x")
+    assert ledger.engine.decide().events == []
+    ledger.engine.own(Shard(frozenset({own})))
+    assert len(ledger.engine.decide().placed) == 1
+
+
+def test_amounts_are_in_the_units_of_the_configuration() -> None:
+    """With `gpuMemoryFactor: 1024` the quota is in GiB, as what pods ask for."""
+    nvidia = NvidiaConfiguration(gpu_memory_factor=1024)
+    change = ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia))
+    ledger = Ledger(rack("n1", 4), quota(memory=4), change)
+    ledger.submit(inside("a", ask(3000)), inside("b", ask(2000)), inside("c", ask(1000))).settle()
+    assert placed(ledger) == {"a", "c"}
+    assert structs.asdict(shortage(ledger, "b")) == {
+        "quota": "gpus", "resource": MEMORY, "needed": 2, "used": 3, "most": 4,
+    }  # fmt: skip

@@ -1,0 +1,294 @@
+"""The scores `price` and `fgd`: what the formulas say to the last digit, however one got there."""
+
+import random
+from math import exp, floor
+
+import pytest
+
+from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.packed import POINTS
+from apportion.core.placement.pricing.price_table import PriceTable
+from apportion_schemas import (
+    DeviceConstraints,
+    Host,
+    NodeConstraints,
+    NodeReported,
+    PodPlaced,
+    PodSubmitted,
+    Policy,
+    PolicyChanged,
+    PricedShape,
+    PricesLearnt,
+    Shape,
+)
+from tests.support import prices as slow
+from tests.support.fleet import gpu, node
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, placed, pod, share, wants
+from tests.support.prices import IDLE, Left, learnt, piece, priced, whole
+
+MEMORY_MIB = 10_000
+NODES = 8
+
+
+def shapes(drawn: random.Random) -> tuple[PricedShape, ...]:
+    """A handful of sorts; each is both weighed and, in its turn, placed."""
+    shares = [
+        priced(
+            piece(size),
+            drawn.randrange(8_000, 12_000) * size,
+            drawn.randrange(1, 8) * 1000,
+            memory_mib=drawn.randrange(1, 9) * 1000,
+            pods=drawn.randrange(1, 50),
+        )
+        for size in drawn.sample(range(20, 90), 4)
+    ]
+    wholes = [priced(whole(n), 960_000 * n, 6000 * n, pods=9) for n in (1, 2)]
+    return *shares, *wholes, priced(None, 50_000, 6000, pods=12)
+
+
+def shape_of(sort: PricedShape) -> Shape:
+    """The shape of a pod of this sort."""
+    asks = (sort.ask,) if sort.ask else ()
+    return wants(*asks, cpu_milli=sort.cpu_milli, memory_mib=sort.memory_mib)
+
+
+def nodes(drawn: random.Random) -> list[NodeReported]:
+    """Nodes of up to four devices with little CPU or memory for some."""
+    found = []
+    for number in range(NODES):
+        name = f"n{number}"
+        devices = [
+            gpu(f"{name}-g{index}", memory_mib=MEMORY_MIB) for index in range(drawn.randrange(5))
+        ]
+        host = Host(cpu_milli=drawn.choice((9_000, 30_000)), memory_mib=drawn.choice((9000, 90000)))
+        found.append(node(name, *devices, host=host))
+    return found
+
+
+def holders(drawn: random.Random, reports: list[NodeReported]) -> list[PodSubmitted | PodPlaced]:
+    """Pods that hold something of some devices."""
+    found: list[PodSubmitted | PodPlaced] = []
+    for report in reports:
+        for device in report.devices:
+            percent = drawn.choice((0, 0, 15, 40, 75, 100))
+            if percent:
+                uid = f"on-{device.id}"
+                found.append(pod(uid))
+                held = share(device.id, MEMORY_MIB * percent // 100, percent)
+                found.append(placed(uid, report.node, [held]))
+    return found
+
+
+def lefts(ledger: Ledger, report: NodeReported) -> Left:
+    """What the node has left, as the slow formulas want it."""
+    state = ledger.node(report.node)
+    devices = tuple(IDLE if device.idle else device.cores_free for device in state.devices)
+    return Left(report.host.cpu_milli, report.host.memory_mib, devices)
+
+
+def after(sort: PricedShape, left: Left) -> list[tuple[int, Left]]:
+    """Every way in which a pod of this sort may take the node's devices, with the first of them."""
+    host = (sort.cpu_milli, sort.memory_mib)
+    if left.cpu_milli < host[0] or left.memory_mib < host[1]:
+        return []
+    if sort.ask is None:
+        return [(-1, left.without(*host, *left.devices))]
+    found = []
+    for first, here in enumerate(left.devices):
+        devices = list(left.devices)
+        if slow.size_of(sort) < 100 and min(here, 100) >= slow.size_of(sort):
+            devices[first] = min(here, 100) - slow.size_of(sort)
+            found.append((first, left.without(*host, *devices)))
+        idle = [at for at, state in enumerate(devices) if state == IDLE and at >= first]
+        if slow.size_of(sort) == 100 and here == IDLE and len(idle) >= sort.ask.count:
+            for at in idle[: sort.ask.count]:
+                devices[at] = 0
+            found.append((first, left.without(*host, *devices)))
+    return found
+
+
+def scored(
+    ledger: Ledger, policy: Policy, sort: PricedShape
+) -> tuple[PlacementClass, dict[str, int]]:
+    """The class of such pods, with the points of each node."""
+    assert ledger.state.prices is not None
+    columns = Columns(ledger.state)
+    columns.sync()
+    price_table = PriceTable(ledger.state.prices, columns.offered())
+    class_ = PlacementClass(
+        shape_of(sort), PolicyChanged(by="ann", node_policy=policy), price_table
+    )
+    class_.refresh(columns)
+    return class_, dict(zip(columns.names, class_.board.points.tolist(), strict=True))
+
+
+def cluster(seed: int) -> tuple[Ledger, list[NodeReported], tuple[PricedShape, ...]]:
+    """A small cluster in use, and the prices that it goes by."""
+    drawn = random.Random(seed)
+    sorts, reports = shapes(drawn), nodes(drawn)
+    ledger = Ledger(*reports, *holders(drawn, reports), learnt(*sorts))
+    return ledger, reports, sorts
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_price_is_what_the_pod_would_leave(seed: int) -> None:
+    """V + K after the pod less V + K before; of the devices the one with the most V left."""
+    ledger, reports, sorts = cluster(seed)
+    for sort in sorts:
+        class_, points = scored(ledger, "price", sort)
+        for row, report in enumerate(reports):
+            left = lefts(ledger, report)
+            ways = after(sort, left)
+            if not ways:
+                assert points[report.node] == -1
+                continue
+            device, best = max(
+                ways,
+                key=lambda way: (
+                    slow.node_value(sorts, way[1]),
+                    -min(left.devices[way[0]], 100) if way[0] >= 0 else 0,
+                    -way[0],
+                ),
+            )
+            worth = slow.node_value(sorts, left) + slow.node_variety(sorts, left)
+            kept = slow.node_value(sorts, best) + slow.node_variety(sorts, best)
+            assert points[report.node] == POINTS - (worth - kept)
+            assert class_.node_score.device(row) == device
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_fgd_is_the_fall_of_expected_fragments(seed: int) -> None:
+    """The published score, floor(100 · sigmoid(Δ)), Δ in devices; of equal devices the first."""
+    ledger, reports, sorts = cluster(seed)
+    total = sum(sort.pods for sort in sorts) * 100
+    for sort in sorts:
+        class_, points = scored(ledger, "fgd", sort)
+        for row, report in enumerate(reports):
+            left = lefts(ledger, report)
+            ways = after(sort, left)
+            if not ways:
+                assert points[report.node] == -1
+                continue
+            before = slow.node_fragments(sorts, left)
+            score = {
+                device: floor(100 / (1 + exp((slow.node_fragments(sorts, way) - before) / total)))
+                for device, way in ways
+            }
+            wanted, device = max(score.values()), max(score, key=score.__getitem__)
+            assert points[report.node] == wanted * (POINTS // 100)
+            assert class_.node_score.device(row) == device
+
+
+@pytest.mark.parametrize("policy", ["price", "fgd"])
+def test_the_device_taken_is_the_one_that_was_scored(policy: Policy) -> None:
+    """A node's points would be a lie if another of its devices were taken."""
+    ledger, _, sorts = cluster(3)
+    ledger.play(PolicyChanged(by="ann", node_policy=policy, device_policy=policy))
+    for number, sort in enumerate(sorts):
+        if sort.ask is None or slow.size_of(sort) == 100:
+            continue
+        class_, points = scored(ledger, policy, sort)
+        name = max(sorted(points), key=points.__getitem__)
+        device = class_.node_score.device(sorted(points).index(name))
+        ledger.submit(pod(f"p{number}", shape=shape_of(sort))).decide()
+        assert ledger.where(f"p{number}") == name
+        assert ledger.devices(f"p{number}") == [f"{name}-g{device}"]
+
+
+@pytest.mark.parametrize("policy", ["price", "fgd"])
+def test_decisions_do_not_depend_on_how_the_state_came_about(policy: Policy) -> None:
+    """Nodes learnt in any order, prices learnt before or after them: the same placements."""
+
+    def placements(seed: int, *, prices_first: bool) -> list[tuple[str, list[str]]]:
+        drawn = random.Random(1)
+        sorts, reports = shapes(drawn), nodes(drawn)
+        held = holders(drawn, reports)
+        random.Random(seed).shuffle(reports)
+        prices: list[PricesLearnt] = [learnt(*sorts)]
+        chosen = PolicyChanged(by="ann", node_policy=policy, device_policy=policy)
+        first = prices if prices_first else []
+        ledger = Ledger(chosen, *first, *reports, *held, *prices)
+        for number in range(30):
+            ledger.submit(pod(f"p{number:02}", shape=shape_of(sorts[number % len(sorts)])))
+        ledger.settle()
+        pods = sorted(ledger.state.pods)
+        return [(ledger.where(uid), ledger.devices(uid)) for uid in pods if ledger.where(uid)]
+
+    wanted = placements(0, prices_first=False)
+    assert len(wanted) > 20
+    assert all(placements(seed, prices_first=bool(seed % 2)) == wanted for seed in range(1, 4))
+
+
+def test_new_prices_count_from_the_next_decision() -> None:
+    """The pod goes where a share is worth less: first to the full device, then to the idle one."""
+    small, large = priced(piece(30), 300_000), priced(piece(70), 700_000)
+    ledger = Ledger(
+        node("n1", gpu("a-g0", memory_mib=MEMORY_MIB), gpu("a-g1", memory_mib=MEMORY_MIB)),
+        pod("held"),
+        placed("held", "n1", [share("a-g1", 3000, 30)]),
+        learnt(small, large),
+    )
+    ledger.submit(pod("p1", shape=shape_of(small))).decide()
+    assert ledger.devices("p1") == ["a-g0"], "the large share fits exactly where the small one is"
+    ledger.gone("p1").play(learnt(small)).submit(pod("p2", shape=shape_of(small))).decide()
+    assert ledger.devices("p2") == ["a-g1"], "small ones fill a device by themselves"
+
+
+def test_modes_part_the_market() -> None:
+    """What no pod of a mode can use is not saved for it: MIG cards go to whole-card pods first."""
+    cut = DeviceConstraints(modes=("mig",))
+    constraints = NodeConstraints(cpu_milli=1000, memory_mib=1024)
+    mps_only = priced(piece(50), 900_000, modes=("mps",), pods=100)
+    ledger = Ledger(
+        node("cut", gpu("c-g0", mode="mig")),
+        node("shared", gpu("s-g0", mode="mps")),
+        learnt(mps_only, priced(whole(), 1_000_000)),
+    )
+    ledger.submit(pod("p1", shape=Shape(asks=(whole(),), node=constraints))).decide()
+    assert ledger.where("p1") == "cut"
+    ledger.submit(pod("p2", shape=Shape(asks=(whole(),), node=constraints, devices=cut))).settle()
+    assert ledger.where("p2") == ""
+
+
+def test_nothing_learnt_from_no_pods_is_no_reason_to_stop() -> None:
+    """Prices without shapes weigh every node alike; names decide."""
+    ledger = Ledger(node("n1", gpu("a-g0")), node("n2", gpu("b-g0")), learnt())
+    ledger.submit(pod("p1", shape=Shape(asks=(whole(),)))).decide()
+    assert ledger.where("p1") == "n1"
+
+
+@pytest.mark.parametrize("policy", ["price", "fgd"])
+def test_points_are_told_as_0_to_100(policy: Policy) -> None:
+    """Of any node that fits, whatever is lost there."""
+    ledger, _, sorts = cluster(2)
+    told = []
+    for sort in sorts:
+        class_, points = scored(ledger, policy, sort)
+        told += [class_.node_score.total(each) for each in points.values() if each != -1]
+    assert len(told) > 10
+    assert all(0 <= total <= 100 for total in told)
+
+
+@pytest.mark.parametrize("policy", ["price", "fgd"])
+def test_prices_outlive_the_devices(policy: Policy) -> None:
+    """A scheduler that starts before its cluster's agents has prices and no device."""
+    chosen = PolicyChanged(by="ann", node_policy=policy, device_policy=policy)
+    ledger = Ledger(chosen, learnt(priced(piece(50), 500_000)), pod("p1", piece(50))).settle()
+    assert ledger.where("p1") == ""
+    ledger.play(node("n1", gpu("a-g0"))).settle()
+    assert ledger.where("p1") == "n1"
+
+
+def test_what_fits_by_a_fraction_is_no_gift() -> None:
+    """A share of 22.9 %, rounded to 23, takes all of the 22 that are left, and costs that."""
+    exact = priced(ask(2_290, container="any"), 300_000)
+    ledger = Ledger(
+        node("n1", gpu("a-g0", memory_mib=MEMORY_MIB)),
+        pod("x"),
+        placed("x", "n1", [share("a-g0", MEMORY_MIB - 2_290, 1)]),
+        learnt(exact, priced(piece(20), 250_000)),
+    )
+    _, points = scored(ledger, "price", exact)
+    assert points["n1"] <= POINTS - 250_000, "another pod could have earned as much there"

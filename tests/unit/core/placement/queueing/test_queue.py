@@ -1,0 +1,350 @@
+"""The pods that wait: their order, parking, waking, and that waiting costs nothing."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.state import State
+from apportion.core.placement import classes, refusals
+from apportion.core.placement import engine as engine_module
+from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.engine import Engine
+from apportion.core.placement.index.columns import Columns, Rows
+from apportion.core.placement.queueing.queue import SLACK, PendingQueue, Reasons
+from apportion.core.placement.scores.score_input import ScoreInput
+from apportion_schemas import (
+    BindFailed,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeConstraints,
+    NodeCordoned,
+    NodeGone,
+    NodeUncordoned,
+    PodAdopted,
+    PodPlaced,
+    PodRefused,
+    RefusalCode,
+    Share,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, pod, shape
+
+NO = Reasons({RefusalCode.MEMORY_INSUFFICIENT: 1}, (), 1)
+
+
+def names(events: list[Payload], kind: type[Payload]) -> list[str]:
+    """The pods of the events of one type, in order."""
+    return [event.pod for event in events if isinstance(event, kind)]  # type: ignore[attr-defined]
+
+
+class Work:
+    """What the engine has looked at: rows evaluated, refusals explained."""
+
+    def __init__(self) -> None:
+        self.rows = self.explained = 0
+
+    def taken(self) -> tuple[int, int]:
+        """Rows and explanations since the last time."""
+        done, self.rows, self.explained = (self.rows, self.explained), 0, 0
+        return done
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    """Counts instead of seconds."""
+    counted = Work()
+    explain = refusals.explain
+
+    def look(columns: Columns, rows: Rows, *seen: Any) -> ScoreInput:
+        counted.rows += len(rows)
+        return ScoreInput(columns, rows, *seen)
+
+    def explained(class_: PlacementClass, columns: Columns) -> object:
+        counted.explained += 1
+        return explain(class_, columns)
+
+    monkeypatch.setattr(classes, "ScoreInput", look)
+    monkeypatch.setattr(engine_module, "explain", explained)
+    return counted
+
+
+def test_priority_then_submission() -> None:
+    """Between shapes and within one."""
+    ledger = Ledger(
+        rack("n1", 8),
+        pod("early", ask(1000)),
+        pod("other", ask(2000)),
+        pod("late", ask(1000)),
+        pod("urgent", ask(1000), priority=5),
+        pod("idle", ask(3000), priority=-1),
+    )
+    assert names(ledger.decide(), PodPlaced) == ["urgent", "early", "other", "late", "idle"]
+
+
+def test_a_refused_shape_holds_up_no_other() -> None:
+    """Whoever stands behind it in order goes on."""
+    ledger = Ledger(rack("n1", 1), pod("big", ask(99_999)), pod("small", ask(1000)))
+    events = ledger.decide()
+    assert names(events, PodPlaced) == ["small"]
+    assert names(events, PodRefused) == ["big"]
+
+
+def test_every_pod_of_a_parked_line_is_told_once() -> None:
+    """Those that were there, and each that joins; the same reasons are not told again."""
+    ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(99_999)) for n in range(3)))
+    assert sorted(names(ledger.decide(), PodRefused)) == ["p0", "p1", "p2"]
+    assert ledger.decide() == []
+    ledger.submit(pod("p3", ask(99_999)))
+    assert names(ledger.decide(), PodRefused) == ["p3"]
+    assert ledger.decide() == []
+
+
+def test_new_reasons_are_told_to_all() -> None:
+    """Once the set of codes changes; the same codes in other numbers are no news."""
+    ledger = Ledger(rack("n1", 1, healthy=False), pod("a", cards()), pod("b", cards())).settle()
+    assert ledger.reasons("b") == {RefusalCode.DEVICE_UNHEALTHY: 1}
+    ledger.play(DeviceHealthChanged(node="n1", device="n1-g0", healthy=True))
+    assert names(ledger.decide(), PodPlaced) == ["a"]
+    assert ledger.reasons("b") == {RefusalCode.DEVICE_IN_USE: 1}
+    ledger.report(rack("n2", 1)).submit(pod("c", cards()))
+    events = ledger.decide()
+    assert names(events, PodPlaced) == ["b"]
+    assert names(events, PodRefused) == ["c"]
+    assert ledger.reasons("c") == {RefusalCode.DEVICE_IN_USE: 2}
+
+
+def full() -> Ledger:
+    """One card, held whole by `first`, wanted by `second`, which has been refused."""
+    ledger = Ledger(rack("n1", 1), pod("first", cards()))
+    ledger.decide()
+    return ledger.submit(pod("second", cards())).settle()
+
+
+@pytest.mark.parametrize(
+    ("before", "relief"),
+    [
+        ([], "gone"),
+        ([], "voided"),
+        ([], rack("n2", 1)),
+        (
+            [rack("n2", 1, healthy=False)],
+            DeviceHealthChanged(node="n2", device="n2-g0", healthy=True),
+        ),
+        (
+            [DeviceCordoned(device="n2-g0", by="a", reason="x"), rack("n2", 1)],
+            DeviceUncordoned(device="n2-g0", by="a"),
+        ),
+        (
+            [NodeCordoned(node="n2", by="a", reason="x"), rack("n2", 1)],
+            NodeUncordoned(node="n2", by="a"),
+        ),
+        ([observed("n2", ready=False), rack("n2", 1)], observed("n2")),
+        (
+            [observed("n2", ready=False), rack("n2", 1), NodeGone(node="n2")],
+            observed("n2"),
+        ),
+    ],
+    ids=["gone", "voided", "joined", "healthy", "uncordoned", "node uncordoned", "ready", "back"],
+)
+def test_waking(before: list[Payload], relief: Payload | str) -> None:
+    """Capacity that appears wakes who waits for it, and it is placed at once."""
+    ledger = full()
+    for event in before:
+        ledger.play(event).settle()
+    assert not ledger.where("second")
+    if isinstance(relief, str):
+        ledger.gone("first") if relief == "gone" else ledger.voided("first")
+    else:
+        ledger.play(relief)
+    placed = names(ledger.decide(), PodPlaced)
+    assert placed == (["first"] if relief == "voided" else ["second"])
+
+
+def test_what_cannot_help_wakes_nobody(work: Work) -> None:
+    """Cordons, failures and other pods leave a parked line alone: not one row is looked at."""
+    ledger = full()
+    work.taken()
+    ledger.play(
+        DeviceCordoned(device="n1-g0", by="ann", reason="x"),
+        NodeCordoned(node="n1", by="ann", reason="x"),
+        BindFailed(pod="first", node="n1", attempt=1, message="again", final=False),
+    )
+    assert ledger.decide() == []
+    assert work.taken() == (0, 0)
+
+
+def test_a_relief_looks_at_the_rows_that_changed_and_at_no_other(work: Work) -> None:
+    """One row of fifty, once; still refused, the line stays parked and nobody is told anew."""
+    ledger = Ledger(*(rack(f"n{n:02}", 1) for n in range(50)), pod("small", ask(1)))
+    ledger.decide()
+    elsewhere = shape(ask(1), node=NodeConstraints(selector={"zone": "none"}))
+    ledger.submit(pod("far", shape=elsewhere)).settle()
+    work.taken()
+    ledger.gone("small")
+    assert ledger.decide() == []
+    assert work.taken() == (1, 0)
+
+
+def test_room_that_is_too_small_for_a_parked_line_costs_it_no_look(work: Work) -> None:
+    """On no device, and on too few of them; where there are as many as it wants, it is placed."""
+    ledger = Ledger(rack("n1", 2), *(pod(f"small-{n}", ask(1)) for n in range(3)))
+    ledger.decide()
+    ledger.submit(pod("big", ask(99_999)), pod("pair", cards(2))).settle()
+    work.taken()
+    ledger.gone("small-0")
+    assert (ledger.decide(), work.taken()) == ([], (0, 0))
+    ledger.gone("small-1").gone("small-2")
+    assert names(ledger.decide(), PodPlaced) == ["pair"]
+
+
+def test_a_hundred_thousand_parked_pods_cost_nothing(work: Work) -> None:
+    """One class is one line: another pod's decision, and a relief, cost what they cost alone."""
+    ledger = Ledger(*(rack(f"n{n}", 1) for n in range(10)))
+    state = ledger.state
+    ledger.submit(pod("q0", ask(99_999)))
+    first = ledger.state.pods["q0"]
+    for number in range(1, 100_000):
+        uid = f"q{number}"
+        twin = type(first)(
+            pod(uid, shape=first.submitted.shape), first.shape_key, state.revision + number, ""
+        )
+        twin.refusal = None
+        state.pods[uid] = twin
+    state.revision += 100_000
+    engine = Engine(state)
+    told = 0
+    while decision := engine.decide(events_max=5_000).events:
+        told += len(decision)
+        for event in decision:
+            assert isinstance(event, PodRefused)
+            state.pods[event.pod].refusal = event
+    assert (told, work.taken()) == (100_000, (10, 1))
+    assert engine.pending == 100_000
+    ledger.engine = engine
+    for number, looks in enumerate((11, 1)):  # the small class is new, and the first relief wide
+        ledger.submit(pod(f"small-{number}", ask(1)))
+        assert names(ledger.decide(), PodPlaced) == [f"small-{number}"]
+        assert ledger.decide() == []
+        ledger.gone(f"small-{number}")
+        assert ledger.decide() == []
+        assert work.taken() == (looks, 0)
+
+
+def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
+    """Its kind came to be without a report: every line is asked."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 1), pod("small", ask(1)), pod("big", ask(99_999)))
+    ledger.settle()
+    ledger.report(rack("n1", 2)).settle()
+    held = Share(container="main", device="lost", memory_mib=5, cores=0)
+    other = pod("other", ask(5))
+    ledger.play(PodAdopted(pod="other", node="n2", submitted=other, shares=(held,)))
+    ledger.gone("small")
+    assert ledger.decide() == []
+    ledger.submit(pod("fits", ask(1)))
+    assert names(ledger.decide(), PodPlaced) == ["fits"]
+
+
+def test_who_gives_up_leaves_the_line() -> None:
+    """However often a pod that fits nowhere is replaced, one waits; in the end no line is left."""
+    ledger = Ledger(rack("n1", 1), pod("big-0", ask(99_999))).settle()
+    (line,) = ledger.engine._queue.parked()
+    for number in range(1, 5 * SLACK):
+        ledger.submit(pod(f"big-{number}", ask(99_999))).gone(f"big-{number - 1}").settle()
+        assert ledger.engine.pending == 1
+    assert len(line.waiting) <= SLACK + 2
+    ledger.gone(f"big-{number}").settle()
+    assert ledger.engine.pending == 0
+    assert ledger.engine._queue.parked() == []
+
+
+def queue_of(*uids: str) -> tuple[State, PendingQueue]:
+    """A queue with pods of one shape."""
+    state = Ledger(*(pod(uid, ask(1)) for uid in uids)).state
+    return state, PendingQueue(state)
+
+
+def test_a_pod_stands_in_its_line_once() -> None:
+    """However often it comes back: after a refused append, a refused placement, a voiding."""
+    state, queue = queue_of("a", "b")
+    for _ in range(5):
+        queue.add(state.pods["a"])
+    assert len(queue) == 2
+    line = queue.next_line()
+    assert line is not None
+    line.remove({"a"})
+    head = line.head(state)
+    assert head is not None
+    assert head.uid == "b"
+    queue.add(state.pods["a"])
+    assert len(queue) == 2
+
+
+def test_a_pod_that_is_told_again_is_told_once() -> None:
+    """A refused append puts it back among those who have not heard."""
+    state, queue = queue_of("a")
+    line = queue.next_line()
+    assert line is not None
+    queue.park(line, NO)
+    assert [told.uid for told, _ in queue.untold()] == ["a"]
+    for _ in range(3):
+        queue.add(state.pods["a"])
+    assert [told.uid for told, _ in queue.untold()] == ["a"]
+    assert list(queue.untold()) == []
+
+
+def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
+    """However many wait, parking their line anew with the same codes walks through none of them."""
+    state, queue = queue_of("a", "b")
+    line = queue.next_line()
+    assert line is not None
+    queue.park(line, NO)
+    assert len(list(queue.untold())) == 2
+    queue.wake(line)
+    queue.park(line, NO._replace(nodes=7))
+    assert list(queue.untold()) == []
+    queue.wake(line)
+    queue.park(line, NO._replace(counts={RefusalCode.DEVICE_IN_USE: 1}))
+    assert len(list(queue.untold())) == len(state.pods)
+
+
+def test_who_has_left_is_dropped() -> None:
+    """From the head of a line, and the line with the last of them."""
+    ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
+    queue = PendingQueue(ledger.state)
+    ledger.gone("a")
+    line = queue.next_line()
+    assert line is not None
+    head = line.head(ledger.state)
+    assert head is not None
+    assert (head.uid, len(queue)) == ("b", 1)
+    queue.park(line, NO)
+    assert queue.parked() == [line]
+    ledger.gone("b")
+    assert queue.parked() == []
+    assert (queue.next_line(), list(queue.untold()), len(queue)) == (None, [], 0)
+
+
+def test_a_uid_that_comes_back_has_a_new_turn() -> None:
+    """The turn of the pod that ended does not count for the next of its uid."""
+    ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
+    queue = PendingQueue(ledger.state)
+    ledger.gone("a").submit(pod("a", ask(2)))
+    queue.add(ledger.pod("a"))
+    line = queue.next_line()
+    assert line is not None
+    assert [turn.uid for turn in line.live(ledger.state)] == ["b"]
+
+
+def test_the_list_of_the_untold_does_not_grow_with_those_who_left() -> None:
+    """A class whose pods come and go."""
+    ledger = Ledger(rack("n1", 1))
+    for number in range(5 * SLACK):
+        ledger.submit(pod(f"p{number}", ask(1000)))
+        ledger.decide()
+        ledger.gone(f"p{number}")
+    ledger.submit(pod("last", ask(1000)))
+    (line,) = ledger.engine._queue._lines.values()
+    assert len(line.fresh) <= SLACK + 2

@@ -1,0 +1,92 @@
+"""Who owns what: members that know the same list agree, and a change moves no more than it must."""
+
+from collections import Counter
+from itertools import permutations
+
+from apportion.core.placement.queueing.sharding import (
+    PARTS,
+    WHOLE,
+    key_of,
+    owner,
+    part_of,
+    shard,
+)
+from apportion_schemas import PodConstraints, PodSelector, PodTerm
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, member, pod, shape
+
+KEYS = [f"pod-{number:05}" for number in range(3_000)]
+FOUR = ("s0/a1", "s1/b2", "s2/c3", "s3/d4")
+
+
+def owners(members: tuple[str, ...]) -> dict[str, str]:
+    """The owner of each key."""
+    return {key: owner(key, members) for key in KEYS}
+
+
+def test_every_part_has_one_owner() -> None:
+    """The shards of all members are all parts, and no part is in two of them."""
+    shards = [shard(name, FOUR).parts for name in FOUR]
+    assert sum(map(len, shards)) == PARTS
+    assert frozenset().union(*shards) == WHOLE.parts
+
+
+def test_members_agree_on_the_owner() -> None:
+    """Whoever asks, and in whatever order the members are listed, finds the same one."""
+    found = owners(FOUR)
+    for order in permutations(FOUR):
+        shards = {name: shard(name, order) for name in order}
+        for key in KEYS[:200]:
+            holders = [name for name in order if shards[name].owns(key)]
+            assert holders == [found[key]] == [owner(key, order)]
+
+
+def test_a_member_that_joins_takes_only_what_becomes_its_own() -> None:
+    """Nothing moves between those who were there."""
+    before, after = owners(FOUR[:3]), owners(FOUR)
+    moved = {key for key in KEYS if before[key] != after[key]}
+    assert moved
+    assert {after[key] for key in moved} == {FOUR[3]}
+
+
+def test_a_member_that_leaves_leaves_the_others_what_they_had() -> None:
+    """What moves was its own, and all who are left take of it."""
+    before, after = owners(FOUR), owners(FOUR[1:])
+    moved = {key for key in KEYS if before[key] != after[key]}
+    assert moved == {key for key in KEYS if before[key] == FOUR[0]}
+    assert {after[key] for key in moved} == set(FOUR[1:])
+
+
+def test_shards_are_about_equal() -> None:
+    """Each of four has a quarter, within a fifth of it."""
+    counts = Counter(owners(FOUR).values())
+    assert all(abs(count - len(KEYS) / 4) < len(KEYS) / 20 for count in counts.values())
+
+
+def test_alone_is_everything() -> None:
+    """Whoever is alone owns all there is, listed or not."""
+    assert shard("s0", ()) is WHOLE
+    assert shard("s0", ("s0",)) is WHOLE
+    assert shard("s0", ("s1",)) == shard("s0", ("s0", "s1"))
+
+
+def test_a_gang_has_one_owner() -> None:
+    """All of it is decided at once, by one."""
+    ledger = Ledger(*(member(f"g{number}", ask(1000)) for number in range(20)))
+    assert {key_of(each) for each in ledger.state.pods.values()} == {"team/job"}
+
+
+def test_pods_that_mind_others_have_one_owner_for_each_namespace() -> None:
+    """He knows what he has just decided about the others of them."""
+    term = PodTerm(pods=PodSelector(), topology_key="zone")
+    minding = shape(ask(1000), pods=PodConstraints(anti_affinity=(term,)))
+    ledger = Ledger(
+        pod("a", shape=minding), pod("b", shape=minding), pod("c", shape=minding, namespace="other")
+    )
+    assert [key_of(ledger.state.pods[uid]) for uid in "abc"] == ["default", "default", "other"]
+
+
+def test_parts_do_not_change() -> None:
+    """Two builds that run side by side must agree: these are of every build."""
+    assert [part_of(key) for key in ("a", "team/job", "node-1")] == [539, 522, 222]
+    assert owner("team/job", FOUR) == "s0/a1"

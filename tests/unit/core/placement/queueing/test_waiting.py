@@ -1,0 +1,220 @@
+"""Each waiting pod is one member's to decide, whoever comes and goes; and where members put it."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+import pytest
+
+from apportion.core.placement.queueing.sharding import owner, shard
+from apportion_schemas import (
+    NodeConstraints,
+    NodeExpression,
+    PlacementVoided,
+    PodPlaced,
+    PodRefused,
+    PreferredTerm,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
+from tests.support.members import Members
+from tests.support.pods import ask, cards, gang, member, pod, shape
+
+THREE = ("s0", "s1", "s2")
+UIDS = [f"p{number:02}" for number in range(40)]
+SMALL = ask(1000, cores=1)
+
+
+def owned_by(name: str, names: tuple[str, ...] = THREE) -> list[str]:
+    """The pods that are this member's."""
+    return [uid for uid in UIDS if owner(uid, names) == name]
+
+
+def told(events: Sequence[Payload], kind: type[PodPlaced | PodRefused]) -> list[str]:
+    """The pods of the events of one type."""
+    return sorted(event.pod for event in events if isinstance(event, kind))
+
+
+def crowd(*names: str) -> Members:
+    """A roomy node and forty pods that wait."""
+    return Members(names, rack("n1", 8)).submit(*(pod(uid, SMALL) for uid in UIDS))
+
+
+def fleet(names: tuple[str, ...], nodes: int) -> Members:
+    """Members over so many nodes of one device."""
+    return Members(names, *(rack(f"n{number:02}", 1) for number in range(nodes)))
+
+
+def test_each_member_decides_for_its_own() -> None:
+    """All are decided, none by two."""
+    members = crowd(*THREE)
+    for name in THREE:
+        assert members.engines[name].pending == len(owned_by(name))
+        assert members.engines[name].others_wait
+        assert told(members.decided_by(name).events, PodPlaced) == owned_by(name)
+
+
+def test_what_a_member_leaves_is_decided_by_the_others() -> None:
+    """At once, without an event of the ledger."""
+    members = crowd(*THREE)
+    assert members.decide_by("s1")
+    assert members.decide_by("s2")
+    members.be("s1", "s2")
+    taken = [told(members.decide_by(name), PodPlaced) for name in ("s1", "s2")]
+    assert sorted(chain(*taken)) == owned_by("s0")
+    assert taken == [
+        [uid for uid in owned_by("s0") if owner(uid, ("s1", "s2")) == name] for name in ("s1", "s2")
+    ]
+
+
+def test_who_joins_takes_its_part_from_the_others() -> None:
+    """What was in their queues is not theirs any more, and what was placed stays placed."""
+    members = crowd("s0", "s1")
+    members.be(*THREE)
+    for name in ("s0", "s1"):
+        assert told(members.decide_by(name), PodPlaced) == owned_by(name)
+    assert members.engines["s0"].others_wait
+    assert told(members.decide_by("s2"), PodPlaced) == owned_by("s2")
+    assert not any(engine.others_wait for engine in members.engines.values())
+
+
+def test_a_shard_that_comes_back_is_decided_again() -> None:
+    """Lost and gained before anything was decided: each pod stands in the queue once."""
+    members = crowd("s0")
+    members.be(*THREE).be("s0", "s2").be("s0")
+    assert told(members.decide_by("s0"), PodPlaced) == UIDS
+    assert members.decide_by("s0") == []
+
+
+def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
+    """`retry` after the shard shrank waits for nobody else's pods."""
+    members = crowd("s0")
+    lost = members.decided_by("s0")
+    members.be(*THREE)
+    members.engines["s0"].retry(lost)
+    assert told(members.decide_by("s0"), PodPlaced) == owned_by("s0")
+
+
+def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
+    """Told already, he is not told again by the next owner; untold, he is told by that one."""
+    members = Members(THREE, rack("n1", 1))
+    members.submit(*(pod(uid, cards(4)) for uid in UIDS))
+    assert told(members.decide_by("s0"), PodRefused) == owned_by("s0")
+    assert told(members.decide_by("s1"), PodRefused) == owned_by("s1")
+    members.be("s0", "s1")
+    late = [told(members.decide_by(name), PodRefused) for name in ("s0", "s1")]
+    assert sorted(chain(*late)) == owned_by("s2")
+
+
+def test_parked_pods_that_came_over_are_woken_by_what_helps_them() -> None:
+    """The line that they joined is asked again like any other."""
+    members = Members(THREE, rack("n1", 1)).submit(*(pod(uid, cards(4)) for uid in UIDS[:9]))
+    for name in THREE:
+        members.decide_by(name)
+    members.be("s1")
+    assert members.decide_by("s1") == []
+    members.report(*(rack(f"m{number}", 4) for number in range(9)))
+    assert told(members.decide_by("s1"), PodPlaced) == UIDS[:9]
+
+
+def test_a_gang_is_one_members() -> None:
+    """Whole, whatever its pods are called."""
+    members = Members(THREE, rack("n1", 8), gang("team/job", 6))
+    members.submit(*(member(f"g{number}", SMALL) for number in range(6)))
+    placed = {name: told(members.decide_by(name), PodPlaced) for name in THREE}
+    assert placed == {
+        name: [f"g{number}" for number in range(6)] if name == owner("team/job", THREE) else []
+        for name in THREE
+    }
+
+
+def test_only_its_owner_voids_a_placement() -> None:
+    """Or all would at once, and refuse one another."""
+    members = crowd(*THREE)
+    for name in THREE:
+        members.decide_by(name)
+    uid = owned_by("s1")[0]
+    members.state.failing[uid] = "told by the test"
+    for name in THREE:
+        voided = [e for e in members.decided_by(name).events if isinstance(e, PlacementVoided)]
+        assert [event.pod for event in voided] == ([uid] if name == "s1" else [])
+
+
+def test_a_pod_that_is_voided_waits_for_its_owner() -> None:
+    """Whoever placed it: the owner is who owns it now."""
+    members = crowd("s0")
+    members.decide_by("s0")
+    members.be(*THREE)
+    uid = owned_by("s2")[0]
+    members.bound(uid).voided(uid)
+    assert [told(members.decide_by(name), PodPlaced) for name in THREE] == [[], [], [uid]]
+
+
+# -------------------------------------------------------------------- where to
+
+
+def test_members_that_keep_apart_choose_different_nodes() -> None:
+    """On one state, at the same time: so no fence refuses them."""
+    members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS))
+    chosen = {name: _nodes(members.decided_by(name, apart=True).events) for name in THREE}
+    assert all(chosen.values())
+    assert (
+        not chosen["s0"] & chosen["s1"] | chosen["s0"] & chosen["s2"] | chosen["s1"] & chosen["s2"]
+    )
+    for name, nodes in chosen.items():
+        assert all(shard(name, THREE).owns(node) for node in nodes)
+
+
+def test_members_that_do_not_choose_as_one_alone() -> None:
+    """What packs best, whoever's node it is."""
+    members = fleet(THREE, 30).submit(*(pod(uid, SMALL) for uid in UIDS[:10]))
+    for name in THREE:
+        assert _nodes(members.decided_by(name, apart=False).events) == {"n00"}
+
+
+@pytest.mark.parametrize("names", [("s0",), THREE])
+def test_kept_apart_they_fill_the_cluster_all_the_same(names: tuple[str, ...]) -> None:
+    """Whose own nodes are full takes any other: as much is placed as by one alone."""
+    members = fleet(names, 9).submit(*(pod(uid, ask(20_480)) for uid in UIDS[:36]))
+    placed = list(chain(*(members.decide_by(name, apart=True) for name in names)))
+    assert told(placed, PodPlaced) == UIDS[:36]
+
+
+def test_kept_apart_they_leave_few_nodes_begun() -> None:
+    """Each packs its own nodes: at most one node begun for each member, not one for each pod."""
+    members = fleet(THREE, 30)
+    for uid in UIDS:
+        members.submit(pod(uid, ask(8_192)))
+        for name in THREE:
+            members.decide_by(name, apart=True)
+    used = {members.where(uid) for uid in UIDS}
+    assert len(used) <= len(UIDS) / 10 + len(THREE)
+
+
+def test_who_prefers_a_node_goes_there_all_the_same() -> None:
+    """To keep apart is our wish; where to run is the pod's."""
+    wish = PreferredTerm(
+        weight=100,
+        term=(NodeExpression(key="disk", operator="In", values=("fast",)),),
+    )
+    wanting = shape(ask(1000), node=NodeConstraints(preferred=(wish,)))
+    members = fleet(THREE, 9).report(observed("n04", labels={"disk": "fast"}))
+    members.submit(*(pod(uid, shape=wanting) for uid in UIDS[:10]))
+    for name in THREE:
+        members.decide_by(name, apart=True)
+    assert {members.where(uid) for uid in UIDS[:10]} == {"n04"}
+
+
+def test_the_same_shard_decides_the_same() -> None:
+    """A member that has just come to the state decides as one that has seen all of it."""
+    members = crowd(*THREE)
+    members.decide_by("s0", apart=True)
+    members.gone(*owned_by("s0")[:3])
+    again = Members((), *members.events)
+    again.be(*THREE)
+    for name in THREE[1:]:
+        old = members.decided_by(name, apart=True).events
+        assert again.decided_by(name, apart=True).events == old
+
+
+def _nodes(events: Sequence[Payload]) -> set[str]:
+    return {event.node for event in events if isinstance(event, PodPlaced)}

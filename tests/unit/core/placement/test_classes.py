@@ -1,0 +1,193 @@
+"""A class of pods: the score of every node, kept up to date by looking only at what changed."""
+
+import pytest
+
+from apportion.core.ledger.state import State
+from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.filters import FITS, RANK
+from apportion.core.placement.index.board_loops import REFUSED
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.packed import POINTS
+from apportion_schemas import NodeCordoned, PolicyChanged, RefusalCode, Shape
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import A100_40, gpu, node, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, instance, pod, shape, share, wants
+from tests.support.pods import placed as placement
+
+BINPACK = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack")
+
+
+def class_of(wanted: Shape, state: State) -> tuple[PlacementClass, Columns]:
+    """A class that has looked at the state, and the columns that it looked at."""
+    columns = Columns(state)
+    columns.sync()
+    class_ = PlacementClass(wanted, BINPACK, None)
+    class_.refresh(columns)
+    return class_, columns
+
+
+def take(ledger: Ledger, columns: Columns, *events: Payload) -> None:
+    """Play events, and let the columns know."""
+    for data in events:
+        change = ledger.take(data)
+        if change.node is not None:
+            columns.touch(change.node)
+    columns.sync()
+
+
+def three() -> Ledger:
+    """Node `b` is half full."""
+    ledger = Ledger(*(rack(name, 1, memory_mib=1000) for name in "abc"), pod("x"))
+    return ledger.play(placement("x", "b", [share("b-g0", 500, cores=50)]))
+
+
+def test_best_rows_come_by_points_and_then_by_name() -> None:
+    """At most so many, and asking changes nothing."""
+    class_, _ = class_of(shape(ask(100)), three().state)
+    assert class_.board.best(2) == [(1, POINTS // 2), (0, 0)]
+    assert class_.board.best(9) == [(1, POINTS // 2), (0, 0), (2, 0)]
+    assert class_.board.best(2) == [(1, POINTS // 2), (0, 0)]
+    assert (class_.fitting, class_.fits_somewhere) == (3, True)
+
+
+def test_where_it_fits_nowhere() -> None:
+    """No row is best; so it is where there is no node at all."""
+    class_, _ = class_of(shape(ask(9999)), three().state)
+    assert (class_.board.best(3), class_.fitting, class_.fits_somewhere) == ([], 0, False)
+    nothing, _ = class_of(shape(ask(1)), State())
+    assert (nothing.board.best(3), nothing.fitting, nothing.fits_somewhere) == ([], 0, False)
+
+
+UNLOOKED = 77
+
+
+def looked_at(class_: PlacementClass, columns: Columns) -> list[int]:
+    """The rows that a refresh looks at: they are given points, whatever they had."""
+    class_.board.points[:] = UNLOOKED
+    class_.refresh(columns)
+    return [row for row, points in enumerate(class_.board.points.tolist()) if points != UNLOOKED]
+
+
+POLICIES = pytest.mark.parametrize("policy", ["binpack", "spread", "bestfit"])
+
+
+@POLICIES
+def test_only_changed_rows_are_looked_at(policy: str) -> None:
+    """However often they changed; nothing if none did."""
+    ledger = three()
+    class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
+    assert UNLOOKED not in class_.board.points
+    assert looked_at(class_, columns) == []
+    take(ledger, columns, pod("y"), placement("y", "c", [share("c-g0", 1, 1)]))
+    take(ledger, columns, pod("z"), placement("z", "c", [share("c-g0", 1, 1)]))
+    assert looked_at(class_, columns) == [2]
+    take(ledger, columns, rack("d", 1, memory_mib=1000))
+    class_.refresh(columns)
+    assert UNLOOKED not in class_.board.points
+    assert len(class_.board.points) == 4
+
+
+@POLICIES
+def test_a_class_that_was_not_asked_for_long_looks_at_every_row(policy: str) -> None:
+    """Once, and not at each as often as it changed."""
+    ledger = three()
+    class_, columns = class_of(shape(ask(100), node_policy=policy), ledger.state)
+    for number in range(5):
+        take(ledger, columns, pod(f"y{number}"), placement(f"y{number}", "c"))
+    assert looked_at(class_, columns) == [0, 1, 2]
+
+
+def test_a_row_follows_its_node() -> None:
+    """Full, free again, cordoned: refused, scored, refused, with the filter that stands."""
+    ledger = three()
+    class_, columns = class_of(shape(ask(600)), ledger.state)
+    assert class_.board.points.tolist() == [0, REFUSED, 0]
+    take(ledger, columns, pod("y"), placement("y", "a", [share("a-g0", 500, 0)]))
+    class_.refresh(columns)
+    assert class_.board.points.tolist() == [REFUSED, REFUSED, 0]
+    ledger.engine.observe(change := ledger.take(NodeCordoned(node="c", by="ann", reason="x")))
+    assert change.node is not None
+    columns.touch(change.node)
+    columns.sync()
+    class_.refresh(columns)
+    assert class_.board.points.tolist() == [REFUSED] * 3
+    assert class_.facts.tolist() == [FITS, FITS, RANK[RefusalCode.NODE_CORDONED]]
+
+
+def test_collided_row_is_refused_until_it_changes() -> None:
+    """It still counts as fitting: no filter refuses it."""
+    ledger = three()
+    class_, columns = class_of(shape(ask(300), ask(301, container="b")), ledger.state)
+    assert class_.may_collide
+    class_.exclude(1)
+    class_.exclude(1)
+    assert class_.board.best(3) == [(0, 0), (2, 0)]
+    assert class_.fitting == 3
+    take(ledger, columns, pod("y"), placement("y", "a", [share("a-g0", 1, 1)]))
+    class_.refresh(columns)
+    assert [row for row, _ in class_.board.best(3)] == [0, 2]
+    ledger.gone("x")
+    columns.touch(ledger.node("b"))
+    columns.sync()
+    class_.refresh(columns)
+    assert sorted(row for row, _ in class_.board.best(3)) == [0, 1, 2]
+
+
+def test_containers_that_ask_alike_are_counted_beside_one_another() -> None:
+    """On one card or on several; where only one of them finds room, the node is refused."""
+    ledger = Ledger(
+        rack("a", 1, memory_mib=1000),
+        rack("b", 2, memory_mib=300),
+        rack("c", 1, memory_mib=599),
+        rack("d", 1, memory_mib=2000),
+        pod("x"),
+        placement("x", "d", [share("d-g0", 1500, 0)]),
+    )
+    pair = shape(ask(300), ask(300, container="b"))
+    class_, _ = class_of(pair, ledger.state)
+    assert not class_.may_collide
+    assert [points != REFUSED for points in class_.board.points.tolist()] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert class_.fitting == 2
+    twos = shape(*(ask(300, count=2, container=name) for name in "ab"))
+    assert class_of(twos, ledger.state)[0].may_collide
+
+
+def test_slices_count_beside_amounts() -> None:
+    """A MIG card with memory enough and no aligned place is refused."""
+    held = [share("m0", 5120, 0, instance=instance("1g.5gb", start, 1)) for start in (3, 6)]
+    ledger = Ledger(
+        node("a", gpu("m0", model=A100_40, mode="mig")),
+        node("b", gpu("m1", model=A100_40, mode="mig")),
+        pod("x"),
+        placement("x", "a", held),
+    )
+    class_, _ = class_of(shape(ask(20_000)), ledger.state)
+    assert [score == REFUSED for score in class_.board.points.tolist()] == [True, False]
+
+
+def test_count_is_devices_with_room() -> None:
+    """Not devices that are there."""
+    ledger = Ledger(rack("a", 2), rack("b", 3), pod("x"), placement("x", "b", [share("b-g0")]))
+    class_, _ = class_of(shape(cards(2)), ledger.state)
+    assert [score == REFUSED for score in class_.board.points.tolist()] == [False, False]
+    class_, _ = class_of(shape(cards(3)), ledger.state)
+    assert [score == REFUSED for score in class_.board.points.tolist()] == [True, True]
+
+
+def test_host_amounts_count_as_well() -> None:
+    """CPU, memory, room for a pod, extended resources."""
+    ledger = Ledger(rack("a", 1))
+    for wanted, fits in (
+        (wants(cpu_milli=256_000, memory_mib=2_000_000), True),
+        (wants(cpu_milli=256_001), False),
+        (wants(memory_mib=2_000_001), False),
+        (wants(extended={"example.com/nic": 1}), False),
+    ):
+        class_, _ = class_of(wanted, ledger.state)
+        assert class_.fits_somewhere is fits

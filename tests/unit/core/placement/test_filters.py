@@ -1,0 +1,344 @@
+"""Each filter alone: what passes it, and what was needed and available where it does not."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.devices.demand import Demand, demand
+from apportion.core.explain.words import LIMIT_CODES
+from apportion.core.ledger.state import DeviceState, NodeState
+from apportion.core.placement.filters import (
+    AMOUNTS,
+    DEVICE_RULES,
+    FITS,
+    NODE_FILTERS,
+    ORDER,
+    RANK,
+    Verdict,
+    facts_refusal,
+    refused_amount,
+    refused_kind,
+    refused_node,
+)
+from apportion.core.placement.filters.nodes import matches
+from apportion_schemas import (
+    Ask,
+    Device,
+    DeviceConstraints,
+    NodeCordoned,
+    NodeExpression,
+    NodeGone,
+    RefusalCode,
+    Shape,
+    Share,
+    Taint,
+    Toleration,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import A100_40, T4, gpu, node, npu, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, instance, pod, share, wants
+from tests.support.pods import placed as placement
+
+C = RefusalCode
+NIC = {"example.com/nic": 2}
+TAINT = Taint(key="team", value="red", effect="NoSchedule")
+
+
+def node_of(*events: Payload) -> NodeState:
+    """Node n1 after these events."""
+    return Ledger(*events).node()
+
+
+def tolerating(**fields: Any) -> Shape:
+    """A shape with one toleration."""
+    return wants(tolerations=(Toleration(**fields),))
+
+
+def expression(key: str, operator: str, *values: str) -> Shape:
+    """A shape that requires one label expression."""
+    found = NodeExpression(key=key, operator=operator, values=values)  # type: ignore[arg-type]
+    return wants(required=((found,),))
+
+
+BUSY = (rack("n1", 1), pod("x", shape=wants(cpu_milli=255_000, memory_mib=1_999_000)))
+LABELLED = observed("n1", labels={"zone": "a", "cards": "8"})
+NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
+    ("a roomy node", (rack("n1", 1),), wants(cpu_milli=1000), None),
+    ("gone", (rack("n1", 1), NodeGone(node="n1")), wants(), Verdict(C.NODE_GONE, 1, 0)),
+    (
+        "named by nobody but a cordon",
+        (NodeCordoned(node="n1", by="ann", reason="typo"),),
+        wants(),
+        Verdict(C.NODE_GONE, 1, 0),
+    ),
+    ("not ready", (observed("n1", ready=False),), wants(), Verdict(C.NODE_NOT_READY, 1, 0)),
+    ("drained", (observed("n1", unschedulable=True),), wants(), Verdict(C.NODE_NOT_READY, 1, 0)),
+    (
+        "cordoned",
+        (rack("n1", 1), NodeCordoned(node="n1", by="ann", reason="kernel")),
+        wants(),
+        Verdict(C.NODE_CORDONED, 1, 0),
+    ),
+    ("tainted", (observed("n1", taints=(TAINT,)),), wants(), Verdict(C.TAINT_NOT_TOLERATED, 1, 0)),
+    (
+        "one of two taints tolerated",
+        (observed("n1", taints=(TAINT, Taint(key="b", effect="NoExecute"))),),
+        tolerating(key="team", operator="Exists"),
+        Verdict(C.TAINT_NOT_TOLERATED, 2, 1),
+    ),
+    (
+        "preferably not",
+        (observed("n1", taints=(Taint(key="a", effect="PreferNoSchedule"),)),),
+        wants(),
+        None,
+    ),
+    (
+        "tolerated by key",
+        (observed("n1", taints=(TAINT,)),),
+        tolerating(key="team", operator="Exists"),
+        None,
+    ),
+    (
+        "tolerated by value",
+        (observed("n1", taints=(TAINT,)),),
+        tolerating(key="team", value="red"),
+        None,
+    ),
+    (
+        "everything tolerated",
+        (observed("n1", taints=(TAINT,)),),
+        tolerating(operator="Exists"),
+        None,
+    ),
+    (
+        "tolerated by another value",
+        (observed("n1", taints=(TAINT,)),),
+        tolerating(key="team", value="blue"),
+        Verdict(C.TAINT_NOT_TOLERATED, 1, 0),
+    ),
+    (
+        "another key tolerated",
+        (observed("n1", taints=(TAINT,)),),
+        tolerating(key="owner", value="red"),
+        Verdict(C.TAINT_NOT_TOLERATED, 1, 0),
+    ),
+    (
+        "tolerated for another effect",
+        (observed("n1", taints=(TAINT,)),),
+        tolerating(key="team", value="red", effect="NoExecute"),
+        Verdict(C.TAINT_NOT_TOLERATED, 1, 0),
+    ),
+    ("selected", (LABELLED,), wants(selector={"zone": "a"}), None),
+    (
+        "selected otherwise",
+        (LABELLED,),
+        wants(selector={"zone": "b"}),
+        Verdict(C.NODE_LABELS_MISMATCH, 1, 0),
+    ),
+    ("In", (LABELLED,), expression("zone", "In", "a", "b"), None),
+    ("not In", (LABELLED,), expression("zone", "In", "b"), Verdict(C.NODE_LABELS_MISMATCH, 1, 0)),
+    ("NotIn", (LABELLED,), expression("zone", "NotIn", "b"), None),
+    ("NotIn without the label", (LABELLED,), expression("rack", "NotIn", "b"), None),
+    ("Exists", (LABELLED,), expression("zone", "Exists"), None),
+    (
+        "DoesNotExist",
+        (LABELLED,),
+        expression("zone", "DoesNotExist"),
+        Verdict(C.NODE_LABELS_MISMATCH, 1, 0),
+    ),
+    ("Gt", (LABELLED,), expression("cards", "Gt", "7"), None),
+    (
+        "Gt itself",
+        (LABELLED,),
+        expression("cards", "Gt", "8"),
+        Verdict(C.NODE_LABELS_MISMATCH, 1, 0),
+    ),
+    ("Lt", (LABELLED,), expression("cards", "Lt", "9"), None),
+    (
+        "Lt a word",
+        (LABELLED,),
+        expression("zone", "Lt", "9"),
+        Verdict(C.NODE_LABELS_MISMATCH, 1, 0),
+    ),
+    ("Gt nothing", (LABELLED,), expression("cards", "Gt"), Verdict(C.NODE_LABELS_MISMATCH, 1, 0)),
+    (
+        "CPU",
+        (*BUSY, placement("x")),
+        wants(cpu_milli=1001),
+        Verdict(C.CPU_INSUFFICIENT, 1001, 1000),
+    ),
+    (
+        "host memory",
+        (*BUSY, placement("x")),
+        wants(memory_mib=1001),
+        Verdict(C.HOST_MEMORY_INSUFFICIENT, 1001, 1000),
+    ),
+    (
+        "room for pods",
+        (observed("n1", pods=1), pod("x"), placement("x")),
+        wants(),
+        Verdict(C.PODS_EXHAUSTED, 1, 0),
+    ),
+    ("extended", (observed("n1", extended=NIC),), wants(extended=NIC), None),
+    (
+        "extended, not offered",
+        (rack("n1", 1),),
+        wants(extended=NIC),
+        Verdict(C.EXTENDED_RESOURCE_INSUFFICIENT, 2, 0),
+    ),
+    (
+        "extended, taken",
+        (
+            observed("n1", extended={"example.com/nic": 3}),
+            pod("x", shape=wants(extended=NIC)),
+            placement("x"),
+        ),
+        wants(extended=NIC),
+        Verdict(C.EXTENDED_RESOURCE_INSUFFICIENT, 2, 1),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "asked", "verdict"), [case[1:] for case in NODES], ids=[case[0] for case in NODES]
+)
+def test_node_filters(events: tuple[Payload, ...], asked: Shape, verdict: Verdict | None) -> None:
+    """The first that the node does not pass, with the amounts."""
+    at = node_of(*events)
+    assert refused_node(asked, at) == verdict
+    stands = verdict is not None and RANK[verdict.code] < RANK[C.CPU_INSUFFICIENT]
+    assert facts_refusal(asked, at) == (verdict.code if verdict and stands else None)
+
+
+def test_terms_are_alternatives_and_expressions_are_not() -> None:
+    """`nodeSelectorTerms` are ORed, `matchExpressions` ANDed, and an empty term matches nothing."""
+    at = node_of(LABELLED)
+    zone_a, zone_b = (NodeExpression(key="zone", operator="In", values=(v,)) for v in "ab")
+    assert refused_node(wants(required=((zone_b,), (zone_a,))), at) is None
+    assert refused_node(wants(required=((zone_b, zone_a),)), at) is not None
+    assert matches((), at) is False
+
+
+X = DeviceConstraints
+KINDS: list[tuple[str, Ask, DeviceConstraints, Device, RefusalCode | None]] = [
+    ("any GPU", ask(1), X(), gpu(), None),
+    ("an NPU", ask(1), X(), npu(), C.NO_SUCH_DEVICE),
+    ("the mode", ask(1), X(modes=("mig", "hami-core")), gpu(), None),
+    ("another mode", ask(1), X(modes=("mig",)), gpu(), C.MODE_MISMATCH),
+    ("one card may be cut", ask(1), X(), gpu(mode="mig"), None),
+    ("several cards are not", ask(1, count=2), X(), gpu(mode="mig"), C.MODE_MISMATCH),
+    ("unless it is asked for", ask(1, count=2), X(modes=("mig",)), gpu(mode="mig"), None),
+    ("the type", ask(1), X(use_types=("V100", "a100")), gpu(), None),
+    ("another type", ask(1), X(use_types=("V100", "A10")), gpu(), C.TYPE_MISMATCH),
+    ("a type to avoid", ask(1), X(nouse_types=("T4",)), gpu(model=T4), C.TYPE_MISMATCH),
+    (
+        "avoided though wanted",
+        ask(1),
+        X(use_types=("T4",), nouse_types=("t4",)),
+        gpu(model=T4),
+        C.TYPE_MISMATCH,
+    ),
+    ("not the type to avoid", ask(1), X(nouse_types=("T4",)), gpu(), None),
+    ("the uuid", ask(1), X(use_ids=("g0", "g1")), gpu(), None),
+    ("another uuid", ask(1), X(use_ids=("g1",)), gpu(), C.UUID_MISMATCH),
+    ("a uuid to avoid", ask(1), X(nouse_ids=("g0",)), gpu(), C.UUID_MISMATCH),
+    ("the index", ask(1), X(indexes=(0, 2)), gpu("g2"), None),
+    ("another index", ask(1), X(indexes=(0, 2)), gpu("g1"), C.INDEX_MISMATCH),
+    ("the first of several", ask(1), X(modes=("mig",), indexes=(9,)), gpu(), C.MODE_MISMATCH),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "constraints", "device", "code"),
+    [case[1:] for case in KINDS],
+    ids=[case[0] for case in KINDS],
+)
+def test_device_rules(
+    asked: Ask, constraints: DeviceConstraints, device: Device, code: RefusalCode | None
+) -> None:
+    """What a device is, before what it has free."""
+    assert refused_kind(asked, constraints, device) is code
+
+
+MIG = gpu(model=A100_40, mode="mig")
+BIG = share(memory_mib=20480, cores=0, instance=instance("3g.20gb", 4, 4))
+AMOUNT_CASES: list[tuple[str, Ask, Device, list[Share], dict[str, Any], Verdict | None]] = [
+    ("an idle card", ask(1000), gpu(), [], {}, None),
+    ("unhealthy", ask(1), gpu(healthy=False), [], {}, Verdict(C.DEVICE_UNHEALTHY, 1, 0)),
+    ("absent", ask(1), gpu(), [], {"present": False}, Verdict(C.DEVICE_UNHEALTHY, 1, 0)),
+    ("cordoned", ask(1), gpu(), [], {"cordon": "fan"}, Verdict(C.DEVICE_CORDONED, 1, 0)),
+    ("alone on an idle card", cards(), gpu(), [], {}, None),
+    ("alone beside another", cards(), gpu(), [share()], {}, Verdict(C.DEVICE_IN_USE, 10, 9)),
+    ("slots", ask(1), gpu(slots=1), [share()], {}, Verdict(C.SLOTS_EXHAUSTED, 1, 0)),
+    ("cores", ask(1, cores=91), gpu(), [share()], {}, Verdict(C.CORES_INSUFFICIENT, 91, 90)),
+    ("the last cores", ask(1, cores=90), gpu(), [share()], {}, None),
+    (
+        "no cores asked of a full card",
+        ask(1),
+        gpu(),
+        [share(cores=100)],
+        {},
+        Verdict(C.CORES_INSUFFICIENT, 1, 0),
+    ),
+    ("memory", ask(80921), gpu(), [share()], {}, Verdict(C.MEMORY_INSUFFICIENT, 80921, 80920)),
+    ("the last memory", ask(80920), gpu(), [share()], {}, None),
+    (
+        "less than nothing",
+        ask(1),
+        gpu(),
+        [],
+        {"memory_free_mib": -5},
+        Verdict(C.MEMORY_INSUFFICIENT, 1, 0),
+    ),
+    ("an instance beside another", ask(20000), MIG, [BIG], {}, None),
+    (
+        "no place for an instance",
+        ask(20000),
+        gpu(model=A100_40, mode="mig", memory_mib=99999),
+        [BIG, share(memory_mib=5120, cores=0, instance=instance("1g.5gb", 3, 1))],
+        {},
+        Verdict(C.MIG_SLICES_OCCUPIED, 1, 0),
+    ),
+    (
+        "AI CPUs",
+        ask(3000, family="ascend310p"),
+        npu("g0"),
+        [],
+        {"template_cpu_free": 0},
+        Verdict(C.TEMPLATE_CPU_INSUFFICIENT, 1, 0),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "held", "fields", "verdict"),
+    [case[1:] for case in AMOUNT_CASES],
+    ids=[case[0] for case in AMOUNT_CASES],
+)
+def test_amounts(
+    asked: Ask,
+    device: Device,
+    held: list[Share],
+    fields: dict[str, Any],
+    verdict: Verdict | None,
+) -> None:
+    """What a device has free, in the order in which it is looked at."""
+    ledger = Ledger(node("n1", device), pod("x"))
+    ledger.play(placement("x", shares=held))
+    state: DeviceState = ledger.device("g0")
+    for name, value in fields.items():
+        setattr(state, name, value)
+    wanted = demand(asked, device)
+    assert isinstance(wanted, Demand)
+    assert refused_amount(wanted, state) == verdict
+
+
+def test_every_code_of_a_filter_has_one_rank() -> None:
+    """The order of the tuples is the order of the ranks; `FITS` is above all of them."""
+    filters = [code for table in (NODE_FILTERS, DEVICE_RULES, AMOUNTS) for code, _ in table]
+    assert len(set(filters)) == len(filters)
+    assert [RANK[code] for code in filters] == sorted(RANK[code] for code in filters)
+    whole = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, *LIMIT_CODES}
+    assert set(ORDER) == set(RefusalCode) - whole
+    assert max(RANK.values()) < FITS == len(ORDER)

@@ -1,0 +1,108 @@
+"""The scores: which node, and which of its devices, is preferred under each policy."""
+
+from typing import get_args
+
+import pytest
+
+from apportion.core.ledger.state import DeviceState, State
+from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.packed import POINTS, free_amounts, mean_load
+from apportion.core.placement.scores import DEVICE_ORDERS, LOADS, WEIGH_SHAPES
+from apportion.core.placement.scores.devices import Order
+from apportion_schemas import Policy, PolicyChanged, Shape, Share
+from tests.support.fleet import gpu, node, npu, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod, shape, share, wants
+from tests.support.pods import placed as placement
+
+
+@pytest.mark.parametrize(
+    ("amounts", "points"),
+    [
+        ((100, 100, 100, 100), 0),
+        ((100, 0, 100, 0), POINTS),
+        ((100, 50, 100, 100), POINTS // 4),
+        ((100, 50, 100, 50), POINTS // 2),
+        ((3, 2, 100, 100), POINTS // 3 // 2),
+        ((0, 0, 100, 0), 0),
+        ((100, 0, 0, 0), 0),
+        ((100, -50, 100, -50), POINTS),
+        ((100, 200, 100, 200), 0),
+    ],
+)
+def test_mean_load(amounts: tuple[int, int, int, int], points: int) -> None:
+    """The mean of two used parts; 0 where either is not there; never outside of the range."""
+    assert mean_load(*amounts) == points
+
+
+def three_nodes() -> State:
+    """One empty, one with a quarter of its device memory in use, one with half of its host."""
+    return Ledger(
+        *(rack(name, 1, memory_mib=1000) for name in ("empty", "gpu-busy", "host-busy")),
+        pod("p1"),
+        pod("p2", shape=wants(cpu_milli=128_000, memory_mib=1_000_000)),
+        placement("p1", "gpu-busy", [share("gpu-busy-g0", 500, cores=0)]),
+        placement("p2", "host-busy"),
+    ).state
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "percent"),
+    [
+        ("binpack", shape(ask(1)), [0, 25, 0]),
+        ("spread", shape(ask(1)), [100, 75, 100]),
+        ("binpack", wants(cpu_milli=1), [0, 0, 50]),
+        ("spread", wants(cpu_milli=1), [100, 100, 50]),
+        ("bestfit", shape(ask(1)), [91.5, 91.625, 95.5]),
+        ("bestfit", wants(cpu_milli=1), [91.5, 91.625, 95.5]),
+        ("price", shape(ask(1)), [91.5, 91.625, 95.5]),
+        ("fgd", wants(cpu_milli=1), [91.5, 91.625, 95.5]),
+    ],
+)
+def test_node_scores(policy: Policy, asked: Shape, percent: list[float]) -> None:
+    """By what its devices hold, or by its host where the pod wants no device.
+
+    Best fit counts what is left: 100 % of a device, and 1,600 % for 256 CPUs, of 20,000 %. Without
+    prices the policies that weigh shapes are best fit.
+    """
+    columns = Columns(three_nodes())
+    columns.sync()
+    assert columns.names == ["empty", "gpu-busy", "host-busy"]
+    class_ = PlacementClass(asked, PolicyChanged(by="ann", node_policy=policy), None)
+    class_.refresh(columns)
+    assert class_.board.points.tolist() == [round(part * POINTS / 100) for part in percent]
+    assert [class_.node_score.total(points) for points in class_.board.points.tolist()] == percent
+
+
+HELD = {"g0": [], "g1": [share("g1", 40_000, 0)], "g2": [share("g2", 100, 0), share("g2", 100, 0)]}
+"""One idle, one half full by one holder, one nearly idle by two."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"), [("binpack", ["g1", "g2", "g0"]), ("spread", ["g0", "g1", "g2"])]
+)
+def test_device_orders(policy: str, order: list[str]) -> None:
+    """The fullest first; or the fewest holders first."""
+    shares: list[Share] = [held for all_held in HELD.values() for held in all_held]
+    ledger = Ledger(node("n1", gpu("g0"), gpu("g1"), gpu("g2")), pod("p1"))
+    ledger.play(placement("p1", shares=shares))
+    assert [state.device.id for state in ordered(ledger, DEVICE_ORDERS[policy])] == order
+
+
+@pytest.mark.parametrize("policy", sorted(DEVICE_ORDERS))
+def test_equal_devices_come_in_the_order_of_their_index(policy: str) -> None:
+    """No two devices tie."""
+    ledger = Ledger(node("n1", npu("u3"), npu("u1"), npu("u2")))
+    devices = ordered(ledger, DEVICE_ORDERS[policy])
+    assert [state.device.index for state in devices] == [1, 2, 3]
+
+
+def ordered(ledger: Ledger, order: Order) -> list[DeviceState]:
+    """The devices of the node as they would be tried."""
+    return sorted(ledger.node().devices, key=lambda state: order(free_amounts(state), state))
+
+
+def test_every_policy_that_may_be_chosen_is_known_to_both() -> None:
+    """`PolicyChanged` and the pods' own wishes are looked up by name."""
+    assert set(DEVICE_ORDERS) == set(get_args(Policy)) == {*LOADS, *WEIGH_SHAPES}

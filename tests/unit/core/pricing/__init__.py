@@ -1,1 +1,0 @@
-"""Prices: counting shapes, solving, tables, and the scores that look them up."""

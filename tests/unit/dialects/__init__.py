@@ -1,1 +1,0 @@
-"""Unit tests of the dialects: what a name and an amount mean."""

@@ -1,1 +1,0 @@
-"""Unit tests of manifests: what a document stands for."""

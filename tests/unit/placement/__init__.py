@@ -1,1 +1,0 @@
-"""Unit tests of choosing places: gangs, geometries."""

@@ -1,0 +1,109 @@
+"""Manifests on disk: what is read, what is named as unreadable, and what goes on."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from apportion.core.dialects import ManifestError
+from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
+from tests.support.manifests import refused
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\nspec:\n  containers:\n  - name: main\n"
+
+
+def read(*names: object, stdin: bytes = b"") -> list[Document | Problem]:
+    """Everything under these names."""
+    return list(read_manifest_files([str(name) for name in names], io.BytesIO(stdin)))
+
+
+def names(found: list[Document | Problem]) -> list[str]:
+    """The pods that were read, and the problems by their text."""
+    return [
+        each.content["metadata"]["name"] if isinstance(each, Document) else str(each)  # type: ignore[index]
+        for each in found
+    ]
+
+
+def test_a_folder_is_its_manifests_by_name(tmp_path: Path) -> None:
+    """Not its other files, hidden files or subfolders."""
+    for name in ("b.yml", "a.yaml", "c.json", ".d.yaml", "readme.txt"):
+        (tmp_path / name).write_text(
+            POD.format(name[0]) if name != "c.json" else '{"metadata":{"name":"c"}}'
+        )
+    (tmp_path / "sub.yaml").mkdir()
+    assert names(read(tmp_path)) == ["a", "b", "c"]
+
+
+def test_standard_input() -> None:
+    """`-` among other names."""
+    assert names(read("-", stdin=POD.format("piped").encode())) == ["piped"]
+
+
+def test_every_bad_file_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    """Missing, empty, in another encoding, too large, broken in the middle."""
+    (tmp_path / "bytes.yaml").write_bytes(b"a: 1\nb: \xff\n")
+    (tmp_path / "comment.yaml").write_text("# nothing\n---\n")
+    (tmp_path / "good.yaml").write_text("\ufeff" + POD.format("good"))
+    (tmp_path / "large.yaml").write_bytes(b"# " + b"x" * (8 << 20))
+    (tmp_path / "mixed.yaml").write_text(
+        f"# two\n{POD.format('one')}---\na: [1\n---\n{POD.format('three')}"
+    )
+    unfinished = "did not find expected ',' or ']'"
+    missing = "No such file or directory"
+    assert names(read(tmp_path, tmp_path / "missing.yaml")) == [
+        f"{tmp_path}/bytes.yaml, line 2: is not UTF-8 text (invalid start byte): save it as UTF-8",
+        f"{tmp_path}/comment.yaml: holds no document: write one, or leave the file out",
+        "good",
+        f"{tmp_path}/large.yaml: is larger than 8 MiB: split it",
+        "one",
+        f"{tmp_path}/mixed.yaml, document 2, line 10: {unfinished}: mend the syntax",
+        "three",
+        f"{tmp_path}/missing.yaml: cannot be read ({missing}): check the name and its rights",
+    ]
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    """Nothing to submit is worth a word."""
+    (problem,) = read(tmp_path)
+    assert "no manifest (.json, .yaml, .yml) in this folder" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("field", "line"),
+    [
+        ('spec.containers[0].resources.limits["nvidia.com/gpu"]', 12),
+        ("spec.containers[0].resources.requests", 10),
+        ("spec.containers[1]", 8),
+        ("spec.initContainers[0].name", 7),
+        ('metadata.annotations["a.b/c"]', 6),
+        ("metadata", 4),
+        ("document", 3),
+    ],
+)
+def test_line_of_a_field(tmp_path: Path, field: str, line: int) -> None:
+    """The line where the field stands, or the nearest that there is, counted in the file."""
+    path = tmp_path / "pods.yaml"
+    path.write_text(
+        "kind: Other\n---\nkind: Pod\nmetadata:\n  annotations:\n    a.b/c: d\nspec:\n"
+        "  containers:\n  - name: main\n    resources:\n      limits:\n        nvidia.com/gpu: x\n"
+    )
+    document = read(path)[1]
+    assert isinstance(document, Document)
+    problem = document.problem(ManifestError(field, "x", "is bad", "mend it"))
+    assert str(problem) == f"{path}, document 2, line {line}: {field}: 'x' is bad: mend it"
+
+
+def test_line_of_a_real_refusal(tmp_path: Path) -> None:
+    """From a file to the sentence that a person reads."""
+    path = tmp_path / "pod.yaml"
+    path.write_text(
+        POD.format("p") + "    resources:\n      limits:\n        tencent.com/vcuda-core: 150\n"
+    )
+    (document,) = read(path)
+    assert isinstance(document, Document)
+    assert str(document.problem(refused(document.content))) == (
+        f"{path}, document 1, line 10: "
+        'spec.containers[0].resources.limits["tencent.com/vcuda-core"]: 150 is neither a share of '
+        "one card (1 to 99) nor whole cards (a multiple of 100): write 100 or 200"
+    )

@@ -1,0 +1,104 @@
+"""YAML and JSON within limits: what is read, and what is refused before it costs anything."""
+
+import pytest
+
+from apportion.runtime.files.safe_yaml import parse
+
+
+def contents(text: str) -> list[object]:
+    """What each document holds, or the line and problem of its error."""
+    return [(p.error.line, p.error.problem) if p.error else p.content for p in parse(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a: 1", [{"a": 1}]),
+        ("---\na: 1\n---\n# none\n---\nb: 2\n...\n", [{"a": 1}, {"b": 2}]),
+        ("a: 1\r\n---\r\nb: 2\r\n", [{"a": 1}, {"b": 2}]),
+        ("", []),
+        ("# only a comment", []),
+        ("a: |\n  ---\n  text\n", [{"a": "---\ntext\n"}]),
+        ("day: 2024-01-01", [{"day": "2024-01-01"}]),
+        ("a: &x {b: 1}\nc: {<<: *x, b: 2}\nd: *x", [{"a": {"b": 1}, "c": {"b": 2}, "d": {"b": 1}}]),
+        ("outer: {inner: &n {<<: &b {x: 1}, x: 2}}\nlast: {<<: *n}",
+         [{"outer": {"inner": {"x": 2}}, "last": {"x": 2}}]),
+        ('{"a": "\\ud83d\\ude00",\t"b": [1.5, null]}', [{"a": "😀", "b": [1.5, None]}]),
+        ("{a: 1}", [{"a": 1}]),
+    ],
+)  # fmt: skip
+def test_documents(text: str, wanted: list[object]) -> None:
+    """Separators, line ends, block text, dates, merges, JSON and flow style."""
+    assert contents(text) == wanted
+
+
+ALIASES = "a: &x 1\n" + "".join(f"b{i}: *x\n" for i in range(101))
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("a: [", 1, "did not find expected node content"),
+        ("a: 1\nb:\n\t- 2", 3, "found character that cannot start any token"),
+        ("a: 1\nb: 2\na: 3", 3, "key 'a' comes twice"),
+        ("x:\n  - {a: 1, a: 2}", 2, "key 'a' comes twice"),
+        ("on: 1", 1, "a key that is not text"),
+        ("1: 1", 1, "a key that is not text"),
+        ("? [a]\n: 1", 1, "a key that is not text"),
+        ("[" * 101 + "]" * 101, 1, "nested deeper than 100 levels"),
+        ("- " * 200_000, 1, "nested deeper than 100 levels"),
+        ("{" * 100_000, 1, "nested deeper than 100 levels"),
+        (ALIASES, 102, "more than 100 aliases"),
+        (BOMB, 7, "more than 1000000 values with its aliases"),
+        ("a: &a [*a]", 1, "alias 'a' has no end or no anchor"),
+        ("a: *b", 1, "alias 'b' has no end or no anchor"),
+        ("a: !!python/object:os.system ls", 1, "could not determine a constructor"),
+        ("a: !!bool maybe", 1, "contradicts its tag"),
+        ("a: !!timestamp x", 1, "contradicts its tag"),
+        ("a: " + "9" * 5000, 1, "is too long"),
+        ("a: \0", 1, "control characters are not allowed"),
+    ],
+)
+def test_refusals(text: str, line: int, says: str) -> None:
+    """One error with its line, whatever was written."""
+    (parsed,) = parse(text)
+    assert parsed.error is not None
+    assert (parsed.error.line, says in str(parsed.error)) == (line, True), str(parsed.error)
+
+
+def test_deep_aliases() -> None:
+    """Depth counts with every alias written out."""
+    levels = "a: &l0 [1]\n" + "".join(
+        f"b{i}: &l{i + 1} {'[' * 20}*l{i}{']' * 20}\n" for i in range(6)
+    )
+    assert contents(levels) == [(6, "nested deeper than 100 levels")]
+
+
+def test_aliases_are_counted_over_the_whole_text() -> None:
+    """Many small documents are no way around the limit."""
+    one = "a: &x 1\n" + "".join(f"b{i}: *x\n" for i in range(60))
+    first, second = contents(f"{one}---\n{one}")
+    assert isinstance(first, dict)
+    assert second == (104, "more than 100 aliases")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ('{"a": 1,\n "b" 2}', 2, "is no JSON"),
+        ('{"a": 1, "a": 2}', 1, "key 'a' comes twice"),
+        ('{"a": NaN}', 1, "NaN is no JSON number"),
+        ('{"a":' * 101 + "1" + "}" * 101, 1, "nested deeper"),
+        ('{"a":' * 5000, 1, "nested deeper"),
+        ('{"a": ' + "9" * 5000 + "}", 1, "cannot be read"),
+        ("a: 1", 1, "is no JSON"),
+    ],
+)
+def test_json(text: str, line: int, says: str) -> None:
+    """A file called `.json` is held to JSON."""
+    (parsed,) = parse(text, is_json=True)
+    assert parsed.error is not None
+    assert (parsed.error.line, says in str(parsed.error)) == (line, True), str(parsed.error)

@@ -1,0 +1,41 @@
+"""Messages come out of the connection's bytes as they were sent, however those are cut."""
+
+import pytest
+
+from apportion.runtime.jetstream.client import Messages, _LeavingClient
+from apportion.runtime.jetstream.wire import Message
+
+LARGE = bytes(range(256)) * 400
+SENT = b"MSG a 1 r %d\r\n%b\r\nMSG b 1 2\r\nhi\r\nHMSG c 1 12 14\r\nNATS/1.0\r\n\r\nho\r\n" % (
+    len(LARGE),
+    LARGE,
+)
+
+
+def listening() -> tuple[Messages, list[tuple[str, str, bytes]]]:
+    """The reader of a connection, and what came to its subscription 1."""
+    client, arrived = _LeavingClient(), []
+
+    async def receive(message: Message) -> None:
+        arrived.append((message.subject, message.reply, message.data))
+
+    client.at_once[1] = receive
+    return Messages(client), arrived
+
+
+@pytest.mark.parametrize("read_bytes", [1, 13, 1_000, len(LARGE), len(SENT)])
+async def test_a_large_message_and_those_behind_it_arrive_whole(read_bytes: int) -> None:
+    """The first is longer than a read, the next share one."""
+    messages, arrived = listening()
+    for at in range(0, len(SENT), read_bytes):
+        await messages.parse(SENT[at : at + read_bytes])
+    assert arrived == [("a", "r", LARGE), ("b", "", b"hi"), ("c", "", b"ho")]
+
+
+async def test_what_a_lost_connection_left_half_said_keeps_nothing_back() -> None:
+    """The rest of a large message never comes; the next connection begins anew."""
+    messages, arrived = listening()
+    await messages.parse(SENT[:1_000])
+    messages.reset()  # as the client does when it connects again
+    await messages.parse(b"MSG b 1 2\r\nhi\r\n")
+    assert arrived == [("b", "", b"hi")]

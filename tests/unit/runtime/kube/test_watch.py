@@ -1,0 +1,261 @@
+"""List and watch against a server that does what API servers do: pages, drops, 410, silence."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from kubernetes_asyncio import client
+
+from apportion.runtime.kube import watch as kube_watch
+from apportion.runtime.kube.client import KubeApi, KubeUnavailable
+from apportion.runtime.kube.watch import Watch
+from apportion.runtime.process.clock import SystemClock
+from tests.support.polling import until
+
+PATH = "/api/v1/pods"
+Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """Answers each request with the next reply of its script, and notes what was asked."""
+
+    def __init__(self) -> None:
+        self.script: list[Reply] = []
+        self.asked: list[dict[str, str]] = []
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """The next reply; a server without one hangs, as a watch does in which nothing happens."""
+        self.asked.append(dict(request.query))
+        if self.script:
+            return await self.script.pop(0)(request)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def thing(name: str, version: int) -> dict[str, Any]:
+    """An object."""
+    return {"metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+def page(*items: dict[str, Any], version: int = 1, more: str = "") -> Reply:
+    """One page of a list."""
+    body = {"metadata": {"resourceVersion": str(version), "continue": more}, "items": list(items)}
+
+    async def reply(_request: web.Request) -> web.StreamResponse:
+        return web.json_response(body)
+
+    return reply
+
+
+def status(code: int) -> Reply:
+    """A refusal."""
+
+    async def reply(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({"kind": "Status", "code": code}, status=code)
+
+    return reply
+
+
+def watch(*events: tuple[str, dict[str, Any]], torn: bool = False, hold: bool = False) -> Reply:
+    """A watch that says this and ends; `torn` ends it in the middle of one more event."""
+
+    async def reply(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for kind, about in events:
+            line = msgspec.json.encode({"type": kind, "object": about}) + b"\n"
+            await response.write(line[:7])  # a line may come in parts
+            await response.write(line[7:])
+        if torn:
+            await response.write(b'{"type":"ADDED","obj')
+        if hold:
+            await asyncio.Event().wait()
+        if torn and request.transport is not None:
+            request.transport.close()
+        return response
+
+    return reply
+
+
+class Heard:
+    """An audience that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.told: list[str] = []
+        self._missing: set[str] = set()
+
+    def listing(self) -> None:
+        """See Audience."""
+        self._missing = set(self.names)
+
+    def seen(self, raw: bytes) -> None:
+        """See Audience."""
+        meta = msgspec.json.decode(raw)["metadata"]
+        self.names[meta["name"]] = int(meta["resourceVersion"])
+        self._missing.discard(meta["name"])
+        self.told.append(meta["name"])
+
+    def gone(self, raw: bytes) -> None:
+        """See Audience."""
+        self.names.pop(msgspec.json.decode(raw)["metadata"]["name"], None)
+
+    def listed(self, version: int) -> None:
+        """See Audience."""
+        for name in self._missing:
+            del self.names[name]
+        self.told.append(f"as of {version}")
+
+    def reached(self, version: int) -> None:
+        """See Audience."""
+        self.told.append(f"up to {version}")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    """The server, and the API client that knows its address in `url`."""
+    serving = Server()
+    app = web.Application()
+    app.router.add_get(PATH, serving.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    serving.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield serving
+    await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def watching(server: Server, *, optional: bool = False) -> AsyncIterator[tuple[Watch, Heard]]:
+    """A watch that runs."""
+    configuration = client.Configuration()
+    configuration.host = server.url
+    api = KubeApi(configuration)
+    heard = Heard()
+    made = Watch(api, PATH, heard, optional=optional, clock=SystemClock())
+    task = asyncio.create_task(made.run())
+    try:
+        yield made, heard
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await api.close()
+
+
+async def names(heard: Heard, **expected: int) -> None:
+    """Wait until exactly these objects are known, at these versions."""
+
+    async def there() -> bool:
+        return heard.names == expected
+
+    await until(there, f"{expected}, not {heard.names}")
+
+
+async def test_pages_then_a_watch_from_the_lists_version(server: Server) -> None:
+    """Pages are asked for by the token of the one before; the watch has bookmarks."""
+    server.script = [
+        page(thing("a", 3), version=9, more="token"),
+        page(thing("b", 4), version=9),
+        watch(("MODIFIED", thing("a", 11)), ("DELETED", thing("b", 12)), hold=True),
+    ]
+    async with watching(server) as (made, heard):
+        await made.synced()
+        await names(heard, a=11)
+    assert [asked.get("continue") for asked in server.asked] == [None, "token", None]
+    assert server.asked[2]["resourceVersion"] == "9"
+    assert server.asked[2]["allowWatchBookmarks"] == "true"
+
+
+async def test_a_broken_watch_goes_on_where_it_was(server: Server) -> None:
+    """From the newest version that was seen, a bookmark's too; what was torn comes again."""
+    server.script = [
+        page(version=5),
+        watch(("ADDED", thing("a", 6)), ("BOOKMARK", thing("", 20)), torn=True),
+        watch(("ADDED", thing("b", 21)), hold=True),
+    ]
+    async with watching(server) as (made, heard):
+        await names(heard, a=6, b=21)
+        assert made.lists == 1
+    assert heard.told == ["as of 5", "a", "up to 20", "b"]
+    assert [asked["resourceVersion"] for asked in server.asked[1:]] == ["5", "20"]
+
+
+@pytest.mark.parametrize(
+    "expired", [status(410), watch(("ERROR", {"kind": "Status", "code": 410, "metadata": {}}))]
+)
+async def test_a_version_that_the_server_forgot_means_a_new_list(
+    server: Server, expired: Reply
+) -> None:
+    """410 as an answer or as an event; what has gone meanwhile is gone."""
+    server.script = [
+        page(thing("a", 1), thing("b", 2), version=5),
+        expired,
+        page(thing("b", 2), thing("c", 7), version=9),
+        watch(hold=True),
+    ]
+    async with watching(server) as (made, heard):
+        await names(heard, b=2, c=7)
+        assert made.lists == 2
+    assert [asked.get("resourceVersion") for asked in server.asked[:3]] == [None, "5", None]
+
+
+async def test_a_list_that_expires_between_pages_begins_again(server: Server) -> None:
+    """Half a list is no list."""
+    server.script = [
+        page(thing("a", 1), version=5, more="token"),
+        status(410),
+        page(thing("b", 2), version=9),
+        watch(hold=True),
+    ]
+    async with watching(server) as (made, heard):
+        await made.synced()
+        await names(heard, b=2)
+        assert made.lists == 1
+
+
+async def test_a_kind_that_is_not_installed_is_empty(server: Server) -> None:
+    """And no problem, where it may be missing."""
+    server.script = [status(404)]
+    async with watching(server, optional=True) as (made, heard):
+        await made.synced()
+        assert (made.problem, heard.told) == ("", ["as of 0"])
+
+
+async def test_a_refusal_is_a_problem_until_it_ends(server: Server) -> None:
+    """Rights that lack are said, and looked for again."""
+    server.script = [status(403), page(thing("a", 1), version=3), watch(hold=True)]
+    async with watching(server) as (made, heard):
+
+        async def said() -> bool:
+            return "403" in made.problem or bool(heard.names)
+
+        await until(said, "the problem")
+        await names(heard, a=1)
+        assert made.problem == ""
+
+
+async def test_a_silent_watch_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead connection says nothing; neither may it be believed for ever. A list says what is."""
+    monkeypatch.setattr(kube_watch, "IDLE_S", 0.2)
+    server.script = [page(version=5), watch(hold=True), page(thing("a", 6), version=9)]
+    async with watching(server) as (made, heard):
+        await names(heard, a=6)
+        assert made.lists == 2
+
+
+async def test_an_answer_has_a_limit_and_an_end(server: Server) -> None:
+    """A server that never answers costs its time and no more."""
+    configuration = client.Configuration()
+    configuration.host = server.url
+    api = KubeApi(configuration)
+    with pytest.raises(KubeUnavailable, match="no answer from the API server"):
+        await api.request("GET", PATH, timeout_s=0.1)
+    await api.close()

@@ -1,0 +1,275 @@
+"""Members hear of one another: who is there, who came, who went, who is silent; in virtual time."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from apportion.core.ledger.fold import Change
+from apportion.runtime.ledger.membership import (
+    BEAT_S,
+    MEMBERS_MAX,
+    SILENT_ROUNDS,
+    Beat,
+    Membership,
+)
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+
+GONE_S = BEAT_S * (SILENT_ROUNDS + 1)
+"""By then a member that is silent has been given up by all."""
+
+
+class SleepyClock(SkewedClock):
+    """While it is asleep no pause ends, as in a process that was stopped."""
+
+    asleep = False
+
+    async def pause(self, longest_s: float) -> None:
+        """See Clock."""
+        await super().pause(longest_s)
+        while self.asleep:
+            await rest(longest_s / 10)
+
+
+class Member:
+    """One replica: a connection, a fold, and its list of members."""
+
+    def __init__(self, server: MemoryServer, name: str) -> None:
+        self.seen: list[tuple[str, ...]] = []
+        self._ledger = MemoryLedger(server, role="scheduler", writer=name)
+        self.clock = SleepyClock(random.Random(name), skew_s=0.0)
+        metrics = Metrics()
+        self.reader: Reader[Change] = Reader(self._ledger, StateFold(), metrics=metrics)
+        self.membership = Membership(
+            self._ledger,
+            "scheduler",
+            name,
+            clock=self.clock,
+            metrics=metrics,
+            on_change=self.seen.append,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def sees(self, *names: str) -> None:
+        """Whom it takes to be there, in order."""
+        assert self.membership.members == names
+
+    async def join(self) -> None:
+        """Start, and wait until it takes its part."""
+        self.start()
+        await self.membership.joined()
+
+    def start(self) -> None:
+        """Start reading and beating."""
+        self._tasks = [
+            asyncio.create_task(self.reader.run()),
+            asyncio.create_task(self.membership.run(self.reader)),
+        ]
+
+    async def leave(self) -> None:
+        """End as on SIGTERM."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def die(self) -> None:
+        """End as on SIGKILL: nothing that it still says reaches anybody."""
+        self._ledger.vanish()
+        for task in self._tasks:
+            task.cancel()
+
+
+def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
+    """Run a test in virtual time, over one server."""
+
+    async def main() -> None:
+        await play(MemoryServer())
+
+    run_virtually(main())
+
+
+def test_alone_a_member_is_a_member_within_a_second() -> None:
+    """It listens for a while, hears nobody, and begins."""
+
+    async def play(server: MemoryServer) -> None:
+        one = Member(server, "one")
+        await one.join()
+        assert one.seen == [("one",)]
+        assert asyncio.get_running_loop().time() < 1.0
+
+    played(play)
+
+
+def test_who_joins_knows_the_others_before_it_counts_itself() -> None:
+    """Its first list is whole, so it takes nobody else's part for a moment."""
+
+    async def play(server: MemoryServer) -> None:
+        one, two, three = (Member(server, name) for name in ("one", "two", "three"))
+        for each in (one, two, three):
+            await each.join()
+        assert three.seen[0] == ("one", "three", "two")
+        await rest(BEAT_S)
+        for each in (one, two, three):
+            each.sees("one", "three", "two")
+        assert one.seen == [("one",), ("one", "two"), ("one", "three", "two")]
+
+    played(play)
+
+
+def test_who_leaves_is_gone_at_once() -> None:
+    """Nobody waits for its silence."""
+
+    async def play(server: MemoryServer) -> None:
+        one, two = Member(server, "one"), Member(server, "two")
+        await one.join()
+        await two.join()
+        await rest(BEAT_S)
+        await two.leave()
+        await rest(0.0)
+        one.sees("one")
+
+    played(play)
+
+
+@pytest.mark.parametrize("killed_after_s", [0.0, 0.1, 0.25, 0.4, 0.55])
+def test_who_is_killed_is_given_up_in_time_and_not_before(killed_after_s: float) -> None:
+    """After a few rounds of silence, wherever in a round it was killed."""
+
+    async def play(server: MemoryServer) -> None:
+        one, two = Member(server, "one"), Member(server, "two")
+        await one.join()
+        await two.join()
+        await rest(10 * BEAT_S + killed_after_s)
+        two.die()
+        await rest(BEAT_S * (SILENT_ROUNDS - 2) / 2)
+        one.sees("one", "two")
+        await rest(GONE_S)
+        one.sees("one")
+        assert GONE_S <= 3.0
+
+    played(play)
+
+
+def test_who_has_not_folded_the_ledger_is_no_member_yet() -> None:
+    """The others go on with its part until it can do it."""
+
+    async def play(server: MemoryServer) -> None:
+        one, two = Member(server, "one"), Member(server, "two")
+        await one.join()
+        late = asyncio.create_task(two.membership.run(two.reader))  # and nobody reads
+        await rest(20 * BEAT_S)
+        one.sees("one")
+        two.sees()
+        two.start()
+        await two.membership.joined()
+        await rest(BEAT_S)
+        one.sees("one", "two")
+        two.sees("one", "two")
+        late.cancel()
+
+    played(play)
+
+
+def test_a_member_whose_fold_has_halted_leaves() -> None:
+    """It decides nothing any more, so the others must."""
+
+    async def play(server: MemoryServer) -> None:
+        one, two = Member(server, "one"), Member(server, "two")
+        await one.join()
+        await two.join()
+        two.reader.halted = "an event of a newer build"
+        await rest(2 * BEAT_S)
+        one.sees("one")
+        two.reader.halted = ""
+        await rest(2 * BEAT_S)
+        one.sees("one", "two")
+
+    played(play)
+
+
+def test_one_that_slept_does_not_take_itself_for_the_only_one() -> None:
+    """Silence is counted in rounds of one's own, and a round that took long is one round."""
+
+    async def play(server: MemoryServer) -> None:
+        one, two = Member(server, "one"), Member(server, "two")
+        await one.join()
+        await two.join()
+        await rest(BEAT_S)
+        two.clock.asleep = True
+        await rest(100.0)
+        one.sees("one")
+        two.clock.asleep = False
+        await rest(4 * BEAT_S)
+        one.sees("one", "two")
+        assert two.seen == [("one", "two")]
+
+    played(play)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"here",
+        b'{"member":"x"}',
+        b'{"member":"","here":true}',
+        b'{"member":7,"here":true}',
+        msgspec.json.encode({"member": "x" * 257, "here": True}),
+    ],
+)
+def test_what_is_no_beat_is_passed_over(payload: bytes) -> None:
+    """Bytes from outside never end a member, and make none."""
+
+    async def play(server: MemoryServer) -> None:
+        one = Member(server, "one")
+        await one.join()
+        server.send("apportion.beat.scheduler.x", payload)
+        await rest(BEAT_S)
+        one.sees("one")
+        server.send("apportion.beat.scheduler.x", msgspec.json.encode(Beat(member="x", here=True)))
+        await rest(BEAT_S / 4)
+        one.sees("one", "x")
+
+    played(play)
+
+
+def test_there_is_a_limit_to_members() -> None:
+    """A mistake elsewhere does not grow without bound here; who is known stays known."""
+
+    async def play(server: MemoryServer) -> None:
+        one = Member(server, "one")
+        await one.join()
+        for number in range(2 * MEMBERS_MAX):
+            beat = Beat(member=f"x{number:03}", here=True)
+            server.send("apportion.beat.scheduler.x", msgspec.json.encode(beat))
+            await rest(0.0)
+        await rest(BEAT_S / 4)
+        assert len(one.membership.members) == 1 + MEMBERS_MAX
+        await rest(GONE_S)
+        one.sees("one")
+
+    played(play)
+
+
+def test_beats_are_no_facts() -> None:
+    """Nothing of them is on the ledger."""
+
+    async def play(server: MemoryServer) -> None:
+        one, two = Member(server, "one"), Member(server, "two")
+        await one.join()
+        await two.join()
+        await rest(10 * BEAT_S)
+        assert server.last_revision == 0
+        draft = Draft("apportion.v1.pending.x", "x", b"{}")
+        server.append([draft], {}, role="scheduler", writer="test")
+        assert server.last_revision == 1
+
+    played(play)

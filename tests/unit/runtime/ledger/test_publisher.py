@@ -1,0 +1,99 @@
+"""Writing events: what is on the wire, what is refused before it, and not giving up."""
+
+import pytest
+
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.port import (
+    Draft,
+    LedgerError,
+    LedgerFull,
+    LedgerUnavailable,
+    NotPermitted,
+    OutcomeUnknown,
+)
+from apportion.runtime.ledger.publisher import Insistence, Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import InvalidEvent, PodBound, PodGone, decode
+
+DRAFT = Draft("apportion.v1.workload.p", "p/gone", b"{}")
+
+
+class Moody:
+    """An append that fails as told before it succeeds."""
+
+    def __init__(self, *failures: LedgerError) -> None:
+        self._failures = list(failures)
+        self.taken: list[Draft] = []
+
+    async def append(self, draft: Draft) -> Appended:
+        """Fail, or take it."""
+        if self._failures:
+            raise self._failures.pop(0)
+        self.taken.append(draft)
+        return Appended(7)
+
+
+class Hasty(SystemClock):
+    """A clock whose pauses take no time and are remembered."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    async def pause(self, longest_s: float) -> None:
+        """At once."""
+        self.pauses.append(longest_s)
+
+
+async def test_an_event_carries_who_when_and_upon_what() -> None:
+    """The envelope is filled from the publisher and the caller, and reads back."""
+    moody = Moody()
+    publisher = Publisher("binder", SystemClock(), moody.append)
+    data = PodBound(pod="p", node="rack.1", attempt=2)
+    appended = await publisher.publish(data, event_id="p/2/bound", basis=40, cause=39)
+    (draft,) = moody.taken
+    assert appended.revision == 7
+    assert (draft.subject, draft.id, draft.expect) == (
+        "apportion.v1.binding.rack%2E1",
+        "p/2/bound",
+        None,
+    )
+    event = decode(draft.payload, subject=draft.subject)
+    assert (event.id, event.source, event.basis, event.cause) == ("p/2/bound", "binder", 40, 39)
+    assert event.data == data
+    assert event.time.endswith("Z")
+
+
+async def test_what_a_reader_would_refuse_is_never_appended() -> None:
+    """A payload beyond its schema's limits ends with its writer."""
+    moody = Moody()
+    publisher = Publisher("watcher", SystemClock(), moody.append)
+    with pytest.raises(InvalidEvent, match="PodGone"):
+        await publisher.publish(PodGone(uid="u", reason="x" * 2_000), event_id="u", basis=0)
+    assert not moody.taken
+
+
+async def test_a_ledger_that_is_away_or_full_is_waited_for() -> None:
+    """With growing pauses, under the same id, until it takes the draft."""
+    moody = Moody(
+        LedgerUnavailable("gone"), OutcomeUnknown(["s"], "gone"), LedgerFull("no space left")
+    )
+    clock = Hasty()
+    assert (await Insistence(moody.append, clock).append(DRAFT)).revision == 7
+    assert moody.taken == [DRAFT]
+    assert clock.pauses == sorted(clock.pauses)
+    assert len(clock.pauses) == 3
+
+
+async def test_pauses_are_bounded() -> None:
+    """An outage of an hour does not become a pause of an hour."""
+    clock = Hasty()
+    await Insistence(Moody(*[LedgerUnavailable("gone")] * 50).append, clock).append(DRAFT)
+    assert max(clock.pauses) == 5
+
+
+async def test_what_waiting_cannot_cure_is_raised() -> None:
+    """A missing permission is not tried again."""
+    clock = Hasty()
+    with pytest.raises(NotPermitted):
+        await Insistence(Moody(NotPermitted("no")).append, clock).append(DRAFT)
+    assert not clock.pauses

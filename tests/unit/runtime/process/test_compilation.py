@@ -1,0 +1,188 @@
+"""Compiled modules: all of the hot path or none, and none that is older than its source."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import hatch_build
+from apportion.runtime.process.compilation import SUFFIX, compiled, outdated
+
+REQUIRED = "APPORTION_REQUIRE_COMPILED"
+
+
+def test_all_of_the_hot_path_is_compiled_or_none() -> None:
+    """Half of it would be tested as it never ships; where it must be compiled, it is."""
+    places = [hatch_build.SOURCES / hatch_build.source_of(each) for each in hatch_build.MODULES]
+    wanted = sorted(place.with_suffix(SUFFIX) for place in places)
+    assert compiled() == wanted or (not compiled() and REQUIRED not in os.environ)
+
+
+@pytest.mark.parametrize("module", hatch_build.MODULES)
+def test_what_is_to_be_compiled_is_there(module: str) -> None:
+    """Each module, and in it each class whose attributes stand in fixed places."""
+    types = hatch_build.MODULES[module]
+    source = (hatch_build.SOURCES / hatch_build.source_of(module)).read_text()
+    declared = "\n".join(hatch_build.declared(source, types)).splitlines()
+    assert sorted(line for line in declared if line.startswith("cdef")) == [
+        f"cdef class {name}:" for name in sorted(types)
+    ]
+
+
+def test_every_attribute_and_method_of_a_fixed_class_is_declared() -> None:
+    """Wherever a method gives it to itself; what it gives to others, or into others, is theirs."""
+    source = """
+class Row:
+    kind = 1
+
+    def __init__(self, first: Row | None):
+        self.names, self.count = [], 0
+        self.first = first
+        self.left: dict[str, int] = {}
+        other.left = 2
+
+    def add(self, row: Row, often=1):
+        self.count += 1
+        self.left[row] = row
+        self.last: int | None = self.names[0]
+
+    def every(self):
+        yield self.names
+
+    @property
+    def size(self): ...
+
+    def among(self, *, rows): ...
+"""
+    assert list(hatch_build.declared(source, ("Row",))) == [
+        "cdef class Row:",
+        "    cdef public object count",
+        "    cdef public Row first",
+        "    cdef public object last",
+        "    cdef public dict left",
+        "    cdef public object names",
+        "    cpdef object add(self, Row row, often=*)",
+        "    pass",
+    ]
+
+
+def test_functions_of_listed_modules_are_called_directly() -> None:
+    """One that is given away as a value stays Python's, and so does what no listed module has."""
+    source = """
+from apportion.core.ledger.hosting import charge_host
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.columns import Columns, Rows
+from apportion.core.placement.filters import amounts
+
+CHECKS = (amounts.health,)
+
+def take(columns: Columns, rows: Rows):
+    seat(packed.amounts(1, 2, 3), columns, rows)
+"""
+    assert list(hatch_build.declared(source, ())) == [
+        "from apportion.core.ledger.hosting cimport seat",
+        "from apportion.core.placement cimport packed",
+        "from apportion.core.placement.index.columns cimport Columns as _Columns",
+        "cpdef object take(_Columns columns, rows)",
+    ]
+
+
+def test_what_is_called_a_number_is_one() -> None:
+    """Of 64 bits: given, answered, kept, and on the way; an array of such is seen as one."""
+    source = """
+class Row:
+    def __init__(self, width: Int64):
+        self.width = width
+        self.cells: Int64s = self.made.data
+
+    def at(self, place: Int64, name: int) -> Int64:
+        begin: Int64 = self.width * place
+        return begin
+"""
+    assert list(hatch_build.declared(source, ("Row",))) == [
+        "cdef class Row:",
+        "    cdef public long long[::1] cells",
+        "    cdef public long long width",
+        '    @cython.locals(begin="long long")',
+        "    cpdef long long at(self, long long place, name) except? -1",
+        "    pass",
+    ]
+
+
+LOOPS = """
+from apportion.core.placement.index.board_loops import write
+
+@compiled
+def fill(rows: Flat64, marks: FlatFlags) -> Int64:
+    marks[rows[0]] = 1
+    return len(rows)
+"""
+
+
+def test_loops_are_compiled_ahead_as_any_function() -> None:
+    """They are called directly, with their arrays as values one by one, which nobody counts."""
+    assert list(hatch_build.declared(LOOPS, ())) == [
+        "from apportion.core.placement.index.board_loops cimport write",
+        "cpdef long long fill(long long[::1] rows, unsigned char[::1] marks) except? -1",
+    ]
+    text = hatch_build.translatable(LOOPS).splitlines()
+    assert text == [hatch_build.UNCHECKED.strip(), *LOOPS.replace("@compiled", "").splitlines()]
+
+
+def test_a_module_that_has_more_than_loops_is_checked() -> None:
+    """An index beyond the end of one of its lists is an error, as it was."""
+    source = LOOPS + "\ndef names(every):\n    return every[0]\n"
+    assert hatch_build.translatable(source) == source.replace("@compiled", "")
+
+
+def test_constants_that_are_called_numbers_are_written_out() -> None:
+    """Those of other modules as well; every line stays where it is."""
+    source = """
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.packed import MEMORY_BITS as BITS, Int64
+
+HERE: Final[Int64] = 1 << BITS
+ROWS_MAX: Final = 5
+
+def sized(rows: Int64):
+    if rows > ROWS_MAX:
+        raise ValueError(f"{rows} are more than {HERE}")
+    return rows + HERE - packed.SLOTS_BITS
+"""
+    written = hatch_build.with_constants(source).splitlines()
+    changed = [line for line in written if line not in source.splitlines()]
+    assert changed == ["    return rows + (67108864) - (8)"]
+    assert len(written) == len(source.splitlines())
+
+
+def test_what_was_compiled_before_is_not_outdated_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that was touched is compiled no more if it says the same, and its module is good."""
+    scratch, sources = tmp_path / "scratch", tmp_path / "sources"
+    scratch.mkdir()
+    sources.mkdir()
+    made = scratch / f"fold{SUFFIX}"
+    made.touch()
+    os.utime(made, (1000, 1000))
+    (sources / "fold.py").touch()
+    monkeypatch.setattr(hatch_build, "SOURCES", sources)
+    monkeypatch.setattr(hatch_build, "MODULES", {"fold": ()})
+    monkeypatch.setattr(hatch_build, "lack", lambda: "")
+    monkeypatch.setattr(hatch_build, "compile_all", lambda: {Path(made.name): made})
+    hatch_build.main()
+    assert (compiled(sources), outdated(sources)) == ([sources / made.name], [])
+
+
+def test_an_outdated_module_is_found(tmp_path: Path) -> None:
+    """Its source was changed since, or is gone."""
+    source, made = tmp_path / "fold.py", tmp_path / f"fold{SUFFIX}"
+    source.touch()
+    made.touch()
+    os.utime(source, (1000, 1000))
+    os.utime(made, (2000, 2000))
+    assert (compiled(tmp_path), outdated(tmp_path)) == ([made], [])
+    os.utime(source, (3000, 3000))
+    assert outdated(tmp_path) == [made]
+    source.unlink()
+    assert outdated(tmp_path) == [made]

@@ -1,0 +1,84 @@
+"""Settings: an option wins over the environment, and a wrong one is named with its fix."""
+
+import pytest
+
+from apportion.runtime.process.config import (
+    ENVIRONMENT,
+    Address,
+    ConfigError,
+    ServiceConfig,
+    parse_address,
+    read_config,
+)
+
+URL = "nats://agent:s3cret@127.0.0.1:4222"
+
+
+def test_the_url_is_enough_and_the_rest_has_defaults() -> None:
+    """A service starts with one setting."""
+    config = read_config(environ={"APPORTION_NATS_URL": URL})
+    assert config == ServiceConfig(URL, Address("127.0.0.1", 0), "info", "console", 20.0)
+
+
+def test_an_option_wins_over_the_environment() -> None:
+    """What is typed counts more than what is set; None is not typed."""
+    environ = {"APPORTION_NATS_URL": URL, "APPORTION_HEALTH": "0.0.0.0:1"}
+    config = read_config(
+        {"health": "[::1]:8080", "log_level": None, "log_format": "JSON", "stop_timeout_s": 3},
+        environ=environ,
+    )
+    assert (config.health, str(config.health)) == (Address("::1", 8080), "[::1]:8080")
+    assert (config.log_level, config.log_format, config.stop_timeout_s) == ("info", "json", 3.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("APPORTION_NATS_URL", "", "nats://user:password@host:port"),
+        ("APPORTION_NATS_URL", "http://x:1", "nats://user:password@host:port"),
+        ("APPORTION_NATS_URL", "nats://:4222", "nats://user:password@host:port"),
+        ("APPORTION_NATS_URL", "nats://h:port", "nats://user:password@host:port"),
+        ("APPORTION_NATS_URL", f"{URL},nats://h:99999", "nats://user:password@host:port"),
+        ("APPORTION_HEALTH", "8080", "write host:port"),
+        ("APPORTION_HEALTH", "h:", "write host:port"),
+        ("APPORTION_HEALTH", "h:65536", "write host:port"),
+        ("APPORTION_HEALTH", "h:-1", "write host:port"),
+        ("APPORTION_LOG_LEVEL", "loud", "use one of debug, info, warning, error"),
+        ("APPORTION_LOG_FORMAT", "xml", "use one of console, json"),
+        ("APPORTION_STOP_TIMEOUT_S", "soon", "write seconds between 0 and 3600"),
+        ("APPORTION_STOP_TIMEOUT_S", "-1", "write seconds between 0 and 3600"),
+        ("APPORTION_STOP_TIMEOUT_S", "nan", "write seconds between 0 and 3600"),
+        ("APPORTION_STOP_TIMEOUT_S", "inf", "write seconds between 0 and 3600"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_value_and_fix(key: str, value: str, fix: str) -> None:
+    """Key, what was found, and what to write instead."""
+    with pytest.raises(ConfigError) as error:
+        read_config(environ={"APPORTION_NATS_URL": URL, key: value})
+    assert error.value.key == key
+    assert fix in error.value.fix
+    assert str(error.value).startswith(f"setting {key} is ")
+
+
+def test_a_wrong_option_is_named_as_it_was_typed() -> None:
+    """The error points to where the value came from."""
+    with pytest.raises(ConfigError, match="setting --log-level is 'x'"):
+        read_config({"log_level": "x"}, environ={"APPORTION_NATS_URL": URL})
+
+
+def test_the_password_is_never_in_the_error() -> None:
+    """A URL that cannot be used is shown without its user."""
+    with pytest.raises(ConfigError) as error:
+        read_config(environ={"APPORTION_NATS_URL": "nats://agent:s3cret@:4222"})
+    assert "s3cret" not in str(error.value)
+
+
+def test_every_setting_has_a_variable() -> None:
+    """The documentation can be made from one table."""
+    assert set(ENVIRONMENT) == set(ServiceConfig.__struct_fields__)
+
+
+def test_any_address_is_read_back_as_written() -> None:
+    """What is logged can be pasted into the setting."""
+    for text in ("127.0.0.1:0", "[::1]:65535", "host.example:80"):
+        assert str(parse_address("k", text)) == text

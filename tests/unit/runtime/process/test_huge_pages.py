@@ -1,0 +1,83 @@
+"""The heap in huge pages, as the kernel counts them."""
+
+import mmap
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.process import huge_pages
+
+GATHER = """
+from pathlib import Path
+from apportion.runtime.process.huge_pages import gather
+kept = [bytes(1000) for _ in range(COUNT)]
+sparse = bytearray(64 << 20)  # of which nothing is touched
+print(Path("/proc/self/smaps_rollup").read_text(), "then")
+gather()
+print(Path("/proc/self/smaps_rollup").read_text())
+"""
+
+
+def possible() -> bool:
+    """Whether this kernel gathers pages when it is asked to, and is not told to give none."""
+    enabled = huge_pages._ENABLED
+    if not enabled.exists() or "[never]" in enabled.read_text():
+        return False
+    with mmap.mmap(-1, 2 * huge_pages.PAGE, mmap.MAP_PRIVATE) as area:
+        area.write(b"x" * len(area))
+        try:
+            area.madvise(huge_pages.MADV_COLLAPSE)
+        except OSError:
+            return False
+    return True
+
+
+def kib(field: str, text: str) -> int:
+    """A count of smaps_rollup."""
+    [count] = re.findall(rf"^{field}: +(\d+) kB$", text, re.MULTILINE)
+    return int(count)
+
+
+def gathered(count: int) -> tuple[str, str]:
+    """What the kernel counts of a process that holds so many kilobytes, before and after."""
+    script = GATHER.replace("COUNT", str(count))
+    made = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    before, after = made.stdout.split("then")
+    return before, after
+
+
+def test_what_is_in_use_is_gathered_and_nothing_else() -> None:
+    """As much of what is held as there are huge pages for; no more is taken than fills them."""
+    before, after = gathered(300_000)
+    grown = kib("Rss", after) - kib("Rss", before)
+    assert grown < 16 << 10
+    assert kib("AnonHugePages", after) > 64 << 10 or not possible()
+
+
+def test_a_small_process_is_left_as_it_is() -> None:
+    """It has nothing of it, and would stand still for it."""
+    before, after = gathered(64_000)
+    assert kib("AnonHugePages", after) == kib("AnonHugePages", before)
+
+
+def test_a_system_that_wants_none_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its areas are not even looked at."""
+    enabled = tmp_path / "enabled"
+    enabled.write_text("always madvise [never]\n")
+    monkeypatch.setattr(huge_pages, "WORTH", 0)
+    monkeypatch.setattr(huge_pages, "_ENABLED", enabled)
+    monkeypatch.setattr(huge_pages, "_AREAS", tmp_path / "none")
+    huge_pages.gather()
+    monkeypatch.setattr(huge_pages, "_ENABLED", tmp_path / "none")
+    huge_pages.gather()
+    enabled.write_text("always [madvise] never\n")
+    monkeypatch.setattr(huge_pages, "_ENABLED", enabled)
+    with pytest.raises(FileNotFoundError):
+        huge_pages.gather()

@@ -1,0 +1,38 @@
+"""Who interrupts whom, as the kernel has it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from apportion.runtime.process.interrupting import children_that_interrupt_nobody
+
+if sys.platform != "linux":
+    pytest.skip("the policy is Linux's", allow_module_level=True)
+
+ASKED = "import os; print(os.sched_getscheduler(0))"
+KEPT = (
+    "import os; from apportion.runtime.process.interrupting import interrupt_nobody; "
+    "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
+    "interrupt_nobody(); print(os.sched_getscheduler(0))"
+)
+
+
+def _said(code: str) -> int:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_what_is_started_interrupts_nobody_and_we_go_on_as_before() -> None:
+    """The embedded server is started so by a process that people wait for."""
+    before = os.sched_getscheduler(0)
+    with children_that_interrupt_nobody():
+        assert _said(ASKED) == os.SCHED_BATCH
+    assert os.sched_getscheduler(0) == before
+    assert _said(ASKED) == before
+
+
+def test_what_an_operator_has_set_stays() -> None:
+    """A service that was made to wait for all others goes on to do so."""
+    assert _said(KEPT) == os.SCHED_IDLE

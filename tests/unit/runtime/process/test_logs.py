@@ -1,0 +1,109 @@
+"""Logs: one line an event, as JSON or for people, and no password in any form of it."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+import structlog
+
+from apportion.runtime.process.logs import blank_passwords, configure_logs, get_logger
+
+SECRET = "nats://agent:s3cret@10.0.0.1:4222"
+
+
+class NoonClock:
+    """It is always noon."""
+
+    def now(self) -> datetime:
+        """Noon."""
+        return datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        """Noon."""
+        return 0.0
+
+    async def pause(self, longest_s: float) -> None:
+        """Nobody rests here."""
+        raise AssertionError(longest_s)
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where logs go for one test; the process's own set-up comes back afterwards."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield io.StringIO()
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def _lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_says_when_who_what_and_with_what(stream: io.StringIO) -> None:
+    """Every line of JSON can be searched by service, logger, level and fields."""
+    configure_logs(service="agent", form="json", stream=stream, clock=NoonClock())
+    get_logger("apportion.agent").info("reported", node="n1", devices=8)
+    assert _lines(stream) == [
+        {
+            "event": "reported",
+            "level": "info",
+            "logger": "apportion.agent",
+            "service": "agent",
+            "time": "2026-05-01T12:00:00.000000Z",
+            "node": "n1",
+            "devices": 8,
+        }
+    ]
+
+
+def test_other_libraries_log_the_same_way(stream: io.StringIO) -> None:
+    """A warning of a client library is one more line, not another format."""
+    configure_logs(service="agent", form="json", stream=stream)
+    logging.getLogger("nats.aio.client").warning("slow %s", "consumer")
+    logging.getLogger("nats.aio.client").info("chatter")
+    (line,) = _lines(stream)
+    assert (line["event"], line["logger"]) == ("slow consumer", "nats.aio.client")
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_passwords_are_blanked_wherever_they_hide(stream: io.StringIO, form: str) -> None:
+    """In the text, a field, an error in a field, a traceback, another library's line."""
+    configure_logs(service="agent", form=form, stream=stream)  # type: ignore[arg-type]
+    logger = get_logger("test")
+    logger.info(f"connecting to {SECRET}", url=SECRET)  # noqa: G004
+    logger.info("connecting to %s", SECRET)
+    logger.info("failed", error=ValueError(SECRET), urls=[SECRET], nested={"deep": (SECRET,)})
+    logging.getLogger("foreign").warning("to %s", SECRET)
+    try:
+        raise ValueError(SECRET)
+    except ValueError:
+        logger.exception("broke")
+    assert "s3cret" not in stream.getvalue()
+    assert "nats://agent:***@10.0.0.1:4222" in stream.getvalue()
+
+
+def test_a_line_break_in_a_value_does_not_make_a_second_line(stream: io.StringIO) -> None:
+    """A pod cannot write log lines by its name."""
+    configure_logs(service="agent", form="json", stream=stream)
+    get_logger("test").info("pod", name='evil\n{"event": "forged"}')
+    assert len(_lines(stream)) == 1
+
+
+def test_the_level_holds_back_what_is_below_it(stream: io.StringIO) -> None:
+    """`warning` silences `info`."""
+    configure_logs(service="agent", level="warning", form="json", stream=stream)
+    get_logger("test").info("quiet")
+    get_logger("test").warning("loud")
+    assert [line["event"] for line in _lines(stream)] == ["loud"]
+
+
+def test_text_without_a_password_is_left_alone() -> None:
+    """Only the password of a URL is blanked."""
+    for text in ("a@b", "http://host:80/path@x", "nats://127.0.0.1:4222", "mail x:y@z"):
+        assert blank_passwords(text) == text

@@ -1,0 +1,256 @@
+"""The life of a service, in a process of its own: signals, restarts, exit codes, readiness."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import aiohttp
+import pytest
+
+from apportion.runtime.service.lifecycle import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, EXIT_STUCK
+from tests.support.polling import until
+
+PRELUDE = """
+import asyncio, signal, sys
+from apportion.runtime.service import lifecycle
+from apportion.runtime.process.config import read_config
+from apportion.runtime.ledger.port import LedgerUnavailable, LedgerDrifted
+config = read_config({"log_format": "json", "stop_timeout_s": "1"},
+                     environ={"APPORTION_NATS_URL": "nats://a:b@127.0.0.1:4222"})
+lives = []
+"""
+POSTLUDE = "\nsys.exit(lifecycle.run_service('test', main, config))\n"
+
+
+class Process:
+    """A service in a child process, and what it logs."""
+
+    def __init__(self, child: asyncio.subprocess.Process) -> None:
+        self.child = child
+        self.lines: list[dict[str, object]] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.child.stderr is not None
+        while line := await self.child.stderr.readline():
+            try:
+                self.lines.append(json.loads(line))
+            except ValueError:
+                self.lines.append({"event": line.decode()})
+
+    async def logged(self, event: str) -> dict[str, object]:
+        """The first line with this event, once it is there."""
+
+        async def there() -> dict[str, object] | None:
+            return next((line for line in self.lines if line["event"] == event), None)
+
+        found = await until(there, f"the log line {event!r}, have {self.lines}")
+        assert found is not None
+        return found
+
+    async def exit_code(self) -> int:
+        """The exit code, once it has ended."""
+        code = await self.child.wait()
+        await self._reading
+        return code
+
+
+Run = Callable[[str], Awaitable[Process]]
+
+
+@pytest.fixture
+async def run() -> AsyncIterator[Run]:
+    """Starts a service whose body is given as source."""
+    started: list[Process] = []
+
+    async def start(body: str) -> Process:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PRELUDE + body + POSTLUDE, stderr=asyncio.subprocess.PIPE
+        )
+        started.append(Process(child))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.child.returncode is None:
+            process.child.kill()
+        await process.exit_code()
+
+
+FOREVER = """
+async def main(service):
+    async def beat():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            service.log.info("cleaned up")
+    service.loop("beat", beat)
+    service.log.info("body")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_service_cleanly(run: Run, number: signal.Signals) -> None:
+    """Ctrl-C and SIGTERM: loops clean up, exit code 0."""
+    process = await run(FOREVER)
+    await process.logged("body")
+    process.child.send_signal(number)
+    assert await process.exit_code() == EXIT_OK
+    assert [line["event"] for line in process.lines][-3:] == ["stopping", "cleaned up", "stopped"]
+
+
+async def test_a_loop_that_will_not_stop_is_named_and_left_behind(run: Run) -> None:
+    """A stuck task costs the deadline and not more."""
+    process = await run(
+        """
+async def main(service):
+    async def stubborn():
+        while True:
+            try:
+                service.log.info("body")
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+    service.loop("stubborn", stubborn)
+"""
+    )
+    await process.logged("body")
+    process.child.terminate()
+    assert await process.exit_code() == EXIT_STUCK
+    line = await process.logged("did not stop in time")
+    assert "stubborn" in str(line["tasks"])
+
+
+async def test_a_thread_that_does_not_end_is_left_behind(run: Run) -> None:
+    """As one that looks up a name nobody answers for: who has stopped is gone."""
+    process = await run(
+        """
+import time
+async def main(service):
+    print("at it", file=sys.stderr, flush=True)
+    await asyncio.to_thread(time.sleep, 600)
+"""
+    )
+    await process.logged("at it\n")
+    process.child.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.exit_code(), 10) == EXIT_OK
+
+
+async def test_a_failing_loop_drops_the_body_and_begins_anew(run: Run) -> None:
+    """Crash-only: one loop's error ends the others, and the next life starts from nothing."""
+    process = await run(
+        """
+async def main(service):
+    lives.append(1)
+    service.log.info("body", life=len(lives))
+    async def failing():
+        if len(lives) < 3:
+            raise RuntimeError("surprise")
+        await asyncio.Event().wait()
+    async def other():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            service.log.info("other ended", life=len(lives))
+    service.loop("other", other)
+    service.loop("failing", failing)
+    if len(lives) == 3:
+        service.log.info("third life")
+"""
+    )
+    await process.logged("third life")
+    errors = [line for line in process.lines if line["event"] == "unexpected error"]
+    assert len(errors) == 2
+    assert "RuntimeError: surprise" in str(errors[0]["exception"])
+    assert "in loop 'failing'" in str(errors[0]["exception"])
+    assert sum(line["event"] == "other ended" for line in process.lines) == 2
+    process.child.terminate()
+    assert await process.exit_code() == EXIT_OK
+
+
+async def test_a_body_that_keeps_failing_ends_the_process(run: Run) -> None:
+    """Bounded: after MAX_RESTARTS in a minute it exits, and says so."""
+    process = await run(
+        """
+lifecycle.RESTART_PAUSE_MAX_S = 0.01
+async def main(service):
+    raise RuntimeError("always")
+"""
+    )
+    assert await process.exit_code() == EXIT_ERROR
+    assert (await process.logged("failed too often"))["failures"] == 6
+
+
+async def test_an_absent_ledger_is_waited_for_without_bound(run: Run) -> None:
+    """No ledger is no fault of ours: it is tried again for as long as it takes."""
+    process = await run(
+        """
+lifecycle.RESTART_PAUSE_MAX_S = 0.01
+async def main(service):
+    lives.append(1)
+    if len(lives) < 20:
+        raise LedgerUnavailable("nobody there")
+    service.log.info("there at last")
+    await asyncio.Event().wait()
+"""
+    )
+    await process.logged("there at last")
+    assert sum(line["event"] == "waiting for the ledger" for line in process.lines) == 19
+    process.child.terminate()
+    assert await process.exit_code() == EXIT_OK
+
+
+async def test_what_trying_again_cannot_mend_ends_at_once(run: Run) -> None:
+    """A drifted stream is a person's to mend: one clear line, exit code 78."""
+    process = await run(
+        """
+async def main(service):
+    raise LedgerDrifted("stream APPORTION deny_delete", False, True)
+"""
+    )
+    assert await process.exit_code() == EXIT_CONFIG
+    line = await process.logged("cannot go on")
+    assert "deny_delete is False on the server and must be True" in str(line["error"])
+
+
+async def test_a_taken_health_port_ends_at_once(run: Run) -> None:
+    """Two services on one address: the second names the setting and leaves."""
+    first = await run(FOREVER)
+    address = str((await first.logged("started"))["health"]).split("/")[2]
+    taken = f"""
+config = read_config({{"health": "{address}", "log_format": "json"}},
+                     environ={{"APPORTION_NATS_URL": "nats://h:1"}})
+"""
+    second = await run(taken + FOREVER)
+    assert await second.exit_code() == EXIT_CONFIG
+    assert "choose a free port" in str((await second.logged("cannot start"))["error"])
+
+
+async def test_ready_follows_the_body(run: Run) -> None:
+    """Not ready while the body says so; ready when it has nothing against it."""
+    process = await run(
+        """
+async def main(service):
+    ready = asyncio.Event()
+    service.ready_when(lambda: [] if ready.is_set() else ["folding: 3 of 9"])
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, ready.set)
+    service.log.info("body")
+    await asyncio.Event().wait()
+"""
+    )
+    url = str((await process.logged("started"))["health"])
+    await process.logged("body")
+
+    async def ask() -> tuple[int, object]:
+        async with aiohttp.request("GET", url) as page:
+            return page.status, (await page.json())["reasons"]
+
+    assert await ask() == (503, ["folding: 3 of 9"])
+    process.child.send_signal(signal.SIGUSR1)
+
+    async def ready() -> bool:
+        return await ask() == (200, [])
+
+    await until(ready, "the service to be ready")

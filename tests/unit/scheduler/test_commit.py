@@ -1,0 +1,82 @@
+"""Few drafts go into the ledger one by one, each behind the one before; gangs and many together."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from apportion.runtime.ledger.batching import FEW_DRAFTS
+from apportion.runtime.ledger.port import Draft, FenceRefused
+from apportion.scheduler.commit import commit
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+
+NODE = "apportion.v1.placement.n1"
+
+
+class CountingLedger(MemoryLedger):
+    """A connection that counts its appends, and lets a rival in before one of them."""
+
+    def __init__(self, *, rival_before: int = -1) -> None:
+        super().__init__(MemoryServer(), role="scheduler")
+        self.sizes: list[int] = []
+        self._rival_before = rival_before
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """See ledger.Ledger."""
+        if len(self.sizes) == self._rival_before:
+            rival = Draft(NODE, "rival", b"{}")
+            self.server.append([rival], {}, role="scheduler", writer="rival")
+        self.sizes.append(len(drafts))
+        return await super().append(drafts)
+
+    @property
+    def stored(self) -> list[str]:
+        """The ids on the ledger, in order."""
+        return self.server.ids
+
+
+def fenced(count: int) -> list[Draft]:
+    """Drafts on one node, fenced as for a batch: only the first names a fence."""
+    return [Draft(NODE, f"p{n}", b"{}", 0 if n == 0 else None) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "together", "sizes"),
+    [
+        (1, False, [1]),
+        (FEW_DRAFTS, False, [1] * FEW_DRAFTS),
+        (FEW_DRAFTS + 1, False, [FEW_DRAFTS + 1]),
+        (2, True, [2]),
+    ],
+)
+def test_how_many_appends(count: int, *, together: bool, sizes: list[int]) -> None:
+    """As many as drafts where they are few and need not be together, else one."""
+    ledger = CountingLedger()
+    assert asyncio.run(commit(ledger, fenced(count), together=together)) == count
+    assert ledger.sizes == sizes
+    assert ledger.stored == [f"p{n}" for n in range(count)]
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_nobody_comes_between_unseen(before: int) -> None:
+    """Whatever comes between two of them on their node refuses the second and all after it."""
+    ledger = CountingLedger(rival_before=before)
+    with pytest.raises(FenceRefused):
+        asyncio.run(commit(ledger, fenced(5), together=False))
+    assert ledger.stored == [*(f"p{n}" for n in range(before)), "rival"]
+
+
+def test_what_belongs_together_is_stored_whole_or_not_at_all() -> None:
+    """A rival before a gang's batch leaves nothing of it."""
+    ledger = CountingLedger(rival_before=0)
+    with pytest.raises(FenceRefused):
+        asyncio.run(commit(ledger, fenced(5), together=True))
+    assert ledger.stored == ["rival"]
+
+
+def test_other_subjects_need_no_fence() -> None:
+    """What is said of pods is not chained to what was said before."""
+    ledger = CountingLedger()
+    drafts = [Draft("apportion.v1.pending.a", f"a{n}", b"{}") for n in range(2)]
+    assert asyncio.run(commit(ledger, [*drafts, *fenced(2)], together=False)) == 4
