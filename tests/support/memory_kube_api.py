@@ -1,4 +1,4 @@
-"""A connection to the API server in memory: bytes in, bytes out, like `runtime.kube.client.KubeApi`.
+"""A connection to the API server in memory: bytes in, bytes out, as `runtime.kube.client` has it.
 
 All that a network can do to a request is done by its `KubeLink`. Invariant: whoever is given this
 instead of the real connection sees the same, by the contract suite over both.

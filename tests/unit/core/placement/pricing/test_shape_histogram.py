@@ -1,4 +1,4 @@
-"""The shape histogram: what came how often, when that is enough to learn from, and what is forgotten."""
+"""Shapes counted: what came how often, when that is enough to learn from, what is forgotten."""
 
 import pytest
 
