@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from apportion.core.devices.demand import Demand, demand
-from apportion.core.devices.shares import occupy
-from apportion.core.ledger.state import DeviceState, NodeState, State
+from apportion.core.devices.shares import DeviceState, occupy
+from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.filters import (
     FITS,
     ORDER,

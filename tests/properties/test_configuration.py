@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from apportion.core.configuration import ConfigurationError, check, read_configuration
 from apportion.core.devices.geometries import generated, laid_out
-from apportion.core.ledger.state import DeviceState
+from apportion.core.devices.shares import DeviceState
 from apportion_schemas import Configuration, ConfigurationChanged
 from apportion_schemas.configuration import (
     FilterDevices,

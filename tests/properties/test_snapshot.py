@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger import snapshot as kept
 from apportion.core.ledger.snapshot import Taking, restore, take
-from apportion.core.ledger.state import DeviceState, NodeState, State
+from apportion.core.ledger.state import NodeState, State
 from apportion_schemas.quantities import Payload
 from tests.support.happenings import happen, happenings
 from tests.support.states import assert_same

@@ -19,9 +19,9 @@ from msgspec import structs
 from apportion.agent.reporting import Agent
 from apportion.agent.view import Claim, FleetView, NodeView
 from apportion.binder.binding import Binding
-from apportion.core.devices.shares import release
+from apportion.core.devices.shares import DeviceState, release
 from apportion.core.ledger import fold, snapshot
-from apportion.core.ledger.state import DeviceState, NodeState, Phase, State
+from apportion.core.ledger.state import NodeState, Phase, State
 from apportion.core.placement import engine, gangs
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack

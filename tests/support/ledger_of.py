@@ -8,12 +8,13 @@ state obeys `invariants.violations`.
 
 from typing import Self
 
+from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger import fold
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.rationale import placed_of
-from apportion.core.ledger.state import DeviceState, NodeState, PodState, State
+from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.engine import Decision, Engine
 from apportion_schemas import (
     Event,

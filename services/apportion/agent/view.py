@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from apportion.core.configuration import ConfigurationError, check
-from apportion.core.ledger.state import DeviceState, Phase, PodState, State
+from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.state import Phase, PodState, State
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
     AllocationFailed,

@@ -11,12 +11,12 @@ import msgspec
 from apportion.core.configuration.errors import ConfigurationError
 from apportion.core.configuration.resources import (
     RESOURCE_KEYS,
-    dialect_config,
     names_in_force,
     written_names,
 )
 from apportion.core.devices.catalogue import normal
 from apportion.core.devices.geometries import Unlaid, laid_out
+from apportion.core.dialects.configured import dialect_config
 from apportion.core.dialects.reading import dialects
 from apportion.core.manifests.schedulers import OURS
 from apportion_schemas import Configuration

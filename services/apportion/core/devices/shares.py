@@ -1,14 +1,48 @@
-"""Charging a share to a device and giving it back: the arithmetic that must never be wrong.
+"""What of a device is free: charging a share and giving it back, which must never be wrong.
 
 Invariant: `release` is the exact inverse of `occupy`, and `occupy` refuses whatever the device
 does not have free, so no order of events oversells a device.
 """
 
+from msgspec import Struct
+
 from apportion.core.devices.catalogue import FAMILIES, template_of
-from apportion.core.ledger.state import DeviceState
 from apportion_schemas import Device, Share
 
 MIG_SLICES = 8  # memory slices of a card, at most
+
+
+class DeviceState(Struct, eq=False, gc=False):
+    """One device and what of it is free.
+
+    `slices` is a bit mask of occupied MIG memory slices, and `group` the group of instances that
+    the card follows as long as any is occupied. `template_cpu_free` are the AI CPUs of an NPU.
+    `present` is false once the node's agent no longer reports the device. `agent_health` is what
+    the agent says, with its reason; `healthy` minds the marks of Kubernetes as well.
+    """
+
+    device: Device
+    memory_free_mib: int
+    cores_free: int
+    slots_free: int
+    template_cpu_free: int
+    slices: int = 0
+    group: str = ""
+    present: bool = True
+    agent_health: tuple[bool, str] = (True, "")
+    healthy: bool = True
+    health_reason: str = ""
+    cordon: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether anything new may go onto the device."""
+        return self.present and self.healthy and not self.cordon
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing holds a share of the device."""
+        return self.slots_free == self.device.slots
 
 
 class Oversold(Exception):

@@ -8,11 +8,11 @@ name, never passed over.
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar, get_args
 
+from apportion.core.devices.chains import CHAINABLE
 from apportion.core.dialects import ascend, vcuda
 from apportion.core.dialects.dialect import Dialect, Selecting
 from apportion.core.dialects.errors import ManifestError, within
 from apportion.core.dialects.names import DialectConfig
-from apportion.core.placement.chains import CHAINABLE
 from apportion_schemas import DeviceConstraints, DeviceWeights, Mode
 from apportion_schemas.quantities import COUNT_MAX, NAME_MAX, WHOLE
 

@@ -7,6 +7,7 @@ here waits.
 from collections import Counter
 from collections.abc import Iterator
 
+from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.answers import (
     ConfigurationAnswer,
     DeviceAnswer,
@@ -19,7 +20,7 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.lines import rejection_words
 from apportion.core.ledger.rationale import rationale_of
-from apportion.core.ledger.state import DeviceState, GroupState, NodeState, Phase, PodState, State
+from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State
 from apportion_schemas import PodRejected
 
 REFUSED = "refused"

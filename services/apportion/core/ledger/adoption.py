@@ -8,9 +8,9 @@ not at all, and never oversells a device.
 
 from msgspec import structs
 
-from apportion.core.devices.shares import Oversold, occupy, template_cpu_of
+from apportion.core.devices.shares import DeviceState, Oversold, occupy, template_cpu_of
 from apportion.core.ledger.hosting import charge_host
-from apportion.core.ledger.state import DeviceState, NodeState, Phase, Placement, PodState, State
+from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State
 from apportion_schemas import Device, PodAdopted, Share
 from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX
 

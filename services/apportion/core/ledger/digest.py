@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.rationale import placed_of
-from apportion.core.ledger.state import DeviceState, GroupState, NodeState, PodState, State
+from apportion.core.ledger.state import GroupState, NodeState, PodState, State
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 

@@ -15,7 +15,8 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import force_setattr
 
-from apportion.core.devices.shares import Oversold, occupy, release, template_cpu_of
+from apportion.core.devices import chains
+from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
 from apportion.core.ledger.adoption import charged, hold, settle
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
@@ -30,7 +31,6 @@ from apportion.core.ledger.state import (
     PENDING,
     PLACED,
     REFUSED_EVENTS_KEPT,
-    DeviceState,
     GroupState,
     NodeState,
     Placement,
@@ -38,7 +38,6 @@ from apportion.core.ledger.state import (
     RefusedEvent,
     State,
 )
-from apportion.core.placement import chains
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from apportion.core.devices.shares import slice_mask, template_cpu, template_cpu_of
+from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu, template_cpu_of
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import DeviceState, NodeState, Phase, PodState, State
+from apportion.core.ledger.state import NodeState, Phase, PodState, State
 from apportion_schemas import Share
 
 

@@ -20,15 +20,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
+from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.fold import Change, host_of
-from apportion.core.ledger.state import (
-    DeviceState,
-    GroupState,
-    NodeState,
-    PodState,
-    RefusedEvent,
-    State,
-)
+from apportion.core.ledger.state import GroupState, NodeState, PodState, RefusedEvent, State
 from apportion_schemas import (
     Configuration,
     Device,

@@ -20,9 +20,9 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct, field
 
+from apportion.core.devices.shares import DeviceState
 from apportion_schemas import (
     Configuration,
-    Device,
     DifferenceFound,
     Host,
     NodeObserved,
@@ -57,39 +57,6 @@ PLACED: Final = Phase.PLACED
 BOUND: Final = Phase.BOUND
 ALLOCATED: Final = Phase.ALLOCATED
 """The members themselves: to ask the class for one takes Python as long as ten other attributes."""
-
-
-class DeviceState(Struct, eq=False, gc=False):
-    """One device and what of it is free.
-
-    `slices` is a bit mask of occupied MIG memory slices, and `group` the group of instances that
-    the card follows as long as any is occupied. `template_cpu_free` are the AI CPUs of an NPU.
-    `present` is false once the node's agent no longer reports the device. `agent_health` is what
-    the agent says, with its reason; `healthy` minds the marks of Kubernetes as well.
-    """
-
-    device: Device
-    memory_free_mib: int
-    cores_free: int
-    slots_free: int
-    template_cpu_free: int
-    slices: int = 0
-    group: str = ""
-    present: bool = True
-    agent_health: tuple[bool, str] = (True, "")
-    healthy: bool = True
-    health_reason: str = ""
-    cordon: str = ""
-
-    @property
-    def open(self) -> bool:
-        """Whether anything new may go onto the device."""
-        return self.present and self.healthy and not self.cordon
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing holds a share of the device."""
-        return self.slots_free == self.device.slots
 
 
 class NodeState(Struct, eq=False):

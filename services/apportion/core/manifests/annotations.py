@@ -5,7 +5,7 @@ Invariant: the same placement, devices, configuration and time make the same tex
 
 from collections.abc import Mapping
 
-from apportion.core.configuration.resources import dialect_config
+from apportion.core.dialects.configured import dialect_config
 from apportion.core.dialects.placed_pod import PlacedPod
 from apportion.core.dialects.rendering import render
 from apportion.core.manifests.placed import PREFIX, own_annotations

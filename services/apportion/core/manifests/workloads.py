@@ -18,8 +18,8 @@ from apportion.core.dialects.quantity import whole
 from apportion.core.manifests import kube, naming, unsupported
 from apportion.core.manifests.document import typed
 from apportion.core.manifests.template import ManifestConfig, Template, priority_of, read_template
-from apportion.core.placement.gangs import GANG_PODS_MAX
 from apportion_schemas import Ask, PodGroupObserved, PodSubmitted, Shape
+from apportion_schemas.quantities import GANG_PODS_MAX
 
 VOLCANO_DEFAULT_TASK = "default"  # and its number, as Volcano's admission names tasks
 

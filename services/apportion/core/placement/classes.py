@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from apportion.core.devices.chains import chain
 from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.affinity.relations import Relations
-from apportion.core.placement.chains import chain
 from apportion.core.placement.filters import FITS, RANK, facts_refusal
 from apportion.core.placement.filters import nodes as node_filters
 from apportion.core.placement.index import packed

@@ -26,7 +26,7 @@ from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Ne
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.classes import PlacementClass
-from apportion.core.placement.gangs import GANG_PODS_MAX, Lack, held, lack_of
+from apportion.core.placement.gangs import Lack, held, lack_of
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import NEVER_SEEN, TOLD, Kept, Limits
@@ -58,6 +58,7 @@ from apportion_schemas import (
     RefusalCode,
     Score,
 )
+from apportion_schemas.quantities import GANG_PODS_MAX
 
 EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
 CLASSES_MAX: Final = 512  # shapes kept indexed; the one not asked for longest is dropped

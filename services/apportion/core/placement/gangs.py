@@ -8,12 +8,9 @@ Volcano's rule as well. Invariant: nothing of a gang is placed before it is decl
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from apportion.core.ledger.state import GroupState, PodState
-
-GANG_PODS_MAX: Final = 900
-"""Pods that can be placed together: one atomic batch, and the server takes 1,000 messages of it."""
 
 
 class Lack(NamedTuple):

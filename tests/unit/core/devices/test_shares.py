@@ -3,6 +3,7 @@
 import pytest
 
 from apportion.core.devices.shares import (
+    DeviceState,
     Oversold,
     occupy,
     release,
@@ -10,7 +11,6 @@ from apportion.core.devices.shares import (
     template_cpu,
     template_cpu_of,
 )
-from apportion.core.ledger.state import DeviceState
 from apportion_schemas import Device, Share
 from tests.support.fleet import A100_40, gpu, npu
 from tests.support.pods import instance, share

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from apportion.core.configuration.resources import dialect_config
+from apportion.core.dialects.configured import dialect_config
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.recovering import BoundPod, Held, recover, shares_of
 from apportion_schemas import Ask, MigInstance

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from apportion.core.devices.demand import Demand, demand
+from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.words import LIMIT_CODES
-from apportion.core.ledger.state import DeviceState, NodeState
+from apportion.core.ledger.state import NodeState
 from apportion.core.placement.filters import (
     AMOUNTS,
     DEVICE_RULES,

@@ -4,7 +4,6 @@ import pytest
 
 from apportion.core.explain import words
 from apportion.core.explain.words import LIMIT_CODES
-from apportion.core.placement.gangs import GANG_PODS_MAX
 from apportion_schemas import (
     Ask,
     DeviceConstraints,
@@ -22,7 +21,7 @@ from apportion_schemas import (
     SpreadConstraint,
     Taint,
 )
-from apportion_schemas.quantities import Payload
+from apportion_schemas.quantities import GANG_PODS_MAX, Payload
 from tests.support.fleet import A100_40, T4, gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import (

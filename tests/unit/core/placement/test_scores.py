@@ -4,7 +4,8 @@ from typing import get_args
 
 import pytest
 
-from apportion.core.ledger.state import DeviceState, State
+from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.state import State
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS, free_amounts, mean_load

@@ -16,8 +16,7 @@ from typing import Final
 
 from apportion.core.devices.demand import Demand
 from apportion.core.devices.geometries import Place
-from apportion.core.devices.shares import slice_mask, template_cpu
-from apportion.core.ledger.state import DeviceState
+from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu
 from apportion.core.placement.assign.nvlink import best_linked
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index import packed

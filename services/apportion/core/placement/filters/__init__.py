@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from apportion.core.devices.demand import Demand
-from apportion.core.ledger.state import DeviceState, NodeState
+from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.state import NodeState
 from apportion.core.placement.filters import amounts, devices, nodes
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
 

@@ -1,7 +1,7 @@
 """Amounts: `(demand, device state) → (needed, available)`; the device passes with enough of it."""
 
 from apportion.core.devices.demand import Demand
-from apportion.core.ledger.state import DeviceState
+from apportion.core.devices.shares import DeviceState
 
 
 def health(demand: Demand, state: DeviceState) -> tuple[int, int]:

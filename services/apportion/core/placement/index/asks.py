@@ -13,9 +13,9 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from apportion.core.devices.chains import Chain
 from apportion.core.devices.demand import Demand, Known, demand
 from apportion.core.devices.geometries import SLICE_STATES
-from apportion.core.placement.chains import Chain
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import refused_kind
 from apportion.core.placement.index import ask_loops, packed

@@ -16,7 +16,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from apportion.core.devices.geometries import cut_state, groups_of
-from apportion.core.ledger.state import DeviceState, NodeState, State
+from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.compiled import Flat32, Flat64, FlatCuts, FlatKinds
 from apportion.core.placement.index.packed import Int32s, Int64, Int64s, mean_load

@@ -11,7 +11,7 @@ Invariant: every packed amount is within its field. The schemas keep amounts bel
 
 from typing import Final
 
-from apportion.core.ledger.state import DeviceState
+from apportion.core.devices.shares import DeviceState
 from apportion.core.placement.index.compiled import compiled
 
 Int64 = int

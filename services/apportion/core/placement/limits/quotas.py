@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from apportion.core.configuration.resources import dialect_config
 from apportion.core.devices.catalogue import normal, type_matches
 from apportion.core.devices.demand import Demand
 from apportion.core.dialects import cambricon, plain, vcuda, vgpu
+from apportion.core.dialects.configured import dialect_config
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.index.asks import AskColumns

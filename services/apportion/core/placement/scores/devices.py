@@ -7,7 +7,7 @@ order in which they stand on their node, that of their index.
 from collections.abc import Callable
 from typing import Any
 
-from apportion.core.ledger.state import DeviceState
+from apportion.core.devices.shares import DeviceState
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.packed import mean_load
 

@@ -5,8 +5,8 @@ Source: HAMi's `hami.io/gpu-scheduler-policy` and `hami.io/device-scoring-weight
 
 from typing import Final
 
-from apportion.core.ledger.state import DeviceState
-from apportion.core.placement.chains import NUMA, Chain
+from apportion.core.devices.chains import NUMA, Chain
+from apportion.core.devices.shares import DeviceState
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.packed import POINTS
 from apportion.core.placement.scores import devices

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from apportion.core.ledger.state import DeviceState
+from apportion.core.devices.shares import DeviceState
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.packed import GUARDS, NEVER, amounts, clamped, free_amounts
 from apportion_schemas import Device
