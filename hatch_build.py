@@ -36,6 +36,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.index.ask_loops": (),
     "apportion.core.placement.assign.devices": ("_Room", "_Search"),
     "apportion.core.placement.index.board_loops": (),
+    "apportion.core.placement.class_cache": ("ClassCache",),
     "apportion.core.placement.classes": ("PlacementClass",),
     "apportion.core.placement.index.columns": ("Columns", "RowLog"),
     "apportion.core.placement.engine": ("Engine",),

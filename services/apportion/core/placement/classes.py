@@ -60,8 +60,10 @@ class PlacementClass:
         without: frozenset[int] = frozenset(),
     ) -> None:
         self.shape = shape
-        self.price_table = price_table
         self.relations = relations
+        self._policy = policy
+        self._price_table = price_table
+        self._geometries = geometries
         device_policy = shape.device_policy or policy.device_policy
         self.chain = chain(device_policy)
         self._order = order_of(self.chain, shape.device_weights)
@@ -89,6 +91,13 @@ class PlacementClass:
         self._generation = -1
         self._changed_seen = 0
         self._facts_seen = 0
+
+    def made_of(
+        self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
+    ) -> bool:
+        """Whether it is made of these very ones; of others it would answer otherwise."""
+        same = self._policy is policy and self._price_table is price_table
+        return same and self._geometries is geometries
 
     @property
     def fitting(self) -> int:

@@ -11,6 +11,7 @@ which these are may change with any placement, while it is asked again only when
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -25,12 +26,12 @@ from apportion.core.placement.affinity.domains import Domains
 from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.assign.devices import assign
+from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.gangs import Lack, held, lack_of
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import NEVER_SEEN, TOLD, Kept, Limits
-from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.queueing.queue import (
     UNDECLARED,
     Line,
@@ -61,7 +62,6 @@ from apportion_schemas import (
 from apportion_schemas.quantities import GANG_PODS_MAX
 
 EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
-CLASSES_MAX: Final = 512  # shapes kept indexed; the one not asked for longest is dropped
 RUNNERS_UP: Final = 2
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -85,8 +85,7 @@ class Engine:
         self._columns = Columns(state)
         self._neighbours = Neighbours(state)
         self._domains = Domains()
-        self._classes: dict[bytes, PlacementClass] = {}
-        self._price_table: PriceTable | None = None
+        self._classes = ClassCache(state, self._columns)
         self._limits = Limits(state)
         self._queue = PendingQueue(state, self._limits.share)
         self._waiting = Waiting(state, self._queue)
@@ -143,16 +142,9 @@ class Engine:
                 self._queue.wake_gang(placed.submitted.group)  # it lacks one pod less
         elif kind is PodGroupObserved:
             self._queue.wake_gang(data.group)
-        elif kind is ConfigurationChanged:
-            self._columns, self._price_table = (
-                Columns(self._state),
-                None,
-            )  # cards may be cut otherwise
-            self._classes.clear()
+        elif kind is ConfigurationChanged or kind is PolicyChanged or kind is PricesLearnt:
+            # Cards may be cut otherwise; another order of devices may let containers in.
             self._relieve()
-        elif kind is PolicyChanged or kind is PricesLearnt:
-            self._classes.clear()
-            self._relieve()  # another order of devices may let containers in that collided
 
     def retry(self, decision: Decision) -> None:
         """The decision did not come into the ledger: its pods wait again."""
@@ -359,50 +351,24 @@ class Engine:
     def _class_of(
         self, pod: PodState, *, alone: bool = False, without: frozenset[int] = frozenset()
     ) -> PlacementClass:
-        """The class of the pod's shape, up to date; the most recently asked for comes last.
+        """The class of the pod's shape, up to date.
 
         `alone`: as if there were no pod that this one, or that minds this one. `without`: as if
         there were no devices of these kinds.
         """
-        self._columns.sync()
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
-        key = _class_key(pod, concern)
+        key, shape = _class_key(pod, concern), pod.submitted.shape
         if without:
             key += b"without " + _encode(sorted(without))
-        found = self._classes.pop(key, None)
-        price_table = self._price_table_now()
-        if found is None or found.price_table is not price_table:
-            shape, relations = pod.submitted.shape, None
-            if concern is not NO_CONCERN:
-                relations = Relations(shape.pods, concern, self._neighbours, self._domains)
-            found = PlacementClass(
-                shape,
-                self._state.policy,
-                price_table,
-                self._columns.geometries,
-                relations=relations,
-                without=without,
-            )
-            if len(self._classes) >= CLASSES_MAX:
-                del self._classes[next(iter(self._classes))]
-        self._classes[key] = found
-        found.refresh(self._columns)
-        return found
+        relate = None
+        if concern is not NO_CONCERN:
+            relate = partial(Relations, shape.pods, concern, self._neighbours, self._domains)
+        return self._classes.class_of(key, shape, relate, without)
 
     def _key_of(self, pod: PodState) -> bytes:
         """Equal for pods of the same limits that every node would treat alike now."""
         key = _class_key(pod, self._neighbours.concern(pod.submitted))
         return limits_key(self._state, pod) + key
-
-    def _price_table_now(self) -> PriceTable | None:
-        """The tables of the newest prices for the kinds of device that there are."""
-        prices = self._state.prices
-        if prices is None:
-            return None
-        offered = self._columns.offered()
-        if self._price_table is None or not self._price_table.covers(prices, offered):
-            self._price_table = PriceTable(prices, offered)
-        return self._price_table
 
     def _assume_newest(self) -> None:
         """Charge the newest placement; put off until another pod is looked at, often never."""

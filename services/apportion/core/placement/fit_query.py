@@ -15,26 +15,22 @@ from msgspec import structs
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.placement.assign.devices import assign
+from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.filters import ORDER
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
-from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.refusals import miss, node_ranks
 from apportion_schemas import (
-    ConfigurationChanged,
     NearMiss,
     NodeConstraints,
     PodConstraints,
-    PolicyChanged,
-    PricesLearnt,
     RefusalCode,
     Shape,
     Share,
     Toleration,
 )
 
-CLASSES_MAX: Final = 512
 _ANY_TAINT: Final = (Toleration(operator="Exists"),)
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -71,18 +67,12 @@ class FitQuery:
     def __init__(self, state: State) -> None:
         self._state = state
         self._columns: Columns | None = None
-        self._classes: dict[bytes, PlacementClass] = {}
-        self._price_table: PriceTable | None = None
+        self._classes: ClassCache | None = None
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
         if self._columns is not None and change.node is not None:
             self._columns.touch(change.node, change.shares)
-        if isinstance(change.data, ConfigurationChanged):
-            self._columns = self._price_table = None
-            self._classes.clear()
-        elif isinstance(change.data, PolicyChanged | PricesLearnt):
-            self._classes.clear()
 
     @property
     def columns(self) -> Columns:
@@ -146,25 +136,8 @@ class FitQuery:
         return True
 
     def _class_of(self, shape: Shape) -> PlacementClass:
-        """The class of the shape's devices, up to date; the oldest unasked for is dropped."""
-        self.columns.sync()
+        """The class of the shape's devices, up to date."""
+        if self._classes is None:
+            self._classes = ClassCache(self._state, self.columns)
         shape = devices_shape(shape)
-        key, price_table = _encode(shape), self._price_table_now()
-        found = self._classes.pop(key, None)
-        if found is None or found.price_table is not price_table:
-            found = PlacementClass(shape, self._state.policy, price_table, self.columns.geometries)
-            if len(self._classes) >= CLASSES_MAX:
-                del self._classes[next(iter(self._classes))]
-        self._classes[key] = found
-        found.refresh(self.columns)
-        return found
-
-    def _price_table_now(self) -> PriceTable | None:
-        """The tables of the newest prices for the kinds of device that there are."""
-        prices = self._state.prices
-        if prices is None:
-            return None
-        offered = self.columns.offered()
-        if self._price_table is None or not self._price_table.covers(prices, offered):
-            self._price_table = PriceTable(prices, offered)
-        return self._price_table
+        return self._classes.class_of(_encode(shape), shape)

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from apportion.core.devices.demand import Known
 from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
@@ -136,6 +137,7 @@ class Columns:
         for name, node in state.nodes.items():
             self._touched[name] = Touch(node, None)
         self._any_anew = True
+        self._state = state
         self.geometries = state.configuration.nvidia.known_mig_geometries
         self._allocate(0, 1)
 
@@ -157,6 +159,9 @@ class Columns:
 
     def sync(self) -> None:
         """Bring the rows up to the state: cost follows the devices that were touched."""
+        geometries = self._state.configuration.nvidia.known_mig_geometries
+        if geometries is not self.geometries:
+            self._learn_geometries(geometries)
         if not self._touched:
             return
         touched, self._touched = self._touched, {}
@@ -167,6 +172,14 @@ class Columns:
             row: Int64 = row_of[name]
             self._refresh(row, touch.node, touch.shares)
             self.changed.append(row)
+
+    def _learn_geometries(self, geometries: Known) -> None:
+        """Cards may be cut otherwise now: of those that are cut, it is read again how."""
+        if geometries == self.geometries:
+            return
+        self.geometries = geometries
+        for row in self._odd:
+            self.touch(self.nodes[row])
 
     def rows_from(self, begin: Int64) -> Rows:
         """The rows that the log of changes has from that place on; every one if `FORGOTTEN`."""

@@ -1,0 +1,71 @@
+"""The classes that somebody asks for, each kept until it is the one not asked for longest.
+
+What a class is made of may change: the policy, the prices, the kinds of device that there are, how
+cards may be cut. Nothing is done about it until the class is asked for again. So an event that
+concerns all classes costs nothing by itself, and each decision pays for the classes that it needs.
+
+Invariant: `class_of` answers as a class that is made of the state as it is now.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from apportion.core.ledger.state import State
+from apportion.core.placement.affinity.relations import Relations
+from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.pricing.price_table import PriceTable
+from apportion_schemas import Shape
+
+CLASSES_MAX: Final = 512  # shapes kept indexed
+
+
+class ClassCache:
+    """The classes over one state, and the nodes that they look at."""
+
+    def __init__(self, state: State, columns: Columns) -> None:
+        self._state = state
+        self._columns = columns
+        self._classes: dict[bytes, PlacementClass] = {}
+        self._price_table: PriceTable | None = None
+
+    def class_of(
+        self,
+        key: bytes,
+        shape: Shape,
+        relate: Callable[[], Relations] | None = None,
+        without: frozenset[int] = frozenset(),
+    ) -> PlacementClass:
+        """The class of this key, up to date; one that is not kept is made of the other arguments.
+
+        They are those of `PlacementClass`, `relate` makes its relations. Equal keys mean equal
+        arguments.
+        """
+        columns = self._columns
+        columns.sync()
+        policy, price_table = self._state.policy, self._price_table_now()
+        found = self._classes.pop(key, None)
+        if found is None or not found.made_of(policy, price_table, columns.geometries):
+            found = PlacementClass(
+                shape,
+                policy,
+                price_table,
+                columns.geometries,
+                relations=None if relate is None else relate(),
+                without=without,
+            )
+            if len(self._classes) >= CLASSES_MAX:
+                del self._classes[next(iter(self._classes))]
+        self._classes[key] = found  # the one asked for last comes last
+        found.refresh(columns)
+        return found
+
+    def _price_table_now(self) -> PriceTable | None:
+        """The tables of the newest prices for the kinds of device that there are."""
+        prices = self._state.prices
+        if prices is None:
+            return None
+        offered = self._columns.offered()
+        if self._price_table is None or not self._price_table.covers(prices, offered):
+            self._price_table = PriceTable(prices, offered)
+        return self._price_table
