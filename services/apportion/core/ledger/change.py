@@ -14,8 +14,10 @@ from apportion_schemas import Share
 class Change(Struct, frozen=True, gc=False):
     """What one event touched, for whatever is derived from the state (index, queue, metrics).
 
-    `refused` is empty, or why the event was not applied. `shares` came to the node or left it with
-    the pod and nothing else of it changed; None where anything may have.
+    `node` is one that offers or holds something else now; that a pod goes on with its life where it
+    is placed changes nothing there. `refused` is empty, or why the event was not applied. `shares`
+    came to the node or left it with the pod and nothing else of it changed; None where anything may
+    have.
     """
 
     data: Any

@@ -445,7 +445,7 @@ def _pod_bound(context: _Context, data: PodBound) -> Change:
     pod.bound_revision = context.revision
     if pod.phase is PLACED:  # the agent may have told of the shares first
         pod.phase = BOUND
-    return Change(data, node=context.state.nodes[data.node], pod=pod, shares=())
+    return Change(data, pod=pod)
 
 
 def _bind_failed(context: _Context, data: BindFailed) -> Change:
@@ -464,7 +464,7 @@ def _shares_allocated(context: _Context, data: SharesAllocated) -> Change:
         raise _Refused(f"pod {data.pod} is allocated already")
     pod.phase, pod.allocated_revision = ALLOCATED, context.revision
     context.state.failing.pop(data.pod, None)  # whatever failed before, the shares are there
-    return Change(data, node=context.state.nodes[data.node], pod=pod, shares=())
+    return Change(data, pod=pod)
 
 
 def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:

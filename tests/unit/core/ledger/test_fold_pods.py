@@ -124,6 +124,13 @@ def test_refusal_is_kept_until_the_pod_is_placed() -> None:
     assert (ledger.pod("p1").refusal, ledger.pod("p1").refused_revision) == (None, 0)
 
 
+def test_a_pod_that_goes_on_with_its_life_changes_no_node() -> None:
+    """What is derived from nodes looks at one again when the pod comes and when it leaves."""
+    ledger = pending()
+    lived = [BAD, BOUND, ALLOCATED, GONE]
+    assert [ledger.take(data).node is not None for data in lived] == [True, False, False, True]
+
+
 def test_gang_is_known_while_it_has_pods() -> None:
     """Declared before its pods or after; forgotten with the last of them."""
     ledger = Ledger(member("a"), gang("team/job", 2), member("b"))
