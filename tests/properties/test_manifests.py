@@ -1,7 +1,7 @@
 """For every document and every text: a result or a named refusal, never another exception."""
 
-import contextlib
 import copy
+import re
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests import read_documents, submitted
 from apportion.core.manifests.trace import read_trace_pods
+from apportion.core.manifests.workloads import PodDraft
 from apportion.runtime.files.safe_yaml import parse
 from apportion_schemas import Event, encode
 from tests.support.manifests import pod, task, volcano_job
@@ -125,12 +126,42 @@ def test_any_text(text: str) -> None:
             assert parsed.line_of("spec.containers[0].name") >= parsed.line
 
 
+HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
+ROW = st.tuples(*(st.integers(0, most) for most in (9999, 9999, 3, 1000)))
+
+
+def trace(lines: list[str]) -> tuple[list[PodDraft], str]:
+    """The pods of these rows, and the field that a row was refused for, if one was."""
+    read: list[PodDraft] = []
+    try:
+        read.extend(read_trace_pods([HEADER, *lines]))
+    except ManifestError as error:
+        return read, error.field
+    return read, ""
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text('0123456789,-.ab|"\n', max_size=30), max_size=3))
 def test_any_trace(lines: list[str]) -> None:
-    """Rows are pods or a refusal."""
-    header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
-    with contextlib.suppress(ManifestError):
-        for draft in read_trace_pods([header, *lines]):
-            data = submitted(draft, "uid")
-            encode(Event(id="1", source="s", time="2026-03-01T09:30:00Z", data=data))
+    """Rows are pods, or a refusal that names its line."""
+    drafts, refused = trace(lines)
+    assert not refused or re.match(r"line \d+", refused)
+    for draft in drafts:
+        data = submitted(draft, "uid")
+        encode(Event(id="1", source="s", time="2026-03-01T09:30:00Z", data=data))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ROW, max_size=5))
+def test_any_rows_of_numbers(rows: list[tuple[int, ...]]) -> None:
+    """Read exactly, with percents rounded up, as far as the first GPU of which nothing is asked."""
+    empty = [at for at, (_, _, gpus, milli) in enumerate(rows) if gpus and not milli]
+    drafts, refused = trace([f"p{at},{','.join(map(str, row))},T4" for at, row in enumerate(rows)])
+    assert refused == (f"line {empty[0] + 2}.gpu_milli" if empty else "")
+    assert len(drafts) == (empty[0] if empty else len(rows))
+    for at, (draft, (cpu, memory, gpus, milli)) in enumerate(zip(drafts, rows, strict=False)):
+        node = draft.shape.node
+        assert (draft.name, node.cpu_milli, node.memory_mib) == (f"p{at}", cpu, memory)
+        assert [(ask.count, ask.cores) for ask in draft.shape.asks] == (
+            [(gpus, -(-milli // 10) if gpus == 1 else 100)] if gpus else []
+        )

@@ -11,6 +11,7 @@ from apportion.gateway.query import (
     only,
     wait_of,
 )
+from apportion_schemas.quantities import NAME_MAX
 
 
 def test_defaults() -> None:
@@ -80,5 +81,10 @@ def test_filter_of_another_list_is_not_known() -> None:
 
 
 def test_only() -> None:
-    """What is known passes."""
-    only({"at_least": "1"}, ("at_least",))
+    """What is known passes, and the first that is not known is named, cut to a length."""
+    known = ("at_least", "wait_s")
+    only(dict.fromkeys(known, "1"), known)
+    with pytest.raises(RequestRefused) as refused:
+        only({"at_least": "1", "x" * (NAME_MAX + 1): "1"}, known)
+    answer = refused.value.answer
+    assert (answer.field, answer.fix) == ("x" * NAME_MAX, "use at_least, wait_s")

@@ -359,3 +359,13 @@ def test_only_our_accounts_change_them(before: dict[str, str], after: dict[str, 
     assert isinstance(admit(ours, rules()), Admitted)
     labelled = structs.replace(asked, pod={**old, "metadata": {**old["metadata"], "labels": {}}})
     assert isinstance(admit(labelled, rules()), Admitted)
+
+
+@pytest.mark.parametrize("operation", ["CONNECT", "DELETE"])
+def test_what_is_neither_created_nor_changed_is_not_looked_at(operation: str) -> None:
+    """A manifest that would be filled in, and one that would be refused, are both let through."""
+    forged = kube_pod("p", {}, annotations={"apportion.dev/shares": "[]"})
+    for pod in (kube_pod("p", {"nvidia.com/gpu": "1"}), forged):
+        assert created(pod) != Admitted("not looked at")
+        asked = Asked(operation=operation, pod=pod, namespace="team")
+        assert admit(asked, rules()) == Admitted("not looked at")
