@@ -20,6 +20,7 @@ from apportion.runtime.ledger.port import (
     Delivery,
     Draft,
     Handler,
+    LedgerHole,
     LedgerUnavailable,
     NotPermitted,
     OutcomeUnknown,
@@ -108,6 +109,8 @@ class MemoryLedger:
     ) -> Subscription:
         """See ledger.Ledger."""
         last = await self._question("follow", lambda: self.server.last_revision)
+        if last < start - 1:
+            raise LedgerHole("its end moved back", start - 1, last)
         follower = MemoryFollower(
             self.server, self._link, deliver, start=max(start, 1), subjects=subjects, goal=last
         )

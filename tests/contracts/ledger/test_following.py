@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from apportion.runtime.ledger.port import LedgerHole, Record, Subscription
+from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerHole, Record, Subscription
 from tests.contracts.ledger.places import LawlessPlace, Place
 from tests.support.nats import draft, ignore
 from tests.support.polling import until
@@ -52,6 +52,17 @@ async def test_a_reader_starts_where_it_says(place: Place) -> None:
     beyond = await ledger.follow(ignore, start=11)
     await beyond.caught_up()
     assert beyond.position == 10
+
+
+@pytest.mark.parametrize("subjects", [(ALL_SUBJECTS,), ("apportion.v1.workload.>",)])
+async def test_a_reader_ahead_of_the_ledger_is_told_of_a_hole(
+    place: Place, subjects: Sequence[str]
+) -> None:
+    """Its snapshot is of what this ledger has lost, and what comes there is not what it had."""
+    ledger = await place.connect()
+    await ledger.append([draft() for _ in range(10)])
+    with pytest.raises(LedgerHole, match="its end moved back"):
+        await ledger.follow(ignore, start=12, subjects=subjects)
 
 
 @pytest.mark.parametrize(

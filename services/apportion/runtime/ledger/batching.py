@@ -136,6 +136,7 @@ class GroupCommit:
             raise _closing()
         await self._queue.put(unit)
         if self._task is None or self._task.done():
+            self._queue.get_nowait()  # nobody else makes room for the next who waits here
             raise _closing()
         return await unit.result
 

@@ -1,0 +1,51 @@
+"""Group commit that ends while writers wait: each of them is answered, none waits for ever."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from apportion.runtime.ledger.batching import Appended, GroupCommit
+from apportion.runtime.ledger.port import LedgerUnavailable
+from tests.support.memory_ledger import MemoryLedger, PerfectLink
+from tests.support.memory_server import MemoryServer
+from tests.support.nats import draft
+
+T = TypeVar("T")
+
+
+class BreakingLink(PerfectLink):
+    """A link that fails, once told, in a way that no ledger may."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.breaks = asyncio.Event()
+
+    async def ask(self, what: str, act: Callable[[], T]) -> T:  # noqa: ARG002 - is not done
+        """See Link."""
+        self.asked.set()
+        await self.breaks.wait()
+        raise RuntimeError(what)
+
+
+async def test_whoever_waits_for_a_place_in_the_queue_of_a_writer_that_fails_is_told() -> None:
+    """One is under way, one queued, and two find no room until nobody is left to take them."""
+    link = BreakingLink()
+    ledger = MemoryLedger(MemoryServer(), role="watcher", link=link)
+
+    async def write() -> None:
+        async with GroupCommit(ledger, queue_limit=1) as commit, asyncio.timeout(10):
+            writers.append(asyncio.ensure_future(commit.append(draft())))
+            await link.asked.wait()
+            writers.extend(asyncio.ensure_future(commit.append(draft())) for _ in range(3))
+            await asyncio.wait(writers, timeout=0)
+            assert commit.queued == 1
+            link.breaks.set()
+            await asyncio.wait(writers)
+
+    writers: list[asyncio.Future[Appended]] = []
+    with pytest.raises(RuntimeError, match="append"):
+        await write()
+    failures = [type(writer.exception()) for writer in writers]
+    assert failures == [RuntimeError, RuntimeError, LedgerUnavailable, LedgerUnavailable]
