@@ -3,6 +3,9 @@
 It keeps the connection: reconnects for ever with jitter, ends every wait when the connection is
 lost or the server forbids a subject, and never shows a password. Invariant: nothing is sent while
 disconnected, so what cannot be sent is unavailable, and only what was sent can be unknown.
+
+Some of that needs private members of the library. tests/unit/runtime/test_private_members.py lists
+them, each with its reason, and the version that they were seen in.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import contextlib
 import itertools
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -138,16 +141,24 @@ class _LeavingClient(Client):
     a queue, its headers read, which takes two thirds of the time that a message takes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[Exception], Awaitable[None]]) -> None:
         super().__init__()
         self._ps = Messages(self)
-        self.at_once: dict[int, Receiver] = {}
-        """Who takes the messages of a subscription as they arrive, by its number."""
+        self._tell = tell
+        self._at_once: dict[int, Receiver] = {}
+
+    def take_at_once(self, subscription: Subscription, receive: Receiver) -> None:
+        """Hand the messages of a subscription on as they arrive, before anything else is read."""
+        self._at_once[subscription._id] = receive  # noqa: SLF001 - messages come with it alone
+
+    def forget(self, subscription: Subscription) -> None:
+        """Its messages go the client's own way again."""
+        self._at_once.pop(subscription._id, None)  # noqa: SLF001 - see take_at_once
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
-        receive = self.at_once.get(sid)
+        receive = self._at_once.get(sid)
         if receive is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
@@ -156,7 +167,7 @@ class _LeavingClient(Client):
         try:
             await receive(_Arrived(subject.decode(), reply.decode(), data, found))
         except Exception as failure:  # noqa: BLE001 - as with the client's own: told, and it goes on
-            await self._error_cb(failure)
+            await self._tell(failure)
 
     async def _process_pong(self) -> None:
         # Who gave up waiting still gets the server's answer, at which the client would end reading.
@@ -218,7 +229,7 @@ class Connection:
         first = urlsplit(_full(url.partition(",")[0].strip()))
         self._user = first.username
         self._password = first.password
-        self._client = _LeavingClient()
+        self._client = _LeavingClient(self._error)
         self._up = asyncio.Event()
         self._closed = False
         self._refused = asyncio.Event()
@@ -355,7 +366,7 @@ class Connection:
             pending_bytes_limit=PENDING_BYTES,
         )
         if not waits:
-            self._client.at_once[subscription._id] = receive  # noqa: SLF001 - what it is known by
+            self._client.take_at_once(subscription, receive)
         return subscription
 
     async def subscribe(
@@ -368,7 +379,7 @@ class Connection:
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
 
         async def unsubscribe() -> None:
-            self._client.at_once.pop(subscription._id, None)  # noqa: SLF001
+            self._client.forget(subscription)
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
