@@ -1,6 +1,7 @@
 """Messages come out of the connection's bytes as they were sent, however those are cut."""
 
 import pytest
+from nats.aio.subscription import Subscription
 
 from apportion.runtime.jetstream.client import Messages, _LeavingClient
 from apportion.runtime.jetstream.wire import Message
@@ -14,12 +15,16 @@ SENT = b"MSG a 1 r %d\r\n%b\r\nMSG b 1 2\r\nhi\r\nHMSG c 1 12 14\r\nNATS/1.0\r\n
 
 def listening() -> tuple[Messages, list[tuple[str, str, bytes]]]:
     """The reader of a connection, and what came to its subscription 1."""
-    client, arrived = _LeavingClient(), []
+    arrived: list[tuple[str, str, bytes]] = []
+
+    async def tell(failure: Exception) -> None:
+        raise failure
 
     async def receive(message: Message) -> None:
         arrived.append((message.subject, message.reply, message.data))
 
-    client.at_once[1] = receive
+    client = _LeavingClient(tell)
+    client.take_at_once(Subscription(client, 1), receive)
     return Messages(client), arrived
 
 
