@@ -1,29 +1,23 @@
 """How the whole behaves over time: room that is made is used at once, and a restart adopts all."""
 
 import json
-from datetime import UTC, datetime
-from functools import partial
 
 import pytest
 
 from apportion.core.manifests.placed import SHARES
 from apportion_schemas import (
     DifferenceFound,
-    NodeObserved,
-    NodeReported,
     PlacementVoided,
     PodBound,
     PodGone,
     PodPlaced,
     PodSubmitted,
 )
-from apportion_schemas.quantities import Payload
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 
 VERBS = ("watcher", "scheduler", "binder")
-ROUNDS = 5
-NODES = 3
+ROUNDS = 3
 
 
 async def system(world: KubeWorld) -> None:
@@ -34,65 +28,33 @@ async def system(world: KubeWorld) -> None:
         await world.start(verb)
 
 
-def at(world: KubeWorld, kind: type[Payload], pod: str = "", node: str = "") -> datetime:
-    """When the ledger was told of it, by the clock of whoever told; of several, the last time."""
-    return [
-        datetime.fromisoformat(event.time)
-        for _, event in world.facts.events
-        if isinstance(event.data, kind)
-        and pod in {"", getattr(event.data, "pod", "")}
-        and node in {"", getattr(event.data, "node", "")}
-    ][-1]
-
-
-def on(world: KubeWorld, node: str) -> list[PodBound]:
-    """Bindings to a node."""
-    return [event for event in world.facts.of(PodBound) if event.node == node]
-
-
 @pytest.mark.timeout(120)
-async def test_room_that_is_made_is_used_within_a_second(world: KubeWorld) -> None:
-    """From before the deletion of its holder to the binding of the pod that waited for the room.
-
-    The clock is that of the events; what kubectl takes to start counts too, so this is the most
-    that it can have been.
-    """
+async def test_room_that_is_made_is_used(world: KubeWorld) -> None:
+    """Each pod that goes makes room for one that waited, and nobody has to touch that one."""
     await system(world)
     whole = [kube_pod(f"p{number}", share(15_000)) for number in range(ROUNDS + 1)]
     await world.plane.apply(*whole)
     await world.facts.count(PodSubmitted, ROUNDS + 1)
-    took_s = []
     for number in range(ROUNDS):
         *_, last = await world.facts.count(PodBound, number + 1)
         holder = next(event for event in world.facts.of(PodPlaced) if event.pod == last.pod)
-        began = datetime.now(UTC)
         await world.delete(holder.name)
-        *_, next_one = await world.facts.count(PodBound, number + 2)
-        took_s.append((at(world, PodBound, next_one.pod) - began).total_seconds())
-    print(f"release to binding: {took_s} s")  # noqa: T201 - the measure that the test is about
-    assert max(took_s) < 1.0
+    bound = await world.facts.count(PodBound, ROUNDS + 1)
+    assert len({event.pod for event in bound}) == ROUNDS + 1
 
 
-@pytest.mark.timeout(240)
-async def test_a_new_node_takes_the_pod_that_waited_for_it_within_a_second(
-    world: KubeWorld,
-) -> None:
+@pytest.mark.timeout(120)
+async def test_a_new_node_takes_the_pod_that_waited_for_it(world: KubeWorld) -> None:
     """The pod was refused everywhere; nobody has to touch it once both tell of the node."""
     await system(world)
-    took_s = []
-    for number in range(2, 2 + NODES):
-        pod, node = f"large-{number}", f"n{number}"
-        await world.plane.apply(kube_pod(pod, share(70_000)))
-        await world.described(pod, "FailedScheduling")
-        await world.plane.apply(kube_node(node))
-        await world.agents((node, "1xA100-80GB"))
-        bound = await world.bound(pod)
-        assert bound["spec"]["nodeName"] == node
-        (binding,) = await world.facts.until(partial(on, world, node), f"a binding to {node}")
-        told = max(at(world, kind, node=node) for kind in (NodeReported, NodeObserved))
-        took_s.append((at(world, PodBound, binding.pod) - told).total_seconds())
-    print(f"new node to binding: {took_s} s")  # noqa: T201 - the measure that the test is about
-    assert max(took_s) < 1.0
+    await world.plane.apply(kube_pod("large", share(70_000)))
+    await world.described("large", "FailedScheduling")
+    await world.plane.apply(kube_node("n2"))
+    await world.agents(("n2", "1xA100-80GB"))
+    bound = await world.bound("large")
+    assert bound["spec"]["nodeName"] == "n2"
+    (binding,) = await world.facts.count(PodBound, 1)
+    assert binding.pod == bound["metadata"]["uid"]
 
 
 @pytest.mark.timeout(120)

@@ -1,0 +1,134 @@
+"""How soon room that is made is used in Kubernetes: the longest of a few, in milliseconds.
+
+    python -m tests.benchmarks.room --json
+
+A real API server, a real ledger and all services on this machine. `released_ms` is from before the
+deletion of a pod to the binding of the one that waited for its card, `new_node_ms` from the later
+of the two that tell of a node to the binding of the pod that fits on no other, `raised_quota_ms`
+from before a quota is raised to the binding of the pod that it held back. Ends are by the clock of
+the events, so what kubectl takes to start is in the first and the last.
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from apportion_schemas import (
+    NodeObserved,
+    NodeReported,
+    PodBound,
+    PodPlaced,
+    PodSubmitted,
+    QuotaObserved,
+)
+from apportion_schemas.quantities import Payload
+from tests.e2e.test_life import system
+from tests.e2e.test_quotas import quota
+from tests.support.control_plane import ControlPlane, binaries
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld, running_world
+
+CARD = 15_000
+LARGE = 70_000
+
+
+async def released(world: KubeWorld, rounds: int) -> float:
+    """One card, and pods that each take it whole."""
+    await world.plane.apply(*(kube_pod(f"p{number}", share(CARD)) for number in range(rounds + 1)))
+    await world.facts.count(PodSubmitted, rounds + 1)
+    took = []
+    for number in range(rounds):
+        *_, last = await world.facts.count(PodBound, number + 1)
+        holder = next(event for event in world.facts.of(PodPlaced) if event.pod == last.pod)
+        began = datetime.now(UTC)
+        await world.delete(holder.name)
+        await world.facts.count(PodBound, number + 2)
+        took.append(_ms(began, _told(world, PodBound)))
+    return max(took)
+
+
+async def new_node(world: KubeWorld, rounds: int) -> float:
+    """Each node is large enough for one pod that no other takes."""
+    took = []
+    for number in range(rounds):
+        pod, node = f"large-{number}", f"new-{number}"
+        await world.plane.apply(kube_pod(pod, share(LARGE)))
+        await world.described(pod, "FailedScheduling")
+        await world.plane.apply(kube_node(node))
+        await world.agents((node, "1xA100-80GB"))
+        await world.facts.count(PodBound, number + 1)
+        known = max(_told(world, kind) for kind in (NodeReported, NodeObserved))
+        took.append(_ms(known, _told(world, PodBound)))
+    return max(took)
+
+
+async def raised_quota(world: KubeWorld, rounds: int) -> float:
+    """Small pods of which the quota allows one more each time."""
+    await world.plane.apply(quota(memory="100"))
+    await world.facts.count(QuotaObserved, 1)
+    took = []
+    for number in range(rounds):
+        name = f"small-{number}"
+        await world.plane.apply(kube_pod(name, share(1000)))
+        await world.described(name, "quota gpus")
+        began = datetime.now(UTC)
+        await world.plane.apply(quota(memory=str(1000 * (number + 1))))
+        await world.facts.count(PodBound, number + 1)
+        took.append(_ms(began, _told(world, PodBound)))
+    return max(took)
+
+
+def _told(world: KubeWorld, kind: type[Payload]) -> datetime:
+    """When the ledger was last told of such a thing, by the clock of whoever told."""
+    times = (event.time for _, event in world.facts.events if isinstance(event.data, kind))
+    return max(map(datetime.fromisoformat, times))
+
+
+def _ms(began: datetime, ended: datetime) -> float:
+    return round((ended - began).total_seconds() * 1000, 1)
+
+
+@asynccontextmanager
+async def _world(plane: ControlPlane) -> AsyncIterator[KubeWorld]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with running_world(plane, Path(folder)) as world:
+            await system(world)
+            yield world
+
+
+async def measure(rounds: int) -> dict[str, float]:
+    """One run; each figure in a world of its own."""
+    figures: dict[str, float] = {"rounds": rounds}
+    with tempfile.TemporaryDirectory() as folder:
+        plane = ControlPlane(binaries(), Path(folder))
+        plane.start()
+        try:
+            for work in (released, new_node, raised_quota):
+                async with _world(plane) as world:
+                    figures[f"{work.__name__}_ms"] = await work(world, rounds)
+        finally:
+            plane.stop()
+    return figures
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    figures = asyncio.run(measure(args.rounds))
+    if args.json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:>16}: {value}")
+
+
+if __name__ == "__main__":
+    main()
