@@ -1,8 +1,10 @@
 """Writes what is derived from the events: JSON Schemas, `asyncapi.yaml` and `docs/events.md`.
 
-The Python structs and the catalogue are the source; these files are for readers in other languages.
-A lock keeps the fingerprint of every (event, version) that was ever written. Invariant: a schema
-does not change under a version that has one already, because old events stay in the ledger.
+The Python structs and the catalogue are the source; these files are for readers in other languages,
+with a schema for every version that stands in ledgers: `PodPlaced.json` is of the newest, and
+`PodPlaced.1.json` would be of the first once there is a second. A lock keeps the fingerprint of
+every (event, version) that was ever written. Invariant: a schema does not change under a version
+that has one already, and no version is forgotten, because old events stay in the ledger.
 
     python schemas/generate.py             write everything
     python schemas/generate.py --check     say what differs, write nothing
@@ -47,22 +49,26 @@ def subject_pattern(row: EventType) -> str:
     return f"{SUBJECTS}.{row.channel}.{key}"
 
 
-def event_schema(row: EventType) -> dict[str, Any]:
-    """The JSON Schema of a whole event: the CloudEvents envelope with this payload as its data."""
+def event_schema(row: EventType, version: int = 0) -> dict[str, Any]:
+    """The JSON Schema of a whole event: the CloudEvents envelope with a payload as its data.
+
+    It is that of the newest version unless another one is asked for.
+    """
+    version = version or row.version
     (data,), definitions = msgspec.json.schema_components(
-        [row.payload], ref_template="#/$defs/{name}"
+        [row.payload_of(version)], ref_template="#/$defs/{name}"
     )
     (_,), wire = msgspec.json.schema_components([_Wire], ref_template="#/$defs/{name}")
     envelope = wire["_Wire"]
     properties = envelope["properties"] | {
         "specversion": {"const": "1.0"},
         "type": {"const": row.type},
-        "schemaversion": {"const": row.version},
+        "schemaversion": {"const": version},
         "data": data,
     }
     return {
         "$schema": DIALECT,
-        "$id": f"urn:apportion:event:{row.name}:{row.version}",
+        "$id": f"urn:apportion:event:{row.name}:{version}",
         "$comment": GENERATED,
         "title": row.name,
         "description": f"{row.meaning}; on {subject_pattern(row)}, written by the {row.writer}",
@@ -100,21 +106,34 @@ def _without_words(schema: object) -> object:
 
 
 def unraised(rows: Iterable[EventType], lock: Lock) -> list[str]:
-    """The events whose schema changed under a version that the lock has."""
-    return [
-        f"{row.name}: version {row.version} has another schema: raise it in catalogue.py, or pass "
-        "--relock if it was never released"
-        for row in rows
-        if lock.get(row.name, {}).get(str(row.version), fingerprint(event_schema(row)))
-        != fingerprint(event_schema(row))
-    ]
+    """The events whose schema changed under a version that the lock has, or that lost a version."""
+    wrong = []
+    for row in rows:
+        known = lock.get(row.name, {})
+        for version in range(1, row.version + 1):
+            found = fingerprint(event_schema(row, version))
+            if known.get(str(version), found) == found:
+                continue
+            cure = "raise it" if version == row.version else "keep in older/ what it was"
+            wrong.append(
+                f"{row.name}: version {version} has other fields than are recorded: {cure} (see "
+                "CONTRIBUTING.md, to add a field), or pass --relock if it was never released"
+            )
+        wrong += [
+            f"{row.name}: version {version} was written once, and nothing reads it any more"
+            for version in sorted(map(int, known))
+            if version > row.version
+        ]
+    return wrong
 
 
 def relocked(rows: Iterable[EventType], lock: Lock) -> Lock:
     """The lock with today's versions; a version that was written once is kept for ever."""
     merged = {name: dict(versions) for name, versions in lock.items()}
     for row in rows:
-        merged.setdefault(row.name, {})[str(row.version)] = fingerprint(event_schema(row))
+        for version in range(1, row.version + 1):
+            locked = fingerprint(event_schema(row, version))
+            merged.setdefault(row.name, {})[str(version)] = locked
     return dict(sorted(merged.items()))
 
 
@@ -187,6 +206,10 @@ def catalogue_page(rows: Iterable[EventType]) -> str:
         "token: percent-encoding, with `%2E` for a dot. The JSON Schemas are in",
         f"`{PACKAGE}/json/`, and `{PACKAGE}/asyncapi.yaml` describes the whole for tools.",
         "",
+        "What is written is of the version named here. An older version stays in the ledger as it",
+        "is, with a schema of its own (as in `PodPlaced.1.json`), and readers lift it; who meets a",
+        "newer one stops there: see [upgrading](guides/upgrading.md).",
+        "",
         "| event | subject | writer | readers | meaning | version |",
         "|---|---|---|---|---|---|",
     ]
@@ -203,6 +226,11 @@ def files(rows: Iterable[EventType], lock: Lock) -> dict[str, str]:
     """Path from the root of the repository, and text, of everything that is generated."""
     rows = tuple(rows)
     made = {f"{PACKAGE}/json/{row.name}.json": _json(event_schema(row)) for row in rows}
+    made |= {
+        f"{PACKAGE}/json/{row.name}.{version}.json": _json(event_schema(row, version))
+        for row in rows
+        for version in range(1, row.version)
+    }
     made[LOCK] = _json(relocked(rows, lock))
     made[f"{PACKAGE}/asyncapi.yaml"] = f"# {GENERATED}\n" + yaml.safe_dump(
         asyncapi(rows), sort_keys=False, width=100

@@ -1,7 +1,9 @@
-"""Which event goes where, and who may write it: the one table of the ledger.
+"""Which event goes where, who may write it, and what it was before: the one table of the ledger.
 
-Invariant: one event type has one writer and one kind of subject. The NATS permissions, the JSON
-Schemas, `asyncapi.yaml` and the table in the documentation all come from here.
+Old events stay in the ledger, so a row holds every version of its event. Invariants: one event type
+has one writer and one kind of subject, which no version changes; a version that was written once
+keeps its fields. The NATS permissions, the JSON Schemas, `asyncapi.yaml` and the table in the
+documentation all come from here.
 """
 
 import re
@@ -40,8 +42,25 @@ TYPE_PREFIX = "apportion.dev/"
 _is_token = re.compile(r"[A-Za-z0-9_~-]+").fullmatch  # most names; `quote` leaves them as they are
 
 
+class Older(NamedTuple):
+    """One version of an event that is written no more, and how the next version tells the same.
+
+    `payload` has the fields as they were written, in a class of the event's own name; it is kept in
+    the package `older`. `lift` takes the JSON object of a payload of this version and returns that
+    of the next one. It may change what it is given, and it finds an answer for whatever this
+    version allowed: a build that refused what another has applied would hold another state.
+    """
+
+    payload: type[Payload]
+    lift: Callable[[dict[str, Any]], dict[str, Any]]
+
+
 class EventType(NamedTuple):
-    """One row: the payload, the subject below `apportion.v1`, its only writer, and the meaning."""
+    """One row: the payload, the subject below `apportion.v1`, its only writer, and the meaning.
+
+    `payload` is of the newest version, which is the one that is written. `older` are those before
+    it, from version 1 on.
+    """
 
     payload: type[Payload]
     channel: str
@@ -49,7 +68,16 @@ class EventType(NamedTuple):
     writer: str
     readers: str
     meaning: str
-    version: int = 1
+    older: tuple[Older, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return len(self.older) + 1
+
+    def payload_of(self, version: int) -> type[Payload]:
+        """The payload as that version, from 1 to the newest, has it."""
+        return self.older[version - 1].payload if version < self.version else self.payload
 
     @property
     def name(self) -> str:

@@ -1,6 +1,7 @@
 """What is generated from the events is what is committed, and a schema changes only by version."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from types import ModuleType
 import pytest
 
 from apportion_schemas import CATALOGUE
+from apportion_schemas import PodGone as PodGoneOfToday
+from apportion_schemas.catalogue import BY_PAYLOAD, Older
 from apportion_schemas.quantities import Name, Payload
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,24 +46,52 @@ def test_no_schema_changed_under_its_version(generate: ModuleType) -> None:
     assert generate.unraised(CATALOGUE, generate.read_lock()) == []
 
 
+ROW = BY_PAYLOAD[PodGoneOfToday]
+LIFTED = Older(PodGoneOfToday, lambda told: told)
+
+
 def test_a_change_without_a_new_version_is_caught(generate: ModuleType) -> None:
     """Guards the guard: the same check over a catalogue with one changed payload."""
-    (row,) = (row for row in CATALOGUE if row.name == "PodGone")
     lock = generate.read_lock()
-    changed = row._replace(payload=PodGone)
+    changed = ROW._replace(payload=PodGone)
     (problem,) = generate.unraised([changed], lock)
-    assert problem.startswith("PodGone: version 1 has another schema: raise it in catalogue.py")
-    raised = changed._replace(version=2)
+    assert problem.startswith("PodGone: version 1 has other fields than are recorded: raise it")
+    raised = changed._replace(older=(LIFTED,))
     assert generate.unraised([raised], lock) == []
     kept = generate.relocked([raised], lock)["PodGone"]
     assert set(kept) == {"1", "2"}
     assert kept["1"] == lock["PodGone"]["1"] != kept["2"]
 
 
+def test_an_older_version_keeps_its_fields(generate: ModuleType) -> None:
+    """Its events stay in the ledger: neither other fields, nor no reader at all."""
+    raised = ROW._replace(payload=PodGone, older=(LIFTED,))
+    lock = generate.relocked([raised], generate.read_lock())
+    (problem,) = generate.unraised([raised._replace(older=(Older(PodGone, dict),))], lock)
+    assert problem.startswith(
+        "PodGone: version 1 has other fields than are recorded: keep in older/"
+    )
+    (problem,) = generate.unraised([ROW], lock)
+    assert problem == "PodGone: version 2 was written once, and nothing reads it any more"
+
+
+def test_every_version_has_its_schema(generate: ModuleType) -> None:
+    """For readers in other languages, who meet all of them in a ledger."""
+    made = generate.files([ROW._replace(payload=PodGone, older=(LIFTED,))], {})
+    schemas = {
+        version: json.loads(made[f"{generate.PACKAGE}/json/PodGone{suffix}.json"])
+        for version, suffix in ((1, ".1"), (2, ""))
+    }
+    for version, schema in schemas.items():
+        assert schema["properties"]["schemaversion"] == {"const": version}
+        assert schema["$id"] == f"urn:apportion:event:PodGone:{version}"
+    assert "exit_code" not in schemas[1]["$defs"]["PodGone"]["properties"]
+    assert "exit_code" in schemas[2]["$defs"]["PodGone"]["properties"]
+
+
 def test_words_may_change(generate: ModuleType) -> None:
     """A better sentence is no new version; a field that is called like a keyword counts."""
-    (row,) = (row for row in CATALOGUE if row.name == "PodGone")
-    schema = generate.event_schema(row)
+    schema = generate.event_schema(ROW)
     assert generate.fingerprint(schema | {"description": "x"}) == generate.fingerprint(schema)
     properties = schema["properties"] | {"description": {"type": "string"}}
     assert generate.fingerprint(schema | {"properties": properties}) != generate.fingerprint(schema)

@@ -69,7 +69,7 @@ def test_unreadable(payload: bytes, says: str) -> None:
     [
         (wire(type="apportion.dev/PodEvicted"), "'apportion.dev/PodEvicted' is not known"),
         (wire(type="PodGone"), "is not known"),
-        (wire(schemaversion=2), "schemaversion 2 .* which reads 1: upgrade"),
+        (wire(schemaversion=2), "schemaversion 2 .* which reads up to 1: .*upgrade Apportion here"),
         (wire(specversion="2.0"), r"CloudEvents 2\.0"),
     ],
 )

@@ -1,0 +1,29 @@
+"""For whatever an older version allows: it is read, as an event of the same subject."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from apportion_schemas import CATALOGUE, EventType
+from apportion_schemas.envelope import lifted
+from tests.properties.event_strategies import values
+from tests.support.evolved import ROW
+
+RAISED = [(row, n) for row in (ROW, *CATALOGUE) for n in range(1, row.version)]
+"""Every older version there is, and those of an event that has had three."""
+
+
+@pytest.mark.parametrize(
+    ("row", "version"), RAISED, ids=[f"{row.name}-{version}" for row, version in RAISED]
+)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_every_older_payload_is_lifted(row: EventType, version: int, data: st.DataObject) -> None:
+    """Whole, to what the newest version takes back, and on the subject that it stands on."""
+    older = data.draw(values(inspect.type_info(row.payload_of(version))))
+    told = lifted(row, version, msgspec.json.encode(older))
+    assert type(told) is row.payload
+    assert msgspec.json.decode(msgspec.json.encode(told), type=row.payload) == told
+    assert row.key(told) == row.key(older)
