@@ -170,9 +170,25 @@ async def test_what_a_newer_build_wrote_halts_the_fold(
         (reason,) = made.reader.not_ready()
         assert f"revision {revision}" in reason
         assert named in reason
-        assert "upgrade Apportion" in reason
+        assert "upgrade Apportion here" in reason
         assert list(made.cluster.state.pods) == ["a"]
         assert made.reader.revision == revision - 1
+        assert made.metric("apportion_fold_halted 1.0")
+
+
+async def test_who_waits_for_what_will_not_be_folded_is_told(bus: Bus, facts: Facts) -> None:
+    """Before the halt and after it; what was folded stays so."""
+    async with reading(bus) as made:
+        await facts.submit("a")
+        assert await made.reader.folds(1)
+        waiting = asyncio.ensure_future(made.reader.folds(3))
+        never = asyncio.ensure_future(made.reader.reached(3))
+        revision = await append_raw(bus, "workload.x", document("x", schemaversion=99))
+        assert not await asyncio.wait_for(waiting, 20)
+        assert not await made.reader.folds(revision)
+        assert await made.reader.folds(1)
+        assert not never.done()
+        never.cancel()
 
 
 async def test_a_fault_of_the_fold_halts_it(

@@ -257,6 +257,9 @@ class _Worker:
                 return [_MemoryDelivery(self._ledger, self._queue, handed) for handed in taken]
             await asyncio.wait({news}, timeout=left_s)
 
+    async def leave(self) -> None:
+        """See ledger.WorkQueue: what was taken was handed out."""
+
     async def waiting(self) -> int:
         """See ledger.WorkQueue."""
         try:

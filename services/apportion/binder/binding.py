@@ -1,8 +1,10 @@
 """From a delivered placement to a recorded binding.
 
 The state decides, not the delivery: a placement is bound only while the fold, having passed it,
-holds it for the pod's live one. Invariant: a delivery is acknowledged only after what came of it is
-durable in the ledger, so a binder may die anywhere, and a delivery may come any number of times.
+holds it for the pod's live one. Invariants: a delivery is acknowledged only after what came of it
+is durable in the ledger, so a binder may die anywhere, and a delivery may come any number of times;
+what this build cannot read is not acknowledged but given back, and nothing more is taken, so that
+a binder of a newer build finds it there.
 """
 
 from __future__ import annotations
@@ -12,21 +14,15 @@ import contextlib
 import logging
 
 from apportion.binder.target import Bound, Failed, Outcome, Target
-from apportion.core.ledger.fold import Change
+from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.state import Phase, State
 from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, Record, WorkQueue
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import (
-    BindFailed,
-    InvalidEvent,
-    PodBound,
-    PodPlaced,
-    UnreadableEvent,
-    decode,
-)
+from apportion_schemas import BindFailed, EventError, PodBound, PodPlaced, UnknownEvent, decode
+from apportion_schemas.catalogue import untoken
 from apportion_schemas.quantities import TEXT_MAX
 
 _log = logging.getLogger(__name__)
@@ -67,24 +63,32 @@ class Binding:
         self._publisher = publisher
         self._tasks: dict[asyncio.Task[None], Delivery] = {}
         self._room = asyncio.Event()
+        self._unread = ""
         self._outcomes = metrics.counter(
             "apportion_bindings_total",
-            "Placements handed to this binder: bound, passed over, failed for now or for good.",
+            "Placements handed to this binder: bound, passed over, failed for now or for good, or "
+            "left to a newer build.",
             ("outcome",),
         )
         metrics.gauge(
             "apportion_binder_in_flight", "Placements being bound at the moment."
         ).set_function(lambda: len(self._tasks))
 
+    def not_ready(self) -> list[str]:
+        """Why this binder takes no more deliveries; empty as long as it does."""
+        return [self._unread] if self._unread else []
+
     async def run(self, queue: WorkQueue, reader: Reader[Change]) -> None:
-        """Take deliveries until cancelled.
+        """Take deliveries until cancelled, or until this build meets what it cannot read.
+
+        Then it returns when what it is working on is done.
 
         Raises:
             LedgerError: of the kinds that trying again cannot cure.
         """
         await reader.caught_up()
         async with asyncio.TaskGroup() as group:
-            while True:
+            while not (self._unread or reader.halted):
                 for delivery in await self._fetch(queue, reader):
                     task = group.create_task(self._see_through(delivery))
                     self._tasks[task] = delivery
@@ -92,6 +96,7 @@ class Binding:
                 while len(self._tasks) > IN_FLIGHT_MAX - BATCH:  # fetch many or none
                     self._room.clear()
                     await self._room.wait()
+            await queue.leave()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
@@ -108,16 +113,26 @@ class Binding:
                     await delivery.progress()
 
     async def _fetch(self, queue: WorkQueue, reader: Reader[Change]) -> list[Delivery]:
-        """The next deliveries, once the fold has passed them."""
+        """The next deliveries, once the fold has passed them; what it never will is given back."""
         room = IN_FLIGHT_MAX - len(self._tasks)
         try:
             deliveries = await queue.fetch(min(BATCH, room), FETCH_TIMEOUT_S)
         except LedgerUnavailable:
             await self._clock.pause(FETCH_PAUSE_S)  # the connection comes back by itself
             return []
+        passed = []
         for delivery in deliveries:
-            await reader.reached(delivery.record.revision)
-        return deliveries
+            if await reader.folds(delivery.record.revision):
+                passed.append(delivery)
+            else:
+                await self._give_back(delivery)
+        return passed
+
+    async def _give_back(self, delivery: Delivery) -> None:
+        """Leave it to a binder of a newer build."""
+        self._outcomes.labels("left to a newer build").inc()
+        with contextlib.suppress(LedgerUnavailable):  # then it goes when its time is up
+            await delivery.retry(0)
 
     async def _see_through(self, delivery: Delivery) -> None:
         try:
@@ -132,10 +147,15 @@ class Binding:
         Raises:
             LedgerError: the delivery is not acknowledged and comes again.
         """
-        placed, revision = _placement(delivery.record), delivery.record.revision
-        live = placed is not None and self._is_live(placed, revision)
-        outcome = await self._bind(placed) if placed is not None and live else None
-        if placed is None or outcome is None or not self._is_live(placed, revision):
+        record = delivery.record
+        try:
+            placed = decode(record.payload, subject=record.subject).data
+        except EventError as error:
+            await self._leave_unread(delivery, error)
+            return
+        live = isinstance(placed, PodPlaced) and self._is_live(placed, record.revision)
+        outcome = await self._bind(placed) if live else None
+        if outcome is None or not self._is_live(placed, record.revision):
             # Settled already, perhaps while we called: by another binder, or by the pod's end.
             self._outcomes.labels("passed over").inc()
             await delivery.ack()
@@ -144,6 +164,31 @@ class Binding:
             await self._record_bound(placed, delivery)
         else:
             await self._record_failed(placed, outcome, delivery)
+
+    async def _leave_unread(self, delivery: Delivery, error: EventError) -> None:
+        """What every build refuses, and no fold has taken, is done with; the rest is not ours.
+
+        A snapshot of a newer build may have brought the fold past what this build cannot read.
+        """
+        if not isinstance(error, UnknownEvent) and not self._is_taken(delivery.record):
+            self._outcomes.labels("passed over").inc()
+            await delivery.ack()
+            return
+        if not self._unread:
+            self._unread = (
+                f"no placement is bound here any more: revision {delivery.record.revision} on "
+                f"{delivery.record.subject} cannot be read: {error}"
+            )
+            _log.critical("%s", self._unread)
+        await self._give_back(delivery)
+
+    def _is_taken(self, record: Record) -> bool:
+        """Whether a pod is placed by what stands there, and not bound."""
+        node = self._state.nodes.get(untoken(record.subject.removeprefix(PLACEMENT_SUBJECTS)))
+        return node is not None and any(
+            pod.phase is Phase.PLACED and pod.placed_revision == record.revision
+            for pod in node.pods.values()
+        )
 
     def _is_live(self, placed: PodPlaced, revision: int) -> bool:
         """Whether the pod is placed by the placement at this revision, and not bound."""
@@ -188,12 +233,3 @@ class Binding:
         await self._publisher.publish(
             data, event_id=event_id, basis=self._state.revision, cause=delivery.record.revision
         )
-
-
-def _placement(record: Record) -> PodPlaced | None:
-    """The placement in the record, if it is one."""
-    try:
-        placed = decode(record.payload, subject=record.subject).data
-    except (UnreadableEvent, InvalidEvent):
-        return None  # every fold refuses it, and says so
-    return placed if isinstance(placed, PodPlaced) else None

@@ -95,6 +95,7 @@ async def _bind(
         cluster.state, target, publisher, clock=service.clock, metrics=service.metrics
     )
     service.ready_when(reader.not_ready)
+    service.ready_when(binding.not_ready)
     queue = await session.ledger.work_queue(
         DURABLE, [PLACEMENTS], ack_wait_s=ACK_WAIT_S, max_in_flight=QUEUE_IN_FLIGHT_MAX
     )

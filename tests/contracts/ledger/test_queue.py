@@ -72,6 +72,25 @@ async def test_a_record_not_answered_in_time_goes_to_another_worker(place: Place
     assert await alive.fetch(1, 1) == []
 
 
+async def test_who_leaves_keeps_nothing_back(place: Place) -> None:
+    """What was on its way to it goes to another at once, long before its time is up."""
+    queue = await _queue(await place.connect("binder"))
+    fetching = asyncio.ensure_future(queue.fetch(1, 3))
+    await asyncio.sleep(0)
+    await queue.leave()
+    await _placements(place, 3)
+    for delivery in await fetching:
+        await delivery.retry(0)
+    other = await _queue(await place.connect("binder"))
+    found: set[int] = set()
+    async with asyncio.timeout(10):
+        while len(found) < 3:
+            for delivery in await other.fetch(3, 1):
+                found.add(delivery.record.revision)
+                await delivery.ack()
+    assert found == {1, 2, 3}
+
+
 async def test_progress_keeps_a_record_with_its_worker(place: Place) -> None:
     """A slow but living worker is not robbed."""
     await _placements(place, 1)

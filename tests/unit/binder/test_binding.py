@@ -1,13 +1,14 @@
 """What becomes of a delivered placement: the state decides, not the delivery."""
 
 import asyncio
+import json
 
 import pytest
 
 from apportion.binder.binding import RETRY_MAX_S, TRIES_MAX, Binding, retry_delay_s
 from apportion.binder.target import Bound, Failed, Outcome
 from apportion.core.ledger.rationale import placement_of
-from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.ledger.state import NodeState, Phase, PodState, State
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher
@@ -15,6 +16,7 @@ from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     BindFailed,
+    Event,
     PlacementVoided,
     PodBound,
     PodPlaced,
@@ -22,12 +24,15 @@ from apportion_schemas import (
     Score,
     Shape,
     decode,
+    encode,
 )
 from apportion_schemas.quantities import Payload
 
 PLACED = PodPlaced(
     pod="p", namespace="d", name="p", attempt=3, node="n", shares=(), score=Score(node="n", total=0)
 )
+
+SUBJECT = "apportion.v1.placement.n"
 
 
 class Answers:
@@ -73,7 +78,8 @@ class Desk:
         self.pod = PodState(submitted, b"", 1, "", attempt=3)
         self.pod.phase, self.pod.placed_revision = Phase.PLACED, 7
         self.pod.placement = placement_of(PLACED)
-        self.state = State(revision=9, pods={"p": self.pod})
+        node = NodeState("n", pods={"p": self.pod})
+        self.state = State(revision=9, pods={"p": self.pod}, nodes={"n": node})
         self.target = Answers(*outcomes)
         self.drafts: list[Draft] = []
         self._pen = Publisher("scheduler", SystemClock(), self._append)
@@ -94,7 +100,13 @@ class Desk:
     ) -> Handed:
         """Hand the event over as it would be delivered."""
         draft = self._pen.draft(data, event_id="x", basis=0)
-        handed = Handed(Record(revision, draft.subject, draft.payload), attempt)
+        return await self.hand(draft.payload, draft.subject, revision, attempt)
+
+    async def hand(
+        self, payload: bytes, subject: str = SUBJECT, revision: int = 7, attempt: int = 1
+    ) -> Handed:
+        """Hand these bytes over."""
+        handed = Handed(Record(revision, subject, payload), attempt)
         await self.binding.settle(handed)
         return handed
 
@@ -141,9 +153,35 @@ async def test_other_events_of_the_channel_are_passed_over() -> None:
 async def test_bytes_that_are_no_event_do_not_block_the_queue() -> None:
     """Every fold refuses them; delivering them again for ever would help nobody."""
     desk = Desk()
-    handed = Handed(Record(7, "apportion.v1.placement.n", b"\xff{"))
-    await desk.binding.settle(handed)
+    handed = await desk.hand(b"\xff{", revision=8)
     assert (desk.drafts, handed.answer) == ([], "ack")
+    assert desk.binding.not_ready() == []
+
+
+def written(**attributes: object) -> bytes:
+    """The live placement as another build would have written it."""
+    event = Event(id="x", source="scheduler", time="2026-01-01T00:00:00.000000Z", data=PLACED)
+    return json.dumps(json.loads(encode(event)) | attributes).encode()
+
+
+@pytest.mark.parametrize("revision", [7, 8], ids=["live", "whatever the fold holds"])
+async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
+    """Not acknowledged but given back; and this binder says why it takes no more."""
+    desk = Desk()
+    handed = await desk.hand(written(schemaversion=2), revision=revision)
+    assert (desk.drafts, handed.answer) == ([], "retry in 0")
+    (reason,) = desk.binding.not_ready()
+    assert f"revision {revision} on {SUBJECT}" in reason
+    assert "schemaversion 2" in reason
+    assert "upgrade Apportion here" in reason
+
+
+async def test_what_the_fold_holds_and_this_binder_cannot_read_is_left() -> None:
+    """The fold has it from a snapshot, so another build took these bytes for a placement."""
+    desk = Desk()
+    handed = await desk.hand(written(data={"zone": "a"}))
+    assert (desk.drafts, handed.answer) == ([], "retry in 0")
+    assert "zone" in desk.binding.not_ready()[0]
 
 
 async def test_a_failure_for_now_is_recorded_and_tried_again_later() -> None:

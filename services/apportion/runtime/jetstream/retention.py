@@ -110,8 +110,9 @@ async def _last_old(
 async def _folded(ledger: JetStreamLedger, state: State) -> State:
     cluster = StateFold(state)
     reader = Reader(ledger, cluster, metrics=Metrics(), after=state.revision)
+    last = await ledger.last_revision()
     following = asyncio.create_task(reader.run())
-    caught_up = asyncio.create_task(reader.caught_up())
+    caught_up = asyncio.create_task(reader.folds(last))
     try:
         await asyncio.wait({following, caught_up}, return_when=asyncio.FIRST_COMPLETED)
         if following.done():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,6 +87,7 @@ class Queue:
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
         self._ended = False
+        self._left = False
 
     async def begin(self) -> None:
         """Listen for deliveries. Raises NotPermitted."""
@@ -124,9 +126,18 @@ class Queue:
                 return
             patience_s = _QUIET_S
 
+    async def leave(self) -> None:
+        """See ledger.WorkQueue."""
+        self._left = True
+        while self._ready:
+            with contextlib.suppress(LedgerUnavailable):  # then it goes when its time is up
+                await self._ready.popleft().retry(0)
+
     async def _receive(self, message: Message) -> None:
         if message.reply.startswith("$JS.ACK."):
             self._ready.append(QueueDelivery(self._wire, message))
+            if self._left:  # it was on its way
+                await self.leave()
         else:
             self._ended = True  # a status: nothing (more) there, or the time is up
         self._news.set()

@@ -231,6 +231,9 @@ class WorkQueue(Protocol):
     async def fetch(self, batch: int, timeout_s: float) -> list[Delivery]:
         """Up to `batch` deliveries; the empty list if none came within `timeout_s`."""
 
+    async def leave(self) -> None:
+        """Fetch no more; what has come for this worker and was not handed out goes to others."""
+
     async def waiting(self) -> int:
         """How many records of the queue are not acknowledged yet."""
 

@@ -114,11 +114,12 @@ class Reader(Generic[C]):
         self._on_change = on_change
         self._subscription: Subscription | None = None
         self._caught_up = asyncio.Event()
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
         self._order = itertools.count()
         self.revision = after
         self.halted = ""
         metrics.fold_revision.set_function(lambda: self.revision)
+        metrics.fold_halted.set_function(lambda: float(bool(self.halted)))
         metrics.fold_lag.set_function(lambda: self.lag)
         self._counts = metrics.events_folded.counts
         self._counts.update(dict.fromkeys([*_NAMES.values(), "refused"], 0))
@@ -160,22 +161,32 @@ class Reader(Generic[C]):
         await self._caught_up.wait()
 
     async def reached(self, revision: int) -> None:
-        """Return once the event at `revision`, which is of this reader's subjects, is folded."""
-        if self.revision >= revision:
-            return
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Return once the event at `revision`, which is of this reader's subjects, is folded.
+
+        Where the fold has halted before it, that is never.
+        """
+        if not await self.folds(revision):
+            await asyncio.Event().wait()
+
+    async def folds(self, revision: int) -> bool:
+        """Whether the event at `revision` is folded here: once it is, or once the fold has halted.
+
+        It is of this reader's subjects, and the ledger holds it or will.
+        """
+        if self.revision >= revision or self.halted:
+            return self.revision >= revision
+        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (revision, next(self._order), waiting))
-        await waiting
+        return await waiting
 
     def _deliver(self, record: Record) -> None:
         try:
             event = decode(record.payload, subject=record.subject)
         except UnknownEvent as error:
-            self.halted = (
+            raise self._halt(
                 f"halted before revision {record.revision} on {record.subject}: {error}; until "
                 "then nothing more is folded here"
-            )
-            raise _Halted from None
+            ) from None
         except (UnreadableEvent, InvalidEvent) as error:
             _log.error("revision %d on %s refused: %s", record.revision, record.subject, error)
             self._counts["refused"] += 1
@@ -189,7 +200,16 @@ class Reader(Generic[C]):
         while self._waiting and self._waiting[0][0] <= record.revision:
             waiting = heapq.heappop(self._waiting)[2]
             if not waiting.done():
-                waiting.set_result(None)
+                waiting.set_result(True)
+
+    def _halt(self, why: str) -> _Halted:
+        """Fold nothing more, and let go of those who wait for what would have been folded."""
+        self.halted = why
+        for _, _, waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(False)
+        self._waiting.clear()
+        return _Halted()
 
     def _apply(self, record: Record, event: Event) -> C:
         try:
@@ -197,10 +217,10 @@ class Reader(Generic[C]):
         except Exception:  # noqa: BLE001 - any fault of the fold is the same to its readers
             # The fold is pure: begun anew, it would fail at the same event. What it holds may be
             # half of a change, so nothing is decided upon it any more.
-            self.halted = (
+            halt = self._halt(
                 f"halted at revision {record.revision} on {record.subject}: the fold of "
                 f"{type(event.data).__name__} failed, which is a fault of this build; upgrade "
                 "Apportion, and report it with this event"
             )
             _log.exception("%s", self.halted)
-            raise _Halted from None
+            raise halt from None

@@ -74,6 +74,9 @@ class Metrics:
         self.fold_lag = self.gauge(
             "apportion_fold_lag", "Records that the ledger holds beyond the folded revision."
         )
+        self.fold_halted = self.gauge(
+            "apportion_fold_halted", "1 where this process may fold no further; /readyz says why."
+        )
         self.events_folded = Tally(
             "apportion_events_folded", "Events folded since the process began.", "type"
         )
