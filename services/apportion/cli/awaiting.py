@@ -14,10 +14,19 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from apportion.cli.exits import Outdated
 from apportion.cli.submitting import Submitted
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import Record
-from apportion_schemas import EventError, PodPlaced, PodRefused, SharesAllocated, decode
+from apportion_schemas import (
+    InvalidEvent,
+    PodPlaced,
+    PodRefused,
+    SharesAllocated,
+    UnknownEvent,
+    UnreadableEvent,
+    decode,
+)
 
 SUBJECTS = ("apportion.v1.placement.>", "apportion.v1.pending.>", "apportion.v1.allocation.>")
 
@@ -59,7 +68,11 @@ class Awaited:
         return [uid for uid in self.pods if uid not in self.decided]
 
     async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
-        """Return when each pod is settled, or after `timeout_s`. Raises LedgerError."""
+        """Return when each pod is settled, or after `timeout_s`.
+
+        Raises:
+            LedgerError, and Outdated: a newer build wrote what became of them.
+        """
         if not self.pods:
             return
         start = min(pod.revision for pod in self.pods.values()) or 1
@@ -80,7 +93,12 @@ class Awaited:
     def _deliver(self, record: Record) -> None:
         try:
             data = decode(record.payload, subject=record.subject).data
-        except EventError:
+        except UnknownEvent as error:
+            raise Outdated(
+                f"the pods are submitted, and what becomes of them cannot be read here, as of "
+                f"revision {record.revision}: {error}"
+            ) from None
+        except (UnreadableEvent, InvalidEvent):
             return  # whoever folds says so; it decides nothing
         if not isinstance(data, PodPlaced | PodRefused | SharesAllocated):
             return

@@ -4,6 +4,7 @@
     1   something was refused or not found; the rest was done
     2   wrong usage
     3   the ledger or the gateway cannot be reached, or does not let us
+    4   a newer build wrote what this one cannot read: upgrade it
     70  internal error
     78  a setting of a service is wrong
 
@@ -17,6 +18,7 @@ import click
 REFUSED = 1
 USAGE = 2
 UNREACHABLE = 3
+OUTDATED = 4
 INTERNAL = 70
 
 
@@ -36,3 +38,9 @@ class Unreachable(click.ClickException):
     """The ledger or the gateway does not answer."""
 
     exit_code = UNREACHABLE
+
+
+class Outdated(click.ClickException):
+    """The ledger holds events of a newer build, and the answer hangs on them."""
+
+    exit_code = OUTDATED

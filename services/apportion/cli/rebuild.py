@@ -82,7 +82,7 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     back (`apportion config apply`), rebuild, and start everything. Running pods are not touched.
 
     Exit codes: 0 done; 1 the ledger has pods and so is not lost; 3 the ledger or the cluster cannot
-    be reached.
+    be reached; 4 the ledger holds events of a newer build.
     """
     if not reason.strip():
         raise click.UsageError("--reason is empty; say what became of the old ledger")
@@ -114,7 +114,7 @@ async def _rebuild(
 
 
 async def _folded(ledger: JetStreamLedger) -> State:
-    """What a new ledger holds already: perhaps devices and a configuration."""
+    """What a new ledger holds already: perhaps devices and a configuration. Raises UnknownEvent."""
     auditor, last = Auditor(), await ledger.last_revision()
 
     def deliver(record: Record) -> None:

@@ -62,7 +62,8 @@ def command(
     A document that cannot be used is named with its field, value and fix; the others go on.
 
     Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, or with --wait a
-    pod was refused or not decided in time; 2 wrong usage; 3 the ledger or gateway is away.
+    pod was refused or not decided in time; 2 wrong usage; 3 the ledger or gateway is away; 4 with
+    --wait, a newer build decides and this one cannot read it.
     """
     if bool(files) == bool(trace):
         raise click.UsageError("give either -f (files, folders or -) or --trace CSV")

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from apportion.cli.connection import Where, asks_ledger
-from apportion.cli.exits import REFUSED, Wrong
+from apportion.cli.exits import OUTDATED, REFUSED, Wrong
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
 from apportion.core.ledger.audit import Auditor, Violation
@@ -25,6 +25,7 @@ from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.archive import ArchiveError, read_archive, read_opening
 from apportion.runtime.ledger.port import LedgerHole, Record
+from apportion_schemas import UnknownEvent
 
 SHOWN = 10
 TOLD_EVERY = 10_000
@@ -35,6 +36,7 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `--json` prints. `violations` are the first ones; `found` counts all by check.
 
     `differences` counts by kind where cluster and ledger were found to differ: no violation.
+    `unknown` is what a newer build wrote behind the last revision, where the check had to end.
     """
 
     ok: bool
@@ -47,6 +49,7 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     differences: dict[str, int] = {}
     found: dict[str, int] = {}
     violations: tuple[Violation, ...] = ()
+    unknown: str = ""
 
 
 class _Done(Exception):
@@ -62,12 +65,18 @@ class _Verification:
         self.last = last
         self.violations: list[Violation] = []
         self.snapshots: dict[int, str] = {}
-        self.broken = False  # an archive cannot be read on
+        self.broken = False  # it cannot be read on
+        self.unknown = ""
         self._tell = _progress(last)
 
     def take(self, record: Record) -> None:
-        """The next record. Raises _Done behind the last one."""
-        self.note(self.auditor.take(record.revision, record.subject, record.payload))
+        """The next record. Raises _Done behind the last one that can be read."""
+        try:
+            self.note(self.auditor.take(record.revision, record.subject, record.payload))
+        except UnknownEvent as unknown:
+            self.unknown = f"revision {record.revision} on {record.subject}: {unknown}"
+            self.broken = True
+            raise _Done from None
         if record.revision in self.snapshots:
             self._compare(record.revision)
         if record.revision % TOLD_EVERY == 0:
@@ -91,7 +100,7 @@ class _Verification:
         auditor = self.auditor
         self.note(auditor.finish())
         return Verified(
-            ok=not auditor.found,
+            ok=not auditor.found and not self.unknown,
             first_revision=self.start,
             last_revision=auditor.state.revision,
             checked=auditor.checked,
@@ -101,6 +110,7 @@ class _Verification:
             differences=dict(sorted(auditor.state.differences.items())),
             found=dict(sorted(auditor.found.items())),
             violations=tuple(self.violations),
+            unknown=self.unknown,
         )
 
 
@@ -131,7 +141,7 @@ def command(
     check begins at the oldest snapshot.
 
     Exit codes: 0 everything holds; 1 something does not, and the first revision where; 3 the ledger
-    cannot be reached.
+    cannot be reached; 4 what could be read holds, and then a newer build has written.
     """
     if last is not None and last < start:
         raise Wrong(f"--to is {last}, which is before --from, {start}")
@@ -143,7 +153,7 @@ def command(
         outcome = run(_verify_ledger(where.nats_url(), start, last, before))
     _say(outcome, as_json=as_json)
     if not outcome.ok:
-        sys.exit(REFUSED)
+        sys.exit(REFUSED if outcome.found else OUTDATED)
 
 
 async def _verify_ledger(
@@ -259,8 +269,10 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
     if outcome.differences:
         counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
         out.print(f"cluster and ledger were found to differ: {counts}")
-    if outcome.ok:
+    if not outcome.found:
         out.print(f"everything holds: {span}, {refused}{compared}\nstate {outcome.digest}")
     else:
         first = outcome.violations[0]
         out.print(f"not sound: {span}; the first violation is at {first.revision}", style="red")
+    if outcome.unknown:
+        out.print("not checked from", plain(outcome.unknown), style="red", soft_wrap=True)

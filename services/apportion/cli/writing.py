@@ -17,7 +17,7 @@ from uuid import uuid4
 import click
 
 from apportion.cli.connection import Command
-from apportion.cli.exits import NotFound, Unreachable
+from apportion.cli.exits import NotFound, Outdated, Unreachable
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import Appended, GroupCommit
@@ -30,7 +30,7 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import InvalidEvent
+from apportion_schemas import InvalidEvent, UnknownEvent
 from apportion_schemas.quantities import NAME_MAX, Payload
 
 T = TypeVar("T")
@@ -55,12 +55,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run `work`; what goes wrong with the ledger ends the verb.
 
     Raises:
-        NotFound, Unreachable: by what the ledger says.
+        NotFound, Unreachable, Outdated: by what the ledger says.
     """
     try:
         return asyncio.run(work)
     except (FenceRefused, DuplicateRefused, InvalidDraft, PayloadTooLarge, InvalidEvent) as error:
         raise NotFound(str(error)) from None
+    except UnknownEvent as error:
+        raise Outdated(str(error)) from None
     except LedgerError as error:
         raise Unreachable(str(error)) from None
 

@@ -12,8 +12,10 @@
 | gang | a decision that places pods of a gang leaves it with as many as must run together |
 | invariant | `invariants`: near each event, everywhere now and then and at the end |
 
-Events that contradict the state change nothing and are allowed to be there; they are counted.
-Invariant: what is found depends on the events alone.
+Events that contradict the state change nothing and are allowed to be there; they are counted. Of an
+event that a newer build wrote this one can say neither that it holds nor that it does not, and the
+state behind it is not known here: the audit ends before it. Invariant: what is found depends on the
+events alone.
 """
 
 from collections import Counter
@@ -29,12 +31,13 @@ from apportion.core.ledger.invariants import violations, violations_near
 from apportion.core.ledger.state import NodeState, State
 from apportion_schemas import (
     Event,
-    EventError,
+    InvalidEvent,
     PlacementVoided,
     PodGone,
     PodGroupObserved,
     PodPlaced,
     PodRefused,
+    UnreadableEvent,
     decode,
 )
 from apportion_schemas.catalogue import BY_PAYLOAD, untoken
@@ -90,7 +93,11 @@ class Auditor:
             self._note_closed(node)
 
     def take(self, revision: int, subject: str, payload: bytes) -> list[Violation]:
-        """Fold the next message; what it breaks."""
+        """Fold the next message; what it breaks.
+
+        Raises:
+            UnknownEvent: a newer build wrote it. Nothing is taken, and nothing may be after it.
+        """
         digest = sha256(payload).hexdigest() if subject.startswith(PLACEMENT_SUBJECTS) else ""
         lines = list(self._fold(revision, subject, payload, digest))
         if digest:
@@ -116,7 +123,7 @@ class Auditor:
             yield "gap", f"revision {revision} stands where {expected} was expected"
         try:
             event = decode(payload, subject=subject)
-        except EventError as error:
+        except (UnreadableEvent, InvalidEvent) as error:
             yield from self._end_of_batch()
             yield "schema", f"on {subject}: {error}"
             fold.refuse(self.state, revision, subject, str(error), digest=digest)

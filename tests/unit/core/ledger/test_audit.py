@@ -1,5 +1,6 @@
 """The auditor finds what does not hold, names the revision, and lets pass what may be."""
 
+import json
 from hashlib import sha256
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodGone,
     PodPlaced,
+    UnknownEvent,
     encode,
     subject_of,
 )
@@ -111,6 +113,14 @@ def test_what_is_no_event_or_on_anothers_subject(ledger: Written, payload: bytes
     """Its revision is named, and the rest is checked all the same."""
     ledger.raw("apportion.v1.workload.p1", payload).write(on("p1"))
     assert ledger.checks() == [(4, "schema")]
+
+
+def test_what_a_newer_build_wrote_ends_the_audit(ledger: Written) -> None:
+    """It is neither sound nor broken, and what comes of it is not known here: nothing is folded."""
+    newer = json.loads(encode(event(PodGone(uid="p1")))) | {"schemaversion": 2}
+    with pytest.raises(UnknownEvent, match="schemaversion 2"):
+        ledger.raw(subject_of(PodGone(uid="p1")), json.dumps(newer).encode())
+    assert (ledger.auditor.state.revision, ledger.checks()) == (3, [])
 
 
 @pytest.mark.parametrize("source", ["binder", "scheduler2", "agent/n1", ""])
