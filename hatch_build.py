@@ -42,6 +42,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.engine": ("Engine",),
     "apportion.core.placement.filters": (),
     "apportion.core.placement.filters.amounts": (),
+    "apportion.core.placement.finder": ("PlaceFinder",),
+    "apportion.core.placement.gang_turn": ("GangTurn",),
     "apportion.core.placement.limits.usage": (),
     "apportion.core.placement.limits.namespaces": (),
     "apportion.core.placement.affinity.neighbours": ("Neighbours",),
@@ -50,10 +52,13 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.pricing.shape_histogram": ("ShapeHistogram",),
     "apportion.core.placement.queueing.queue": ("Line", "PendingQueue"),
     "apportion.core.placement.limits.queues": (),
+    "apportion.core.placement.refusing": ("Refusing",),
+    "apportion.core.placement.reservations": ("Reservations",),
     "apportion.core.placement.index.scoreboard": ("Scoreboard",),
     "apportion.core.placement.scores.devices": (),
     "apportion.core.placement.scores.nodes": (),
     "apportion.core.placement.queueing.waiting": ("Waiting",),
+    "apportion.core.placement.waking": ("Waking",),
 }
 """What is compiled, each with those of its classes whose attributes stand in fixed places: they may
 not be given others, and their methods not be replaced.

@@ -22,13 +22,14 @@ from apportion.binder.binding import Binding
 from apportion.core.devices.shares import DeviceState, release
 from apportion.core.ledger import fold, snapshot
 from apportion.core.ledger.state import NodeState, Phase, State
-from apportion.core.placement import engine, gangs
+from apportion.core.placement import engine, gang_turn, gangs
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.unschedulable import ROOM_RELIEFS
 from apportion.core.placement.queueing.waiting import Waiting
+from apportion.core.placement.reservations import Reservations
 from apportion.runtime.jetstream.object_store import BadObject
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import Appended
@@ -153,11 +154,11 @@ def _override(patch: Patch, module: ModuleType, of: type, **methods: Any) -> Non
 def _lost_undo(patch: Patch) -> None:
     """The engine keeps what it only assumed."""
 
-    def undo(self: Engine, count: int) -> None:
+    def roll_back(self: Reservations, checkpoint: int = 0) -> None:
         self._newest = None
-        del self._assumed[count:]
+        del self._charged[checkpoint:]
 
-    _override(patch, cycle, Engine, _undo_to=undo)
+    _override(patch, engine, Reservations, roll_back=roll_back)
 
 
 def _refused_pods_lost(patch: Patch) -> None:
@@ -174,9 +175,9 @@ def _parked_for_what_never_came(patch: Patch) -> None:
     real = Engine.retry
 
     def retry(self: Engine, decision: Decision) -> None:
-        before = self._reliefs
+        before = self._waking._reliefs
         real(self, decision)
-        self._reliefs = before
+        self._waking._reliefs = before
 
     _override(patch, cycle, Engine, retry=retry)
 
@@ -276,7 +277,7 @@ def _gangs_in_part(patch: Patch) -> None:
         lack = real(group)
         return lack and Lack(type(lack.tasks)(), 1)
 
-    patch.setattr(engine, "lack_of", lack_of)
+    patch.setattr(gang_turn, "lack_of", lack_of)
 
 
 def _parked_for_ever(patch: Patch) -> None:

@@ -8,12 +8,12 @@ that was chosen last, by a question about that node alone, and never by the queu
 from collections.abc import Callable
 from typing import Final
 
-from apportion.core.ledger import fold
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import Placement, PodState, State
+from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.fit_query import FitQuery
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.queue import is_pending
+from apportion.core.placement.reservations import Reservations
 from apportion_schemas import PodGone, PodPlaced, PodRefused, Score
 
 CHOICES_MAX: Final = 10_000
@@ -55,30 +55,27 @@ class Chosen:
         A choice for a pod that is not in the ledger yet waits for it.
         """
         decided: list[tuple[PodState, PodPlaced | PodRefused]] = []
-        placed: list[PodState] = []
+        reservations: Reservations | None = None
         for uid, name in self._nodes.items():
             pod = self._state.pods.get(uid)
             if pod is None or not is_pending(self._state, pod) or not owns(pod):
                 continue
+            if reservations is None:
+                reservations = self._begin()
+            reservations.charge()
             found = self._place(pod, name)
             decided.append((pod, found))
             if isinstance(found, PodPlaced):
-                self._assume(pod, found)
-                placed.append(pod)
+                reservations.reserve(pod, found)
             if len(decided) >= events_max:
                 break
-        for pod in reversed(placed):
-            node = fold.unplace(self._state, pod)
-            self._known_limits().note(pod, undone=True)
-            if node is not None:
-                self._fit_query.columns.touch(node)
+        if reservations is not None:
+            reservations.roll_back()
         return decided
 
-    def _assume(self, pod: PodState, placed: PodPlaced) -> None:
-        node = self._state.nodes[placed.node]
-        fold.place(pod, node, Placement(placed.node, placed.attempt, placed.shares))
-        self._known_limits().note(pod)
-        self._fit_query.columns.touch(node)
+    def _begin(self) -> Reservations:
+        """What is reserved for one decision; whose pods stand beside each other nobody asks."""
+        return Reservations(self._state, self._fit_query.columns, self._known_limits(), None)
 
     def _known_limits(self) -> Limits:
         if self._limits is None:

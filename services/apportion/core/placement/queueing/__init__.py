@@ -1,1 +1,1 @@
-"""Pods that wait: in which order, in whose shard, and what may help those that fit nowhere."""
+"""How pods wait that have no place: what may help them, and what they are told meanwhile."""

@@ -1,0 +1,167 @@
+"""Finds the best place for one pod: filter, score, choose, and keep within its limits.
+
+It keeps the index of the nodes and a class for every shape that was asked for of late, so that the
+next question costs what has changed since.
+
+Invariant: finding changes nothing but what is derived here; the same state and reservations give
+the same place.
+"""
+
+from functools import partial
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.affinity.domains import Domains
+from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
+from apportion.core.placement.affinity.relations import Relations
+from apportion.core.placement.assign.devices import assign
+from apportion.core.placement.class_cache import ClassCache
+from apportion.core.placement.classes import PlacementClass
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.limits.limits import Kept, Limits
+from apportion.core.placement.queueing.queue import limits_key
+from apportion.core.placement.queueing.sharding import WHOLE, Shard
+from apportion.core.placement.reservations import Reservations
+from apportion_schemas import PodPlaced, Score
+
+RUNNERS_UP: Final = 2
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class PlaceFinder:
+    """Answers for one state, with what is reserved there counted.
+
+    `shard` is what this scheduler decides for; while it is kept `apart` from others that place
+    at the same time, it tries the nodes of its shard before all others.
+    """
+
+    def __init__(
+        self, state: State, limits: Limits, neighbours: Neighbours, reservations: Reservations
+    ) -> None:
+        self._state = state
+        self._limits = limits
+        self._neighbours = neighbours
+        self._reservations = reservations
+        self.columns: Columns = reservations.columns
+        self._domains = Domains()
+        self._classes = ClassCache(state, self.columns)
+        self._shard = WHOLE
+        self.apart = False
+        self._own_rows: tuple[int, NDArray[np.bool_]] | None = None
+
+    def own(self, shard: Shard) -> None:
+        """Prefer the nodes of this shard from now on, while kept apart."""
+        self._shard = shard
+        self._own_rows = None
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed."""
+        if change.node is not None:
+            self.columns.touch(change.node, change.shares)
+
+    def find(self, pod: PodState) -> PodPlaced | None:
+        """The best place that the pod's limits allow, or None."""
+        if self._limits.active:
+            return self.look_within(pod)[0]
+        return self._best(pod, frozenset())
+
+    def look_within(self, pod: PodState) -> tuple[PodPlaced | None, Kept | None]:
+        """The best place that the pod's limits allow, or why they allow none that there is."""
+        self._reservations.charge()
+        first = self._limits.lack(pod)
+        if first is not None:
+            return None, self._limits.remembered(pod, first, None)
+        without: frozenset[int] = frozenset()
+        beyond: frozenset[int] = frozenset()
+        while True:
+            found = self._best(pod, without)
+            lack = None if found is None else self._limits.lack(pod, found.node, found.shares)
+            if found is None or lack is None:
+                break
+            first = first or lack
+            asks = self.class_of(pod, without=without).asks
+            beyond |= self._limits.kinds_beyond(pod, asks, self.columns.kinds)
+            without |= beyond | self.columns.kinds_of(found.node, found.shares)
+        if found is not None or first is None:
+            return found, None
+        return None, self._limits.remembered(pod, first, beyond)
+
+    def class_of(
+        self, pod: PodState, *, alone: bool = False, without: frozenset[int] = frozenset()
+    ) -> PlacementClass:
+        """The class of the pod's shape, up to date.
+
+        `alone`: as if there were no pod that this one, or that minds this one. `without`: as if
+        there were no devices of these kinds.
+        """
+        concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
+        key, shape = _class_key(pod, concern), pod.submitted.shape
+        if without:
+            key += b"without " + _encode(sorted(without))
+        relate = None
+        if concern is not NO_CONCERN:
+            relate = partial(Relations, shape.pods, concern, self._neighbours, self._domains)
+        return self._classes.class_of(key, shape, relate, without)
+
+    def key_of(self, pod: PodState) -> bytes:
+        """Equal for pods of the same limits that every node would treat alike now."""
+        key = _class_key(pod, self._neighbours.concern(pod.submitted))
+        return limits_key(self._state, pod) + key
+
+    def _best(self, pod: PodState, without: frozenset[int]) -> PodPlaced | None:
+        """The best place, whatever the limits, or None; `without` devices of these kinds."""
+        self._reservations.charge()
+        class_ = self.class_of(pod, without=without)
+        while True:
+            best = class_.board.best(1 + RUNNERS_UP, self._first_of(class_))
+            if not best:
+                return None
+            shares = assign(class_, self.columns, best[0][0])
+            if shares is None:
+                class_.exclude(best[0][0])
+            elif not class_.may_collide or self._all_fit(class_, best[1:]):
+                break
+        about, rule = pod.submitted, class_.node_score
+        totals = [(self.columns.names[at], rule.total(points)) for at, points in best]
+        scores = [Score(node=n, total=total, parts={rule.policy: total}) for n, total in totals]
+        return PodPlaced(
+            pod=about.uid,
+            namespace=about.namespace,
+            name=about.name,
+            attempt=pod.attempt,
+            node=scores[0].node,
+            shares=shares,
+            score=scores[0],
+            runners_up=tuple(scores[1:]),
+            fitting=class_.fitting,
+            nodes=len(self.columns.names),
+        )
+
+    def _first_of(self, class_: PlacementClass) -> NDArray[np.bool_] | None:
+        """The rows that are tried before all others, None for no such: ours, while kept apart.
+
+        A class that prefers some nodes by name or neighbour goes where it prefers to be.
+        """
+        if not self.apart or class_.prefers or self._shard is WHOLE:
+            return None
+        if self._own_rows is None or self._own_rows[0] != self.columns.generation:
+            owns, names = self._shard.owns, self.columns.names
+            rows = np.fromiter((owns(name) for name in names), np.bool_, len(names))
+            self._own_rows = (self.columns.generation, rows)
+        return self._own_rows[1]
+
+    def _all_fit(self, class_: PlacementClass, rows: list[tuple[int, int]]) -> bool:
+        """Whether the containers collide on none of these rows; where they do is excluded."""
+        collided = [row for row, _ in rows if assign(class_, self.columns, row) is None]
+        for row in collided:
+            class_.exclude(row)
+        return not collided
+
+
+def _class_key(pod: PodState, concern: Concern) -> bytes:
+    return pod.shape_key if concern is NO_CONCERN else pod.shape_key + _encode(concern)

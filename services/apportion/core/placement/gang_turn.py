@@ -1,0 +1,105 @@
+"""The turn of a gang: places for all that it lacks, or for none of it.
+
+Invariant: a gang that is refused leaves no reservation behind.
+"""
+
+from msgspec import structs
+
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.affinity.neighbours import Neighbours
+from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.gangs import Lack, held, lack_of
+from apportion.core.placement.limits.limits import NEVER_SEEN
+from apportion.core.placement.queueing.queue import UNDECLARED, Line, Reasons
+from apportion.core.placement.refusing import Refusing
+from apportion.core.placement.reservations import Placed, Reservations
+from apportion_schemas import GangShortage, RefusalCode
+from apportion_schemas.quantities import GANG_PODS_MAX
+
+
+class GangTurn:
+    """Decides for gangs over one state, one after the other."""
+
+    def __init__(
+        self,
+        state: State,
+        finder: PlaceFinder,
+        neighbours: Neighbours,
+        reservations: Reservations,
+        refusing: Refusing,
+    ) -> None:
+        self._state = state
+        self._finder = finder
+        self._neighbours = neighbours
+        self._reservations = reservations
+        self._refusing = refusing
+
+    def take(self, line: Line, events_left: int) -> list[Placed] | Reasons | None:
+        """Places for what the gang lacks, which are reserved then, or why there are not enough.
+
+        None where it lacks more pods than there may be events: it waits for a batch of its own.
+        """
+        before = self._reservations.checkpoint()  # the newest may be one of this gang, and counts
+        group = self._state.groups[line.gang]
+        waiting = [self._state.pods[turn.uid] for turn in line.live(self._state)]
+        lack = lack_of(group)
+        if lack is None:
+            return UNDECLARED
+        here = len(held(group))
+        shortage = GangShortage(needed=here + lack.pods, present=here + len(waiting), fitting=here)
+        if not lack.met_by(waiting):
+            return Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage)
+        if lack.pods > GANG_PODS_MAX:
+            return Reasons({RefusalCode.GANG_TOO_LARGE: 0}, (), 0, shortage)
+        if lack.pods > events_left:
+            return None
+        placed, refused = self._place(waiting, lack)
+        if refused is None:
+            return placed
+        reasons = self._refusing.reasons(refused)
+        self._reservations.roll_back(before)
+        self._reservations.met = False  # nobody was placed after all
+        if lack.pods > 1:
+            shortage = structs.replace(shortage, fitting=here + len(placed))
+            reasons = reasons._replace(gang=shortage)
+        if reasons.limit is not None and len({pod.shape_key for pod in waiting}) > 1:
+            reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
+        return reasons
+
+    def _place(self, waiting: list[PodState], lack: Lack) -> tuple[list[Placed], PodState | None]:
+        """Reserve places for what a gang lacks, passing over pods that fit nowhere.
+
+        With them comes the first pod that was passed over, if those that fit are too few. A pod
+        that must be near another of the gang may fit once that has a place, and is tried again.
+        """
+        placed: list[Placed] = []
+        while True:
+            refused: dict[bytes, PodState] = {}
+            passed_over: list[PodState] = []
+            before = len(placed)
+            for pod in waiting:
+                rest = lack.less(pod)
+                if rest is None:
+                    continue
+                found = self._place_unless(refused, pod)
+                if found is None:
+                    passed_over.append(pod)
+                    continue
+                placed.append(found)
+                lack = rest
+                if not lack.pods:
+                    return placed, None
+            if len(placed) == before or not self._neighbours.active:
+                return placed, next(iter(refused.values()))
+            waiting = passed_over
+
+    def _place_unless(self, refused: dict[bytes, PodState], pod: PodState) -> Placed | None:
+        """A place for the pod, unless one like it was refused since; notes it where it is."""
+        self._reservations.charge()
+        key = self._finder.key_of(pod)
+        found = None if key in refused else self._finder.find(pod)
+        if found is None:
+            refused.setdefault(key, pod)
+            return None
+        self._reservations.reserve(pod, found)
+        return pod, found

@@ -1,0 +1,53 @@
+"""Why a pod fits nowhere, worked out once for all pods that are alike.
+
+Invariant: an answer holds for what is reserved now; it is forgotten with the next reservation.
+"""
+
+from apportion.core.ledger.state import PodState
+from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.queueing.queue import Reasons
+from apportion.core.placement.refusals import explain
+from apportion.core.placement.reservations import Reservations
+
+
+class Refusing:
+    """The reasons of those that were refused since the last reservation."""
+
+    def __init__(self, finder: PlaceFinder, limits: Limits, reservations: Reservations) -> None:
+        self._finder = finder
+        self._limits = limits
+        self._reservations = reservations
+        self._known: dict[bytes, Reasons] = {}
+        self._as_of = -1
+
+    def refused_alike(self, pod: PodState) -> bool:
+        """Whether a pod of the same class has just been refused, and nothing was placed since."""
+        if not self._known:
+            return False
+        self._reservations.charge()
+        return self._as_of == self._reservations.version and self._finder.key_of(pod) in self._known
+
+    def reasons_once(self, pod: PodState) -> Reasons:
+        """`reasons`, for a pod that fits nowhere; those that are alike have the same."""
+        self._reservations.charge()
+        if self._as_of != self._reservations.version:
+            self._as_of = self._reservations.version
+            self._known.clear()
+        key = self._finder.key_of(pod)
+        if key not in self._known:
+            self._known[key] = self.reasons(pod)
+        return self._known[key]
+
+    def reasons(self, pod: PodState) -> Reasons:
+        """Nodes counted by the filter that stopped them, and the limit that kept the pod out."""
+        self._reservations.charge()
+        kept = self._finder.look_within(pod)[1] if self._limits.active else None
+        if kept is not None and kept.without is None:
+            return Reasons({kept.lack.code: 0}, (), 0, limit=kept)
+        columns = self._finder.columns
+        counts, nearest = explain(self._finder.class_of(pod), columns)
+        nodes = len(columns.names)
+        if kept is not None:
+            counts[kept.lack.code] = nodes - sum(counts.values())
+        return Reasons(counts, nearest, nodes, limit=kept)

@@ -1,0 +1,121 @@
+"""Lines whose answer was no, and when each is asked again.
+
+Invariant: a line stays parked only while no pod of it could have a place. But for a gang: its pods
+take the best places one by one, and which these are may change with any placement, while it is
+asked again only when something leaves.
+"""
+
+from collections.abc import Iterable
+
+from apportion.core.ledger.state import PodState, State
+from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.queueing.queue import Line, PendingQueue, Reasons, shape_line
+from apportion.core.placement.queueing.unschedulable import Parked
+from apportion.core.placement.reservations import Reservations
+
+
+class Waking:
+    """Parks the lines of one queue, and wakes those that something may have helped."""
+
+    def __init__(
+        self,
+        state: State,
+        queue: PendingQueue,
+        finder: PlaceFinder,
+        limits: Limits,
+        reservations: Reservations,
+    ) -> None:
+        self._state = state
+        self._queue = queue
+        self._finder = finder
+        self._limits = limits
+        self._reservations = reservations
+        self._parked = Parked()
+        self._reliefs = 0
+        self._reliefs_seen = 0
+        self._wide = True  # since the parked were asked, something happened that may help any
+
+    def park(self, line: Line, reasons: Reasons) -> None:
+        """The head of the line fits nowhere: ask no more until something may have helped."""
+        self._queue.park(line, reasons)
+        self._note_parked(line)
+
+    def relieve(self) -> None:
+        """Something happened that may help any pod."""
+        self._reliefs += 1
+        self._wide = True
+
+    def relieve_some(self) -> None:
+        """Something left nodes that have changed since, or the company of somebody."""
+        self._reliefs += 1
+
+    def wake(self) -> None:
+        """Ask again for the lines that something may have helped since they were parked."""
+        if self._reliefs == self._reliefs_seen:
+            return
+        self._reliefs_seen = self._reliefs
+        columns = self._finder.columns
+        columns.sync()
+        keys = self._parked.helped(columns, any_may_be=self._wide)
+        self._wide = False
+        if keys is None:
+            self._parked.clear()
+        elif not keys:
+            return
+        lines = self._queue.parked(keys)
+        self._wake_those(lines, anew=keys is None)
+        for key in set(keys or ()).difference(line.key for line in lines if line.parked):
+            self._parked.forget(key)
+
+    def wake_near(self) -> None:
+        """Ask again for those who look for others, when one whom somebody looks for is reserved.
+
+        Else they would have to wait until the decision comes back, unlike after a restart.
+        """
+        self._reservations.charge()
+        if self._reservations.met:
+            self._reservations.met = False
+            self._wake_those(x for x in self._queue.parked() if x.looks_for_others(self._state))
+
+    def _note_parked(self, line: Line) -> None:
+        """What must be there before a pod of the line fits, if its shape alone tells."""
+        head = line.head(self._state)
+        if head is None:
+            return
+        pod = self._state.pods[head.uid]
+        limit = line.reasons is not None and line.reasons.limit is not None
+        asks: list[AskColumns] = []
+        if not limit and line.key == shape_line(self._state, pod):
+            asks = self._finder.class_of(pod, alone=True).asks
+        self._parked.add(line.key, asks[0] if asks else None)
+
+    def _wake_those(self, lines: Iterable[Line], *, anew: bool = False) -> None:
+        """Wake those of the lines of which a pod could fit; `anew`: note what the others want."""
+        answers: dict[bytes, bool] = {}
+        for line in lines:
+            turns = line.live(self._state) if line.gang else line.waiting[:1]
+            heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
+            if any(self._could_fit(line, pod, answers) for pod in heads.values()):
+                self._queue.wake(line)
+            elif anew:
+                self._note_parked(line)
+
+    def _could_fit(self, line: Line, pod: PodState, answers: dict[bytes, bool]) -> bool:
+        """Whether a pod of the line might; in one that has no labels in common, without labels.
+
+        `answers` are those of this round by class, which pods with labels of their own may share.
+        """
+        alone = line.key == shape_line(self._state, pod)
+        kept = line.reasons.limit if line.reasons is not None else None
+        if kept is not None and not self._limits.relieved(pod, kept):
+            if kept.without is None:
+                return False
+            return self._finder.class_of(pod, alone=alone, without=kept.without).fits_somewhere
+        if kept is not None and self._limits.lack(pod) is not None:
+            return False
+        key = line.key if alone else self._finder.key_of(pod)
+        if key not in answers:
+            answers[key] = self._finder.class_of(pod, alone=alone).fits_somewhere
+        return answers[key]
