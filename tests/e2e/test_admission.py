@@ -98,7 +98,7 @@ async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeW
     async with running_webhook(world):
         taken = await dry(world, pod("p", MEMORY), "-n", "strict")
         assert taken["spec"]["schedulerName"] == "apportion"
-        await world.stop("gateway")
+        await world.stop("admission")
         for namespace in ("kube-system", "default"):
             made = await dry(world, pod("p", MEMORY), "-n", namespace)
             assert made["spec"]["schedulerName"] == "default-scheduler"
@@ -139,7 +139,7 @@ async def test_replicas_serve_the_same_certificate(world: KubeWorld) -> None:
         await webhook.start(port=port)
         first = await asyncio.to_thread(webhook.certificate)
         assert await asyncio.to_thread(webhook.certificate, port) == first
-        await world.stop("gateway")
+        await world.stop("admission")
         await webhook.start()
         assert await asyncio.to_thread(webhook.certificate) == first
         await webhook.in_force()

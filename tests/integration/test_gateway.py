@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from apportion.gateway.api.stream import CLIENTS_MAX
 from apportion.gateway.feed import WINDOW_EVENTS
-from apportion.gateway.stream import CLIENTS_MAX
 from apportion.runtime.ledger.port import Draft
 from apportion_schemas import NodeObserved, PodRejected
 from tests.support.facts import Facts

@@ -364,7 +364,7 @@ def _starts_at_the_end(patch: Patch) -> None:
 
     async def run(self: Reader[Any]) -> None:
         if isinstance(self._fold, FleetView):
-            ledger = self._ledger
+            ledger: Any = self._ledger
             last = await ledger.last_revision()
             follow = ledger.follow
 

@@ -1,4 +1,4 @@
-"""The webhook of a test: the project's own manifests, with the address of a gateway that runs here.
+"""The webhook of a test: the project's own manifests, with the address of a service that runs here.
 
 Invariant: after a test the API server asks nobody any more.
 """
@@ -21,7 +21,6 @@ from tests.support.processes import ServiceProcess
 MANIFESTS = ROOT / "deploy" / "kubernetes" / "admission"
 HOST = "127.0.0.1"
 CONFIGURATION = ("mutatingwebhookconfiguration", "apportion")
-SECRET = ("secret", "admission-certificates")
 
 
 class Webhook:
@@ -44,11 +43,11 @@ class Webhook:
         await plane.apply(*documents, namespace="apportion")
 
     async def start(self, *options: str, port: int | None = None) -> ServiceProcess:
-        """A gateway that answers as the webhook, ready."""
-        kubeconfig = str(self.world.plane.kubeconfig_of("gateway"))
+        """A service that answers, ready."""
+        kubeconfig = str(self.world.plane.kubeconfig_of("admission"))
         address = f"{HOST}:{port or self.port}"
-        told = ("--admission", address, "--admission-host", HOST, "--listen", f"{HOST}:0")
-        return await self.world.start("gateway", "--kubeconfig", kubeconfig, *told, *options)
+        told = ("--listen", address, "--host", HOST)
+        return await self.world.start("admission", "--kubeconfig", kubeconfig, *told, *options)
 
     async def in_force(self) -> None:
         """Wait until the API server has learnt of the webhook, its address and its certificate."""
@@ -93,5 +92,4 @@ async def running_webhook(world: KubeWorld, *options: str) -> AsyncIterator[Webh
 
 async def remove(plane: ControlPlane) -> None:
     """Take the webhook and its certificates out of the cluster."""
-    await plane.user("delete", *CONFIGURATION, "--ignore-not-found")
-    await plane.user("delete", *SECRET, "-n", "apportion", "--ignore-not-found")
+    await plane.user("delete", "-k", str(MANIFESTS), "--ignore-not-found")

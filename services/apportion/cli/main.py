@@ -53,6 +53,7 @@ RUN = {
         ("watcher", "the watcher: Kubernetes becomes events"),
         ("agent", "the agent of one node, or of simulated ones"),
         ("gateway", "the gateway: the read API over HTTP"),
+        ("admission", "the admission webhook: pods judged before they are taken"),
     )
 }
 SECTIONS = {"See": SEE, "Do": DO, "Run one service": RUN}

@@ -1,47 +1,36 @@
-"""`apportion gateway`: the process around the read API, the webhook and the extender."""
+"""`apportion gateway`: the process around the read API and the extender of kube-schedulers."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
 import click
 from aiohttp import web
 from msgspec import Struct
 
 from apportion.core.ledger.fold import Change
-from apportion.gateway.admission import Admission
-from apportion.gateway.api import PREFIX, Api, unknown_path
-from apportion.gateway.choices import (
-    AdmissionChoice,
-    admission_choice,
-    extender_choice,
-    role_options,
-)
+from apportion.gateway.api.api import PREFIX, Api, unknown_path
+from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.stream import EventStream
 from apportion.gateway.feed import Feed
-from apportion.gateway.measures import Measures
-from apportion.gateway.stream import EventStream
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
 from apportion.runtime.service.http import HttpServer, listening
-from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 
 LISTEN = "127.0.0.1:8470"
 
 
-class Roles(Struct, frozen=True, kw_only=True):
-    """What one gateway is: where its API answers, and what else it is asked to be."""
+class Places(Struct, frozen=True, kw_only=True):
+    """Where one gateway answers; `extender` is None where it serves no kube-scheduler."""
 
-    listen: Address
-    kube: KubeChoice = KubeChoice(wanted=False)
-    admission: AdmissionChoice | None = None
+    api: Address
     extender: Address | None = None
 
 
@@ -57,34 +46,36 @@ class Roles(Struct, frozen=True, kw_only=True):
     metavar="HOST:PORT",
     help="Where the API answers.  [APPORTION_LISTEN]",
 )
-@role_options
-@kubernetes_options
+@click.option(
+    "--extender",
+    envvar="APPORTION_EXTENDER",
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Where a kube-scheduler may ask for devices, over HTTP.  [default: nowhere]",
+)
 @service_options
-def command(*, listen: str, config: ServiceConfig, **given: Any) -> None:
+def command(*, listen: str, extender: str | None, config: ServiceConfig) -> None:
     """Answer questions about the cluster over HTTP: nodes, devices, pods, why, live events.
 
     /healthz, /readyz and /metrics are on the same port. There is no login: listen on a public
-    address only behind something that has one. With --admission it is the cluster's webhook too,
-    with --extender the extender of its kube-scheduler.
+    address only behind something that has one. With --extender it is the extender of the
+    cluster's kube-scheduler too.
     """
-    kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
     try:
-        roles = Roles(
-            listen=parse_address("--listen", listen),
-            kube=kube,
-            admission=admission_choice(given, kube_wanted=kube.wanted),
-            extender=extender_choice(given),
+        places = Places(
+            api=parse_address("--listen", listen),
+            extender=None if extender is None else parse_address("--extender", extender),
         )
     except ConfigError as error:
         stop_with(str(error))
-    sys.exit(run_service("gateway", Gateway(roles).body, config))
+    sys.exit(run_service("gateway", Gateway(places).body, config))
 
 
 class Gateway:
-    """One process: what it is, and what it measures through all its lives."""
+    """One process: where it answers, and what it measures through all its lives."""
 
-    def __init__(self, roles: Roles) -> None:
-        self._roles = roles
+    def __init__(self, places: Places) -> None:
+        self._places = places
         self._measures: Measures | None = None
 
     async def body(self, service: Service) -> None:
@@ -95,14 +86,12 @@ class Gateway:
             await jetstream.check_stream(ledger)
             life = _Life(service, ledger, Feed(await Snapshots(ledger.wire).restore()))
             service.ready_when(life.reader.not_ready)
-            if self._roles.admission is not None:
-                life.admit(self._roles.admission, self._roles.kube)
             async with AsyncExitStack() as open_servers:
-                if self._roles.extender is not None:
-                    server = life.extender(self._roles.extender)
+                if self._places.extender is not None:
+                    server = life.extender(self._places.extender)
                     address = await open_servers.enter_async_context(listening(server))
                     service.log.info("extending", url=f"http://{address}")
-                server = life.api(self._roles.listen, measures)
+                server = life.api(self._places.api, measures)
                 address = await open_servers.enter_async_context(listening(server))
                 service.log.info("answering", url=f"http://{address}{PREFIX}/")
                 await life.reader.run()
@@ -153,8 +142,8 @@ class _Life:
         """The extender of kube-schedulers."""
         # It asks the columns of the nodes, and brings numpy for them.
         from apportion.core.placement.fit_query import FitQuery  # noqa: PLC0415
-        from apportion.gateway.extender import REQUEST_BYTES_MAX, Extender  # noqa: PLC0415
-        from apportion.gateway.extender_binding import ExtenderBinding  # noqa: PLC0415
+        from apportion.gateway.extender.binding import ExtenderBinding  # noqa: PLC0415
+        from apportion.gateway.extender.extender import REQUEST_BYTES_MAX, Extender  # noqa: PLC0415
 
         state = self._feed.state
         fit_query = FitQuery(state)
@@ -175,20 +164,3 @@ class _Life:
             key="--extender",
             request_bytes_max=REQUEST_BYTES_MAX,
         )
-
-    def admit(self, choice: AdmissionChoice, kube: KubeChoice) -> None:
-        """Serve the webhook beside the rest."""
-        # The library behind certificates takes its time; a gateway without a webhook needs none.
-        from apportion.gateway.admission_service import AdmissionService  # noqa: PLC0415
-
-        admission = Admission(
-            lambda: self._feed.state,
-            unready=self._unready,
-            metrics=self._service.metrics,
-            told=choice.told,
-            scheduler=choice.scheduler,
-            accounts=f"system:serviceaccounts:{choice.namespace}",
-        )
-        webhook = AdmissionService(choice, kube, admission, self._service)
-        self._service.ready_when(webhook.not_ready)
-        self._service.loop("admit", webhook.run)

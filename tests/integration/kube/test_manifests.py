@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +15,7 @@ from tests.support.control_plane import ROOT, ControlPlane
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
 EXTENDER = ROOT / "deploy" / "extender"
-SERVICES = ("watcher", "scheduler", "binder", "gateway")
+SERVICES = ("watcher", "scheduler", "binder", "gateway", "admission")
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,27 @@ def test_everything_is_applied_and_again(control_plane: ControlPlane) -> None:
     assert {name: pod["serviceAccountName"] for name, pod in pods.items()} == {
         name: name for name in SERVICES
     }
+
+
+def test_the_webhook_is_answered_by_its_own_service(control_plane: ControlPlane) -> None:
+    """What the API server calls leads to its pods and to no other; the folder alone removes all."""
+    control_plane.kubectl("apply", "-k", str(DEPLOY))
+
+    def found(kind: str, *where: str) -> Any:
+        return json.loads(control_plane.kubectl("get", kind, *where, "-o", "json"))
+
+    webhooks = found("mutatingwebhookconfiguration", "apportion")["webhooks"]
+    (called,) = {each["clientConfig"]["service"]["name"] for each in webhooks}
+    service = found("service", called, "-n", "apportion")["spec"]
+    template = found("deployment", "admission", "-n", "apportion")["spec"]["template"]
+    assert service["selector"] == template["metadata"]["labels"] == {"app": "admission"}
+    (container,) = template["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports[service["ports"][0]["targetPort"]] == 8443
+    control_plane.kubectl("delete", "-k", str(DEPLOY / "admission"))
+    left = control_plane.kubectl("get", "deployments,services", "-n", "apportion", "-o", "name")
+    assert "admission" not in left
+    assert "deployment.apps/gateway" in left
 
 
 def test_nothing_runs_with_more_than_it_needs(control_plane: ControlPlane) -> None:
@@ -77,7 +99,7 @@ def test_the_extender_is_applied_and_asks_for_every_dialect(control_plane: Contr
     (container,) = json.loads(found)["spec"]["template"]["spec"]["containers"]
     told = {each["name"]: each.get("value") for each in container["env"]}
     assert told["APPORTION_EXTENDER"] == "0.0.0.0:3456"
-    assert told["APPORTION_ADMISSION"] == "0.0.0.0:8443"
+    assert "APPORTION_KUBERNETES" not in told
     (extender,) = yaml.safe_load((EXTENDER / "kube-scheduler.yaml").read_text())["extenders"]
     managed = {each["name"] for each in extender["managedResources"]}
     assert managed == claimed(DialectConfig())

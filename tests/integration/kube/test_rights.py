@@ -1,9 +1,12 @@
 """What the project's accounts may do, asked of the API server itself."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.support.control_plane import ControlPlane
+from tests.support.control_plane import ROOT, ControlPlane
 
+ADMISSION = ROOT / "deploy" / "kubernetes" / "admission"
 ALLOWED = [
     ("watcher", "list", "pods"),
     ("watcher", "watch", "nodes"),
@@ -37,6 +40,12 @@ FORBIDDEN = [
     ("gateway", "get", "secrets"),
     ("gateway", "create", "secrets"),
     ("gateway", "patch", "mutatingwebhookconfigurations"),
+    ("admission", "get", "pods"),
+    ("admission", "list", "secrets"),
+    ("admission", "create", "secrets"),
+    ("admission", "get", "secrets"),
+    ("admission", "delete", "mutatingwebhookconfigurations"),
+    ("admission", "patch", "validatingwebhookconfigurations"),
     ("agent", "list", "pods"),
     ("agent", "patch", "nodes/status"),
 ]
@@ -62,5 +71,36 @@ def test_what_a_service_needs_is_allowed(
 def test_nothing_else_is(
     control_plane: ControlPlane, account: str, verb: str, resource: str
 ) -> None:
-    """Least privilege: the scheduler and the agents have no right at all."""
+    """Least privilege: scheduler, gateway and agents have no right at all."""
     assert may(control_plane, account, verb, resource) == "no"
+
+
+@pytest.fixture
+def webhook(control_plane: ControlPlane) -> Iterator[None]:
+    """The objects of the webhook, for one test: nobody answers for it, and pods would wait."""
+    control_plane.kubectl("apply", "-k", str(ADMISSION))
+    yield
+    control_plane.kubectl("delete", "-k", str(ADMISSION), "--ignore-not-found")
+
+
+OBJECTS = {
+    "secrets": ("secrets", "admission-certificates", "-n", "apportion"),
+    "webhooks": ("mutatingwebhookconfigurations", "apportion"),
+}
+
+
+@pytest.mark.usefixtures("webhook")
+@pytest.mark.parametrize("what", OBJECTS)
+@pytest.mark.parametrize(
+    "account", ["admission", "gateway", "watcher", "binder", "scheduler", "agent"]
+)
+def test_certificates_and_webhooks_are_the_admission_services_alone(
+    control_plane: ControlPlane, account: str, what: str
+) -> None:
+    """Asked for by each account with its own token; only the one gets them, and no others."""
+    whom = f"--kubeconfig={control_plane.kubeconfig_of(account)}"
+    kind, *_ = asked = OBJECTS[what]
+    said = control_plane.kubectl("get", *asked, "-o", "name", whom, ok=account == "admission")
+    assert (asked[1] if account == "admission" else "is forbidden") in said
+    others = control_plane.kubectl("get", kind, "-A", whom, ok=False)
+    assert "is forbidden" in others

@@ -1,13 +1,16 @@
 """Least privilege: what each role may and may not do, tried on the shipped rules."""
 
 import asyncio
+from typing import Any
 
+import msgspec
 import pytest
 
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.server import ROLES
 from apportion.runtime.jetstream.snapshots import BUCKET
 from apportion.runtime.jetstream.wire import STREAM
+from apportion.runtime.kept_configuration import CONFIGURATION
 from apportion.runtime.ledger.choosing import SUBJECT as CHOICES
 from apportion.runtime.ledger.port import Draft, LedgerUnavailable, NotPermitted
 from tests.support.nats import Bus, draft
@@ -27,6 +30,9 @@ EVENTS = {
     "unheard.of": set(),
 }
 """Subject and who may append to it."""
+
+NO_READERS = {"bootstrap", "admission"}
+"""One only makes and trims the stream, the other reads the configuration alone."""
 
 API_OF_NOBODY = (
     f"STREAM.DELETE.{STREAM}",
@@ -105,15 +111,19 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
         assert not await _may_send(ledger, f"$JS.API.{api}"), api
     for api in API_OF_BOOTSTRAP:
         assert await _may_send(ledger, f"$JS.API.{api}") == (role == "bootstrap"), api
-    reads = role != "bootstrap"
-    for api in (f"STREAM.MSG.GET.{STREAM}", f"CONSUMER.CREATE.{STREAM}.mine"):
+    reads = role not in NO_READERS
+    for api in (
+        f"STREAM.MSG.GET.{STREAM}",
+        f"CONSUMER.CREATE.{STREAM}.mine",
+        f"DIRECT.GET.OBJ_{BUCKET}",
+    ):
         assert await _may_send(ledger, f"$JS.API.{api}") == reads, api
     assert await _may_send(ledger, f"$JS.API.STREAM.INFO.{STREAM}", b"")
 
 
-@pytest.mark.parametrize("role", [role for role in ROLES if role != "bootstrap"])
-async def test_every_service_can_read_the_whole_ledger(bus: Bus, role: str) -> None:
-    """Reading is for everyone: follow, the last revision, the last on a subject."""
+@pytest.mark.parametrize("role", [role for role in ROLES if role not in NO_READERS])
+async def test_every_fold_can_read_the_whole_ledger(bus: Bus, role: str) -> None:
+    """Who folds all may read all: follow, the last revision, the last on a subject."""
     watcher = await bus.connect("watcher")
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
     await watcher.append([draft("workload.a", payload=b"x" * 3000) for _ in range(1000)])
@@ -148,6 +158,43 @@ async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> 
     assert await _may_send(ledger, pull, b'{"batch":1,"no_wait":true}') == (role == "binder")
     ack = f"$JS.ACK.{STREAM}.binder.1.1.1.1.0"
     assert await _may_send(ledger, ack, b"+ACK") == (role == "binder")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"filter_subject": "apportion.v1.workload.a"},
+        {"filter_subject": "apportion.v1.>"},
+        {"filter_subjects": [CONFIGURATION, "apportion.v1.workload.a"]},
+        {},
+    ],
+)
+async def test_the_webhook_reads_the_configuration_alone(bus: Bus, config: dict[str, Any]) -> None:
+    """A consumer that says one subject in its name and another in its settings is refused."""
+    ledger = await bus.connect("admission")
+    common = {"name": "mine", "deliver_subject": ledger.wire.new_inbox(), "ack_policy": "none"}
+    api = f"$JS.API.CONSUMER.CREATE.{STREAM}.mine.{CONFIGURATION}"
+    body = {"stream_name": STREAM, "config": common | config}
+    assert b'"error"' in await ledger.request(api, msgspec.json.encode(body), 5)
+    body = {"stream_name": STREAM, "config": common | {"filter_subject": CONFIGURATION}}
+    assert b'"error"' not in await ledger.request(api, msgspec.json.encode(body), 5)
+    for other in ("apportion.v1.workload.a", "apportion.v1.>", "apportion.v1.operator.policy"):
+        assert not await _may_send(ledger, f"$JS.API.CONSUMER.CREATE.{STREAM}.mine.{other}")
+    assert not await _may_send(ledger, f"$JS.API.CONSUMER.CREATE.{STREAM}.binder.{CONFIGURATION}")
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots(
+    bus: Bus, role: str
+) -> None:
+    """The webhook's own way beyond a dropped beginning; the operator looks before he drops."""
+    ledger = await bus.connect(role)
+    alone = f"$JS.API.DIRECT.GET.OBJ_{BUCKET}.$O.{BUCKET}.C"
+    assert await _may_send(ledger, f"{alone}.configuration", b"") == (
+        role in {"admission", "operator"}
+    )
+    assert not await _may_send(ledger, f"{alone}.other", b"")
+    assert not await _may_send(ledger, f"{alone}.>", b"")
 
 
 async def test_commands_go_from_the_operator_to_agents_and_back(bus: Bus) -> None:

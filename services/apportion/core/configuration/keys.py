@@ -40,7 +40,7 @@ KEYS: tuple[Key, ...] = (
         "nvidia.overwriteEnv",
         "at admission: `NVIDIA_VISIBLE_DEVICES=none` for containers that ask for no GPU, so that "
         "the node's are hidden from them",
-        "gateway",
+        "admission",
     ),
     Key(
         "nvidia.defaultMemory",
@@ -78,7 +78,7 @@ KEYS: tuple[Key, ...] = (
         "nvidia.disableCoreLimit",
         "at admission: `GPU_CORE_UTILIZATION_POLICY=disable` for containers that ask for a GPU and "
         "do not say it themselves, so that none is held to its share of compute",
-        "gateway",
+        "admission",
         also="disablecorelimit",
     ),
     Key(
@@ -134,13 +134,13 @@ KEYS: tuple[Key, ...] = (
         "schedulerNames",
         "the values of `spec.schedulerName` whose pods are taken from Kubernetes; without it, "
         "those of the watcher's --scheduler-name",
-        "watcher, gateway",
+        "watcher, admission",
     ),
     Key(
         "extendedSchedulerNames",
         "the values of `spec.schedulerName` whose pods a kube-scheduler places that asks our "
         "extender; of these, pods that ask for devices are taken, and placed where it says",
-        "watcher, gateway",
+        "watcher, admission, gateway",
     ),
 )
 

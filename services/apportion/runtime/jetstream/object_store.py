@@ -14,7 +14,14 @@ from hashlib import sha256
 import msgspec
 
 from apportion.runtime.jetstream.stream import NAME_IN_USE, STREAM_NOT_FOUND
-from apportion.runtime.jetstream.wire import ApiError, ApiRefused, LostReply, Wire, call_api
+from apportion.runtime.jetstream.wire import (
+    ApiError,
+    ApiRefused,
+    LostReply,
+    Message,
+    Wire,
+    call_api,
+)
 from apportion.runtime.ledger.port import LedgerError, LedgerFull, LedgerUnavailable
 
 CHUNK_BYTES = 768 << 10
@@ -159,6 +166,25 @@ class Bucket:
             raise BadObject(f"{entry.name} is not what was put there: its digest is another")
         return data
 
+    async def put_alone(self, name: str, payload: bytes, headers: Mapping[str, str]) -> None:
+        """Store one message in place of the one before it; `get_alone` finds it, no entry does.
+
+        Raises:
+            LedgerFull, LedgerUnavailable, NotPermitted: the one before is still there.
+        """
+        await self._publish(self._alone(name), payload, {**headers, "Nats-Rollup": "sub"})
+
+    async def get_alone(self, name: str) -> tuple[bytes, Mapping[str, str]] | None:
+        """A message of `put_alone` and its headers; None where there is none.
+
+        Unlike the rest of a bucket, this can be allowed to a user who may read nothing else of it.
+
+        Raises:
+            LedgerUnavailable, NotPermitted.
+        """
+        found = await self._direct(f".{self._alone(name)}", b"")
+        return None if found is None else (found.data, found.headers or {})
+
     async def delete(self, entry: Entry) -> None:
         """Forget it: first the entry, then its pieces. Raises LedgerUnavailable, NotPermitted."""
         await self._purge(self._subject(entry.name))
@@ -183,6 +209,9 @@ class Bucket:
         asks = (self._ask({"next_by_subj": subject, "seq": place}) for place in asked)
         found = [each for each in await asyncio.gather(*asks) if each is not None]
         return sorted({place: piece for piece, place in found}.items())
+
+    def _alone(self, name: str) -> str:
+        return f"$O.{self._name}.C.{name}"
 
     def _subject(self, name: str) -> str:
         return f"$O.{self._name}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
@@ -211,16 +240,19 @@ class Bucket:
 
     async def _ask(self, body: Mapping[str, object]) -> tuple[bytes, int] | None:
         """One stored message and its place; None where there is none."""
+        found = await self._direct("", msgspec.json.encode(body))
+        if found is None:
+            return None
+        return found.data, int((found.headers or {})["Nats-Sequence"])
+
+    async def _direct(self, of_subject: str, payload: bytes) -> Message | None:
         await self._wire.wait_connected(TIMEOUT_S)
-        payload = msgspec.json.encode(body)
+        api = f"$JS.API.DIRECT.GET.{self._stream}{of_subject}"
         try:
-            reply = await self._wire.request(
-                f"$JS.API.DIRECT.GET.{self._stream}", payload, timeout_s=TIMEOUT_S, headers={}
-            )
+            reply = await self._wire.request(api, payload, timeout_s=TIMEOUT_S, headers={})
         except LostReply as lost:
             raise LedgerUnavailable(f"no answer from bucket {self._name}: {lost}") from lost
-        place = (reply.headers or {}).get("Nats-Sequence")
-        return None if place is None else (reply.data, int(place))
+        return reply if "Nats-Sequence" in (reply.headers or {}) else None
 
     async def _purge(self, subject: str) -> None:
         try:

@@ -32,6 +32,7 @@ ROLES = (
     "scheduler",
     "binder",
     "gateway",
+    "admission",
     "operator",
     "auditor",
 )

@@ -24,6 +24,7 @@ from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.object_store import BadObject, Bucket, Entry
 from apportion.runtime.jetstream.wire import Wire
+from apportion.runtime.kept_configuration import KeptConfiguration
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, Record
 from apportion.runtime.process.logs import get_logger
 
@@ -52,6 +53,7 @@ class Snapshots:
         self._wire = wire
         self._bucket = Bucket(wire, BUCKET)
         self._kept = kept
+        self.configuration = KeptConfiguration(wire, self._bucket)
 
     async def create(self, *, replicas: int) -> None:
         """Make the bucket where there is none; for the bootstrap user. Raises LedgerError."""
@@ -107,6 +109,8 @@ class Snapshots:
     async def save(self, taken: Taken) -> None:
         """Store a snapshot of this ledger, and forget all but the newest.
 
+        The configuration in it is kept beside it, for those who read nothing else.
+
         Raises:
             LedgerFull, LedgerUnavailable, NotPermitted: the snapshots before it are still there.
         """
@@ -116,6 +120,7 @@ class Snapshots:
         name = f"{taken.revision:0{_DIGITS}}"
         nuid = f"{name}-{secrets.token_hex(8)}"
         metadata = {_REVISION: name, _RECORD: _digest(record), _FORMAT: str(FORMAT)}
+        await self.configuration.keep(taken.configuration_revision)
         await self._bucket.put(name, nuid, taken.parts, metadata)
         await self._forget_old()
 

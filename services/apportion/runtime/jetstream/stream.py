@@ -50,12 +50,16 @@ With `deny_purge`, which the server never takes back, a ledger is kept whole for
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """What the server holds: revisions `first_seq` to `last_seq`."""
+    """What the server holds: revisions `first_seq` to `last_seq`.
+
+    `subjects` has how many of them are on each subject that was asked about.
+    """
 
     messages: int = 0
     bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
+    subjects: dict[str, int] = {}
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
@@ -85,19 +89,23 @@ _decode_info = msgspec.json.Decoder(StreamInfo).decode
 _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 
 
-async def find(wire: Wire) -> StreamInfo | None:
-    """The stream's settings and state, None where there is no stream. Raises LedgerUnavailable."""
+async def find(wire: Wire, *, subject: str = "") -> StreamInfo | None:
+    """The stream's settings and state, None where there is no stream. Raises LedgerUnavailable.
+
+    With a `subject` it also tells how many records are there.
+    """
+    body = {"subjects_filter": subject} if subject else None
     try:
-        return _decode_info(await call_api(wire, f"STREAM.INFO.{STREAM}"))
+        return _decode_info(await call_api(wire, f"STREAM.INFO.{STREAM}", body))
     except ApiRefused as refused:
         if refused.error.err_code == STREAM_NOT_FOUND:
             return None
         raise LedgerUnavailable(str(refused)) from refused
 
 
-async def read_info(wire: Wire) -> StreamInfo:
-    """The stream's settings and state. Raises LedgerUnavailable, also where there is none."""
-    info = await find(wire)
+async def read_info(wire: Wire, *, subject: str = "") -> StreamInfo:
+    """See `find`. Raises LedgerUnavailable, also where there is no stream."""
+    info = await find(wire, subject=subject)
     if info is None:
         raise LedgerUnavailable(
             f"the server has no stream {STREAM}; make it with the bootstrap user "

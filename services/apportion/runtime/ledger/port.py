@@ -242,7 +242,20 @@ Handler = Callable[[str, bytes], Awaitable[bytes | None]]
 """Takes subject and payload of a plain message; what it returns is the reply, None is none."""
 
 
-class Ledger(Protocol):
+class Readable(Protocol):
+    """What a reader needs of the stream, or of the part of it that he may read."""
+
+    async def follow(
+        self,
+        deliver: Callable[[Record], None],
+        *,
+        start: int = 1,
+        subjects: Sequence[str] = (ALL_SUBJECTS,),
+    ) -> Subscription:
+        """Deliver every record of `subjects` from revision `start` on, in order, then live."""
+
+
+class Ledger(Readable, Protocol):
     """The stream, as its readers and writers see it."""
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
@@ -253,15 +266,6 @@ class Ledger(Protocol):
         FenceRefused, DuplicateRefused, OutcomeUnknown, LedgerUnavailable, LedgerFull,
         LedgerDrifted, NotPermitted.
         """
-
-    async def follow(
-        self,
-        deliver: Callable[[Record], None],
-        *,
-        start: int = 1,
-        subjects: Sequence[str] = (ALL_SUBJECTS,),
-    ) -> Subscription:
-        """Deliver every record of `subjects` from revision `start` on, in order, then live."""
 
     async def last_revision(self) -> int:
         """The newest revision, 0 when the ledger is empty."""

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.state import State
-from apportion.runtime.ledger.port import ALL_SUBJECTS, Ledger, Record, Subscription
+from apportion.runtime.ledger.port import ALL_SUBJECTS, Readable, Record, Subscription
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     CATALOGUE,
@@ -100,7 +100,7 @@ class Reader(Generic[C]):
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: Readable,
         into: Fold[C],
         *,
         metrics: Metrics,

@@ -1,4 +1,4 @@
-"""What the gateway is asked to be beside the read API: a webhook, an extender, or neither.
+"""What the webhook is asked to be: where it answers, for whom, and with whose certificate.
 
 Invariant: a combination that could not work is named before anything is started.
 """
@@ -13,8 +13,10 @@ from msgspec import Struct
 
 from apportion.core.manifests.schedulers import OURS
 from apportion.runtime.process.config import Address, ConfigError, parse_address
+from apportion.runtime.service.kube_options import KubeChoice
 from apportion.runtime.service.options import Command
 
+LISTEN = "127.0.0.1:8443"
 HOST = "admission.apportion.svc"
 NAMESPACE = "apportion"
 SCHEDULERS_MAX = 32
@@ -25,7 +27,7 @@ class AdmissionChoice(Struct, frozen=True, kw_only=True):
     """How the webhook is served: where, under which names, with whose certificate.
 
     `scheduler` is filled in; `told` are all names of our schedulers; `namespace` is our services'.
-    Without `files` the certificate is made here, for `life_s` seconds.
+    Without `files` the certificate is made here, for `life_s` seconds, and kept in the cluster.
     """
 
     listen: Address
@@ -33,6 +35,7 @@ class AdmissionChoice(Struct, frozen=True, kw_only=True):
     scheduler: str
     told: tuple[str, ...]
     namespace: str
+    kube: KubeChoice
     files: tuple[Path, Path] | None = None
     life_s: float
 
@@ -40,23 +43,25 @@ class AdmissionChoice(Struct, frozen=True, kw_only=True):
 _file = click.Path(dir_okay=False, path_type=Path)
 _OPTIONS = (
     click.option(
-        "--admission",
-        envvar="APPORTION_ADMISSION",
+        "--listen",
+        default=LISTEN,
+        envvar="APPORTION_LISTEN",
+        show_default=True,
         show_envvar=True,
         metavar="HOST:PORT",
-        help="Where the admission webhook answers, over HTTPS.  [default: nowhere]",
+        help="Where the webhook answers, over HTTPS.",
     ),
     click.option(
-        "--admission-host",
+        "--host",
         "hosts",
         multiple=True,
         default=(HOST,),
         show_default=True,
         metavar="NAME",
-        help="Name or IP address by which the API server calls the webhook; for the certificate.",
+        help="Name or IP address by which the API server calls it; for the certificate.",
     ),
     click.option(
-        "--admission-scheduler",
+        "--fill-in",
         "scheduler",
         default=OURS[0],
         show_default=True,
@@ -81,9 +86,7 @@ _OPTIONS = (
         metavar="NAME",
         help="Where our services run; their accounts may change our annotations.",
     ),
-    click.option(
-        "--certificate", type=_file, metavar="FILE", help="Certificate of the webhook, in PEM."
-    ),
+    click.option("--certificate", type=_file, metavar="FILE", help="Certificate to serve, in PEM."),
     click.option("--private-key", type=_file, metavar="FILE", help="Its key, in PEM."),
     click.option(
         "--certificate-days",
@@ -92,42 +95,33 @@ _OPTIONS = (
         show_default=True,
         help="How long a certificate lives that is made here.",
     ),
-    click.option(
-        "--extender",
-        envvar="APPORTION_EXTENDER",
-        show_envvar=True,
-        metavar="HOST:PORT",
-        help="Where a kube-scheduler may ask for devices, over HTTP.  [default: nowhere]",
-    ),
 )
 
 
-def role_options(command: Command) -> Command:
-    """Add the options of the webhook and the extender."""
+def webhook_options(command: Command) -> Command:
+    """Add the options of `admission_choice`."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def admission_choice(given: dict[str, Any], *, kube_wanted: bool) -> AdmissionChoice | None:
-    """How the webhook is served; None where it is not.
+def admission_choice(given: dict[str, Any], kube: KubeChoice) -> AdmissionChoice:
+    """How the webhook is served.
 
     Raises:
         ConfigError: the options do not go together.
     """
-    if given["admission"] is None:
-        return None
     pair = (given["certificate"], given["private_key"])
     if (pair[0] is None) != (pair[1] is None):
         raise ConfigError(
             "--certificate and --private-key", None, "give both, or neither to have one made"
         )
-    if pair[0] is None and not kube_wanted:
+    if pair[0] is None and not kube.wanted:
         raise ConfigError(
-            "--admission",
-            given["admission"],
-            "needs --kubernetes, where a certificate that is made here is kept and published, or "
-            "--certificate and --private-key",
+            "--kubernetes",
+            "not given",
+            "give it, or --kubeconfig: a certificate that is made here is kept and published in "
+            "the cluster; or give one with --certificate and --private-key",
         )
     if len(given["schedulers"]) > SCHEDULERS_MAX:
         raise ConfigError(
@@ -135,21 +129,17 @@ def admission_choice(given: dict[str, Any], *, kube_wanted: bool) -> AdmissionCh
         )
     if given["scheduler"] not in given["schedulers"]:
         raise ConfigError(
-            "--admission-scheduler",
+            "--fill-in",
             given["scheduler"],
             f"name one of --scheduler-name, whose pods are taken: {', '.join(given['schedulers'])}",
         )
     return AdmissionChoice(
-        listen=parse_address("--admission", given["admission"]),
+        listen=parse_address("--listen", given["listen"]),
         hosts=tuple(dict.fromkeys(given["hosts"])),
         scheduler=given["scheduler"],
         told=given["schedulers"],
         namespace=given["namespace"],
+        kube=kube,
         files=None if pair[0] is None else pair,
         life_s=given["certificate_days"] * DAY_S,
     )
-
-
-def extender_choice(given: dict[str, Any]) -> Address | None:
-    """Where the extender listens; None where there is none. Raises ConfigError."""
-    return None if given["extender"] is None else parse_address("--extender", given["extender"])

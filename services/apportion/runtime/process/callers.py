@@ -43,16 +43,16 @@ def answering(
 
     async def answered(request: web.Request) -> web.StreamResponse:
         if reason := unready():
-            return _error(503, f"the gateway is not ready: {reason}", "ask again; see /readyz")
+            return _error(503, f"not ready: {reason}", "ask again; see /readyz")
         try:
             body = await handle(request)
         except BadBody as error:
             return _error(400, str(error), "send what a Kubernetes API server or scheduler sends")
         except web.HTTPRequestEntityTooLarge as error:
             return _error(413, error.text or "too large", "send less in one request")
-        except Exception:  # noqa: BLE001 - one bad request must not look like no gateway
+        except Exception:  # noqa: BLE001 - one bad request must not look like no service
             _log.exception("could not answer %s", request.path[:200])
-            return _error(500, "internal error; the gateway's log has the cause", "report it")
+            return _error(500, "internal error; the log of this service has the cause", "report it")
         return web.Response(body=body, content_type="application/json")
 
     return answered

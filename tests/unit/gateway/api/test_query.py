@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.gateway.query import (
+from apportion.gateway.api.query import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
     WAIT_DEFAULT_S,

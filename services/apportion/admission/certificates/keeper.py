@@ -15,8 +15,8 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from apportion.gateway.certificates_issued import Issued, issue
-from apportion.gateway.certificates_tls import Tls
+from apportion.admission.certificates.issued import Issued, issue
+from apportion.admission.certificates.tls import Tls
 from apportion.runtime.process.clock import Clock
 
 LIFE_S = 90 * 86_400.0

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from apportion.core.ledger.state import State
-from apportion.gateway.admission import PATH, REVIEW_BYTES_MAX, Admission
-from apportion.gateway.choices import admission_choice
+from apportion.admission.choices import admission_choice
+from apportion.admission.reviews import PATH, REVIEW_BYTES_MAX, Reviews
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import HttpServer
+from apportion.runtime.service.kube_options import KubeChoice
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.kube_objects import kube_pod, share
@@ -28,12 +28,12 @@ class Webhook:
     """One admission endpoint; `reason` says why it is not ready."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.configuration = Configuration()
         self.reason = ""
         self.metrics = Metrics()
         self.url = ""
-        self.admission = Admission(
-            lambda: self.state,
+        self.reviews = Reviews(
+            lambda: self.configuration,
             unready=lambda: self.reason,
             metrics=self.metrics,
             told=("apportion",),
@@ -68,7 +68,7 @@ async def webhook() -> AsyncIterator[Webhook]:
         Address("127.0.0.1", 0),
         metrics=made.metrics,
         not_ready=list,
-        routes=made.admission.routes(),
+        routes=made.reviews.routes(),
         request_bytes_max=REVIEW_BYTES_MAX,
     )
     made.url = f"http://{await server.start()}{PATH}"
@@ -127,13 +127,13 @@ async def test_it_judges_by_the_newest_configuration(webhook: Webhook) -> None:
     pod = unnamed({"a.b/gpu": "1"})
     assert await webhook.ask(pod) == {"uid": "u-1", "allowed": True}
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
-    webhook.state.configuration = Configuration(nvidia=nvidia)
+    webhook.configuration = Configuration(nvidia=nvidia)
     assert "patch" in await webhook.ask(pod)
 
 
 async def test_the_scheduler_that_is_filled_in_is_one_that_is_taken(webhook: Webhook) -> None:
     """Where the configuration names others than we were told, a pod must not be lost."""
-    webhook.state.configuration = Configuration(scheduler_names=("theirs", "more"))
+    webhook.configuration = Configuration(scheduler_names=("theirs", "more"))
     (patch,) = json.loads(base64.b64decode((await webhook.ask(unnamed(share())))["patch"]))
     assert patch["value"] == "theirs"
 
@@ -186,8 +186,8 @@ async def test_a_body_over_the_limit_is_refused(webhook: Webhook) -> None:
     assert answer["fix"]
 
 
-async def test_a_gateway_that_is_behind_judges_nobody(webhook: Webhook) -> None:
-    """An old configuration would judge wrongly; the API server does what its policy says."""
+async def test_who_does_not_know_the_configuration_judges_nobody(webhook: Webhook) -> None:
+    """None or an old one would judge wrongly; the API server does what its policy says."""
     webhook.reason = "the ledger is being read"
     status, answer = await webhook.post(review(unnamed(share())))
     assert (status, "the ledger is being read" in answer["error"]) == (503, True)
@@ -206,18 +206,18 @@ async def test_outcomes_are_counted(webhook: Webhook) -> None:
     ("options", "words"),
     [
         ({"private_key": Path("key")}, "--certificate and --private-key"),
-        ({}, "needs --kubernetes"),
-        ({"kube_wanted": True, "scheduler": "else"}, "name one of --scheduler-name"),
-        ({"kube_wanted": True, "admission": "nowhere"}, "write host:port"),
-        ({"kube_wanted": True, "schedulers": ("apportion", *map(str, range(32)))}, "at most 32"),
+        ({"kube": False}, "--kubernetes is 'not given'"),
+        ({"scheduler": "else"}, "name one of --scheduler-name"),
+        ({"listen": "nowhere"}, "write host:port"),
+        ({"schedulers": ("apportion", *map(str, range(32)))}, "at most 32"),
     ],
 )
 def test_options_that_do_not_go_together_are_named(options: dict[str, Any], words: str) -> None:
     """Before anything is started."""
     given = {
-        "admission": "127.0.0.1:0", "hosts": ("localhost",), "scheduler": "apportion",
+        "listen": "127.0.0.1:0", "hosts": ("localhost",), "scheduler": "apportion",
         "schedulers": ("apportion",), "namespace": "apportion", "certificate": None,
-        "private_key": None, "certificate_days": 1.0, "kube_wanted": False,
+        "private_key": None, "certificate_days": 1.0, "kube": True,
     } | options  # fmt: skip
     with pytest.raises(ConfigError, match=words):
-        admission_choice(given, kube_wanted=given["kube_wanted"])
+        admission_choice(given, KubeChoice(wanted=given.pop("kube")))

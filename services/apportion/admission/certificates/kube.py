@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from apportion.gateway.certificates import StoreError
-from apportion.gateway.certificates_issued import CertificateError, Issued, read
+from apportion.admission.certificates.issued import CertificateError, Issued, read
+from apportion.admission.certificates.keeper import StoreError
 from apportion.runtime.kube.client import Answer, KubeApi, KubeRefused, KubeUnavailable
 
 JSON_PATCH = "application/json-patch+json"

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from apportion.gateway.certificates import (
+from apportion.admission.certificates.given import GivenCertificate
+from apportion.admission.certificates.issued import CertificateError, Issued, issue, read
+from apportion.admission.certificates.keeper import (
     Keeper,
     StoreError,
     due,
@@ -16,9 +18,7 @@ from apportion.gateway.certificates import (
     served,
     settle_s,
 )
-from apportion.gateway.certificates_given import GivenCertificate
-from apportion.gateway.certificates_issued import CertificateError, Issued, issue, read
-from apportion.gateway.certificates_tls import Tls
+from apportion.admission.certificates.tls import Tls
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.config import ConfigError
 from tests.support.polling import until

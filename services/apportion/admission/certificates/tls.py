@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import ssl
 
-from apportion.gateway.certificates_issued import Issued
+from apportion.admission.certificates.issued import Issued
 
 
 class Tls:

@@ -30,7 +30,7 @@ from apportion.core.explain.views import (
     shown_phase,
 )
 from apportion.core.ledger.state import PodState, State
-from apportion.gateway.query import ListQuery, RequestRefused
+from apportion.gateway.api.query import ListQuery, RequestRefused
 
 _REJECTED = f"{REJECTED}:"
 

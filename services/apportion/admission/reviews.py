@@ -2,7 +2,8 @@
 
 The rule itself is core's (`core.admission`); here is the wire. Invariants: a review that can be
 read is answered with its uid, whatever pod is in it; one that cannot gets an error that names what
-is wrong with it; and nothing is answered from a configuration that may be out of date.
+is wrong with it; and nothing is answered before the configuration is known, nor from one that is
+known to be out of date.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from msgspec import Meta, Struct
 
 from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
 from apportion.core.configuration import manifest_config
-from apportion.core.ledger.state import State
 from apportion.core.manifests.schedulers import scheduler_names
-from apportion.gateway.callers import answering, read_body
+from apportion.runtime.process.callers import answering, read_body
 from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Configuration
 
 PATH = "/admission"
 REVIEW_BYTES_MAX = 8 << 20
@@ -66,8 +67,8 @@ class _Review(_Kube, frozen=True):
 _decode = msgspec.json.Decoder(_Review).decode
 
 
-class Admission:
-    """Answers reviews under the configuration of one state.
+class Reviews:
+    """Answers reviews under the configuration in force.
 
     `unready` says why there is no answer yet, or is empty; `told` and `scheduler` are the names of
     our schedulers and the one of them that is filled in; `accounts` is the group of our services'
@@ -76,7 +77,7 @@ class Admission:
 
     def __init__(
         self,
-        state: Callable[[], State],
+        configuration: Callable[[], Configuration],
         *,
         unready: Callable[[], str],
         metrics: Metrics,
@@ -84,7 +85,7 @@ class Admission:
         scheduler: str,
         accounts: str,
     ) -> None:
-        self._state = state
+        self._configuration = configuration
         self._unready = unready
         self._told = frozenset(told)
         self._scheduler = scheduler
@@ -129,7 +130,7 @@ class Admission:
         about = request.resource
         if (about.group, about.resource, request.sub_resource) != ("", "pods", ""):
             return Admitted("not a pod")
-        configuration = self._state().configuration
+        configuration = self._configuration()
         names, scheduler = scheduler_names(configuration, self._told), self._scheduler
         if scheduler not in names.ours:  # the configuration names others, and one of them is taken
             scheduler = configuration.scheduler_names[0]

@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from apportion.gateway.admission import REVIEW_BYTES_MAX, Admission
-from apportion.gateway.certificates import Keeper
-from apportion.gateway.certificates_given import GivenCertificate
-from apportion.gateway.certificates_tls import Tls
-from apportion.gateway.choices import AdmissionChoice
+from apportion.admission.certificates.given import GivenCertificate
+from apportion.admission.certificates.keeper import Keeper
+from apportion.admission.certificates.tls import Tls
+from apportion.admission.choices import AdmissionChoice
+from apportion.admission.reviews import REVIEW_BYTES_MAX, Reviews
 from apportion.runtime.service.http import HttpServer, listening
-from apportion.runtime.service.kube_options import KubeChoice
 from apportion.runtime.service.lifecycle import Service
 
 SECRET = "admission-certificates"  # noqa: S105 - the name of a Secret
-CONFIGURATION = "apportion"
+WEBHOOKS = "apportion"
+"""The name of our MutatingWebhookConfiguration."""
 
 
 class _Certificates(Protocol):
@@ -35,15 +35,12 @@ class _Certificates(Protocol):
         """Return once there is one."""
 
 
-class AdmissionService:
-    """The webhook of one life of the gateway."""
+class Webhook:
+    """The webhook of one life of the service."""
 
-    def __init__(
-        self, choice: AdmissionChoice, kube: KubeChoice, admission: Admission, service: Service
-    ) -> None:
+    def __init__(self, choice: AdmissionChoice, reviews: Reviews, service: Service) -> None:
         self._choice = choice
-        self._kube = kube
-        self._admission = admission
+        self._reviews = reviews
         self._service = service
         self._certificates: _Certificates | None = None
         self._listening = False
@@ -53,7 +50,7 @@ class AdmissionService:
         if self._listening:
             return []
         problem = self._certificates.problem if self._certificates else "connecting"
-        return [f"admission: {problem}"]
+        return [f"certificate: {problem}"]
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -66,8 +63,8 @@ class AdmissionService:
                 self._choice.listen,
                 metrics=self._service.metrics,
                 not_ready=self._service.reasons_against_ready,
-                routes=self._admission.routes(),
-                key="--admission",
+                routes=self._reviews.routes(),
+                key="--listen",
                 tls=tls.context,
                 request_bytes_max=REVIEW_BYTES_MAX,
             )
@@ -82,10 +79,9 @@ class AdmissionService:
         if choice.files is not None:
             yield GivenCertificate(*choice.files, tls, clock)
             return
-        from apportion.gateway.certificates_kube import KubeStore  # noqa: PLC0415 - see kube_options
-        from apportion.runtime.kube.client import open_kube  # noqa: PLC0415
+        from apportion.admission.certificates.kube import KubeStore  # noqa: PLC0415 - kube_options
 
-        async with open_kube(self._kube.kubeconfig, self._kube.context) as api:
+        async with choice.kube.open() as api:
             secret = (choice.namespace, SECRET)
-            store = KubeStore(api, secret=secret, configuration=CONFIGURATION)
+            store = KubeStore(api, secret=secret, configuration=WEBHOOKS)
             yield Keeper(store, tls, clock, choice.hosts, choice.life_s)

@@ -34,10 +34,10 @@ from apportion.core.explain.views import (
 )
 from apportion.core.explain.why import why, why_rejected
 from apportion.core.ledger.state import PodState, State
-from apportion.gateway import pages
+from apportion.gateway.api import pages
+from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.query import COMMON, ListQuery, RequestRefused, list_of, only, wait_of
 from apportion.gateway.feed import Feed
-from apportion.gateway.measures import Measures
-from apportion.gateway.query import COMMON, ListQuery, RequestRefused, list_of, only, wait_of
 from apportion_schemas import PodRejected
 
 PREFIX = "/api/v1"

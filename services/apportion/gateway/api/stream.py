@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
+from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.query import REVISION_MAX, RequestRefused, only, whole
 from apportion.gateway.feed import Feed
-from apportion.gateway.measures import Measures
-from apportion.gateway.query import REVISION_MAX, RequestRefused, only, whole
 from apportion.runtime.ledger.port import Ledger, LedgerError, Record
 
 CLIENTS_MAX = 64

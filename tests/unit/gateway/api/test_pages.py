@@ -7,8 +7,8 @@ import pytest
 
 from apportion.core.explain.answers import Page
 from apportion.core.ledger.state import State
-from apportion.gateway import pages
-from apportion.gateway.query import ListQuery, RequestRefused
+from apportion.gateway.api import pages
+from apportion.gateway.api.query import ListQuery, RequestRefused
 from apportion_schemas import PodRejected
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger

@@ -23,15 +23,15 @@ from apportion.core.manifests import PodDraft, read_document
 from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.schedulers import Chooser, scheduler_names
 from apportion.core.placement.fit_query import FilterResult, FitQuery
-from apportion.gateway.callers import answering, read_body
-from apportion.gateway.extender_binding import ExtenderBinding
-from apportion.gateway.extender_wire import (
+from apportion.gateway.extender.binding import ExtenderBinding
+from apportion.gateway.extender.wire import (
     BindingArgs,
     Candidates,
     FilterArgs,
     decode_binding,
     decode_filter,
 )
+from apportion.runtime.process.callers import answering, read_body
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import RefusalCode
 

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from pathlib import Path
 
-from apportion.gateway.certificates_issued import CertificateError, Issued, read
-from apportion.gateway.certificates_tls import Tls
+from apportion.admission.certificates.issued import CertificateError, Issued, read
+from apportion.admission.certificates.tls import Tls
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.config import ConfigError
 

@@ -17,7 +17,7 @@ import msgspec
 from apportion.core.explain import lines, words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion.gateway.extender_wire import BindingArgs
+from apportion.gateway.extender.wire import BindingArgs
 from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.port import LedgerError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.gateway.stream import encoded
+from apportion.gateway.api.stream import encoded
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import encode
 from tests.support.ledger_of import event_of

@@ -1,0 +1,1 @@
+"""The webhook's certificates: made here and renewed, or given by somebody else in files."""

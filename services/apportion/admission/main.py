@@ -1,0 +1,114 @@
+"""`apportion admission`: the process around the webhook.
+
+It writes nothing to the ledger, and reads one subject of it: the configuration. Invariant: from the
+moment when that has been read and there is a certificate, pods are judged by the newest
+configuration that has come, also while the ledger is out of reach.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import click
+
+from apportion.admission.choices import AdmissionChoice, admission_choice, webhook_options
+from apportion.admission.reviews import Reviews
+from apportion.admission.webhook import Webhook
+from apportion.runtime.following_configuration import ConfigurationLedger
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.config import ConfigError, ServiceConfig
+from apportion.runtime.service.kube_options import kube_choice, kubernetes_options
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import service_options, stop_with
+
+LOOK_S: Final = 1.0
+
+
+@click.command(
+    name="admission",
+    epilog="Example:  apportion admission --nats nats://admission:secret@localhost:4222 "
+    "--kubeconfig FILE --host 192.0.2.7",
+)
+@webhook_options
+@kubernetes_options
+@service_options
+def command(*, config: ServiceConfig, **given: Any) -> None:
+    """Judge pods for an API server before it takes them, and fill in what they leave out.
+
+    Start as many as you like: they share their certificates in the cluster. /healthz, /readyz and
+    /metrics are on the same port, too.
+    """
+    kube = kube_choice(
+        **{name: given.pop(name) for name in ("kubernetes", "kubeconfig", "context")}
+    )
+    try:
+        choice = admission_choice(given, kube)
+    except ConfigError as error:
+        stop_with(str(error))
+    sys.exit(run_service("admission", lambda service: body(service, choice), config))
+
+
+async def body(service: Service, choice: AdmissionChoice) -> None:
+    """One life of the service, until cancelled."""
+    ledger = await jetstream.connect(service.config.nats_url, name=service.name)
+    try:
+        await jetstream.check_stream(ledger)
+        known = _Known(service, ConfigurationLedger(ledger.wire))
+        reviews = Reviews(
+            lambda: known.cluster.state.configuration,
+            unready=lambda: "; ".join(known.reader.not_ready()),
+            metrics=service.metrics,
+            told=choice.told,
+            scheduler=choice.scheduler,
+            accounts=f"system:serviceaccounts:{choice.namespace}",
+        )
+        webhook = Webhook(choice, reviews, service)
+        service.ready_when(known.reader.not_ready)
+        service.ready_when(webhook.not_ready)
+        service.loop("admit", webhook.run)
+        service.loop("say how it is known", known.say)
+        await known.reader.run()
+    finally:
+        await ledger.close()
+
+
+class _Known:
+    """The configuration as far as it is known: a fold of it alone, by the rule of every fold."""
+
+    def __init__(self, service: Service, ledger: ConfigurationLedger) -> None:
+        self._service = service
+        self._ledger = ledger
+        self.cluster = StateFold()
+        self.reader = Reader(ledger, self.cluster, metrics=service.metrics)
+        service.metrics.gauge(
+            "apportion_admission_configuration_revision",
+            "Revision of the configuration by which pods are judged; 0 before the first.",
+        ).set_function(lambda: self.cluster.state.configuration_revision)
+        service.metrics.gauge(
+            "apportion_admission_configuration_unsure",
+            "1 while the ledger is out of reach: a newer configuration would not be known.",
+        ).set_function(lambda: float(not ledger.in_touch))
+
+    async def say(self) -> None:
+        """Log when the ledger goes out of reach and when it is back, until cancelled.
+
+        Not to be sure is no reason to judge nobody: pods would come past the webhook, or not at
+        all, for as long as the ledger is away.
+        """
+        await self.reader.caught_up()
+        sure = True
+        while True:
+            await self._service.clock.pause(LOOK_S)
+            if sure == self._ledger.in_touch:
+                continue
+            sure = not sure
+            revision = self.cluster.state.configuration_revision
+            if sure:
+                self._service.log.info("the ledger is back", configuration=revision)
+            else:
+                self._service.log.warning(
+                    "the ledger is out of reach; pods are judged by the last configuration",
+                    configuration=revision,
+                )

@@ -1,0 +1,1 @@
+"""The extender: where devices are, for a kube-scheduler that chooses nodes by all that it knows."""

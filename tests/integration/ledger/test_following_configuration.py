@@ -1,0 +1,252 @@
+"""Following the configuration alone: as its own user, through crashes, and on a trimmed ledger."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion.core.ledger.snapshot import Taken
+from apportion.runtime.following_configuration import ConfigurationLedger
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import connect
+from apportion.runtime.jetstream.object_store import BadObject, Bucket
+from apportion.runtime.jetstream.snapshots import BUCKET, KEPT, Snapshots
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.kept_configuration import CONFIGURATION
+from apportion.runtime.ledger.port import Draft, LedgerHole
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Configuration, ConfigurationChanged
+from apportion_schemas.configuration import NvidiaConfiguration
+from tests.support.facts import Facts
+from tests.support.nats import Bus, PlainServer, Proxy, ignore, remake_stream
+from tests.support.polling import until
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """A pen."""
+    opened = Facts(bus)
+    await opened.open()
+    return opened
+
+
+class Following:
+    """One fold of the configuration alone."""
+
+    def __init__(self, ledger: ConfigurationLedger) -> None:
+        self.ledger = ledger
+        self.cluster = StateFold()
+        self.reader = Reader(ledger, self.cluster, metrics=Metrics())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What tells one configuration of these tests from another."""
+        return self.cluster.state.configuration.scheduler_names
+
+    async def comes_to(self, *names: str) -> None:
+        """Wait until this is the configuration in force."""
+
+        async def there() -> bool:
+            return self.names == names
+
+        await until(there, f"the configuration of {names}")
+
+
+@contextlib.asynccontextmanager
+async def following(bus: Bus, *, port: int = 0) -> AsyncIterator[Following]:
+    """Caught up, for the length of a `with`; `port` leads it through a proxy."""
+    made = Following(ConfigurationLedger((await bus.connect("admission", port=port)).wire))
+    running = asyncio.create_task(made.reader.run())
+    try:
+        await asyncio.wait_for(made.reader.caught_up(), 20)
+        yield made
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+def changed(*names: str) -> ConfigurationChanged:
+    """A configuration that is told from others by these names."""
+    return ConfigurationChanged(by="test", configuration=Configuration(scheduler_names=names))
+
+
+def refused() -> ConfigurationChanged:
+    """One that every fold refuses: two names for one thing."""
+    nvidia = NvidiaConfiguration(resource_count_name="a.b/c", resource_memory_name="a.b/c")
+    return ConfigurationChanged(by="test", configuration=Configuration(nvidia=nvidia))
+
+
+async def dropped(bus: Bus, last: int) -> None:
+    """Drop the ledger's beginning up to there."""
+    await stream.drop((await bus.connect("bootstrap")).wire, last=last)
+
+
+async def snapshot(bus: Bus, revision: int, configured: int) -> None:
+    """What a scheduler stores at a snapshot of this revision."""
+    await Snapshots((await bus.connect("scheduler")).wire).save(Taken([b"x"], revision, configured))
+
+
+async def test_the_newest_is_in_force_and_then_each_that_comes(bus: Bus, facts: Facts) -> None:
+    """Of a ledger full of other events only the configuration comes."""
+    await facts.submit("a", "b")
+    await facts.write(changed("first"))
+    await facts.write(changed("second"))
+    await facts.submit("c")
+    async with following(bus) as found:
+        assert found.names == ("second",)
+        assert not found.cluster.state.pods
+        await facts.submit("d")
+        await facts.write(changed("third"))
+        await found.comes_to("third")
+
+
+async def test_a_ledger_without_one_is_caught_up_with_at_once(bus: Bus, facts: Facts) -> None:
+    """Nobody waits for a document that nobody has applied."""
+    await facts.submit("a")
+    async with following(bus) as found:
+        assert found.cluster.state.configuration == Configuration()
+        await facts.write(changed("first"))
+        await found.comes_to("first")
+        assert found.ledger.in_touch
+
+
+async def test_one_that_is_refused_changes_nothing(bus: Bus, facts: Facts) -> None:
+    """As with every other fold, the one before stays in force."""
+    await facts.write(changed("first"))
+    await facts.write(refused())
+    async with following(bus) as found:
+        assert found.names == ("first",)
+        assert found.reader.revision == 2
+
+
+async def test_what_comes_while_the_server_is_down_is_found(bus: Bus, facts: Facts) -> None:
+    """It says that it is out of touch, keeps what it has, and goes on where it was."""
+    await facts.write(changed("first"))
+    async with following(bus) as found:
+        await bus.crash()
+
+        async def away() -> bool:
+            return not found.ledger.in_touch
+
+        await until(away, "the loss to be noticed")
+        assert (found.names, found.reader.not_ready()) == (("first",), [])
+        await bus.restart()
+        await facts.write(changed("second"))
+        await found.comes_to("second")
+        assert found.ledger.in_touch
+
+
+async def test_on_a_trimmed_ledger_it_begins_with_what_is_kept(bus: Bus, facts: Facts) -> None:
+    """Of the dropped beginning the configuration lies beside the snapshots."""
+    await facts.write(changed("first"))
+    await facts.submit("a", "b")
+    await snapshot(bus, 3, 1)
+    await dropped(bus, 2)
+    async with following(bus) as found:
+        assert found.names == ("first",)
+        assert found.cluster.state.configuration_revision == 1
+
+
+async def test_newer_ones_win_over_the_one_that_is_kept(bus: Bus, facts: Facts) -> None:
+    """Whether the stream still has it as well, or has newer ones that are refused."""
+    await facts.submit("a")
+    await facts.write(changed("first"))
+    await snapshot(bus, 2, 2)
+    await dropped(bus, 1)
+    await facts.write(changed("second"))
+    async with following(bus) as found:
+        assert found.names == ("second",)
+    await snapshot(bus, 3, 3)
+    await facts.write(refused())
+    await dropped(bus, 3)
+    async with following(bus) as found:
+        assert found.names == ("second",)
+
+
+async def test_what_came_and_was_dropped_while_it_was_away_is_found(
+    bus: Bus, facts: Facts, proxy: Proxy
+) -> None:
+    """The event never reached it, and the stream has it no more."""
+    await facts.write(changed("first"))
+    async with following(bus, port=proxy.port) as found:
+        proxy.mute()
+        await facts.write(changed("second"))
+        await facts.submit("a")
+        await snapshot(bus, 3, 2)
+        await dropped(bus, 2)
+        assert found.names == ("first",)
+        await proxy.cut()
+        await found.comes_to("second")
+
+
+async def test_trimming_and_a_lost_connection_end_nothing(bus: Bus, facts: Facts) -> None:
+    """A ledger that was trimmed far beyond the configuration is no reason to begin anew."""
+    await facts.write(changed("first"))
+    async with following(bus) as found:
+        await facts.submit("a", "b")
+        await snapshot(bus, 3, 1)
+        await dropped(bus, 2)
+        await bus.crash()
+        await bus.restart()
+        await facts.write(changed("second"))
+        await found.comes_to("second")
+
+
+async def test_a_ledger_made_anew_ends_it(bus: Bus, tmp_path: Path) -> None:
+    """As with every reader: what was read is not what is there."""
+    config = (await stream.read_info((await bus.connect("operator")).wire)).config
+    plain = PlainServer(tmp_path / "plain")
+    await plain.start()
+    ledger = await connect(plain.url, name="test")
+    await remake_stream(ledger.wire, config)
+    subscription = await ConfigurationLedger(ledger.wire).follow(ignore)
+    await subscription.caught_up()
+    await call_api(ledger.wire, f"STREAM.DELETE.{STREAM}")
+    await remake_stream(ledger.wire, config)
+    port = int(plain.url.rpartition(":")[2])
+    await plain.stop()
+    await plain.start(port=port)
+    with pytest.raises(LedgerHole, match="made anew"):
+        await subscription.join()
+    await ledger.close()
+    await plain.stop()
+
+
+async def test_an_event_of_a_newer_build_halts_it(bus: Bus, facts: Facts) -> None:
+    """What this build cannot read may be the configuration in force."""
+    await facts.write(changed("first"))
+    event = (
+        b'{"specversion":"1.0","type":"apportion.dev/ConfigurationChanged","schemaversion":99,'
+        b'"id":"x","source":"future","time":"2030-01-01T00:00:00.000000Z","data":{}}'
+    )
+    async with following(bus) as found:
+        await (await bus.connect("operator")).append([Draft(CONFIGURATION, "x", event)])
+
+        async def halted() -> str:
+            return found.reader.halted
+
+        assert "schemaversion" in await until(halted, "the reader to halt")
+
+
+async def test_the_one_that_is_kept_outlives_every_snapshot(bus: Bus, facts: Facts) -> None:
+    """Old snapshots go with their pieces; it is no snapshot's piece."""
+    await facts.write(changed("first"))
+    for revision in range(2, KEPT + 4):
+        await facts.submit(f"p{revision}")
+        await snapshot(bus, revision, 1)
+    kept = Snapshots((await bus.connect("operator")).wire).configuration
+    assert await kept.revision() == 1
+    await snapshot(bus, KEPT + 3, 0)  # of a ledger where none was ever applied
+    assert await kept.revision() == 1
+
+
+async def test_what_we_did_not_keep_is_named(bus: Bus) -> None:
+    """A message in its place without a revision is not taken for a configuration."""
+    bucket = Bucket((await bus.connect("scheduler")).wire, BUCKET)
+    await bucket.put_alone("configuration", b"{}", {})
+    with pytest.raises(BadObject, match="of revision ''"):
+        await Snapshots((await bus.connect("operator")).wire).configuration.read()
