@@ -14,8 +14,17 @@ import pytest
 
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.object_store import Bucket
-from apportion.runtime.jetstream.snapshots import BUCKET
-from apportion_schemas import PodBound, PodGone, PodPlaced, PodSubmitted, SharesAllocated
+from apportion.runtime.jetstream.snapshots import BUCKET, Snapshots
+from apportion_schemas import (
+    Configuration,
+    ConfigurationChanged,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    PodSubmitted,
+    SharesAllocated,
+)
+from tests.support.certificates import given_certificate
 from tests.support.facts import Facts
 from tests.support.nats import Bus, running_bus
 from tests.support.pods import ask, pod
@@ -210,6 +219,35 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
     assert [each["dropped"] for each in limits] == sorted(each["dropped"] for each in limits)
     placed = next(at for at, event in world.facts.events if type(event.data) is PodPlaced)
     assert told["dropped"] < placed
+
+
+@pytest.mark.timeout(180)
+async def test_the_configuration_outlives_the_trim_for_who_reads_nothing_else(
+    world: World, tmp_path: Path
+) -> None:
+    """Its record goes only once it is kept beside the snapshots, where the webhook finds it."""
+    configuration = Configuration(scheduler_names=("theirs",))
+    at = await world.facts.write(ConfigurationChanged(by="ada", configuration=configuration))
+    async with world.services("agent", "scheduler"):
+        for number in range(30):
+            await world.facts.write(pod(f"p{number}", ask(10_000_000)), role="watcher")
+        await world.snapshots(1)
+    archive = await world.archive("archive.jsonl")
+    trim = ("ledger", "trim", archive, "--older-than", "0")
+    wire = (await world.bus.connect("scheduler")).wire
+    await Bucket(wire, BUCKET).put_alone("configuration", b"{}", {"Apportion-Revision": "0"})
+    told = await world.json(*trim)
+    assert told["first_revision"] == at
+    assert told["because"] == f"the configuration at {at} is kept with the next snapshot only"
+    await Snapshots(wire).configuration.keep(at)
+    assert (await world.json(*trim))["first_revision"] > at
+    _, files = given_certificate(tmp_path)
+    listen = ("--listen", "127.0.0.1:0")
+    url = world.bus.server.url_for("admission")
+    async with ServiceProcess("admission", url, *listen, *files) as webhook:
+        await webhook.ready()
+        _, measured = await webhook.get("/metrics")
+    assert f"apportion_admission_configuration_revision {at}.0" in measured.splitlines()
 
 
 def alter(source: Path, copy: Path) -> None:

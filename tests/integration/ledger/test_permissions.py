@@ -187,11 +187,11 @@ async def test_the_webhook_reads_the_configuration_alone(bus: Bus, config: dict[
 async def test_only_the_configuration_that_is_kept_is_read_without_the_snapshots(
     bus: Bus, role: str
 ) -> None:
-    """The webhook's own way beyond a dropped beginning; the operator looks before he drops."""
+    """The webhook's own way beyond a dropped beginning; who may drop the beginning looks at it."""
     ledger = await bus.connect(role)
     alone = f"$JS.API.DIRECT.GET.OBJ_{BUCKET}.$O.{BUCKET}.C"
     assert await _may_send(ledger, f"{alone}.configuration", b"") == (
-        role in {"admission", "operator"}
+        role in {"admission", "operator", "auditor"}
     )
     assert not await _may_send(ledger, f"{alone}.other", b"")
     assert not await _may_send(ledger, f"{alone}.>", b"")

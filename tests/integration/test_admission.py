@@ -1,0 +1,185 @@
+"""The webhook's process on a real ledger, without a cluster: what it knows, and for how long."""
+
+import asyncio
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.admission.reviews import PATH
+from apportion.runtime.ledger.port import Draft
+from apportion_schemas import Configuration, ConfigurationChanged
+from tests.support.certificates import HOST, given_certificate
+from tests.support.facts import Facts
+from tests.support.kube_objects import kube_pod, share
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+
+class Webhook:
+    """One process, and an API server's questions to it."""
+
+    def __init__(self, bus: Bus, folder: Path) -> None:
+        self._issued, told = given_certificate(folder)
+        url = bus.server.url_for("admission")
+        self.process = ServiceProcess("admission", url, "--listen", f"{HOST}:0", *told)
+        self.url = ""
+
+    async def ready(self) -> None:
+        """Wait until it is, and learn its address."""
+        await self.process.ready()
+        lines = [line for line in self.process.log if line.get("event") == "admitting"]
+        self.url = str(lines[-1]["url"])
+
+    async def filled_in(self) -> str:
+        """The scheduler that a pod gets which names none; what went wrong where it gets none."""
+        return await asyncio.to_thread(self._filled_in)
+
+    def _filled_in(self) -> str:
+        pod = kube_pod("p", share(), schedulerName="default-scheduler")
+        asked = {
+            "uid": "u-1", "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "operation": "CREATE", "namespace": "team", "object": pod,
+        }  # fmt: skip
+        review = {
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked,
+        }  # fmt: skip
+        request = urllib.request.Request(  # noqa: S310 - our own
+            self.url.rstrip("/") + PATH, data=json.dumps(review).encode(), method="POST"
+        )
+        context = ssl.create_default_context(cadata=self._issued.certificate.decode())
+        try:
+            with urllib.request.urlopen(request, timeout=20, context=context) as answer:  # noqa: S310
+                response: Any = json.loads(answer.read())["response"]
+        except urllib.error.HTTPError as error:
+            return str(json.loads(error.read())["error"])
+        (patch,) = json.loads(base64.b64decode(response["patch"]))
+        return str(patch["value"])
+
+    async def comes_to_fill_in(self, name: str) -> None:
+        """Wait until this is what a pod gets."""
+
+        async def so() -> bool:
+            return await self.filled_in() == name
+
+        await until(so, f"pods to be filled in with {name}")
+
+    async def measures(self, line: str) -> bool:
+        """Whether /metrics has this line."""
+        return line in (await self.process.get("/metrics"))[1].splitlines()
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """A ledger with other things than a configuration in it, too."""
+    opened = Facts(bus)
+    await opened.open()
+    await opened.submit("a", "b")
+    await opened.write(naming("first"))
+    return opened
+
+
+@pytest.fixture
+async def webhook(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Webhook]:
+    """A webhook that is ready."""
+    del facts  # is there first
+    made = Webhook(bus, tmp_path)
+    async with made.process:
+        await made.ready()
+        yield made
+
+
+def naming(scheduler: str) -> ConfigurationChanged:
+    """A configuration under which pods get this scheduler."""
+    configuration = Configuration(scheduler_names=(scheduler,))
+    return ConfigurationChanged(by="test", configuration=configuration)
+
+
+async def test_pods_are_judged_by_the_configuration_and_by_each_that_comes(
+    webhook: Webhook, facts: Facts
+) -> None:
+    """From the first answer on, without a restart; of all the other events it folds none."""
+    assert await webhook.filled_in() == "first"
+    await facts.submit("c")
+    revision = await facts.write(naming("second"))
+    await webhook.comes_to_fill_in("second")
+    assert await webhook.measures(f"apportion_admission_configuration_revision {revision}.0")
+    assert await webhook.measures('apportion_events_folded_total{type="ConfigurationChanged"} 2.0')
+    assert await webhook.measures('apportion_events_folded_total{type="PodSubmitted"} 0.0')
+
+
+async def test_while_the_ledger_is_away_it_goes_on_by_the_last_one_and_says_so(
+    webhook: Webhook, bus: Bus, facts: Facts
+) -> None:
+    """Ready all the time: nobody's pod comes past it, or waits, because a server is down."""
+    await bus.crash()
+    line = await webhook.process.logged("the ledger is out of reach")
+    assert (line["level"], line["configuration"]) == ("warning", facts.revision)
+    assert await webhook.measures("apportion_admission_configuration_unsure 1.0")
+    assert await webhook.filled_in() == "first"
+    assert (await webhook.process.get("/readyz"))[0] == 200
+    await bus.restart()
+    await facts.write(naming("second"))
+    await webhook.comes_to_fill_in("second")
+    await webhook.process.logged("the ledger is back")
+    assert await webhook.measures("apportion_admission_configuration_unsure 0.0")
+
+
+async def test_begun_while_the_ledger_is_away_it_judges_nobody(
+    bus: Bus, facts: Facts, tmp_path: Path
+) -> None:
+    """It does not know the configuration yet; once the ledger is there, it does."""
+    del facts
+    await bus.crash()
+    webhook = Webhook(bus, tmp_path)
+    async with webhook.process:
+        await webhook.process.logged("waiting for the ledger")
+        status, said = await webhook.process.get("/readyz")
+        assert (status, "beginning anew" in said) == (503, True)
+        await bus.restart()
+        await webhook.ready()
+        assert await webhook.filled_in() == "first"
+
+
+async def test_killed_in_the_middle_of_its_work_it_goes_on(webhook: Webhook, facts: Facts) -> None:
+    """There is nothing to repair: what it knew is in the ledger."""
+    asking = [asyncio.create_task(webhook.filled_in()) for _ in range(8)]
+    await webhook.process.kill()
+    await asyncio.gather(*asking, return_exceptions=True)
+    await facts.write(naming("second"))
+    await webhook.process.start()
+    await webhook.ready()
+    assert await webhook.filled_in() == "second"
+    assert await webhook.process.stop() == 0
+
+
+async def test_a_configuration_of_a_newer_build_halts_it(webhook: Webhook, bus: Bus) -> None:
+    """Then the one before is known to be out of date: no answer but the reason."""
+    event = {
+        "specversion": "1.0", "type": "apportion.dev/ConfigurationChanged", "schemaversion": 99,
+        "id": "x", "source": "future", "time": "2030-01-01T00:00:00.000000Z", "data": {},
+    }  # fmt: skip
+    operator = await bus.connect("operator")
+    draft = Draft("apportion.v1.operator.configuration", "x", json.dumps(event).encode())
+    await operator.append([draft])
+
+    async def halted() -> str:
+        said = await webhook.filled_in()
+        return said if "not ready" in said else ""
+
+    assert "schemaversion" in await until(halted, "the webhook to halt")
+    assert (await webhook.process.get("/readyz"))[0] == 503
