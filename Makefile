@@ -19,8 +19,9 @@ INSTALL = $(PIP) install --quiet --no-compile --disable-pip-version-check --no-i
 GPUS ?=
 UP_ARGS ?=
 TEST_ARGS ?=
+LANE ?=
 
-.PHONY: help up test compile sim faults check format lock generate clean
+.PHONY: help up test compile sim faults mutants check format lock generate clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,14 +29,19 @@ help: ## this list
 up: $(RUNTIME) ## install what running needs, start everything, place the sample pods (Ctrl-C ends it)
 	@exec $(VENV)/bin/apportion up $(if $(GPUS),--gpus $(GPUS)) $(UP_ARGS)
 
-test: $(DEV) $(COMPILED) ## every test that this machine can run (TEST_ARGS="-k ledger")
-	@$(VENV)/bin/python -m pytest $(TEST_ARGS)
+test: $(DEV) $(COMPILED) ## every check that this machine can run, in lanes (LANE=core; TEST_ARGS="-k ledger")
+	@$(VENV)/bin/python -m $(if $(TEST_ARGS),pytest $(TEST_ARGS),tests.lanes $(LANE))
 
 compile: $(DEV) $(COMPILED) ## the hot path, to machine code; without a C compiler it runs as it is
 
 ROUNDS ?= 20
 faults: $(DEV) $(COMPILED) ## servers, services and disks that fail for real, under load (ROUNDS=20)
 	@$(VENV)/bin/python -m tests.faults --rounds $(ROUNDS)
+
+N ?= 40
+SEED ?= 1
+mutants: $(DEV) ## how many small faults of the code the tests notice (N=40 SEED=1)
+	@$(VENV)/bin/python -m tests.mutants -n $(N) --seed $(SEED)
 
 SEEDS ?= 10000
 sim: $(DEV) $(COMPILED) ## the whole system under faults, many times over (SEEDS=10000)

@@ -1,0 +1,168 @@
+"""Every check of this repository, in lanes that run beside each other: `make test`.
+
+What waits for servers and what computes take turns on a processor, so one lane more than there are
+processors keeps them busy; a lane that only computes gives way to those whose services have to
+answer in time. Invariants: every test is in one lane; a lane that fails, also without a word, fails
+the whole; the last line counts the tests of all lanes.
+
+    python -m tests.lanes                    all of them
+    python -m tests.lanes nats simulation    these
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import NamedTuple
+
+from click import echo
+
+from tests.support.control_plane import BUILD, REQUIRED
+
+PYTEST = [sys.executable, "-m", "pytest", "--durations=10"]
+SLOW_DOWN = 10
+"""How much a lane that only computes gives way; see nice(1)."""
+COUNTED = re.compile(r"\b(\d+) (passed|failed|skipped|error)")
+CLOSING = re.compile(r"^(?:=+ )?\d+ \w+.* in [\d.]+s\b", re.MULTILINE)
+
+
+class Lane(NamedTuple):
+    """One row of checks: the tests under its paths, less those under a path of another lane."""
+
+    name: str
+    paths: tuple[str, ...]
+    computes: bool = False
+
+
+LANES = (
+    Lane(
+        "kubernetes",
+        (
+            "tests/contracts/kube",
+            "tests/e2e",
+            "tests/integration/kube",
+            "tests/integration/test_compose.py",
+            "tests/integration/test_fresh_machine.py",
+        ),
+    ),
+    Lane("nats", ("tests/contracts", "tests/faults", "tests/gpu", "tests/integration")),
+    Lane("simulation", ("tests/simulation",), computes=True),
+    Lane("core", ("tests/golden", "tests/properties", "tests/unit"), computes=True),
+    Lane("static", ("tests/tidy",), computes=True),
+)
+"""The longest first: who comes last has the machine to itself."""
+INTERPRETED = Lane(
+    "interpreted",
+    (
+        "tests/golden/test_ledgers.py",
+        "tests/properties/test_core_engine.py",
+        "tests/properties/test_core_fold.py",
+        "tests/properties/test_core_loops.py",
+        "tests/unit/core",
+        "tests/unit/placement",
+    ),
+    computes=True,
+)
+"""Some of the tests once more, on sources that nobody compiled."""
+
+
+class Ended(NamedTuple):
+    """How a lane went."""
+
+    name: str
+    ok: bool
+    took_s: float
+    output: str
+
+
+def commands(lane: Lane) -> Iterator[Sequence[str]]:
+    """What a lane runs, one after the other while they succeed."""
+    if lane.name == "static":
+        yield ["make", "check"]
+        return
+    if lane.name == "kubernetes" and os.environ.get(REQUIRED) == "1":
+        yield [str(BUILD)]  # returns at once where there is one, and waits for a build under way
+    if lane is INTERPRETED:
+        yield [
+            sys.executable,
+            "-m",
+            "tests.support.interpreted",
+            *PYTEST[3:],
+            "--timeout=300",
+            *lane.paths,
+        ]
+        return
+    others = [path for other in LANES if other is not lane for path in other.paths]
+    beneath = [path for path in others if any(path.startswith(f"{own}/") for own in lane.paths)]
+    cache = f"cache_dir=.pytest_cache/{lane.name}"
+    patience = ["--timeout=300"] if lane.computes else []
+    yield [*PYTEST, *patience, "-o", cache, *(f"--ignore={path}" for path in beneath), *lane.paths]
+
+
+def run(lane: Lane) -> Ended:
+    """Run a lane to its end, or to its first command that fails."""
+    began_s = time.monotonic()
+    output, ok = "", True
+    for command in commands(lane):
+        first = ["nice", f"-n{SLOW_DOWN}"] if lane.computes else []
+        done = subprocess.run(
+            [*first, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        output += done.stdout.decode(errors="replace")
+        ok = done.returncode == 0
+        if not ok:
+            break
+    return Ended(lane.name, ok, time.monotonic() - began_s, output)
+
+
+def counts(ended: Ended) -> Counter[str]:
+    """Its tests by outcome; a lane that fails although no test of it did counts as one that did."""
+    lines = list(CLOSING.finditer(ended.output))
+    closing = lines[-1].string[lines[-1].start() :].partition("\n")[0] if lines else ""
+    found = Counter({word: int(number) for number, word in COUNTED.findall(closing)})
+    found["failed"] += found.pop("error", 0)
+    if not ended.ok and not found["failed"]:
+        found["failed"] = 1
+    return found
+
+
+def main() -> int:
+    """Exit status 0 if every lane is well."""
+    every = {lane.name: lane for lane in (*LANES, INTERPRETED)}
+    parser = argparse.ArgumentParser(prog="python -m tests.lanes", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"of {', '.join(every)}")
+    beside = (os.cpu_count() or 1) + 1
+    parser.add_argument("--beside", type=int, default=beside, help="how many at once")
+    given = parser.parse_args()
+    if unknown := set(given.lanes) - set(every):
+        parser.error(f"no lane {', '.join(sorted(unknown))}; there are {', '.join(every)}")
+    began_s = time.monotonic()
+    ended: list[Ended] = []
+    with ThreadPoolExecutor(given.beside) as pool:
+        lanes = [every[name] for name in given.lanes or every]
+        for future in as_completed([pool.submit(run, lane) for lane in lanes]):
+            ended.append(future.result())
+            echo(f"\n=== lane {ended[-1].name} ({ended[-1].took_s:.0f} s)\n{ended[-1].output}")
+    return report(ended, time.monotonic() - began_s)
+
+
+def report(ended: Sequence[Ended], took_s: float) -> int:
+    """Print what each lane took, and the sum of their tests; the exit status."""
+    total: Counter[str] = Counter()
+    echo("=== lanes")
+    for each in ended:
+        total += counts(each)
+        echo(f"{each.name:<12} {'ok' if each.ok else 'FAILED':<7} {each.took_s:6.0f} s")
+    echo(f"{'all':<12} {'':<7} {took_s:6.0f} s\n")
+    echo(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    return 0 if ended and all(each.ok for each in ended) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

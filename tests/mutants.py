@@ -1,0 +1,258 @@
+"""How many small faults the tests notice: `make mutants N=40 SEED=1`.
+
+Each mutant changes one place of the services, chosen at random by the seed, on a copy of the tree
+without compiled modules, so that what is changed is what runs. Nearest tests come first: those that
+name the changed module, then the simulation for a few seeds, then every fast test there is; the
+first that fails has caught it. Left out is what no test should hold fast: annotations, texts, logs,
+metrics, and the command line's own wiring.
+"""
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from click import echo
+
+from tests.support.interpreted import copy_tree, environment
+from tests.tidy.tree import ROOT
+
+SCOPE = ROOT / "services" / "apportion"
+LEFT_OUT = {"cli"}
+QUIET = re.compile(r"_log\.|metrics|\.inc\(|\.labels\(|\.observe\(|echo\(")
+FAST = ("tests/unit", "tests/properties", "tests/golden", "tests/contracts/ledger")
+SIMULATION = "tests/simulation/test_simulation.py::test_nothing_is_ever_wrong[0]"
+LIMIT_S = 1500
+USAGE_ERROR, NO_TESTS = 4, 5  # exit statuses of pytest
+WANTED = 0.9
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+}
+
+
+class Mutant(NamedTuple):
+    """One place of a file, and what stands there instead."""
+
+    path: str
+    line: int
+    before: str
+    after: str
+    start: int
+    end: int
+
+    def told(self) -> str:
+        """Where it is and what it changes, in a line."""
+        before, after = (" ".join(text.split()) for text in (self.before, self.after))
+        return f"{self.path}:{self.line}: {before}  ->  {after}"
+
+    def source(self) -> str:
+        """The whole file with the change."""
+        text = (ROOT / self.path).read_bytes()
+        return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
+
+
+def changes(node: ast.AST) -> Iterator[str]:
+    """What a node could be instead; a statement could be missing."""
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=others) if type(op) in SWAPS:
+            yield ast.unparse(ast.Compare(left, [SWAPS[type(op)]()], others))  # type: ignore[list-item]
+        case ast.BoolOp(op=op, values=values):
+            yield ast.unparse(ast.BoolOp(SWAPS[type(op)](), values))  # type: ignore[arg-type]
+            yield ast.unparse(values[0])
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in SWAPS:
+            yield f"({ast.unparse(ast.BinOp(left, SWAPS[type(op)](), right))})"  # type: ignore[arg-type]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield f"({ast.unparse(operand)})"
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (f"({ast.unparse(each)})" for each in (body, orelse))
+        case ast.Constant(value=bool() as value):
+            yield str(not value)
+        case ast.Constant(value=int() as value):
+            yield str(value + 1)
+        case ast.Raise() | ast.Continue() | ast.Break() | ast.AugAssign():
+            yield "pass"
+        case ast.Expr(value=ast.Call() | ast.Await()):
+            yield "pass"
+        case ast.Return(value=ast.expr()):
+            yield "return None"
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Every mutant of a file, in the order of its places."""
+    text = path.read_bytes()
+    lines = [0]
+    for line in text.splitlines(keepends=True):
+        lines.append(lines[-1] + len(line))
+    for node in _running(ast.parse(text)):
+        start = lines[node.lineno - 1] + node.col_offset
+        end = lines[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+        before = text[start:end].decode()
+        for after in changes(node):
+            relative = path.relative_to(ROOT).as_posix()
+            yield Mutant(relative, node.lineno, before, after, start, end)
+
+
+def _running(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    """What runs in functions, except what only tells."""
+    for child in ast.iter_child_nodes(tree):
+        match child:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield from (each for node in child.body for each in _inside(node))
+            case ast.ClassDef():
+                yield from _running(child)
+
+
+def _inside(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    if isinstance(node, ast.JoinedStr):
+        return  # of what is inside nobody knows the place
+    if isinstance(node, _PLAIN) and QUIET.search(ast.unparse(node)):
+        return
+    if isinstance(node, ast.expr | ast.stmt):
+        yield node
+    for name, value in ast.iter_fields(node):
+        if name not in {"annotation", "returns"}:
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from _inside(child)
+
+
+_PLAIN = ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Raise
+
+
+def chosen(count: int, seed: int) -> list[Mutant]:
+    """So many mutants, each of another line, every line of the scope as likely as another."""
+    files = sorted(
+        path for path in SCOPE.rglob("*.py") if path.relative_to(SCOPE).parts[0] not in LEFT_OUT
+    )
+    by_line: dict[tuple[str, int], list[Mutant]] = {}
+    for path in files:
+        for mutant in mutants_of(path):
+            by_line.setdefault((mutant.path, mutant.line), []).append(mutant)
+    chance = random.Random(seed)
+    return [chance.choice(by_line[line]) for line in chance.sample(sorted(by_line), count)]
+
+
+def nearest(path: str) -> list[str]:
+    """Tests that name the module of this file: the whole name, or the module out of its package."""
+    module = path.removeprefix("services/").removesuffix(".py").removesuffix("/__init__")
+    package, _, name = module.replace("/", ".").rpartition(".")
+    named = re.compile(
+        rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
+    )
+    tests = (ROOT / "tests").rglob("test_*.py")
+    found = [each for each in tests if named.search(each.read_text())]
+    return sorted(
+        (
+            relative
+            for each in found
+            if not (relative := each.relative_to(ROOT).as_posix()).startswith(SLOW)
+        ),
+        key=lambda relative: (not relative.startswith("tests/unit"), relative),
+    )
+
+
+SLOW = ("tests/e2e", "tests/faults", "tests/gpu", "tests/integration/kube", "tests/tidy")
+
+
+def trial(mutant: Mutant, copy: Path) -> str:
+    """Who catches it, or nothing."""
+    place = copy / mutant.path
+    place.write_text(mutant.source())
+    pytest = ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
+    near = nearest(mutant.path)
+    steps = [near] if near else []
+    steps += [[SIMULATION], [*FAST]]
+    try:
+        for step in steps:
+            if caught := _caught([*pytest, *step], copy):
+                return caught
+        return ""
+    finally:
+        shutil.copy(ROOT / mutant.path, place)
+
+
+def _caught(step: Sequence[str], copy: Path) -> str:
+    try:
+        done = subprocess.run(
+            [sys.executable, *step],
+            cwd=copy, env=environment(copy) | {"HYPOTHESIS_DATABASE_FILE": os.devnull},
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "never ended"
+    if done.returncode == 0:
+        return ""
+    if done.returncode in {USAGE_ERROR, NO_TESTS}:
+        raise RuntimeError(done.stdout + done.stderr)
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return found[1] if found else "nothing could be imported any more"
+
+
+def main() -> int:
+    """Exit status 0 if nine of ten are caught."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("-n", type=int, default=40, help="how many")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="copies at work")
+    parser.add_argument("--list", action="store_true", help="say which, and try none")
+    given = parser.parse_args()
+    every = chosen(given.n, given.seed)
+    if given.list:
+        echo("\n".join(mutant.told() for mutant in every))
+        return 0
+    survivors = [mutant for mutant, caught in tried(every, given.jobs) if not caught]
+    for mutant in survivors:
+        echo(f"survived: {mutant.told()}")
+    caught = len(every) - len(survivors)
+    echo(f"{caught} of {len(every)} mutants caught (seed {given.seed})")
+    return 0 if caught >= WANTED * len(every) else 1
+
+
+def tried(every: Sequence[Mutant], jobs: int) -> list[tuple[Mutant, str]]:
+    """Each with who caught it, and a line for each as it ends."""
+    with tempfile.TemporaryDirectory(prefix="apportion-mutants-") as folder:
+        free: SimpleQueue[Path] = SimpleQueue()
+        for number in range(jobs):
+            copy_tree(Path(folder) / str(number))
+            free.put(Path(folder) / str(number))
+
+        def work(mutant: Mutant) -> tuple[Mutant, str]:
+            copy, began_s = free.get(), time.monotonic()
+            caught = trial(mutant, copy)
+            free.put(copy)
+            echo(f"{time.monotonic() - began_s:5.0f} s  {caught or 'SURVIVED'}  {mutant.told()}")
+            return mutant, caught
+
+        with ThreadPoolExecutor(jobs) as pool:
+            return list(pool.map(work, every))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

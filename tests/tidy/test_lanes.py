@@ -1,0 +1,62 @@
+"""Every test is run by one lane, and a lane that fails in whatever way fails the whole."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.lanes import INTERPRETED, LANES, Ended, Lane, commands, counts, report
+from tests.tidy.tree import ROOT, files
+
+TESTS = [path for path in files() if path.startswith("tests/") and "/test_" in path]
+
+
+def taken(lane: Lane) -> set[str]:
+    """The test files that a lane gives to pytest."""
+    words = [word for command in commands(lane) for word in command]
+    ignored = [word.partition("=")[2] for word in words if word.startswith("--ignore=")]
+    return {path for path in TESTS if _below(path, lane.paths) and not _below(path, ignored)}
+
+
+def _below(path: str, folders: tuple[str, ...] | list[str]) -> bool:
+    return any(path == each or path.startswith(f"{each}/") for each in folders)
+
+
+def test_every_test_is_in_one_lane() -> None:
+    """A new folder of tests belongs into a lane, or CI would never run it."""
+    times = Counter(path for lane in LANES for path in taken(lane))
+    assert times == dict.fromkeys(TESTS, 1)
+
+
+@pytest.mark.parametrize("lane", [*LANES, INTERPRETED], ids=lambda lane: lane.name)
+def test_the_paths_of_a_lane_are_there(lane: Lane) -> None:
+    """A folder that was renamed would take its tests out of CI without a word."""
+    assert [path for path in lane.paths if not Path(ROOT, path).exists()] == []
+
+
+WELL = Ended("a", ok=True, took_s=1.0, output="....\n==== 3 passed, 1 skipped in 0.12s ====\n")
+
+
+@pytest.mark.parametrize(
+    ("output", "failed"),
+    [
+        ("== 2 failed, 3 passed, 1 error in 61.20s (0:01:01) ==\n", 3),
+        ("error: found 4 things\n", 1),
+        ("3 passed in 0.10s\nmake: *** [Makefile:9: check] Error 1\n", 1),
+        ("", 1),
+    ],
+)
+def test_a_lane_that_fails_fails_the_whole(
+    output: str, failed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a test, before there was one, or after all of them passed; its tests are in the sum."""
+    ill = Ended("b", ok=False, took_s=2.0, output=output)
+    assert report([WELL, ill], 2.0) == 1
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == f"{3 + counts(ill)['passed']} passed, {failed} failed, 1 skipped"
+    assert report([WELL], 1.0) == 0
+
+
+def test_no_lane_is_no_success() -> None:
+    """Nothing was run."""
+    assert report([], 0.0) == 1
