@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion.core.dialects import DialectConfig, ManifestError
+from apportion.core.dialects.listing import claimed
 from apportion.core.dialects.names import HAMI, VgpuNames
 from apportion.core.dialects.quantity import quantity
-from apportion.core.dialects.reading import claimed
 from apportion.core.manifests import Manifest, ManifestConfig, read_document, submitted
 from apportion_schemas import Event, encode
 from tests.support.manifests import container, pod

@@ -20,9 +20,9 @@ from msgspec import Raw, Struct
 from apportion.core.configuration import manifest_config
 from apportion.core.dialects import Container, ManifestError
 from apportion.core.dialects.container import Role
+from apportion.core.dialects.listing import claimed
 from apportion.core.dialects.node_annotations import unhealthy_indexes
 from apportion.core.dialects.quantity import quantity
-from apportion.core.dialects.reading import claimed
 from apportion.core.manifests import ManifestConfig, PodDraft, read_document
 from apportion.core.manifests.card_quota import card_quota
 from apportion.core.manifests.claims import ENDED, Claim, claim_of

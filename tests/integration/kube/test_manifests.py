@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from apportion.core.dialects import DialectConfig
-from apportion.core.dialects.names import VCUDA
-from apportion.core.dialects.reading import claimed
+from apportion.core.dialects.listing import claimed
+from apportion.core.dialects.vcuda import DIALECTS as VCUDA
 from tests.support.control_plane import ROOT, ControlPlane
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
@@ -105,4 +105,4 @@ def test_the_extender_is_applied_and_asks_for_every_dialect(control_plane: Contr
     assert managed == claimed(DialectConfig())
     (legacy,) = json.loads((EXTENDER / "vcuda-policy.json").read_text())["extenders"]
     names = {each["name"] for each in legacy["managedResources"]}
-    assert names == {name for vcuda in VCUDA for name in (vcuda.cores, vcuda.memory)}
+    assert names == {name for vcuda in VCUDA for name in vcuda.resources(DialectConfig())}

@@ -18,10 +18,9 @@ from apportion.core.admission.defaults import limit_patches, missing_limits
 from apportion.core.admission.environment import Patch, hidden, unlimited
 from apportion.core.admission.own import check_changed, check_created
 from apportion.core.dialects import ManifestError
-from apportion.core.dialects.reading import claimed
-from apportion.core.dialects.recovering import NVIDIA
+from apportion.core.dialects.listing import claimed, families_of
+from apportion.core.dialects.nvidia import FAMILY as NVIDIA
 from apportion.core.manifests import ManifestConfig, PodDraft, kube, read_document
-from apportion.core.manifests.claims import families_of
 from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.document import cleaned, typed
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames

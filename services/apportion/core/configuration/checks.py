@@ -17,7 +17,7 @@ from apportion.core.configuration.resources import (
 from apportion.core.devices.catalogue import normal
 from apportion.core.devices.geometries import Unlaid, laid_out
 from apportion.core.dialects.configured import dialect_config
-from apportion.core.dialects.reading import dialects
+from apportion.core.dialects.listing import claims
 from apportion.core.manifests.schedulers import OURS
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import (
@@ -88,8 +88,8 @@ def _check_names(configuration: Configuration) -> None:
                 "name each resource differently",
             )
     for name, key in written.items():
-        for dialect in dialects(dialect_config(configuration)):
-            if dialect.name not in SHARED and name in dialect.claims:
+        for dialect in claims(dialect_config(configuration)).get(name, ()):
+            if dialect.name not in SHARED:
                 raise ConfigurationError(
                     f"nvidia.{key}",
                     name,

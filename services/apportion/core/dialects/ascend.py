@@ -13,43 +13,102 @@ from apportion.core.dialects import hami, measures
 from apportion.core.dialects.container import Amount, Amounts, Container
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.errors import ManifestError
-from apportion.core.dialects.names import DialectConfig, NpuNames
+from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.notes import Notes, disjoint, names, one
 from apportion.core.dialects.placed_pod import PlacedPod, record
-from apportion_schemas import Ask, Share
+from apportion.core.dialects.resource import Resource, Resources, of_family
+from apportion_schemas import Ask, DeviceConstraints, Share
 from apportion_schemas.quantities import WHOLE
 
-NAME = "ascend"
 MINDCLUSTER = "huawei.com/npu-core"
 """The MindCluster way to ask; claimed so that it is refused by name."""
 _encode = msgspec.json.Encoder().encode
 
 
-def of(config: DialectConfig) -> tuple[Dialect, ...]:
-    """The dialect as configured: every family is one dialect, because one plugin serves them."""
-    claims = {MINDCLUSTER}
-    for npu in config.ascend:
-        for name in (npu.count, npu.memory, npu.cores):
-            claims |= {name, name.lower()}
+class Npu(msgspec.Struct, frozen=True):
+    """One family. `paired`: its dies come two to a module and are handed out in pairs."""
 
-    def read(container: Container, amounts: Amounts) -> Ask | None:
-        if mindcluster := amounts.get(MINDCLUSTER):
-            raise mindcluster.refusal(
-                "is not implemented yet", "ask by family, as in huawei.com/Ascend310P"
-            )
-        asks = [ask for npu in config.ascend if (ask := _read(container, amounts, npu))]
-        if len(asks) > 1:
-            raise ManifestError(
-                f"{container.field}.resources",
-                None,
-                f"asks for {asks[0].family} and {asks[1].family} in one container",
-                "keep one family per container",
-            )
-        return asks[0] if asks else None
+    word: str
+    paired: bool = False
 
-    return (Dialect(NAME, frozenset(claims), read),)
+    @property
+    def family(self) -> str:
+        """What the catalogue calls it."""
+        return self.word.lower()
+
+    @property
+    def count(self) -> str:
+        """The resource of devices."""
+        return f"huawei.com/{self.word}"
+
+    @property
+    def memory(self) -> str:
+        """The resource of memory, in MiB."""
+        return f"huawei.com/{self.word}-memory"
+
+    @property
+    def cores(self) -> str:
+        """The resource of AI cores; claimed so that it is refused by name."""
+        return f"huawei.com/{self.word}-core"
+
+    @property
+    def use_ids(self) -> str:
+        """The annotation of the devices that will do."""
+        return f"hami.io/use-{self.word}-uuid"
+
+    @property
+    def nouse_ids(self) -> str:
+        """The annotation of the devices that will not."""
+        return f"hami.io/no-use-{self.word}-uuid"
+
+    @property
+    def to_allocate(self) -> str:
+        """The annotation that the plugin takes segments from."""
+        return f"hami.io/{self.word}-devices-to-allocate"
+
+    @property
+    def allocated(self) -> str:
+        """The annotation that keeps them."""
+        return f"hami.io/{self.word}-devices-allocated"
 
 
-def _read(container: Container, amounts: Amounts, npu: NpuNames) -> Ask | None:
+NPUS = (
+    Npu("Ascend910A"),
+    Npu("Ascend910B2"),
+    Npu("Ascend910B3"),
+    Npu("Ascend910B4"),
+    Npu("Ascend910B4-1"),
+    Npu("Ascend910C", paired=True),
+    Npu("Ascend310P"),
+)
+"""One plugin serves them all, so they are one dialect."""
+
+
+def _resources(_: DialectConfig) -> Resources:
+    found: dict[str, Resource] = {MINDCLUSTER: Resource(tuple(npu.family for npu in NPUS))}
+    for npu in NPUS:
+        own = of_family(npu.family, count=npu.count, memory=npu.memory, cores=npu.cores)
+        found |= own | {name.lower(): resource for name, resource in own.items()}
+    return found
+
+
+def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+    if mindcluster := amounts.get(MINDCLUSTER):
+        raise mindcluster.refusal(
+            "is not implemented yet", "ask by family, as in huawei.com/Ascend310P"
+        )
+    asks = [ask for npu in NPUS if (ask := _read_family(container, amounts, npu))]
+    if len(asks) > 1:
+        raise ManifestError(
+            f"{container.field}.resources",
+            None,
+            f"asks for {asks[0].family} and {asks[1].family} in one container",
+            "keep one family per container",
+        )
+    return asks[0] if asks else None
+
+
+def _read_family(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     count, memory = _either(amounts, npu.count), _either(amounts, npu.memory)
     if cores := _either(amounts, npu.cores):
         raise cores.refusal(
@@ -101,15 +160,26 @@ def _either(amounts: Amounts, name: str) -> Amount | None:
     return exact or lower
 
 
-def _largest_template_mib(npu: NpuNames) -> int:
+def _largest_template_mib(npu: Npu) -> int:
     family = FAMILIES.get(npu.family)
     return max((template.memory_mib for template in family.templates), default=0) if family else 0
 
 
-def render(it: PlacedPod) -> dict[str, str]:
+def _choose(notes: Notes) -> DeviceConstraints:
+    """Ids are wanted and unwanted family by family."""
+    use_ids: dict[str, None] = {}
+    nouse_ids: dict[str, None] = {}
+    for npu in NPUS:
+        use_ids |= dict.fromkeys(one(notes, (npu.use_ids,), names) or ())
+        nouse_ids |= dict.fromkeys(one(notes, (npu.nouse_ids,), names) or ())
+        disjoint(notes, (npu.nouse_ids,), tuple(use_ids), tuple(nouse_ids))
+    return DeviceConstraints(use_ids=tuple(use_ids), nouse_ids=tuple(nouse_ids))
+
+
+def _render(it: PlacedPod) -> dict[str, str]:
     """What HAMi's scheduler writes on a pod of this placement."""
     notes = hami.bound(it) | {"predicate-time": it.seconds}
-    for npu in it.config.ascend:
+    for npu in NPUS:
         shares = [s for s in it.placed.shares if it.devices[s.device].family == npu.family]
         if not shares:
             continue
@@ -122,12 +192,31 @@ def render(it: PlacedPod) -> dict[str, str]:
             + ";"
             for name in (*it.init_containers, *it.containers)
         )
-        notes[f"hami.io/{npu.word}-devices-to-allocate"] = segments
-        notes[f"hami.io/{npu.word}-devices-allocated"] = segments
-        notes[f"huawei.com/{npu.word}"] = _encode([_cut(share) for share in shares]).decode()
+        notes[npu.to_allocate] = segments
+        notes[npu.allocated] = segments
+        notes[npu.count] = _encode([_cut(share) for share in shares]).decode()
     return notes
 
 
 def _cut(share: Share) -> dict[str, str]:
     """A device, and the template that it is cut by where it is not taken whole."""
     return {"UUID": share.device, **({"temp": share.template} if share.template else {})}
+
+
+DIALECT = Dialect(
+    name="ascend",
+    devices="NPUs",
+    resources=_resources,
+    read=_read,
+    choose=_choose,
+    reserved=dict.fromkeys(
+        (key for npu in NPUS for key in (npu.use_ids, npu.nouse_ids)),
+        "selects NPUs in a pod that asks for {devices}",
+    ),
+    render=_render,
+    recover={
+        key: hami.segments_of(npu.family)
+        for npu in NPUS
+        for key in (npu.allocated, npu.to_allocate)
+    },
+)

@@ -7,16 +7,22 @@ the vendor's own plugin makes.
 
 from apportion.core.dialects import hami, measures
 from apportion.core.dialects.container import Amount, Amounts, Container
-from apportion.core.dialects.dialect import Dialect, Selecting
-from apportion.core.dialects.names import DialectConfig, MluNames
+from apportion.core.dialects.dialect import Dialect
+from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.notes import Notes, Selecting, selected
 from apportion.core.dialects.placed_pod import PlacedPod, record
-from apportion_schemas import Ask
+from apportion.core.dialects.resource import Resources, of_family
+from apportion_schemas import Ask, DeviceConstraints
 from apportion_schemas.quantities import WHOLE
 
-NAME = "cambricon"
 FAMILY = "cambricon"
 TYPE = "MLU"
 UNIT_MIB = 256
+COUNT = "cambricon.com/vmlu"
+MEMORY = "cambricon.com/mlu.smlu.vmemory"
+CORES = "cambricon.com/mlu.smlu.vcore"
+TO_ALLOCATE = "hami.io/cambricon-mlu-devices-to-allocate"
+ALLOCATED = "hami.io/cambricon-mlu-devices-allocated"
 SELECTING = Selecting(
     use_types="cambricon.com/use-mlutype",
     nouse_types="cambricon.com/nouse-mlutype",
@@ -25,19 +31,12 @@ SELECTING = Selecting(
 )
 
 
-def of(config: DialectConfig) -> tuple[Dialect, ...]:
-    """The dialect as configured."""
-    names = config.cambricon
-    claims = frozenset({names.count, names.memory, names.cores})
-
-    def read(container: Container, amounts: Amounts) -> Ask | None:
-        return _read(container, amounts, names)
-
-    return (Dialect(NAME, claims, read, selecting=SELECTING),)
+def _resources(_: DialectConfig) -> Resources:
+    return of_family(FAMILY, count=COUNT, memory=MEMORY, cores=CORES, unit_mib=UNIT_MIB)
 
 
-def _read(container: Container, amounts: Amounts, names: MluNames) -> Ask | None:
-    count, memory, cores = (amounts.get(n) for n in (names.count, names.memory, names.cores))
+def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+    count, memory, cores = (amounts.get(name) for name in (COUNT, MEMORY, CORES))
     if count is not None and count.value == 0:
         _check_nothing(count, [memory, cores])
         return None
@@ -64,7 +63,11 @@ def _check_nothing(count: Amount, parts: list[Amount | None]) -> None:
         )
 
 
-def render(it: PlacedPod) -> dict[str, str]:
+def _choose(notes: Notes) -> DeviceConstraints:
+    return selected(notes, SELECTING)
+
+
+def _render(it: PlacedPod) -> dict[str, str]:
     """What HAMi's scheduler writes; the plugin cuts one share per pod, the profile of the first."""
     segments = "".join(
         "".join(record(s.device, TYPE, s.memory_mib, s.cores) for s in it.shares(name)) + ";"
@@ -75,6 +78,18 @@ def render(it: PlacedPod) -> dict[str, str]:
     return hami.bound(it) | {
         "CAMBRICON_DSMLU_ASSIGNED": "false",
         "CAMBRICON_DSMLU_PROFILE": "_".join(map(str, profile)),
-        "hami.io/cambricon-mlu-devices-to-allocate": segments,
-        "hami.io/cambricon-mlu-devices-allocated": segments,
+        TO_ALLOCATE: segments,
+        ALLOCATED: segments,
     }
+
+
+DIALECT = Dialect(
+    name="cambricon",
+    devices="MLUs",
+    resources=_resources,
+    read=_read,
+    choose=_choose,
+    reserved=dict.fromkeys(SELECTING, "selects MLUs in a pod that asks for {devices}"),
+    render=_render,
+    recover={ALLOCATED: hami.segments_of(FAMILY)},
+)

@@ -1,32 +1,56 @@
-"""What a dialect is: the names it claims, and what amounts under them mean."""
+"""What a dialect is: everything that is known of one family of names, in one value.
 
-from collections.abc import Callable
-from typing import NamedTuple
+A module of its own makes one `DIALECT` of small functions (vcuda, whose names exist twice, makes
+two), and `listing` lists it. All that is done with dialects goes through that list, so that a new
+one is its module and its row.
 
+Invariant: a dialect says itself what it means; nobody asks which one it is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from msgspec import Struct
+
+from apportion.core.dialects.bound_pod import BoundPod, Held
 from apportion.core.dialects.container import Amounts, Container
-from apportion_schemas import Ask
+from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.notes import Notes
+from apportion.core.dialects.placed_pod import PlacedPod
+from apportion.core.dialects.resource import Resources
+from apportion_schemas import Ask, DeviceConstraints
+
+Recover = Callable[[BoundPod, str], Iterator[Held]]
+"""What a pod holds, out of its annotations; the text is that of the annotation that says so. Raises
+`Unclear`, `LookupError` or msgspec's errors where that cannot be understood.
+"""
 
 
-class Selecting(NamedTuple):
-    """The annotations by which pods choose among the devices of a vendor that is not NVIDIA's."""
-
-    use_types: str
-    nouse_types: str
-    use_ids: str
-    nouse_ids: str
+def _no_priority(_: DialectConfig) -> str:
+    return ""
 
 
-class Dialect(NamedTuple):
-    """One dialect as configured.
+class Dialect(Struct, frozen=True, kw_only=True, eq=False):
+    """One dialect. `name` is what the ledger calls it, and `devices` what people call the vendor's
+    devices, as in "GPUs".
 
-    `read` gives what a container wants, or None where it wants no device, and raises
-    `ManifestError` where its amounts contradict one another. `priority` is the resource that gives
-    a container's tasks their priority on a shared device, where the dialect has one; `selecting`
-    is None where the annotations are those of NVIDIA's cards or Ascend's.
+    `resources` are the names that it claims under a configuration, each with its meaning.
+    `read` says what a container wants of the amounts under these names, and None where it wants no
+    device. `choose` says among which devices, by the pod's annotations. Both raise `ManifestError`.
+    `reserved` are the annotations that only its own pods may have, with what is wrong with each in
+    a pod of a dialect that does not reserve it too; `{devices}` is what that pod asks for.
+    `render` gives the annotations that its own scheduler writes on a pod with a place, and
+    `recover` reads them back: by the annotation that says what the pod holds, in the order in which
+    they are looked at.
+    `priority` is the resource that gives a container's tasks their priority on a shared device
+    under a configuration, empty where there is none.
     """
 
     name: str
-    claims: frozenset[str]
-    read: Callable[[Container, Amounts], Ask | None]
-    priority: str = ""
-    selecting: Selecting | None = None
+    devices: str
+    resources: Callable[[DialectConfig], Resources]
+    read: Callable[[Container, Amounts, DialectConfig], Ask | None]
+    choose: Callable[[Notes], DeviceConstraints]
+    reserved: Mapping[str, str]
+    render: Callable[[PlacedPod], dict[str, str]]
+    recover: Mapping[str, Recover]
+    priority: Callable[[DialectConfig], str] = _no_priority

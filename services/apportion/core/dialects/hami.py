@@ -2,36 +2,43 @@
 
 The defaults are those of HAMi's admission webhook, which sets `gpucores` to 100 where the memory is
 the whole card and no cores were given. Its device plugin takes a placement from the pod's
-annotations: one segment per container, init containers first, empty ones kept.
+annotations: one segment per container, init containers first, empty ones kept. The plugins of other
+vendors that HAMi serves read segments alike.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from apportion.core.devices.catalogue import mig_profiles
-from apportion.core.dialects import vgpu
+from apportion.core.dialects import nvidia, vgpu
+from apportion.core.dialects.bound_pod import BoundPod, Held, Unclear, records
 from apportion.core.dialects.container import Amounts, Container
-from apportion.core.dialects.dialect import Dialect
+from apportion.core.dialects.dialect import Dialect, Recover
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.placed_pod import PlacedPod, record
-from apportion_schemas import Ask, Share
+from apportion.core.dialects.resource import Resources
+from apportion_schemas import Ask, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
 NAME = "hami"
 TYPE = "NVIDIA"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 _encode = msgspec.json.Encoder().encode
 
 
-def of(config: DialectConfig) -> tuple[Dialect, ...]:
-    """The dialect as configured."""
-    names = config.hami
+def _resources(config: DialectConfig) -> Resources:
+    return vgpu.resources(config.hami, config)
 
-    def read(container: Container, amounts: Amounts) -> Ask | None:
-        return vgpu.read(container, amounts, names, config)
 
-    return (Dialect(NAME, names.every, read, names.priority or ""),)
+def _priority(config: DialectConfig) -> str:
+    return config.hami.priority or ""
+
+
+def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
+    return vgpu.read(container, amounts, config.hami, config)
 
 
 def render(it: PlacedPod) -> dict[str, str]:
@@ -42,8 +49,8 @@ def render(it: PlacedPod) -> dict[str, str]:
     )
     instances = list(_mig_allocations(it))
     return {
-        "hami.io/vgpu-devices-to-allocate": segments,
-        "hami.io/vgpu-devices-allocated": segments,
+        TO_ALLOCATE: segments,
+        ALLOCATED: segments,
         **bound(it),
         **({MIG_ALLOCATIONS: _encode(instances).decode()} if instances else {}),
     }
@@ -81,3 +88,58 @@ def _mig_allocations(it: PlacedPod) -> Iterable[dict[str, object]]:
                     "profile": share.instance.profile,
                     "placement": {"start": share.instance.start, "size": share.instance.size},
                 }
+
+
+class _Cut(msgspec.Struct, frozen=True):
+    start: int
+    size: int
+
+
+class _MigAllocation(msgspec.Struct, frozen=True, rename="camel"):
+    container_index: int
+    device_index: int
+    profile: str
+    placement: _Cut
+
+
+_decode = msgspec.json.Decoder(list[_MigAllocation]).decode
+
+
+def segments_of(family: str) -> Recover:
+    """How the segments of devices of this family are read back."""
+
+    def read(pod: BoundPod, text: str) -> Iterator[Held]:
+        names = (*pod.init_containers, *pod.containers)
+        segments = text.removesuffix(";").split(";")
+        if len(segments) > len(names):
+            raise Unclear
+        cuts = _instances(pod.annotations.get(MIG_ALLOCATIONS, ""))
+        for number, (name, segment) in enumerate(zip(names, segments, strict=False)):
+            for position, (device, memory, cores) in enumerate(records(segment)):
+                cut = cuts.get((number, position))
+                yield Held(name, family, device, -1, memory, cores, cut)
+
+    return read
+
+
+def _instances(text: str) -> dict[tuple[int, int], MigInstance]:
+    """MIG instances by container and device, each counted from 0."""
+    return {
+        (each.container_index, each.device_index): MigInstance(
+            profile=each.profile, start=each.placement.start, size=each.placement.size
+        )
+        for each in (_decode(text) if text else ())
+    }
+
+
+DIALECT = Dialect(
+    name=NAME,
+    devices=nvidia.DEVICES,
+    resources=_resources,
+    read=_read,
+    choose=nvidia.choose,
+    reserved=nvidia.RESERVED,
+    render=render,
+    recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
+    priority=_priority,
+)

@@ -7,29 +7,18 @@ Invariant: no dialect is guessed. Names that no single dialect has together are 
 """
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from msgspec import Struct, structs
 
-from apportion.core.dialects import (
-    ascend,
-    cambricon,
-    hami,
-    plain,
-    vcuda,
-    volcano_share,
-    volcano_vgpu,
-)
 from apportion.core.dialects.annotations import selection
 from apportion.core.dialects.borrowing import parted
 from apportion.core.dialects.container import Container, amounts_of
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.errors import ManifestError
+from apportion.core.dialects.listing import claims
 from apportion.core.dialects.names import DialectConfig
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
-DIALECTS = (plain, hami, volcano_vgpu, volcano_share, vcuda, ascend, cambricon)
-"""In the order in which names that several of them have are given away."""
 NO_DIALECT = "none"
 """What a pod is written in that asks for no device."""
 
@@ -67,20 +56,21 @@ def read_pod(
     dialect = _dialect(containers, config)
     if dialect is None:
         return DeviceRequest()
+    names = claims(config)
     asks: list[Ask] = []
     high_priority: list[str] = []
     for container in containers:
-        amounts = amounts_of(container, dialect.claims)
-        ask = dialect.read(container, amounts)
+        amounts = amounts_of(container, names)
+        ask = dialect.read(container, amounts, config)
         if ask is None:
             continue
         asks += _one_by_one(ask)
-        priority = amounts.get(dialect.priority)
+        priority = amounts.get(dialect.priority(config))
         if priority is not None and priority.value == 0:
             high_priority.append(container.name)
     if not asks:
         return DeviceRequest()
-    chosen = selection(annotations, field=annotations_field, dialect=dialect, config=config)
+    chosen = selection(annotations, field=annotations_field, dialect=dialect)
     own, borrowing = parted(asks, {each.name for each in containers if each.role == "app"})
     return DeviceRequest(
         dialect=dialect.name,
@@ -94,32 +84,22 @@ def read_pod(
     )
 
 
-@lru_cache(maxsize=8)
-def dialects(config: DialectConfig) -> tuple[Dialect, ...]:
-    """Every dialect as configured, in order."""
-    return tuple(dialect for module in DIALECTS for dialect in module.of(config))
-
-
-@lru_cache(maxsize=8)
-def claimed(config: DialectConfig) -> frozenset[str]:
-    """Every resource name that is about devices."""
-    return frozenset().union(*(dialect.claims for dialect in dialects(config)))
-
-
 def _one_by_one(ask: Ask) -> list[Ask]:
     """MIG instances may share a card, and the `count` of an ask is of different cards."""
     return [structs.replace(ask, count=1)] * ask.count if ask.profile else [ask]
 
 
 def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect | None:
-    known = claimed(config)
-    left = dialects(config)
+    """The first dialect that claims every name of devices in the pod; None where there is none."""
+    known = claims(config)
+    left: tuple[Dialect, ...] = ()
     seen: str | None = None
     for container in containers:
         for name in (*container.limits, *container.requests):
             if name not in known:
                 continue
-            fitting = tuple(dialect for dialect in left if name in dialect.claims)
+            claiming = known[name]
+            fitting = tuple(d for d in left if d in claiming) if seen else claiming
             if not fitting:
                 raise ManifestError(
                     container.at("limits" if name in container.limits else "requests", name),

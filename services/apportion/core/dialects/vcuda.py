@@ -6,52 +6,131 @@ uses one of them; its dialect is named after it, as in `docker.com/vcuda`, becau
 wants its annotations under the same one.
 """
 
-from apportion.core.dialects import measures, vgpu
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from apportion.core.dialects import measures, nvidia
+from apportion.core.dialects.bound_pod import BoundPod, Held, natural
 from apportion.core.dialects.container import Amount, Amounts, Container
 from apportion.core.dialects.dialect import Dialect
-from apportion.core.dialects.names import DialectConfig, VcudaNames
+from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.notes import Notes
 from apportion.core.dialects.placed_pod import PlacedPod, commas
-from apportion_schemas import Ask
+from apportion.core.dialects.resource import CORES, DEVICE_MEMORY, Bound, Resource, Resources
+from apportion_schemas import Ask, DeviceConstraints
 from apportion_schemas.quantities import WHOLE
 
-NAME = "vcuda"
+PREFIXES = ("docker.com", "tencent.com")
 UNIT_MIB = 256
 CARD = 100
+LIMIT_DIGITS_MAX = 3
 
 
-def of(config: DialectConfig) -> tuple[Dialect, ...]:
-    """The dialect as configured, once per prefix."""
-    return tuple(_under(names) for names in config.vcuda)
+class Vcuda(NamedTuple):
+    """The design under one prefix."""
 
+    prefix: str
 
-def _under(names: VcudaNames) -> Dialect:
-    def read(container: Container, amounts: Amounts) -> Ask | None:
-        cores, memory = amounts.get(names.cores), amounts.get(names.memory)
+    @property
+    def name(self) -> str:
+        """Of the dialect."""
+        return f"{self.prefix}/vcuda"
+
+    @property
+    def cores(self) -> str:
+        """The resource of hundredths of a card."""
+        return f"{self.prefix}/vcuda-core"
+
+    @property
+    def memory(self) -> str:
+        """The resource of memory."""
+        return f"{self.prefix}/vcuda-memory"
+
+    @property
+    def core_limit(self) -> str:
+        """The annotation with the most of a card that the pod may use while it is idle. The node's
+        plugin reads it off the pod; it binds no decision.
+        """
+        return f"{self.prefix}/vcuda-core-limit"
+
+    def resources(self, _: DialectConfig) -> Resources:
+        """What the two names mean."""
+        family = nvidia.FAMILY
+        return {
+            self.cores: Resource((family,), Bound(CORES, family)),
+            self.memory: Resource((family,), Bound(DEVICE_MEMORY, family, UNIT_MIB)),
+        }
+
+    def read(self, container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+        """What a container wants.
+
+        Raises:
+            ManifestError: a share without memory, memory without a share, or a card and a part.
+        """
+        cores, memory = amounts.get(self.cores), amounts.get(self.memory)
         memory_mib = measures.memory_mib(memory, UNIT_MIB) if memory else None
         if cores is None or cores.value == 0:
             if memory is None or memory_mib is None:
                 return None
             raise memory.refusal(
-                f"is asked without {names.cores}",
-                f"add {names.cores}: 1 to 99 for a share, 100 for a whole card",
+                f"is asked without {self.cores}",
+                f"add {self.cores}: 1 to 99 for a share, 100 for a whole card",
             )
         if cores.value < CARD and memory_mib is None:
             raise cores.refusal(
-                f"is a share of a card without {names.memory}",
-                f"add {names.memory} in units of {UNIT_MIB} MiB",
+                f"is a share of a card without {self.memory}",
+                f"add {self.memory} in units of {UNIT_MIB} MiB",
             )
         shared = cores.value < CARD
         return Ask(
             container=container.name,
-            family=vgpu.FAMILY,
+            family=nvidia.FAMILY,
             count=1 if shared else _cards(cores),
             memory_mib=memory_mib if shared else None,
             cores=cores.value if shared else WHOLE,
             init=container.role == "init",
         )
 
-    prefix = names.cores.partition("/")[0]
-    return Dialect(f"{prefix}/{NAME}", frozenset({names.cores, names.memory}), read)
+    def choose(self, notes: Notes) -> DeviceConstraints:
+        """As of any GPU; beside that the limit of cores must be one.
+
+        Raises:
+            ManifestError: it is none, or an annotation is malformed.
+        """
+        value = notes.values.get(self.core_limit)
+        if value is not None:
+            digits = value.isascii() and value.isdecimal() and len(value) <= LIMIT_DIGITS_MAX
+            if not digits or not 0 < int(value) <= WHOLE:
+                raise notes.refusal(
+                    self.core_limit,
+                    "is no percent of a card",
+                    f"write a whole number from 1 to {WHOLE}",
+                )
+        return nvidia.choose(notes)
+
+    def render(self, it: PlacedPod) -> dict[str, str]:
+        """What gpu-admission writes on a pod of this placement; it knows no init containers."""
+        cards = {
+            self._of_container(position): commas(map(it.index_of, shares))
+            for position, name in enumerate(it.containers)
+            if (shares := it.shares(name))
+        }
+        return {
+            **cards,
+            f"{self.prefix}/predicate-node": it.placed.node,
+            f"{self.prefix}/predicate-time": it.nanoseconds,
+            f"{self.prefix}/gpu-assigned": "false",
+        }
+
+    def recover(self, pod: BoundPod, _text: str) -> Iterator[Held]:
+        """One annotation for each container, counted from 0."""
+        for position, name in enumerate(pod.containers):
+            numbers = pod.annotations.get(self._of_container(position), "")
+            for number in numbers.split(",") if numbers else ():
+                yield Held(name, nvidia.FAMILY, number=natural(number))
+
+    def _of_container(self, position: int) -> str:
+        return f"{self.prefix}/predicate-gpu-idx-{position}"
 
 
 def _cards(cores: Amount) -> int:
@@ -64,17 +143,18 @@ def _cards(cores: Amount) -> int:
     return measures.count(Amount(cards, cores.field, cores.written))
 
 
-def render(it: PlacedPod) -> dict[str, str]:
-    """What gpu-admission writes on a pod of this placement; it knows no init containers."""
-    prefix = it.pod.dialect.partition("/")[0]
-    cards = {
-        f"{prefix}/predicate-gpu-idx-{position}": commas(map(it.index_of, shares))
-        for position, name in enumerate(it.containers)
-        if (shares := it.shares(name))
-    }
-    return {
-        **cards,
-        f"{prefix}/predicate-node": it.placed.node,
-        f"{prefix}/predicate-time": it.nanoseconds,
-        f"{prefix}/gpu-assigned": "false",
-    }
+def _dialect(vcuda: Vcuda) -> Dialect:
+    alone = {vcuda.core_limit: f"limits the cores of {vcuda.name} alone"}
+    return Dialect(
+        name=vcuda.name,
+        devices=nvidia.DEVICES,
+        resources=vcuda.resources,
+        read=vcuda.read,
+        choose=vcuda.choose,
+        reserved=nvidia.RESERVED | alone,
+        render=vcuda.render,
+        recover={f"{vcuda.prefix}/predicate-node": vcuda.recover},
+    )
+
+
+DIALECTS = tuple(_dialect(Vcuda(prefix)) for prefix in PREFIXES)

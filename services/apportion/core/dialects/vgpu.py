@@ -5,13 +5,12 @@ of different cards; memory and cores are per card; where nothing is said of memo
 wanted whole, and where nothing is said of cores either it is wanted alone.
 """
 
-from apportion.core.dialects import measures
+from apportion.core.dialects import measures, nvidia
 from apportion.core.dialects.container import Amount, Amounts, Container
 from apportion.core.dialects.names import DialectConfig, VgpuNames
+from apportion.core.dialects.resource import Resource, of_family
 from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
-
-FAMILY = "nvidia"
 
 
 def read(
@@ -45,13 +44,24 @@ def read(
     count = amounts.get(names.count)
     return Ask(
         container=container.name,
-        family=FAMILY,
+        family=nvidia.FAMILY,
         count=measures.count(count) if count else config.default_gpu_count,
         memory_mib=memory_mib,
         memory_percent=None if percent == WHOLE else percent,
         cores=cores_percent,
         cap_memory=cap_memory and memory_mib is not None,
         init=container.role == "init",
+    )
+
+
+def resources(names: VgpuNames, config: DialectConfig) -> dict[str, Resource]:
+    """What each of the names means; a part of a card and a priority mean nothing in a limit."""
+    return dict.fromkeys(names.every, Resource((nvidia.FAMILY,))) | of_family(
+        nvidia.FAMILY,
+        count=names.count,
+        memory=names.memory,
+        cores=names.cores,
+        unit_mib=config.memory_factor,
     )
 
 

@@ -3,49 +3,89 @@
 Its device plugin is told the numbers of the pod's cards, and finds the pod by the time.
 """
 
-from apportion.core.dialects import measures, vgpu
+from collections.abc import Iterator
+
+from apportion.core.dialects import measures, nvidia
+from apportion.core.dialects.bound_pod import BoundPod, Held, Unclear, natural
 from apportion.core.dialects.container import Amounts, Container
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.placed_pod import PlacedPod, commas
+from apportion.core.dialects.resource import ENTIRE, PARTIAL_MEMORY, Bound, Resource, Resources
 from apportion_schemas import Ask
 from apportion_schemas.quantities import WHOLE
 
-NAME = "volcano-share"
+MEMORY = "volcano.sh/gpu-memory"
+COUNT = "volcano.sh/gpu-number"
+INDEX = "volcano.sh/gpu-index"
+TIME = "volcano.sh/predicate-time"
 
 
-def of(config: DialectConfig) -> tuple[Dialect, ...]:
-    """The dialect as configured."""
-    names = config.volcano_share
+def _resources(config: DialectConfig) -> Resources:
+    """Beside Volcano's other names in a limit, the count is of entire cards alone, and the memory
+    of what is not an entire card.
+    """
+    family = nvidia.FAMILY
+    return {
+        COUNT: Resource((family,), Bound(ENTIRE, family)),
+        MEMORY: Resource((family,), Bound(PARTIAL_MEMORY, family, config.memory_factor)),
+    }
 
-    def read(container: Container, amounts: Amounts) -> Ask | None:
-        memory, cards = amounts.get(names.memory), amounts.get(names.count)
-        memory_mib = measures.memory_mib(memory, config.memory_factor) if memory else None
-        init = container.role == "init"
-        if cards and cards.value:
-            if memory_mib is not None:
-                raise cards.refusal(
-                    f"contradicts {names.memory}, which is a part of one card",
-                    "keep one of the two",
-                )
-            return Ask(
-                container=container.name,
-                family=vgpu.FAMILY,
-                count=measures.count(cards),
-                cores=WHOLE,
-                init=init,
+
+def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
+    memory, cards = amounts.get(MEMORY), amounts.get(COUNT)
+    memory_mib = measures.memory_mib(memory, config.memory_factor) if memory else None
+    init = container.role == "init"
+    if cards and cards.value:
+        if memory_mib is not None:
+            raise cards.refusal(
+                f"contradicts {MEMORY}, which is a part of one card", "keep one of the two"
             )
-        if memory_mib is None:
-            return None
-        return Ask(container=container.name, family=vgpu.FAMILY, memory_mib=memory_mib, init=init)
+        return Ask(
+            container=container.name,
+            family=nvidia.FAMILY,
+            count=measures.count(cards),
+            cores=WHOLE,
+            init=init,
+        )
+    if memory_mib is None:
+        return None
+    return Ask(container=container.name, family=nvidia.FAMILY, memory_mib=memory_mib, init=init)
 
-    return (Dialect(NAME, frozenset({names.memory, names.count}), read),)
 
-
-def render(it: PlacedPod) -> dict[str, str]:
+def _render(it: PlacedPod) -> dict[str, str]:
     """What Volcano's scheduler writes on a pod of this placement."""
     indexes = dict.fromkeys(it.index_of(share) for share in it.placed.shares)
     return {
-        "volcano.sh/gpu-index": commas(indexes),
-        "volcano.sh/predicate-time": it.nanoseconds,
+        INDEX: commas(indexes),
+        TIME: it.nanoseconds,
     }
+
+
+def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
+    """The numbers of the pod's cards; which container has which follows from what they ask."""
+    if TIME not in pod.annotations:
+        raise Unclear  # the number is a wish of the pod's author
+    indexes = [natural(number) for number in text.split(",")]
+    if sum(ask.count for ask in pod.asks) == len(indexes):
+        left = iter(indexes)
+        for ask in pod.asks:
+            for _ in range(ask.count):
+                yield Held(ask.container, nvidia.FAMILY, number=next(left))
+    elif len(indexes) == 1:
+        for ask in pod.asks:
+            yield Held(ask.container, nvidia.FAMILY, number=indexes[0])
+    else:
+        raise Unclear
+
+
+DIALECT = Dialect(
+    name="volcano-share",
+    devices=nvidia.DEVICES,
+    resources=_resources,
+    read=_read,
+    choose=nvidia.choose,
+    reserved=nvidia.RESERVED,
+    render=_render,
+    recover={INDEX: _recover},
+)

@@ -9,29 +9,41 @@ plugin needs `knownMigGeometries`; where none are configured, the groups are tho
 comes with.
 """
 
+from collections.abc import Iterator
+
 from apportion.core.devices.geometries import generated, laid_out
-from apportion.core.dialects import vgpu
+from apportion.core.dialects import nvidia, vgpu
+from apportion.core.dialects.bound_pod import BoundPod, Held, Unclear, natural, records
 from apportion.core.dialects.container import Amounts, Container
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.placed_pod import PlacedPod, record
+from apportion.core.dialects.resource import Resources
 from apportion_schemas import Ask, MigInstance, Share
 from apportion_schemas.quantities import WHOLE
 
 NAME = "volcano-vgpu"
 TYPE = "NVIDIA"
+IDS = "volcano.sh/vgpu-ids-new"
 
 
-def of(config: DialectConfig) -> tuple[Dialect, ...]:
-    """The dialect as configured."""
-    names = config.volcano_vgpu
+def _resources(config: DialectConfig) -> Resources:
+    return vgpu.resources(config.volcano_vgpu, config)
 
-    def read(container: Container, amounts: Amounts) -> Ask | None:
-        return vgpu.read(
-            container, amounts, names, config, cap_memory=True, full_percentage_is_alone=False
-        )
 
-    return (Dialect(NAME, names.every, read, names.priority or ""),)
+def _priority(config: DialectConfig) -> str:
+    return config.volcano_vgpu.priority or ""
+
+
+def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
+    return vgpu.read(
+        container,
+        amounts,
+        config.volcano_vgpu,
+        config,
+        cap_memory=True,
+        full_percentage_is_alone=False,
+    )
 
 
 def render(it: PlacedPod) -> dict[str, str]:
@@ -39,7 +51,7 @@ def render(it: PlacedPod) -> dict[str, str]:
     held = [shares for name in it.containers if (shares := it.shares(name))]
     segments = ";".join("".join(_record(it, share) for share in shares) for shares in held)
     return {
-        "volcano.sh/vgpu-ids-new": segments,
+        IDS: segments,
         "volcano.sh/devices-to-allocate": segments,
         "volcano.sh/vgpu-node": it.placed.node,
         "volcano.sh/vgpu-time": it.seconds,
@@ -66,3 +78,43 @@ def _where(model: str, instance: MigInstance) -> str:
             found = (p.position for p in places if p.start == instance.start)
             return f"{group.group}-{next(found, 0)}"
     return f"{instance.profile}-{instance.start}"
+
+
+def _recover(pod: BoundPod, text: str) -> Iterator[Held]:
+    """One segment for each container that has a GPU; memory in units of `gpuMemoryFactor`."""
+    asking = {ask.container for ask in pod.asks if not ask.init}
+    names = [name for name in pod.containers if name in asking]
+    segments = text.split(";")
+    if len(segments) != len(names):
+        raise Unclear
+    for name, segment in zip(names, segments, strict=True):
+        for device_named, memory, cores in records(segment, places=True):
+            if TYPE not in segment:
+                raise Unclear
+            device, place = _place(device_named)
+            memory_mib = memory * pod.config.memory_factor
+            yield Held(name, nvidia.FAMILY, device, -1, memory_mib, cores, place=place)
+
+
+def _place(text: str) -> tuple[str, tuple[str, int] | None]:
+    """Id, group and position, as in `GPU-a[group1-0]`; of what is no MIG instance, the id."""
+    device, bracket, place = text.partition("[")
+    if not bracket:
+        return text, None
+    group, _, position = place.removesuffix("]").rpartition("-")
+    if not device or not group or not place.endswith("]"):
+        raise Unclear
+    return device, (group, natural(position))
+
+
+DIALECT = Dialect(
+    name=NAME,
+    devices=nvidia.DEVICES,
+    resources=_resources,
+    read=_read,
+    choose=nvidia.choose,
+    reserved=nvidia.RESERVED,
+    render=render,
+    recover={IDS: _recover},
+    priority=_priority,
+)

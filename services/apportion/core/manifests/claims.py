@@ -13,14 +13,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from msgspec import structs
-from msgspec.structs import astuple
 
 from apportion.core.devices.demand import Known
-from apportion.core.dialects import Container, ManifestError, cambricon
+from apportion.core.dialects import Container, ManifestError, nvidia
+from apportion.core.dialects.bound_pod import BoundPod, Held
 from apportion.core.dialects.container import Role
-from apportion.core.dialects.names import DialectConfig
-from apportion.core.dialects.reading import NO_DIALECT, claimed
-from apportion.core.dialects.recovering import NVIDIA, BoundPod, Held, recover, shares_of
+from apportion.core.dialects.listing import claimed, families_of
+from apportion.core.dialects.reading import NO_DIALECT
+from apportion.core.dialects.recovering import recover, shares_of
 from apportion.core.manifests.placed import ATTEMPT, SHARES, read_shares
 from apportion.core.manifests.reading import read_document
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
@@ -184,19 +184,10 @@ def _asking(
     asks = list(about.shape.asks)
     for name, share in {each.container: each for each in missing}.items():
         known = devices.get(share.device)
-        family = families.get(name) or (known.family if known else NVIDIA)
+        family = families.get(name) or (known.family if known else nvidia.FAMILY)
         count = min(counts[name], COUNT_MAX)
         asks.append(Ask(container=name, family=family, count=count, memory_mib=share.memory_mib))
     return structs.replace(about, shape=structs.replace(about.shape, asks=tuple(asks)))
-
-
-def families_of(names: Collection[str], config: DialectConfig) -> tuple[str, ...]:
-    """The families of devices that resources of these names are about."""
-    of = dict.fromkeys(astuple(config.cambricon), cambricon.FAMILY)
-    for npu in config.ascend:
-        for name in (npu.count, npu.memory, npu.cores):
-            of |= {name: npu.family, name.lower(): npu.family}
-    return tuple(sorted({of.get(name, NVIDIA) for name in names}))
 
 
 def _resource_names(document: dict[str, Any]) -> frozenset[str]:

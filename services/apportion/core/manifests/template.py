@@ -12,7 +12,7 @@ from msgspec import Struct
 from apportion.core.dialects import Container, DialectConfig, ManifestError, read_pod
 from apportion.core.dialects.container import Role
 from apportion.core.dialects.errors import within
-from apportion.core.dialects.reading import claimed
+from apportion.core.dialects.listing import claimed
 from apportion.core.manifests import kube, naming, neighbours, nodes, unsupported
 from apportion.core.manifests.document import texts
 from apportion.core.manifests.resources import node_amounts

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from apportion.core.dialects import NO_DIALECT, ManifestError, hami
-from apportion.core.dialects.vgpu import FAMILY
+from apportion.core.dialects.nvidia import FAMILY
 from apportion.core.manifests.document import refusal
 from apportion.core.manifests.workloads import PodDraft
 from apportion_schemas import Ask, DeviceConstraints, NodeConstraints, Shape

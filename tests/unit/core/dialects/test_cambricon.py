@@ -80,7 +80,7 @@ def test_not_beside_another_vendor() -> None:
     both = pod(containers=[container("a", {COUNT: 1}), container("b", {"nvidia.com/gpu": 1})])
     assert f"is of another dialect than {COUNT}" in str(refused(both))
     error = refused(pod({COUNT: 1}, {"nvidia.com/use-gputype": "A100"}))
-    assert "selects NVIDIA GPUs" in str(error)
+    assert "selects GPUs in a pod that asks for MLUs" in str(error)
 
 
 def test_the_sample_from_manifest_to_annotations() -> None:

@@ -5,7 +5,9 @@ import pytest
 
 from apportion.core.dialects import DialectConfig, ManifestError
 from apportion.core.dialects.errors import shown
-from apportion.core.dialects.reading import claimed
+from apportion.core.dialects.listing import claimed
+
+VGPU = ("count", "memory", "memory_percent", "cores")
 
 
 @pytest.mark.parametrize(
@@ -13,7 +15,7 @@ from apportion.core.dialects.reading import claimed
     [
         ({"plain_count": "gpu"}, "matching regex"),
         ({"plain_count": "nvidia.com/"}, "matching regex"),
-        ({"volcano_share": {"memory": "a.b/x", "count": "a.b/x"}}, "one name twice"),
+        ({"hami": dict.fromkeys(VGPU, "a.b/x")}, "one name twice"),
         ({"memory_factor": 0}, ">= 1"),
         ({"default_cores": 101}, "<= 100"),
         ({"default_gpu_count": 0}, ">= 1"),

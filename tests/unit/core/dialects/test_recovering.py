@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
+from apportion.core.dialects.bound_pod import BoundPod, Held
 from apportion.core.dialects.configured import dialect_config
 from apportion.core.dialects.names import DialectConfig
-from apportion.core.dialects.recovering import BoundPod, Held, recover, shares_of
+from apportion.core.dialects.recovering import recover, shares_of
 from apportion_schemas import Ask, MigInstance
 from apportion_schemas.configuration import MigCount, MigGeometries, MigGroup
 from tests.golden.test_annotations import NAMES, VECTORS, Vector

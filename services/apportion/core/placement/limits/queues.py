@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from apportion.core.dialects.resource import CORES, DEVICE_MEMORY, SHARES
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.index.asks import AskColumns
@@ -173,7 +174,7 @@ def _offered(node: NodeState) -> Counter[Amount]:
     for each in node.devices:
         device = each.device
         if each.present:
-            offered[quotas.SHARES, device.family] += device.slots
-            offered[quotas.DEVICE_MEMORY, device.family] += device.memory_mib
-            offered[quotas.CORES, device.family] += device.cores
+            offered[SHARES, device.family] += device.slots
+            offered[DEVICE_MEMORY, device.family] += device.memory_mib
+            offered[CORES, device.family] += device.cores
     return offered

@@ -17,9 +17,18 @@ from typing import Final, NamedTuple
 
 from apportion.core.devices.catalogue import normal, type_matches
 from apportion.core.devices.demand import Demand
-from apportion.core.dialects import cambricon, plain, vcuda, vgpu
 from apportion.core.dialects.configured import dialect_config
+from apportion.core.dialects.listing import resources
 from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.resource import (
+    CORES,
+    COUNTED,
+    DEVICE_MEMORY,
+    ENTIRE,
+    INSTANCES,
+    PARTIAL_MEMORY,
+    SHARES,
+)
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import FIRST_KIND
@@ -43,15 +52,8 @@ CPU: Final = ("cpu",)
 MEMORY: Final = ("memory",)
 PODS: Final = ("pods",)
 EXTENDED: Final = "extended"
-SHARES: Final = "shares"
-DEVICE_MEMORY: Final = "device memory"
-CORES: Final = "cores"
-_ENTIRE: Final = "entire devices"
-_PARTIAL_MEMORY: Final = "memory of partial shares"
-_INSTANCES: Final = "instances"
 _CARDS: Final = "cards"
 _MPS: Final = "mps"
-_OF_DEVICES: Final = (SHARES, DEVICE_MEMORY, CORES, _ENTIRE, _PARTIAL_MEMORY, _INSTANCES)
 _OF_CLAIMS: Final = ("requests.", "limits.")
 """A ResourceQuota says it before a resource; a device is not had but by its limit."""
 
@@ -150,7 +152,7 @@ class NamespaceQuota:
         self._bounds = []
         for resource, most in sorted(quota.hard.items()):
             amount, unit = names.get(_resource_of(resource), (PODS, 1))
-            if amount[0] in _OF_DEVICES:
+            if amount[0] in COUNTED:
                 self._bounds.append(Bound(resource, amount, most * unit, unit))
 
     @property
@@ -247,7 +249,7 @@ def devices_at_least(shape: Shape) -> Counter[Amount]:
         part = before.setdefault(ask.container, Counter()) if ask.init else taken
         part[SHARES, ask.family] += ask.count
         if ask.profile:
-            part[_INSTANCES, ask.profile] += ask.count
+            part[INSTANCES, ask.profile] += ask.count
     return _most(taken, before.values())
 
 
@@ -278,14 +280,14 @@ def _of_share(
     yield (DEVICE_MEMORY, family), memory_mib
     yield (CORES, family), cores
     if profile:
-        yield (_INSTANCES, profile), 1
+        yield (INSTANCES, profile), 1
         yield (_CARDS, device.model, f"mig-{profile}-mixed"), 1
     else:
         yield (_CARDS, device.model, _MPS if device.mode == "mps" else ""), 1
     if not profile and (memory_mib, cores) == (device.memory_mib, device.cores):
-        yield (_ENTIRE, family), 1
+        yield (ENTIRE, family), 1
     else:
-        yield (_PARTIAL_MEMORY, family), memory_mib
+        yield (PARTIAL_MEMORY, family), memory_mib
 
 
 @lru_cache(maxsize=4096)
@@ -308,33 +310,9 @@ def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
 @lru_cache(maxsize=8)
 def _names(config: DialectConfig) -> dict[str, tuple[Amount, int]]:
     """The amount that each resource name bounds, and how much of it one is."""
-    gpu, factor = vgpu.FAMILY, config.memory_factor
-    found: dict[str, tuple[Amount, int]] = {"cpu": (CPU, 1), "memory": (MEMORY, 1)}
-    found["pods"] = (PODS, 1)
-    found[config.plain_count] = ((SHARES, gpu), 1)
-    for names in (config.hami, config.volcano_vgpu):
-        found |= _of_family(gpu, names.count, names.memory, names.cores, unit_mib=factor)
-    for units in config.vcuda:
-        found[units.cores] = ((CORES, gpu), 1)
-        found[units.memory] = ((DEVICE_MEMORY, gpu), vcuda.UNIT_MIB)
-    found[config.volcano_share.count] = ((_ENTIRE, gpu), 1)
-    found[config.volcano_share.memory] = ((_PARTIAL_MEMORY, gpu), factor)
-    mlu = config.cambricon
-    unit = cambricon.UNIT_MIB
-    found |= _of_family(cambricon.FAMILY, mlu.count, mlu.memory, mlu.cores, unit_mib=unit)
-    for npu in config.ascend:
-        named = _of_family(npu.family, npu.count, npu.memory, npu.cores, unit_mib=1)
-        found |= named | {name.lower(): bound for name, bound in named.items()}
-    if config.mig_by_profile:
-        found |= {name: ((_INSTANCES, profile), 1) for name, profile in plain.PROFILES.items()}
-    return found
-
-
-def _of_family(
-    family: str, count: str, memory: str, cores: str, *, unit_mib: int
-) -> dict[str, tuple[Amount, int]]:
-    return {
-        count: ((SHARES, family), 1),
-        memory: ((DEVICE_MEMORY, family), unit_mib),
-        cores: ((CORES, family), 1),
+    of_devices = {
+        name: ((bound.counts, bound.of), bound.unit)
+        for name, resource in resources(config).items()
+        if (bound := resource.bound) is not None
     }
+    return {"cpu": (CPU, 1), "memory": (MEMORY, 1), "pods": (PODS, 1), **of_devices}
