@@ -58,9 +58,10 @@ format: $(DEV) ## rewrite the files the way `make check` wants them
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-generate: $(DEV) ## JSON Schemas, asyncapi.yaml, events and compatibility, from structs and tests
+generate: $(DEV) ## schemas, events, compatibility and kube-scheduler's resources, from structs and tests
 	$(VENV)/bin/python schemas/generate.py
 	$(VENV)/bin/python -m tests.compatibility
+	$(VENV)/bin/python -m tests.managed_resources
 
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate
