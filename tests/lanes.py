@@ -64,7 +64,6 @@ INTERPRETED = Lane(
         "tests/properties/test_core_fold.py",
         "tests/properties/test_core_loops.py",
         "tests/unit/core",
-        "tests/unit/placement",
     ),
     computes=True,
 )

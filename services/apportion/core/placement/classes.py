@@ -61,9 +61,7 @@ class PlacementClass:
     ) -> None:
         self.shape = shape
         self.relations = relations
-        self._policy = policy
-        self._price_table = price_table
-        self._geometries = geometries
+        self._made_of = (policy, price_table, geometries)
         device_policy = shape.device_policy or policy.device_policy
         self.chain = chain(device_policy)
         self._order = order_of(self.chain, shape.device_weights)
@@ -96,8 +94,8 @@ class PlacementClass:
         self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
     ) -> bool:
         """Whether it is made of these very ones; of others it would answer otherwise."""
-        same = self._policy is policy and self._price_table is price_table
-        return same and self._geometries is geometries
+        now = (policy, price_table, geometries)
+        return all(made is new for made, new in zip(self._made_of, now, strict=True))
 
     @property
     def fitting(self) -> int:
