@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,10 +16,15 @@ from tests.support.polling import until
 
 
 class ServiceProcess:
-    """`apportion <verb> ...` against one ledger; use as `async with`, which ends it for sure."""
+    """`apportion <verb> ...` against one ledger; use as `async with`, which ends it for sure.
 
-    def __init__(self, verb: str, url: str, *options: str) -> None:
+    `build` is where Python looks first for modules, from the next start on: it makes another build
+    of what it finds there.
+    """
+
+    def __init__(self, verb: str, url: str, *options: str, build: Path | None = None) -> None:
         self.verb = verb
+        self.build = build
         self._arguments = ["--nats", url, "--health", "127.0.0.1:0", "--log-format", "json"]
         self._arguments += options
         self._process: asyncio.subprocess.Process | None = None
@@ -42,8 +49,9 @@ class ServiceProcess:
         code = f"from apportion.{self.verb}.main import command; command()"
         self._health = ""
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, *self._arguments, stderr=asyncio.subprocess.PIPE
-        )
+            sys.executable, "-c", code, *self._arguments, env=environment(self.build),
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
         self._reading = asyncio.create_task(self._read(self._process))
 
         async def listening() -> bool:
@@ -128,6 +136,11 @@ class ServiceProcess:
             self.log.append(entry)
             if entry.get("event") == "started":
                 self._health = str(entry["health"]).removesuffix("/readyz")
+
+
+def environment(build: Path | None) -> dict[str, str]:
+    """That of a process of this build, or of another one; see ServiceProcess."""
+    return {**os.environ, **({} if build is None else {"PYTHONPATH": str(build)})}
 
 
 def _get(url: str) -> tuple[int, str]:

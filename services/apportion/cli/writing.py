@@ -30,6 +30,7 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.logs import configure_logs
 from apportion_schemas import InvalidEvent, UnknownEvent
 from apportion_schemas.quantities import NAME_MAX, Payload
 
@@ -69,7 +70,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def open_ledger(url: str) -> AsyncIterator[JetStreamLedger]:
-    """The ledger, checked, for as long as the block lasts. Raises LedgerError."""
+    """The ledger, checked, for as long as the block lasts. Raises LedgerError.
+
+    What goes wrong with it meanwhile is said on stderr: a verb's answer alone is on stdout.
+    """
+    configure_logs(service="cli", level="warning")
     ledger = await jetstream.connect(url, name="apportion cli")
     try:
         await jetstream.check_stream(ledger)

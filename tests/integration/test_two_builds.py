@@ -1,0 +1,357 @@
+"""Two builds on one ledger: this one, and the next, which writes `PodPlaced` with one more field.
+
+Services are upgraded one by one while pods come, the wrong way round too, and taken back. Whatever
+the order: who cannot read a record halts before it, says so and acknowledges nothing, and every pod
+is bound once.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.port import Record
+from tests.support.nats import Bus, running_bus
+from tests.support.next_build import LIFTED, WRITTEN, next_build
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess, environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+LEDGERS = Path(__file__).parents[1] / "golden" / "ledgers"
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  containers:
+  - {{name: main, resources: {{limits: {{nvidia.com/gpu: 1, nvidia.com/gpumem: 2000}}}}}}
+---
+"""
+TOGETHER = 4
+STRANDED = 12
+MANIFESTS = 20
+"""With more than these, the oldest is taken away again, so that no load fills the cards."""
+TELL = """\
+import json, sys
+from collections import Counter
+from pathlib import Path
+from apportion.core.ledger.audit import Auditor
+from apportion.core.ledger.digest import digest
+from apportion.runtime.ledger.archive import read_archive
+from apportion_schemas import PodPlaced, decode
+for name in sys.argv[1:]:
+    auditor, zones = Auditor(), Counter()
+    for each in read_archive(Path(name)):
+        assert not auditor.take(each.revision, each.subject, each.payload)
+        data = decode(each.payload, subject=each.subject).data
+        if isinstance(data, PodPlaced):
+            zones[data.zone] += 1
+    state = auditor.state
+    print(json.dumps({"revision": state.revision, "digest": digest(state), "zones": zones}))
+"""
+"""A program of the next build: what it folds archives to, and what it reads in the new field."""
+
+
+class Fact(NamedTuple):
+    """An event as any NATS client sees it."""
+
+    revision: int
+    name: str
+    version: int
+    data: dict[str, Any]
+
+
+class Ledger:
+    """All that was written, read without any of our builds."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+
+    async def open(self, bus: Bus) -> None:
+        """Follow from the first revision on."""
+        await (await bus.connect("auditor")).follow(self._take)
+
+    def _take(self, record: Record) -> None:
+        told = json.loads(record.payload)
+        name = told["type"].rpartition("/")[2]
+        self.facts.append(Fact(record.revision, name, told["schemaversion"], told["data"]))
+
+    def of(self, name: str, version: int = 0) -> list[Fact]:
+        """The events of one type, and of one version of it."""
+        named = (fact for fact in self.facts if fact.name == name)
+        return [fact for fact in named if version in (0, fact.version)]
+
+    @property
+    def allocated(self) -> set[str]:
+        """The names of the pods that have their shares."""
+        done = {fact.data["pod"] for fact in self.of("SharesAllocated")}
+        submitted = (fact.data for fact in self.of("PodSubmitted"))
+        return {data["name"] for data in submitted if data["uid"] in done}
+
+    @property
+    def waiting(self) -> int:
+        """How many pods that came are not allocated."""
+        return len(self.of("PodSubmitted")) - len(self.of("SharesAllocated"))
+
+    async def until(self, check: Callable[["Ledger"], object], what: str) -> None:
+        """Wait for what is seen."""
+
+        async def seen() -> object:
+            return check(self)
+
+        await until(seen, f"{what}; {Counter(fact.name for fact in self.facts)}", timeout_s=40)
+
+
+class Load:
+    """Manifests that appear one after another, the next once the last one's pods are submitted."""
+
+    def __init__(self, folder: Path, ledger: Ledger) -> None:
+        self._folder = folder
+        self._ledger = ledger
+        self._numbers = itertools.count()
+        self._names = 0
+        self._there: deque[tuple[Path, set[str]]] = deque()
+
+    async def bring(self, count: int) -> None:
+        """So many pods in one manifest; returns when the ledger has them."""
+        names = {f"pod-{self._names + n}" for n in range(count)}
+        self._names += count
+        manifest = self._folder / f"{next(self._numbers)}.yaml"
+        manifest.write_text("".join(POD.format(name=name) for name in sorted(names)))
+        self._there.append((manifest, names))
+        await self._ledger.until(
+            lambda ledger: len(ledger.of("PodSubmitted")) == self._names, f"pod {self._names}"
+        )
+        if len(self._there) > MANIFESTS and self._there[0][1] <= self._ledger.allocated:
+            self._there.popleft()[0].unlink()
+
+    @contextlib.asynccontextmanager
+    async def coming(self) -> AsyncIterator[None]:
+        """Pods come all the time while the block runs."""
+        enough = asyncio.Event()
+
+        async def bring_on() -> None:
+            while not enough.is_set():
+                await self.bring(TOGETHER)
+
+        bringing = asyncio.create_task(bring_on())
+        try:
+            yield
+        finally:
+            enough.set()
+            await bringing
+
+
+class System:
+    """The services on one ledger, each of either build."""
+
+    def __init__(self, bus: Bus, ledger: Ledger, load: Load, newer: Path) -> None:
+        self.bus = bus
+        self.ledger = ledger
+        self.load = load
+        self.newer = newer
+        self.services: dict[str, ServiceProcess] = {}
+
+    def add(self, name: str, verb: str, *options: str) -> ServiceProcess:
+        """One service, of this build at first."""
+        self.services[name] = ServiceProcess(verb, self.bus.server.url_for(verb), *options)
+        return self.services[name]
+
+    async def upgrade(self, name: str) -> None:
+        """Stop it as told, and start it in the next build."""
+        await self.change(name, self.newer)
+        await self.services[name].ready()
+
+    async def change(self, name: str, build: Path | None) -> None:
+        """Stop it as told, and start it in this build; it may not become ready there."""
+        service = self.services[name]
+        if service.running:
+            assert await service.stop() == 0
+        service.build = build
+        service.log.clear()
+        await service.start()
+
+    async def halted(self, name: str, *words: str) -> None:
+        """Wait until it is alive, not ready, and says this and what to do."""
+        service = self.services[name]
+
+        async def says() -> bool:
+            status, body = await service.get("/readyz")
+            return status == 503 and all(word in body for word in (*words, "upgrade Apportion"))
+
+        await until(says, f"{name} to halt and to say {words}", timeout_s=20)
+        assert (await service.get("/healthz"))[0] == 200
+
+    async def settled(self) -> None:
+        """Wait until every pod that came is allocated."""
+        await self.ledger.until(lambda ledger: ledger.waiting == 0, "all pods to be allocated")
+
+    async def snapshot(self, revision: int) -> None:
+        """Wait for one that is not older than this."""
+        snapshots = Snapshots((await self.bus.connect("auditor")).wire)
+
+        async def stored() -> bool:
+            return any(each.revision >= revision for each in await snapshots.stored())
+
+        await until(stored, f"a snapshot of {revision} or later", timeout_s=30)
+
+
+@pytest.fixture
+async def system(tmp_path: Path) -> AsyncIterator[System]:
+    """Every service of this build, ready: two schedulers and two binders among them."""
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    async with running_bus(tmp_path / "nats") as bus, contextlib.AsyncExitStack() as stack:
+        ledger = Ledger()
+        await ledger.open(bus)
+        made = System(bus, ledger, Load(folder, ledger), next_build(tmp_path / "next"))
+        made.add("agent", "agent", "--simulate", "8xH100-80GB", "--nodes", "8", "--node", "n-{}")
+        made.add("watcher", "watcher", "--manifests", str(folder), "--interval", "0.3")
+        for letter in "ab":
+            snapshots = ("--snapshot-every", "1")
+            made.add(f"scheduler {letter}", "scheduler", "--name", letter, *snapshots)
+            made.add(f"binder {letter}", "binder")
+        services = made.services.values()
+        await asyncio.gather(*(stack.enter_async_context(each) for each in services))
+        await asyncio.gather(*(each.ready(timeout_s=60) for each in services))
+        yield made
+
+
+async def test_services_are_upgraded_under_load_and_taken_back(system: System) -> None:
+    """Readers before writers nobody halts; else somebody does, and nothing is lost either way."""
+    async with system.load.coming():
+        await system.ledger.until(lambda ledger: len(ledger.of("PodBound")) > TOGETHER, "pods")
+        await upgrade_the_readers(system)
+        first = await upgrade_one_scheduler(system)
+    await take_a_binder_back_too_late(system)
+    await take_the_writers_back(system)
+    nothing_was_lost(system.ledger)
+    await both_builds_tell_the_same(system, first)
+
+
+async def upgrade_the_readers(system: System) -> None:
+    """All but the schedulers and one binder: they lift what old schedulers write."""
+    for name in ("agent", "watcher", "binder a"):
+        await system.upgrade(name)
+        allocated = len(system.ledger.of("SharesAllocated"))
+        await system.ledger.until(
+            lambda ledger, allocated=allocated: len(ledger.of("SharesAllocated")) > allocated,
+            f"pods to be allocated after the {name} was upgraded",
+        )
+    assert not system.ledger.of("PodPlaced", version=2)
+    await asyncio.gather(*(service.ready() for service in system.services.values()))
+
+
+async def upgrade_one_scheduler(system: System) -> int:
+    """It takes over from the other, as the one binder does; where the new version first stands."""
+    await system.upgrade("scheduler a")
+    await system.ledger.until(lambda ledger: ledger.of("PodPlaced", version=2), "the new version")
+    first = system.ledger.of("PodPlaced", version=2)[0].revision
+    for name in ("scheduler b", "binder b"):
+        await system.halted(name, f"halted before revision {first} on", "schemaversion 2")
+    come = len(system.ledger.of("PodSubmitted"))
+
+    def allocated_since(ledger: Ledger) -> bool:
+        since = {fact.data["name"] for fact in ledger.of("PodSubmitted")[come:][:-TOGETHER]}
+        return bool(since) and since <= ledger.allocated
+
+    await system.ledger.until(allocated_since, "pods that came after the halt to be allocated")
+    assert await system.services["scheduler b"].stop() == 0
+    return first
+
+
+async def take_a_binder_back_too_late(system: System) -> None:
+    """It begins with a snapshot beyond placements that it cannot read: it leaves them."""
+    await system.settled()
+    assert await system.services["binder a"].stop() == 0
+    await system.load.bring(STRANDED)
+    placed = len(system.ledger.of("PodSubmitted"))
+    await system.ledger.until(lambda ledger: len(ledger.of("PodPlaced")) == placed, "placements")
+    await system.snapshot(system.ledger.of("PodPlaced")[-1].revision)
+    await system.change("binder b", None)
+    await system.halted("binder b", "schemaversion 2")
+    assert system.ledger.waiting == STRANDED
+    await system.upgrade("binder b")
+    await system.settled()
+
+
+async def take_the_writers_back(system: System) -> None:
+    """Once all is bound, and a snapshot has what the new ones wrote: this build goes on from it."""
+    await system.snapshot(system.ledger.facts[-1].revision)
+    for name in ("scheduler a", "binder b"):
+        assert await system.services[name].stop() == 0
+    for name in ("scheduler a", "binder b"):
+        await system.change(name, None)
+        await system.services[name].ready()
+    written = len(system.ledger.of("PodPlaced", version=1))
+    await system.load.bring(TOGETHER)
+    await system.settled()
+    assert len(system.ledger.of("PodPlaced", version=1)) == written + TOGETHER
+    await system.snapshot(system.ledger.facts[-1].revision)
+
+
+def nothing_was_lost(ledger: Ledger) -> None:
+    """Every pod that came was placed, bound and allocated, each once."""
+    came = Counter(fact.data["uid"] for fact in ledger.of("PodSubmitted"))
+    assert set(came.values()) == {1}
+    for name in ("PodPlaced", "PodBound", "SharesAllocated"):
+        assert Counter(fact.data["pod"] for fact in ledger.of(name)) == came, name
+    revisions = [fact.revision for fact in ledger.facts]
+    assert revisions == list(range(1, len(revisions) + 1))
+
+
+async def both_builds_tell_the_same(system: System, first: int) -> None:
+    """As far as this build reads; the next reads all, and finds every snapshot of both builds."""
+    file = system.newer / "ledger.jsonl"
+    url = system.bus.server.url_for("operator")
+    await run(None, "-m", "apportion.cli.main", "ledger", "archive", str(file), "--nats", url)
+
+    async def verified(build: Path | None, *options: str, code: int = 0) -> dict[str, Any]:
+        verify = ("-m", "apportion.cli.main", "verify", "--json")
+        found: dict[str, Any] = json.loads(await run(build, *verify, *options, code=code))
+        return found
+
+    whole = await verified(system.newer, "--nats", url)
+    assert whole["ok"]
+    assert whole["snapshots"]
+    ours = await verified(None, "--archive", str(file), code=4)
+    assert ours["last_revision"] == first - 1
+    assert f"revision {first} on" in ours["unknown"]
+    theirs = await verified(system.newer, "--archive", str(file), "--to", str(first - 1))
+    assert ours["digest"] == theirs["digest"]
+    told = json.loads(await run(system.newer, "-c", TELL, str(file)))
+    assert told["digest"] == whole["digest"]
+    assert told["zones"] == {
+        LIFTED: len(system.ledger.of("PodPlaced", version=1)),
+        WRITTEN: len(system.ledger.of("PodPlaced", version=2)),
+    }
+
+
+async def test_the_next_build_folds_what_was_recorded(tmp_path: Path) -> None:
+    """Every ledger to its recorded digest: what is lifted means what it meant."""
+    ledgers = sorted(LEDGERS.glob("*.jsonl"))
+    lines = (await run(next_build(tmp_path), "-c", TELL, *map(str, ledgers))).splitlines()
+    for ledger, line in zip(ledgers, lines, strict=True):
+        told = json.loads(line)
+        assert list(told.pop("zones")) == [LIFTED]
+        assert told == json.loads(ledger.with_suffix(".digest.json").read_text())
+
+
+async def run(build: Path | None, *arguments: str, code: int = 0) -> str:
+    """What a Python of that build prints."""
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, *arguments], env=environment(build),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout
