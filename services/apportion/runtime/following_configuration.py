@@ -6,6 +6,8 @@ no such right. How far to read he knows from how many records the leader counts 
 where the ledger's beginning was dropped he begins with the record that is kept beside the
 snapshots. Invariant: no configuration in force is passed over, however often the connection is
 lost; the same record may come twice, and an older one after a newer, which the fold passes over.
+What it cannot see is another record in the place of one that it has read, as in a ledger that was
+put back from a copy: the other readers see that, and stop.
 """
 
 from __future__ import annotations
