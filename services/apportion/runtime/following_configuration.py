@@ -44,8 +44,6 @@ class ConfigurationFollower(Follower):
     async def _look(self) -> None:
         info = await stream.read_info(self._wire, subject=CONFIGURATION)
         if not self._caught_up.is_set():
-            # What was told before comes again, so that all that the leader counts is told.
-            self._position = self._told = 0
             self._goal = info.state.subjects.get(CONFIGURATION, 0)
         try:
             self._check_stream(info)
