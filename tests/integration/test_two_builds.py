@@ -41,6 +41,7 @@ TOGETHER = 4
 STRANDED = 12
 MANIFESTS = 20
 """With more than these, the oldest is taken away again, so that no load fills the cards."""
+HANDED = "apportion_bindings_total{"
 TELL = """\
 import json, sys
 from collections import Counter
@@ -181,6 +182,14 @@ class System:
         service.log.clear()
         await service.start()
 
+    async def goes_on(self, name: str) -> None:
+        """Wait until more pods are allocated than now."""
+        allocated = len(self.ledger.of("SharesAllocated"))
+        await self.ledger.until(
+            lambda ledger: len(ledger.of("SharesAllocated")) > allocated,
+            f"pods to be allocated after the {name} was upgraded",
+        )
+
     async def halted(self, name: str, *words: str) -> None:
         """Wait until it is alive, not ready, and says this and what to do."""
         service = self.services[name]
@@ -191,6 +200,16 @@ class System:
 
         await until(says, f"{name} to halt and to say {words}", timeout_s=20)
         assert (await service.get("/healthz"))[0] == 200
+
+    async def handed(self, name: str) -> None:
+        """Wait until this binder has been handed a placement, whatever it did with it."""
+
+        async def counted() -> bool:
+            _, told = await self.services[name].get("/metrics")
+            counts = [line for line in told.splitlines() if line.startswith(HANDED)]
+            return any(float(line.rpartition(" ")[2]) for line in counts)
+
+        await until(counted, f"{name} to be handed a placement", timeout_s=20)
 
     async def settled(self) -> None:
         """Wait until every pod that came is allocated."""
@@ -243,11 +262,7 @@ async def upgrade_the_readers(system: System) -> None:
     """All but the schedulers and one binder: they lift what old schedulers write."""
     for name in ("agent", "watcher", "binder a"):
         await system.upgrade(name)
-        allocated = len(system.ledger.of("SharesAllocated"))
-        await system.ledger.until(
-            lambda ledger, allocated=allocated: len(ledger.of("SharesAllocated")) > allocated,
-            f"pods to be allocated after the {name} was upgraded",
-        )
+        await system.goes_on(name)
     assert not system.ledger.of("PodPlaced", version=2)
     await asyncio.gather(*(service.ready() for service in system.services.values()))
 
@@ -279,10 +294,14 @@ async def take_a_binder_back_too_late(system: System) -> None:
     await system.ledger.until(lambda ledger: len(ledger.of("PodPlaced")) == placed, "placements")
     await system.snapshot(system.ledger.of("PodPlaced")[-1].revision)
     await system.change("binder b", None)
-    await system.halted("binder b", "schemaversion 2")
+    await system.handed("binder b")
+    said = await system.services["binder b"].get("/readyz")
     assert system.ledger.waiting == STRANDED
     await system.upgrade("binder b")
     await system.settled()
+    assert said[0] == 503
+    for words in ("no placement is bound here", "schemaversion 2", "upgrade Apportion here"):
+        assert words in said[1]
 
 
 async def take_the_writers_back(system: System) -> None:

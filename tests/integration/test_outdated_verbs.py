@@ -1,0 +1,97 @@
+"""The command line of an old build on a ledger that a newer one writes: it says so.
+
+Each verb ends, and names the revision and the cure; none takes what it cannot read for nothing.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion.cli.awaiting import Awaited
+from apportion.cli.exits import OUTDATED, REFUSED, Outdated
+from apportion.cli.submitting import Submitted
+from apportion.core.ledger import fold
+from apportion.core.ledger.snapshot import Taking
+from apportion.core.ledger.state import State
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.port import Draft
+from apportion_schemas import Event, encode, subject_of
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import pod
+
+TIME = "2026-01-01T00:00:00.000000Z"
+NEWER = {
+    "specversion": "1.0", "type": "apportion.dev/PodPlaced", "schemaversion": 2, "id": "x",
+    "source": "scheduler", "time": TIME, "data": {},
+}  # fmt: skip
+REVISION = 3
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """Two pods and a snapshot of them, and a placement of a newer build."""
+    async with running_bus(tmp_path / "nats") as running:
+        watcher, scheduler = [await running.connect(role) for role in ("watcher", "scheduler")]
+        state = State()
+        for uid in "ab":
+            event = Event(id=uid, source="watcher", time=TIME, data=pod(uid))
+            draft = Draft(subject_of(event.data), uid, encode(event))
+            fold.apply(state, (await watcher.append([draft]))[0], event)
+        await Snapshots(scheduler.wire).save(Taking(state).finish())
+        newer = Draft("apportion.v1.placement.n", "x", json.dumps(NEWER).encode())
+        assert await scheduler.append([newer]) == [REVISION]
+        yield running
+
+
+async def run(bus: Bus, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """One verb, which must end by itself."""
+    environ = {**os.environ, "APPORTION_NATS_URL": bus.server.url_for("operator")}
+    command = [sys.executable, "-m", "apportion.cli.main", *arguments]
+    return await asyncio.to_thread(
+        subprocess.run, command, env=environ, capture_output=True, text=True, check=False,
+        timeout=40,
+    )  # fmt: skip
+
+
+async def test_verify_says_from_where_on_it_cannot(bus: Bus) -> None:
+    """What is before it holds; nothing is called broken."""
+    done = await run(bus, "verify", "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == OUTDATED
+    assert (told["ok"], told["last_revision"], told.get("found")) == (False, REVISION - 1, None)
+    assert f"revision {REVISION} on" in told["unknown"]
+    words = (await run(bus, "verify")).stderr.replace("\n", " ")
+    assert "everything holds: revisions 1 to 2" in words
+    assert f"not checked from revision {REVISION} on apportion.v1.placement.n" in words
+    assert "upgrade Apportion here" in words
+
+
+async def test_rebuild_writes_nothing(bus: Bus) -> None:
+    """It cannot tell whether this ledger is lost."""
+    done = await run(bus, "rebuild", "--kubernetes", "--reason", "test")
+    assert done.returncode == OUTDATED
+    assert "schemaversion 2" in done.stderr
+    assert await (await bus.connect("auditor")).last_revision() == REVISION
+
+
+async def test_trim_drops_nothing(bus: Bus, tmp_path: Path) -> None:
+    """It cannot tell which placements wait to be bound."""
+    file = str(tmp_path / "ledger.jsonl")
+    assert (await run(bus, "ledger", "archive", file)).returncode == 0
+    done = await run(bus, "ledger", "trim", file, "--dry-run")
+    assert done.returncode == REFUSED
+    assert f"halted before revision {REVISION}" in done.stderr
+
+
+async def test_who_waits_for_decisions_is_told(bus: Bus) -> None:
+    """The pods are submitted; what became of them is in words that this build does not know."""
+    ledger = await bus.connect("auditor")
+    awaited = Awaited([Submitted("default", "a", "a", 1)], lambda: None)
+    with pytest.raises(Outdated, match=f"as of revision {REVISION}: .*upgrade Apportion here"):
+        await awaited.wait(ledger, 20)
