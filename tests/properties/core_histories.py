@@ -7,7 +7,7 @@ the phase that it needs, so that lives of pods go on to their end.
 
 import os
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as Stage
@@ -19,21 +19,17 @@ from apportion_schemas import (
     AllocationFailed,
     Ask,
     BindFailed,
-    Device,
     DeviceConstraints,
     DeviceCordoned,
     DeviceHealthChanged,
     DeviceUncordoned,
     DeviceWeights,
-    Host,
     LabelExpression,
     MigInstance,
     NodeConstraints,
     NodeCordoned,
     NodeExpression,
     NodeGone,
-    NodeObserved,
-    NodeReported,
     NodeUncordoned,
     PlacementVoided,
     PodBound,
@@ -58,37 +54,21 @@ from apportion_schemas import (
     Share,
     SharesAllocated,
     SpreadConstraint,
-    Taint,
     Toleration,
 )
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import A30, A100_40, A100_80, T4, rack
+from tests.properties.core_fleets import NODES, names, observations, reports
+from tests.support.fleet import rack
 
 EFFORT = int(os.environ.get("PROPERTIES_EFFORT", "1"))
 """How many times as many histories as usual are tried, for a long look."""
-NODES = ("a", "b", "c", "d")
 PODS = tuple(f"p{number}" for number in range(12))
 GANGS = ("", "", "", "team/x", "team/y")
 QUEUES = ("ml", "default", "web")
 NAMESPACES = ("team", "team", "web", "free")
 QUEUED = ("ml", "ml", "ml", "default", "", "web")
 FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p")
-KINDS: tuple[dict[str, Any], ...] = (
-    {"model": A100_80, "memory_mib": 4000},
-    {"model": A100_80, "memory_mib": 4000, "slots": 1},
-    {"model": T4, "memory_mib": 1000, "cores": 50, "slots": 2},
-    {"model": A30, "memory_mib": 24576, "mode": "mps"},
-    {"model": A100_40, "memory_mib": 40960, "mode": "mig", "slots": 7},
-    {"model": T4, "memory_mib": 1000, "mode": "exclusive"},
-    {"model": "Ascend310P3", "memory_mib": 21527, "cores": 8, "mode": "vnpu", "slots": 7},
-)
-EFFECTS: tuple[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], ...] = (
-    "NoSchedule",
-    "PreferNoSchedule",
-    "NoExecute",
-)
 picks = st.integers(0, 7)
-names = st.sampled_from(NODES)
 pods = st.sampled_from(PODS)
 
 
@@ -172,57 +152,6 @@ class Decide(NamedTuple):
 
 
 Step = Payload | Effect | Decide
-
-
-@st.composite
-def devices(draw: st.DrawFn, node: str, index: int) -> Device:
-    """A device of the node, and now and then one that another node has as well."""
-    home = draw(st.sampled_from((node,) * 19 + NODES))
-    kind = draw(st.sampled_from(KINDS))
-    numa, healthy = draw(st.sampled_from(((None, True), (0, True), (1, True), (1, False))))
-    family = "ascend310p" if kind.get("mode") == "vnpu" else "nvidia"
-    return Device(
-        id=f"{home}{index}",
-        index=index,
-        family=family,
-        physical_memory_mib=kind["memory_mib"],
-        healthy=healthy,
-        numa=numa,
-        nvlink_lanes=draw(st.sampled_from(({}, {}, {f"{home}0": 4}, {f"{home}1": 2}))),
-        **kind,
-    )
-
-
-@st.composite
-def reports(draw: st.DrawFn) -> NodeReported:
-    """The inventory of a node of up to four devices."""
-    node, count = draw(names), draw(st.sampled_from((4, 3, 2, 1, 0)))
-    host = Host(
-        cpu_milli=draw(st.sampled_from((1000, 500))),
-        memory_mib=1000,
-        pods=draw(st.sampled_from((10, 2))),
-        labels=draw(labels),
-    )
-    found = tuple(draw(devices(node, index)) for index in range(count))
-    return NodeReported(node=node, devices=found, host=host)
-
-
-labels = st.fixed_dictionaries(
-    {},
-    optional={"zone": st.sampled_from("12"), "rank": st.just("7"), "host": st.sampled_from("abc")},
-)
-observations = st.builds(
-    NodeObserved,
-    node=names,
-    ready=st.sampled_from((True,) * 7 + (False,)),
-    cpu_milli=st.sampled_from((500, 1000)),
-    memory_mib=st.just(1000),
-    pods=st.sampled_from((1, 10)),
-    extended=st.sampled_from(({}, {"nic": 1}, {"nic": 3})),
-    labels=labels,
-    taints=st.sampled_from(((),) * 5 + tuple((Taint(key="t", effect=e),) for e in EFFECTS)),
-    unschedulable=st.sampled_from((False,) * 7 + (True,)),
-)
 
 
 def _asks(container: str) -> st.SearchStrategy[Ask]:
@@ -312,21 +241,19 @@ relations = weighed(
 )
 
 
-@st.composite
-def odd_shapes(draw: st.DrawFn) -> Shape:
-    """What a pod may want: nothing, one share, or several containers with all sorts of wishes."""
-    count = draw(st.sampled_from((1, 0, 2, 3)))
-    return Shape(
-        asks=tuple(draw(_asks(f"c{number}")) for number in range(count)),
-        devices=draw(constraints),
-        node=draw(node_constraints),
-        pods=draw(relations),
-        node_policy=draw(own_policies),
-        device_policy=draw(chains),
-        device_weights=draw(
-            st.sampled_from((None, None, DeviceWeights(slots=1, cores=0, memory=3)))
-        ),
-    )
+odd_shapes = st.builds(
+    Shape,
+    asks=st.sampled_from((1, 0, 2, 3)).flatmap(
+        [st.tuples(*(_asks(f"c{at}") for at in range(count))) for count in range(4)].__getitem__
+    ),
+    devices=constraints,
+    node=node_constraints,
+    pods=relations,
+    node_policy=own_policies,
+    device_policy=chains,
+    device_weights=st.sampled_from((None, None, DeviceWeights(slots=1, cores=0, memory=3))),
+)
+"""What a pod may want: nothing, one share, or several containers with all sorts of wishes."""
 
 
 def _usual_shapes() -> list[Shape]:
@@ -361,63 +288,82 @@ def _usual_shapes() -> list[Shape]:
 
 
 usual_shapes = st.sampled_from(_usual_shapes())
-shapes = usual_shapes | usual_shapes | odd_shapes()
+shapes = usual_shapes | usual_shapes | odd_shapes
+seldom_odd = weighed((5, usual_shapes), (1, odd_shapes))
+gangs = st.sampled_from(GANGS)
+priorities = st.sampled_from((0, 0, 5))
+apps = st.sampled_from(({}, {"app": "x"}, {"app": "y"}))
+tasks = st.sampled_from(("", "t"))
 
 
-@st.composite
 def submissions(
-    draw: st.DrawFn,
-    *,
-    queues: tuple[str, ...] = ("",),
-    namespaces: tuple[str, ...] = ("default",),
-) -> PodSubmitted:
+    *, queues: tuple[str, ...] = ("",), namespaces: tuple[str, ...] = ("default",)
+) -> st.SearchStrategy[PodSubmitted]:
     """A pod, perhaps of a gang; where there are queues or namespaces, of one and rarely odd."""
-    uid = draw(pods)
     usual = (queues, namespaces) == (("",), ("default",))
-    group = draw(st.sampled_from(GANGS))
-    return PodSubmitted(
-        uid=uid,
-        namespace=namespaces[0] if group else draw(st.sampled_from(namespaces)),
-        name=uid,
-        dialect="hami",
-        shape=draw(shapes if usual else weighed((5, usual_shapes), (1, odd_shapes()))),
-        priority=draw(st.sampled_from((0, 0, 5))),
-        labels=draw(st.sampled_from(({}, {"app": "x"}, {"app": "y"}))),
-        group=group,
-        task=draw(st.sampled_from(("", "t"))),
-        queue=draw(st.sampled_from(queues)),
+
+    def submitted(uid: str, group: str, namespace: str, **rest: Any) -> PodSubmitted:
+        return PodSubmitted(
+            uid=uid,
+            name=uid,
+            dialect="hami",
+            group=group,
+            namespace=namespaces[0] if group else namespace,
+            **rest,
+        )
+
+    return st.builds(
+        submitted,
+        uid=pods,
+        group=gangs,
+        namespace=st.sampled_from(namespaces),
+        shape=shapes if usual else seldom_odd,
+        priority=priorities,
+        labels=apps,
+        task=tasks,
+        queue=st.sampled_from(queues),
     )
+
+
+def _claimed(node: str) -> st.SearchStrategy[tuple[Share, ...]]:
+    return st.lists(
+        st.builds(
+            Share,
+            container=st.just("c0"),
+            device=st.sampled_from([f"{node}{index}" for index in range(4)]),
+            memory_mib=st.sampled_from((0, 100, 1000, 50_000)),
+            cores=st.sampled_from((0, 1, 8, 60)),
+            instance=st.none()
+            | st.builds(
+                MigInstance,
+                profile=st.just("drawn"),
+                start=st.integers(0, 31),
+                size=st.sampled_from((1, 4, 32)),
+            ),
+            template=st.sampled_from((None, "vir01", "unknown")),
+        ),
+        max_size=2,
+    ).map(tuple)
+
+
+claimed = {node: _claimed(node) for node in NODES}
+attempts = st.sampled_from((1, 1, 1, 2))
+forgeries = st.sampled_from(("",) * 9 + ("forged",))
 
 
 @st.composite
 def claims(draw: st.DrawFn) -> PodPlaced:
     """A placement by somebody who has not looked: most of these are refused."""
-    node = draw(names)
-    shares = st.builds(
-        Share,
-        container=st.just("c0"),
-        device=st.sampled_from([f"{node}{index}" for index in range(4)]),
-        memory_mib=st.sampled_from((0, 100, 1000, 50_000)),
-        cores=st.sampled_from((0, 1, 8, 60)),
-        instance=st.none()
-        | st.builds(
-            MigInstance,
-            profile=st.just("drawn"),
-            start=st.integers(0, 31),
-            size=st.sampled_from((1, 4, 32)),
-        ),
-        template=st.sampled_from((None, "vir01", "unknown")),
-    )
-    uid = draw(pods)
+    node, uid = draw(names), draw(pods)
     return PodPlaced(
         pod=uid,
         namespace="default",
         name=uid,
-        attempt=draw(st.sampled_from((1, 1, 1, 2))),
+        attempt=draw(attempts),
         node=node,
-        shares=tuple(draw(st.lists(shares, max_size=2))),
+        shares=draw(claimed[node]),
         score=Score(node=node, total=1.0),
-        previous=draw(st.sampled_from(("",) * 9 + ("forged",))),
+        previous=draw(forgeries),
     )
 
 

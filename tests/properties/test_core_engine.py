@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from apportion.core.placement.engine import DecisionEvent
 from apportion_schemas import NodeReported, PodPlaced, PodRefused, PodSubmitted, PricesLearnt
 from apportion_schemas.quantities import Payload
+from tests.properties.core_fleets import reports
 from tests.properties.core_histories import (
     Step,
     histories,
     prices,
-    reports,
     submissions,
     trying,
 )

@@ -70,7 +70,7 @@ def cluster_of(steps: list[Step]) -> Ledger:
 
 
 @trying(50)
-@given(histories(), st.lists(plain(shapes | odd_shapes()), min_size=1, max_size=4))
+@given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=4))
 def test_choice_is_that_of_a_full_scan(steps: list[Step], wanted: list[Shape]) -> None:
     """The same node, devices, slices and score; or the same reasons, node by node."""
     ledger = cluster_of(steps)
@@ -91,7 +91,7 @@ def test_choice_is_that_of_a_full_scan(steps: list[Step], wanted: list[Shape]) -
 
 
 @trying(50)
-@given(histories(), st.lists(plain(shapes | odd_shapes()), min_size=1, max_size=5))
+@given(histories(), st.lists(plain(shapes | odd_shapes), min_size=1, max_size=5))
 def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape]) -> None:
     """Packed amounts, device by device; facts filters and the whole, node by node."""
     state = cluster_of(steps).state

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion_schemas import NodeReported, PlacementVoided, PodGone, PodSubmitted
+from tests.properties.core_fleets import reports
 from tests.properties.core_histories import (
     Decide,
     Effect,
     Step,
     picks,
-    reports,
     submissions,
     trying,
 )
@@ -20,7 +20,7 @@ DECIDE = Decide()
 leaving = st.builds(Effect, st.sampled_from((PodGone, PodGone, PlacementVoided)), picks)
 
 
-@trying(150)
+@trying(60)
 @given(
     st.lists(reports(), min_size=1, max_size=2, unique_by=lambda report: report.node),
     st.lists(submissions(), min_size=8, max_size=16),

@@ -256,5 +256,5 @@ PLANTED_IN_A_CLUSTER = (
     Planted("gone once silent", _gone_once_silent, 40, SILENT, cluster=True),
     Planted("spent ids believed", _spent_ids_believed, 40, RESTARTED, cluster=True),
     Planted("taken back unasked", _taken_back_unasked, 60, BEHIND, cluster=True),
-    Planted("compares what moved on", _compares_what_moved_on, 240, LATE, cluster=True),
+    Planted("compares what moved on", _compares_what_moved_on, 240, LATE, cluster=True, first=175),
 )
