@@ -14,7 +14,6 @@ PodBound, at `--steady` pods per second.
 
 import argparse
 import asyncio
-import json
 import re
 import tempfile
 import time
@@ -33,6 +32,7 @@ from apportion.runtime.kube.client import KubeApi, open_kube
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import PodBound, PodSubmitted, decode
 from apportion_schemas.quantities import Payload
+from tests.benchmarks.telling import parser_of, tell
 from tests.support.control_plane import ControlPlane, binaries
 from tests.support.facts import Facts
 from tests.support.kube_objects import kube_node, kube_pod, share
@@ -267,22 +267,20 @@ async def _measure(
     }
 
 
+def in_a_folder(given: argparse.Namespace) -> dict[str, Any]:
+    """One run, of which nothing is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(measure(given, Path(folder)))
+
+
 def main() -> None:
-    """Print one line of JSON, or the same for people."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--json", action="store_true")
+    """Print the figures."""
+    parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=3000)
     parser.add_argument("--steady", type=float, default=50.0)
     parser.add_argument("--steady-pods", type=int, default=500)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        result = asyncio.run(measure(options, Path(folder)))
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:16} {value}")
+    tell(parser, in_a_folder)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,10 @@ in the same run by turns, each fleet in a process of its own. `make compile` fir
 engine decides two fifths slower.
 """
 
-import argparse
 import gc
-import json
 import multiprocessing
 import random
 import resource
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -47,6 +44,7 @@ from apportion_schemas import (
     Shape,
 )
 from apportion_schemas.quantities import Payload
+from tests.benchmarks.telling import parser_of, tell
 
 KINDS: tuple[tuple[str, str, int, Mode, int], ...] = (
     ("nvidia", "NVIDIA A100-SXM4-80GB", 81920, "hami-core", 4),
@@ -252,19 +250,11 @@ def run(nodes: int, policy: Policy, decisions: int) -> dict[str, float]:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--policy", choices=get_args(Policy), default="binpack")
     parser.add_argument("--decisions", type=int, default=40_000)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    figures = run(args.nodes, args.policy, args.decisions)
-    if args.json:
-        json.dump(figures, sys.stdout)
-        print()
-    else:
-        for name, value in figures.items():
-            print(f"{name:>16}: {value}")
+    tell(parser, lambda given: run(given.nodes, given.policy, given.decisions))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ whose devices must be tried out together. HAMi's filter of 1,000 nodes takes 41 
 the request's.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from apportion_schemas import (
     Share,
 )
 from apportion_schemas.quantities import Payload
+from tests.benchmarks.telling import parser_of, tell
 from tests.support.fleet import rack
 from tests.support.kube_objects import kube_node, kube_pod, share
 
@@ -157,17 +157,10 @@ def _passed(answer: Any) -> int:
 
 
 def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the figures."""
+    parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    found = run(given.nodes)
-    if given.json:
-        print(json.dumps(found))
-        return
-    for name, value in found.items():
-        print(f"{name:>28}  {value}")
+    tell(parser, lambda given: run(given.nodes))
 
 
 if __name__ == "__main__":

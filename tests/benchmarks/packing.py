@@ -15,11 +15,9 @@ come, by the scheduler's own rule, from an empty ledger.
 
 import argparse
 import csv
-import json
 import random
 import resource
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Final, get_args
@@ -44,6 +42,7 @@ from apportion_schemas import (
     Shape,
 )
 from apportion_schemas.quantities import Payload
+from tests.benchmarks.telling import parser_of, tell
 
 TIME: Final = "2026-01-01T00:00:00.000000Z"
 OVERLOAD: Final = 1.3  # asked for, of what there is
@@ -145,45 +144,42 @@ def run(
     return sum(state.device.cores - state.cores_free for state in each) / devices
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trace", type=Path, required=True)
-    parser.add_argument("--nodes", type=Path, required=True)
-    parser.add_argument("--policy", choices=get_args(Policy), default="price")
-    parser.add_argument("--seeds", default="42-51", help="as in 42-51 or 42")
-    parser.add_argument("--online", action="store_true", help="learn from the pods as they come")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    first, _, last = args.seeds.partition("-")
-    with args.nodes.open(encoding="utf-8") as lines:
+def measure(given: argparse.Namespace) -> dict[str, object]:
+    """One run for each seed."""
+    first, _, last = given.seeds.partition("-")
+    with given.nodes.open(encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     random.Random(SHUFFLE_NODES).shuffle(rows)
     nodes = [node(rank, row) for rank, row in enumerate(rows)]
-    with args.trace.open(encoding="utf-8") as lines:
+    with given.trace.open(encoding="utf-8") as lines:
         drafts = sorted(read_trace_pods(lines), key=lambda draft: draft.name)
     shapes = [draft.shape for draft in drafts]
     allocated, seconds, cpu_seconds = {}, [], []
     for seed in range(int(first), int(last or first) + 1):
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        allocated[seed] = round(run(nodes, shapes, args.policy, seed, online=args.online), 3)
+        allocated[seed] = round(run(nodes, shapes, given.policy, seed, online=given.online), 3)
         seconds.append(time.perf_counter() - begun)
         cpu_seconds.append(time.process_time() - cpu_begun)
-    figures = {
-        "policy": args.policy,
-        "online": args.online,
+    return {
+        "policy": given.policy,
+        "online": given.online,
         "allocated_percent": round(statistics.fmean(allocated.values()), 2),
         "seeds": allocated,
         "seconds_per_run": round(statistics.fmean(seconds), 1),
         "cpu_seconds_per_run": round(statistics.fmean(cpu_seconds), 1),
         "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
-    if args.json:
-        json.dump(figures, sys.stdout)
-        print()
-    else:
-        for name, value in figures.items():
-            print(f"{name:>18}: {value}")
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--trace", type=Path, required=True)
+    parser.add_argument("--nodes", type=Path, required=True)
+    parser.add_argument("--policy", choices=get_args(Policy), default="price")
+    parser.add_argument("--seeds", default="42-51", help="as in 42-51 or 42")
+    parser.add_argument("--online", action="store_true", help="learn from the pods as they come")
+    tell(parser, measure)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import contextlib
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,6 +34,7 @@ from apportion_schemas import (
     encode,
     subject_of,
 )
+from tests.benchmarks.telling import parser_of, tell
 from tests.support.nats import running_bus
 from tests.support.processes import ServiceProcess
 
@@ -165,20 +165,18 @@ async def run(folder: Path, pods: int, window: int) -> dict[str, float]:
     }
 
 
+def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
+    """One run, of which nothing is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(run(Path(folder), given.pods, given.window))
+
+
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--pods", type=int, default=5_000)
     parser.add_argument("--window", type=int, default=1_000)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        figures = asyncio.run(run(Path(folder), args.pods, args.window))
-    if args.json:
-        print(json.dumps(figures))
-    else:
-        for name, value in figures.items():
-            print(f"{name:>18}: {value}")
+    tell(parser, in_a_folder)
 
 
 if __name__ == "__main__":

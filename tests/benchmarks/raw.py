@@ -4,11 +4,8 @@ The measure that the pipeline is compared with, and a benchmark of its own:
 `python -m tests.benchmarks.raw --json`.
 """
 
-import argparse
 import asyncio
-import json
 import secrets
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,6 +15,7 @@ import uvloop
 
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import Draft, Ledger
+from tests.benchmarks.telling import parser_of, tell
 from tests.support.nats import running_bus
 
 RAW_SUBJECT = "apportion.v1.pending.raw"
@@ -84,18 +82,10 @@ async def measure(events: int, payload_bytes: int) -> dict[str, float]:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--payload-bytes", type=int, default=600)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    figures = uvloop.run(measure(arguments.events, arguments.payload_bytes))
-    if arguments.json:
-        json.dump(figures, sys.stdout)
-        print()
-    else:
-        for name, figure in figures.items():
-            print(f"{name:32} {figure:>9,.0f}")
+    tell(parser, lambda given: uvloop.run(measure(given.events, given.payload_bytes)))
 
 
 if __name__ == "__main__":

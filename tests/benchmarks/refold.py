@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import gc
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -57,6 +56,7 @@ from apportion_schemas import (
     subject_of,
 )
 from apportion_schemas.quantities import Payload
+from tests.benchmarks.telling import parser_of, tell
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
 
@@ -261,22 +261,20 @@ async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, 
     }
 
 
+def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
+    """One run, of which nothing is left."""
+    gc.set_threshold(*GC_THRESHOLDS)  # as in every service
+    with tempfile.TemporaryDirectory() as folder:
+        return uvloop.run(run(Path(folder), given.events, given.nodes, given.snapshot_scale))
+
+
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description="How fast a restart is.")
+    parser = parser_of(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--snapshot-scale", type=float, default=1.0, metavar="PART")
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    gc.set_threshold(*GC_THRESHOLDS)  # as in every service
-    with tempfile.TemporaryDirectory() as folder:
-        figures = uvloop.run(run(Path(folder), given.events, given.nodes, given.snapshot_scale))
-    if given.json:
-        print(json.dumps(figures))
-    else:
-        for name, value in figures.items():
-            print(f"{name:>24}: {value}")
+    tell(parser, in_a_folder)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ from before a quota is raised to the binding of the pod that it held back. Ends 
 the events, so what kubectl takes to start is in the first and the last.
 """
 
-import argparse
 import asyncio
-import json
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +25,7 @@ from apportion_schemas import (
     QuotaObserved,
 )
 from apportion_schemas.quantities import Payload
+from tests.benchmarks.telling import parser_of, tell
 from tests.e2e.test_life import system
 from tests.e2e.test_quotas import quota
 from tests.support.control_plane import ControlPlane, binaries
@@ -118,16 +117,9 @@ async def measure(rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    figures = asyncio.run(measure(args.rounds))
-    if args.json:
-        print(json.dumps(figures))
-    else:
-        for name, value in figures.items():
-            print(f"{name:>16}: {value}")
+    tell(parser, lambda given: asyncio.run(measure(given.rounds)))
 
 
 if __name__ == "__main__":

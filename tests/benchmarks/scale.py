@@ -20,7 +20,6 @@ per second of `tests.benchmarks.raw`, and that a pod is two of them here.
 import argparse
 import asyncio
 import contextlib
-import json
 import multiprocessing
 import os
 import sys
@@ -36,6 +35,7 @@ from apportion.runtime.ledger.port import Draft
 from apportion_schemas import Event, encode, subject_of
 from tests.benchmarks.loading import Seen, Urls, flood, pace
 from tests.benchmarks.pipeline import TIME
+from tests.benchmarks.telling import parser_of, tell
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
 from tests.support.processes import ServiceProcess
@@ -209,19 +209,13 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--pods", type=int, default=20_000)
     parser.add_argument("--window", type=int, default=4_000)
     parser.add_argument("--rate", type=int, default=500, help="0 leaves latency and takeover out")
     parser.add_argument("--schedulers", type=int, nargs="*", default=[1, 2, 3])
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    figures = asyncio.run(run(args))
-    if args.json:
-        print(json.dumps(figures))
-    else:
-        print(json.dumps(figures, indent=2))
+    tell(parser, lambda given: asyncio.run(run(given)))
 
 
 if __name__ == "__main__":

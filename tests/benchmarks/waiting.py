@@ -10,9 +10,6 @@ process of its own. `refused_again` of them were told anew why they wait. `helpe
 report of a node with a device as large to the end of the decision that places the first of them.
 """
 
-import argparse
-import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import ClassVar, Final, get_args
@@ -31,6 +28,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 from tests.benchmarks.decide import TURNS, Fleet
+from tests.benchmarks.telling import parser_of, tell
 
 HUGE_MIB: Final = 200_000  # more than any device of the fleet has
 SHAPES: Final = 20
@@ -155,20 +153,12 @@ def run(nodes: int, policy: Policy, pods: int, decisions: int) -> dict[str, floa
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--policy", choices=get_args(Policy), default="binpack")
     parser.add_argument("--parked", type=int, default=100_000)
     parser.add_argument("--decisions", type=int, default=40_000)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    figures = run(args.nodes, args.policy, args.parked, args.decisions)
-    if args.json:
-        json.dump(figures, sys.stdout)
-        print()
-    else:
-        for name, value in figures.items():
-            print(f"{name:>16}: {value}")
+    tell(parser, lambda given: run(given.nodes, given.policy, given.parked, given.decisions))
 
 
 if __name__ == "__main__":
