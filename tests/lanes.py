@@ -40,22 +40,17 @@ class Lane(NamedTuple):
 
 
 LANES = (
-    Lane(
-        "kubernetes",
-        (
-            "tests/contracts/kube",
-            "tests/e2e",
-            "tests/integration/kube",
-            "tests/integration/test_compose.py",
-            "tests/integration/test_fresh_machine.py",
-        ),
-    ),
+    Lane("kubernetes", ("tests/contracts/kube", "tests/e2e", "tests/integration/kube")),
     Lane("nats", ("tests/contracts", "tests/faults", "tests/gpu", "tests/integration")),
     Lane("simulation", ("tests/simulation",), computes=True),
+    Lane(
+        "containers",
+        ("tests/integration/test_compose.py", "tests/integration/test_fresh_machine.py"),
+    ),
     Lane("core", ("tests/golden", "tests/properties", "tests/unit"), computes=True),
     Lane("static", ("tests/tidy",), computes=True),
 )
-"""The longest first: who comes last has the machine to itself."""
+"""Those that take long begin first."""
 INTERPRETED = Lane(
     "interpreted",
     (

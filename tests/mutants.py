@@ -159,25 +159,22 @@ def chosen(count: int, seed: int) -> list[Mutant]:
 
 
 def nearest(path: str) -> list[str]:
-    """Tests that name the module of this file: the whole name, or the module out of its package."""
+    """Tests that name the module of this file, or else its package, quick ones first."""
     module = path.removeprefix("services/").removesuffix(".py").removesuffix("/__init__")
     package, _, name = module.replace("/", ".").rpartition(".")
-    named = re.compile(
-        rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
-    )
-    tests = (ROOT / "tests").rglob("test_*.py")
-    found = [each for each in tests if named.search(each.read_text())]
-    return sorted(
-        (
-            relative
-            for each in found
-            if not (relative := each.relative_to(ROOT).as_posix()).startswith(SLOW)
-        ),
-        key=lambda relative: (not relative.startswith("tests/unit"), relative),
-    )
+    whole = rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
+    texts = {
+        test.relative_to(ROOT).as_posix(): test.read_text()
+        for test in (ROOT / "tests").rglob("test_*.py")
+    }
+    for named, folders in ((whole, (*FAST, "tests/integration")), (re.escape(package), FAST)):
+        found = [path for path, text in texts.items() if re.search(named, text)]
+        if found := [path for path in found if path.startswith(folders) and path not in NEEDY]:
+            return sorted(found, key=lambda path: (not path.startswith("tests/unit"), path))
+    return []
 
 
-SLOW = ("tests/e2e", "tests/faults", "tests/gpu", "tests/integration/kube", "tests/tidy")
+NEEDY = {"tests/integration/test_compose.py", "tests/integration/test_fresh_machine.py"}
 
 
 def trial(mutant: Mutant, copy: Path) -> str:

@@ -1,6 +1,7 @@
 """The gates of `make check` close: each is shown to stop a planted offence."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from tests.tidy.tree import ROOT
 
 BIN = Path(sys.executable).parent
+CONTRACTS = re.compile(r"\n(?=[^\n]+\n-{3,}\n)")
 
 
 @pytest.mark.parametrize("folder", ["services/apportion/core", "schemas/apportion_schemas"])
@@ -39,29 +41,40 @@ def test_ruff_bans_the_outside(folder: str, statement: str) -> None:
         assert (done.returncode == 1 and "is banned" in done.stdout) == stopped, done
 
 
-@pytest.mark.parametrize(
-    ("module", "statement", "contract"),
-    [
-        ("apportion/core", "import nats", "core is pure"),
-        ("apportion/core", "import socket", "core is pure"),
-        ("apportion/core", "import apportion.runtime", "services know nothing of one another"),
-        ("apportion/agent", "import apportion.binder", "services know nothing of one another"),
-        ("apportion/binder", "import nats", "nats is imported by"),
-        ("apportion/scheduler", "import pynvml", "pynvml is imported by"),
-        ("apportion/scheduler", "import aiohttp", "aiohttp is imported by"),
-    ],
+PLANTED = (
+    ("apportion/core", "import nats", "core is pure"),
+    ("apportion/core", "import socket", "core is pure"),
+    ("apportion/core", "import apportion.runtime", "services know nothing of one another"),
+    ("apportion/agent", "import apportion.binder", "services know nothing of one another"),
+    ("apportion/binder", "import nats", "nats is imported by"),
+    ("apportion/scheduler", "import pynvml", "pynvml is imported by"),
+    ("apportion/scheduler", "import aiohttp", "aiohttp is imported by"),
 )
-def test_layers_hold(tmp_path: Path, module: str, statement: str, contract: str) -> None:
-    """Each import contract breaks, by its name, on a copy of the tree with one import planted."""
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What lint-imports finds broken in a copy of the tree with all of these planted."""
+    copy = tmp_path_factory.mktemp("planted")
     for folder in ("services", "schemas"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / "services" / module / "planted.py").write_text(f'"""Planted."""\n{statement}\n')
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("*.so"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for at, (module, statement, _) in enumerate(PLANTED):
+        place = copy / "services" / module / f"planted{at}.py"
+        place.write_text(f'"""Planted."""\n{statement}\n')
     done = subprocess.run(
         [BIN / "lint-imports", "--no-cache"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": "services:schemas", "COLUMNS": "300"},
+        cwd=copy, env={**os.environ, "PYTHONPATH": "services:schemas", "COLUMNS": "300"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done
-    broken = done.stdout.partition("Broken contracts")[2]
-    assert contract in broken, done.stdout
+    return done.stdout.partition("Broken contracts")[2]
+
+
+@pytest.mark.parametrize("at", range(len(PLANTED)))
+def test_layers_hold(broken: str, at: int) -> None:
+    """Each planted import breaks its contract, and is named below it."""
+    module, _, contract = PLANTED[at]
+    named = f"{module.replace('/', '.')}.planted{at} "
+    under = [part for part in CONTRACTS.split(broken) if contract in part.partition("\n")[0]]
+    assert [named in part for part in under] == [True], broken
