@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from apportion.runtime.jetstream import following as runtime_following
-from apportion.runtime.jetstream.client import JetStreamLedger, connect
+from apportion.runtime.jetstream.client import Connection, JetStreamLedger, connect
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import (
     LedgerHole,
@@ -162,6 +162,19 @@ async def test_nothing_is_delivered_after_stop(bus: Bus) -> None:
     await other.caught_up()
     assert seen == []
     await following.join()
+
+
+async def test_who_has_stopped_is_told_of_no_reconnection(bus: Bus) -> None:
+    """A connection outlives many readers, and keeps none of them."""
+    ledger = await bus.connect()
+    assert isinstance(ledger.wire, Connection)
+    followings = [await ledger.follow(ignore) for _ in range(3)]
+    for following in followings:
+        await following.caught_up()
+    assert len(ledger.wire._reconnected) == 3
+    for following in followings:
+        await following.stop()
+    assert ledger.wire._reconnected == []
 
 
 # A ledger that lost events, which only a server without our rules can bring about.
