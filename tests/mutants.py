@@ -159,22 +159,35 @@ def chosen(count: int, seed: int) -> list[Mutant]:
 
 
 def nearest(path: str) -> list[str]:
-    """Tests that name the module of this file, or else its package, quick ones first."""
+    """Tests that are called as this file or its folder, or import it, or else its package."""
     module = path.removeprefix("services/").removesuffix(".py").removesuffix("/__init__")
     package, _, name = module.replace("/", ".").rpartition(".")
+    called = {f"test_{name}.py", f"test_{package.rpartition('.')[2]}.py"}
     whole = rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b"
     texts = {
         test.relative_to(ROOT).as_posix(): test.read_text()
         for test in (ROOT / "tests").rglob("test_*.py")
     }
     for named, folders in ((whole, (*FAST, "tests/integration")), (re.escape(package), FAST)):
-        found = [path for path, text in texts.items() if re.search(named, text)]
-        if found := [path for path in found if path.startswith(folders) and path not in NEEDY]:
-            return sorted(found, key=lambda path: (not path.startswith("tests/unit"), path))
+        found = [
+            path
+            for path, text in texts.items()
+            if path.startswith(folders) and not path.startswith(NEEDY)
+            if Path(path).name in called or re.search(named, text)
+        ]
+        if found:
+            return sorted(
+                found, key=lambda path: (SLOW in path, Path(path).name not in called, path)
+            )
     return []
 
 
-NEEDY = {"tests/integration/test_compose.py", "tests/integration/test_fresh_machine.py"}
+SLOW = "/integration/"
+NEEDY = (
+    "tests/integration/kube",
+    "tests/integration/test_compose.py",
+    "tests/integration/test_fresh_machine.py",
+)
 
 
 def trial(mutant: Mutant, copy: Path) -> str:
