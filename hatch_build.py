@@ -51,6 +51,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.queueing.unschedulable": ("Parked",),
     "apportion.core.placement.pricing.shape_histogram": ("ShapeHistogram",),
     "apportion.core.placement.queueing.queue": ("Line", "PendingQueue"),
+    "apportion.core.placement.queueing.hints": (),
     "apportion.core.placement.limits.queues": (),
     "apportion.core.placement.refusing": ("Refusing",),
     "apportion.core.placement.reservations": ("Reservations",),

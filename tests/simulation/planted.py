@@ -26,8 +26,8 @@ from apportion.core.placement import engine, gang_turn, gangs
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack
 from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.queueing import hints
 from apportion.core.placement.queueing.sharding import Shard
-from apportion.core.placement.queueing.unschedulable import ROOM_RELIEFS
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.reservations import Reservations
 from apportion.runtime.jetstream.object_store import BadObject
@@ -285,9 +285,7 @@ def _gangs_in_part(patch: Patch) -> None:
 
 def _parked_for_ever(patch: Patch) -> None:
     """A pod that has gone wakes nobody."""
-    patch.setattr(
-        engine, "ROOM_RELIEFS", tuple(kind for kind in ROOM_RELIEFS if kind is not PodGone)
-    )
+    patch.delitem(hints.BY_EVENT, PodGone)
 
 
 def _allocates_when_placed(patch: Patch) -> None:

@@ -19,9 +19,9 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.placement.chosen import Chosen
 from apportion.core.placement.engine import EVENTS_MAX, Decision, Engine
+from apportion.core.placement.queueing.hints import BY_EVENT
 from apportion.core.placement.queueing.queue import is_pending
 from apportion.core.placement.queueing.sharding import shard
-from apportion.core.placement.queueing.unschedulable import ROOM_RELIEFS, WIDE_RELIEFS
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import (
     DuplicateRefused,
@@ -42,7 +42,6 @@ from apportion.scheduler.fencing import fence
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
-    PodGroupObserved,
     PodPlaced,
     PodRefused,
     PodSubmitted,
@@ -53,15 +52,10 @@ RETRY_MAX_S = 5.0
 REFUSALS_MAX = 10
 """In a row: by then a decision was for a single pod, and several seconds have passed."""
 TAKEN, REFUSED, UNKNOWN = "taken", "refused", "unknown"
-_STIRS = (
-    *WIDE_RELIEFS,
-    *ROOM_RELIEFS,
-    PodSubmitted,
-    PodGroupObserved,
-    BindFailed,
-    AllocationFailed,
-)
-"""Events after which there may be something to decide."""
+_STIRS = frozenset((*BY_EVENT, PodSubmitted, BindFailed, AllocationFailed))
+"""Events after which there may be something to decide: who waits is helped, or has come, or what
+failed is to be voided.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -138,7 +132,7 @@ class Cycle:
         """Take note of what the fold changed; give this to the reader."""
         self.engine.observe(change)
         self._chosen.observe(change)
-        if change.refused or isinstance(change.data, _STIRS):
+        if change.refused or type(change.data) in _STIRS:
             self._stirred.set()
 
     async def run(

@@ -15,12 +15,13 @@ from typing import Final
 from msgspec import Struct
 
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gang_turn import GangTurn
 from apportion.core.placement.index.columns import Columns
-from apportion.core.placement.limits.limits import TOLD, Limits
+from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.queueing.hints import LIMITS_SET
 from apportion.core.placement.queueing.queue import (
     Line,
     PendingQueue,
@@ -31,19 +32,11 @@ from apportion.core.placement.queueing.queue import (
 )
 from apportion.core.placement.queueing.reporting import unreported
 from apportion.core.placement.queueing.sharding import Shard
-from apportion.core.placement.queueing.unschedulable import ROOM_RELIEFS, WIDE_RELIEFS
-from apportion.core.placement.queueing.waiting import PLACEMENTS, Waiting
+from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusing import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
 from apportion.core.placement.waking import Waking
-from apportion_schemas import (
-    PlacementVoided,
-    PodGroupObserved,
-    PodPlaced,
-    PodRefused,
-    PolicyChanged,
-    PricesLearnt,
-)
+from apportion_schemas import PlacementVoided, PodPlaced, PodRefused
 from apportion_schemas.quantities import GANG_PODS_MAX
 
 EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
@@ -101,22 +94,12 @@ class Engine:
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
-        data, pod = change.data, change.pod
-        kind = type(data)
         self._finder.observe(change)
-        moved = pod is not None and self._neighbours.note(pod)
-        relieved = (self._limits.active or kind in TOLD) and self._limits.observe(change)
-        if kind in WIDE_RELIEFS or kind is PolicyChanged or kind is PricesLearnt:
-            self._waking.relieve()  # another order of devices may let containers in that collided
-        elif moved or relieved or kind in ROOM_RELIEFS:
-            self._waking.relieve_some()
+        moved = change.pod is not None and self._neighbours.note(change.pod)
+        counts = self._limits.active or type(change.data) in LIMITS_SET
+        relieved = counts and self._limits.observe(change)
         self._waiting.observe(change)
-        if kind in PLACEMENTS:
-            placed = self._state.pods.get(data.pod)
-            if placed is not None and placed.phase is not PENDING and placed.submitted.group:
-                self._queue.wake_gang(placed.submitted.group)  # it lacks one pod less
-        elif kind is PodGroupObserved:
-            self._queue.wake_gang(data.group)
+        self._waking.observe(change, moved, relieved)
 
     def retry(self, decision: Decision) -> None:
         """The decision did not come into the ledger: its pods wait again."""
@@ -125,6 +108,8 @@ class Engine:
         for pod in decision.placed + decision.told:
             if is_pending(self._state, pod):
                 self._waiting.add(pod)
+                if pod.submitted.group:
+                    self._queue.wake_gang(pod.submitted.group)
 
     def decide(self, *, events_max: int = EVENTS_MAX) -> Decision:
         """Decide for as many waiting pods as the batch holds; empty when nothing is to be said."""

@@ -7,10 +7,13 @@ asked again only when something leaves.
 
 from collections.abc import Iterable
 
+from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.queueing.hints import ALL, GANG, SOME, asked
 from apportion.core.placement.queueing.queue import Line, PendingQueue, Reasons, shape_line
 from apportion.core.placement.queueing.unschedulable import Parked
 from apportion.core.placement.reservations import Reservations
@@ -47,9 +50,21 @@ class Waking:
         self._reliefs += 1
         self._wide = True
 
-    def relieve_some(self) -> None:
-        """Something left nodes that have changed since, or the company of somebody."""
-        self._reliefs += 1
+    def observe(self, change: Change, moved: bool, relieved: bool) -> None:  # noqa: FBT001 - hot
+        """Take note of what the fold changed, as the table of `queueing.hints` has it.
+
+        `moved`: a count of pods that somebody looks for is another; `relieved`: a queue or a
+        namespace may hold more.
+        """
+        asks: Int64 = asked(change, moved, relieved)
+        if asks & ALL:
+            self.relieve()
+        elif asks & SOME:
+            self._reliefs += 1
+        if asks & GANG:
+            gang = change.data.group if change.pod is None else change.pod.submitted.group
+            if gang:
+                self._queue.wake_gang(gang)
 
     def wake(self) -> None:
         """Ask again for the lines that something may have helped since they were parked."""

@@ -13,19 +13,10 @@ from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.limits.namespaces import Namespaces
 from apportion.core.placement.limits.queues import Queues
 from apportion.core.placement.limits.quotas import Lack
-from apportion_schemas import (
-    ConfigurationChanged,
-    Device,
-    QueueObserved,
-    QuotaGone,
-    QuotaObserved,
-    Share,
-)
+from apportion_schemas import Device, Share
 
 NEVER_SEEN: Final = -1
 """What tells of a limit that it has been relieved since, whatever has happened."""
-TOLD: Final = frozenset((QueueObserved, QuotaObserved, QuotaGone, ConfigurationChanged))
-"""Events that set limits, or say what those that there are mean."""
 
 
 class Kept(NamedTuple):

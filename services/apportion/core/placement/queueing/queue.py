@@ -213,9 +213,7 @@ class PendingQueue:
             queue = queue_of(self._state, pod) if named else DEFAULT
             line = self._lines[key] = Line(key, gang, queue)
         line.add(self._state, turn_of(pod), told=told)
-        if line.parked and gang:
-            self.wake(line)  # one more member may complete the gang, whose turn is its head's
-        elif line.parked:
+        if line.parked:
             self._untold[key] = None
         else:
             self._enqueue(line)

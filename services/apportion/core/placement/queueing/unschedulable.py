@@ -15,30 +15,7 @@ import numpy as np
 from apportion.core.placement.index import ask_loops, packed
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import FIRST_KIND, Columns
-from apportion.core.placement.limits.limits import TOLD
-from apportion_schemas import (
-    DeviceHealthChanged,
-    DeviceUncordoned,
-    NodeObserved,
-    NodeReported,
-    NodeUncordoned,
-    PlacementVoided,
-    PodGone,
-)
 
-ROOM_RELIEFS: Final = (PodGone, PlacementVoided)
-"""Events after which something may fit on one node that did not."""
-WIDE_RELIEFS: Final = frozenset(
-    (
-        NodeReported,
-        NodeObserved,
-        DeviceHealthChanged,
-        DeviceUncordoned,
-        NodeUncordoned,
-        *TOLD,
-    )
-)
-"""Events after which it may for other reasons than room."""
 SLACK: Final = 64  # lines more than twice those that were parked, before all are asked
 
 

@@ -5,7 +5,6 @@ shard costs follows the number of pods that it moves.
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PENDING, PodState, State
@@ -20,9 +19,6 @@ from apportion_schemas import (
     QuotaGone,
     QuotaObserved,
 )
-
-PLACEMENTS: Final = (PodPlaced, PlacementVoided)
-"""Events by which a pod comes to have a place, or to have none."""
 
 
 class Waiting:
@@ -49,7 +45,7 @@ class Waiting:
         if kind is PodSubmitted:
             if pod is not None:
                 self.add(pod)
-        elif kind in PLACEMENTS:
+        elif kind is PodPlaced or kind is PlacementVoided:
             pod = self._state.pods.get(data.pod)
             if pod is not None and pod.phase is PENDING:
                 self.add(pod)

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.ledger.state import State
-from apportion.core.placement import classes, refusals
-from apportion.core.placement import engine as engine_module
+from apportion.core.placement import classes, refusals, refusing
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.index.columns import Columns, Rows
@@ -67,7 +66,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
         return explain(class_, columns)
 
     monkeypatch.setattr(classes, "ScoreInput", look)
-    monkeypatch.setattr(engine_module, "explain", explained)
+    monkeypatch.setattr(refusing, "explain", explained)
     return counted
 
 

@@ -1,0 +1,115 @@
+"""The table of queueing hints: whole, and each of its rarer rows wakes who waits for it."""
+
+import pytest
+
+from apportion.core.ledger.change import Change
+from apportion.core.placement.queueing.hints import (
+    ALL,
+    BY_EVENT,
+    BY_REASON,
+    GANG,
+    HELPS_NOBODY,
+    SOME,
+    asked,
+)
+from apportion_schemas import (
+    LabelExpression,
+    NodeGone,
+    PodAdopted,
+    PodBound,
+    PodConstraints,
+    PodGone,
+    PodPlaced,
+    PodSelector,
+    PodSubmitted,
+    PolicyChanged,
+    RefusalCode,
+    SpreadConstraint,
+)
+from apportion_schemas.catalogue import CATALOGUE
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, placed, pod, shape, share
+
+
+def test_every_event_helps_somebody_or_says_that_it_does_not() -> None:
+    """A new event of the catalogue must be thought about."""
+    payloads = {row.payload for row in CATALOGUE}
+    assert BY_EVENT.keys() | HELPS_NOBODY == payloads
+    assert not BY_EVENT.keys() & HELPS_NOBODY
+
+
+def test_every_reason_names_what_can_end_it() -> None:
+    """A new code must be thought about, and nobody waits for ever."""
+    assert set(BY_REASON) == set(RefusalCode)
+    assert all(BY_REASON.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "moved", "relieved", "whom"),
+    [
+        (Change(PodGone(uid="p")), False, False, SOME),
+        (Change(PodGone(uid="p"), refused="not live"), False, False, 0),
+        (Change(placed("p")), False, False, GANG),
+        (Change(placed("p")), True, False, GANG | SOME),
+        (Change(placed("p"), refused="not pending"), False, False, SOME),
+        (Change(PolicyChanged(by="ann")), False, False, ALL),
+        (Change(PodBound(pod="p", node="n1", attempt=1)), True, True, 0),
+        (Change(gang()), False, False, GANG),
+        (Change(gang()), False, True, GANG | SOME),
+        (Change(None, refused="no event"), False, False, 0),
+    ],
+)
+def test_whom_an_event_lets_be_asked(
+    change: Change, *, moved: bool, relieved: bool, whom: int
+) -> None:
+    """By its type, and by what came of it."""
+    assert asked(change, moved, relieved) == whom
+
+
+def test_a_gang_lacks_one_less_with_a_member_that_is_adopted() -> None:
+    """Two are needed and one waits: the other was bound by somebody else."""
+    ledger = Ledger(rack("n1", 2), gang(), member("a", ask(1))).settle()
+    assert ledger.reasons("a") == {RefusalCode.GANG_INCOMPLETE: 0}
+    other = member("b", ask(1))
+    ledger.play(PodAdopted(pod="b", node="n1", submitted=other, shares=(share("n1-g0", 1),)))
+    assert ledger.settle().where("a") == "n1"
+
+
+def test_a_domain_that_leaves_the_cluster_is_not_the_emptiest_any_more() -> None:
+    """The empty node, on which there is no room, kept the spread of the other one."""
+    apart = SpreadConstraint(
+        pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
+        topology_key="kubernetes.io/hostname",
+        max_skew=1,
+    )
+    ledger = Ledger(rack("a", 2), rack("b", 0))
+    for uid in "xy":
+        wanted = shape(ask(1), pods=PodConstraints(spread=(apart,)))
+        ledger.submit(pod(uid, shape=wanted, labels={"app": "x"})).settle()
+    assert (ledger.where("x"), ledger.where("y")) == ("a", "")
+    assert ledger.reasons("y")[RefusalCode.TOPOLOGY_SPREAD_EXCEEDED] == 1
+    assert ledger.play(NodeGone(node="b")).settle().where("y") == "a"
+
+
+def test_room_that_a_refused_placement_gives_back_is_offered_again() -> None:
+    """The winner of the last card was placed elsewhere, by somebody else, in the meantime."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 0))
+    ledger.submit(pod("first", cards(), priority=1), pod("second", cards()))
+    won, told = ledger.engine.decide().events
+    assert isinstance(won, PodPlaced)
+    ledger.play(placed("first", "n2"))
+    ledger.contradict(won)
+    assert ledger.play(told).settle().where("second") == "n1"
+
+
+def test_a_submission_that_completes_no_gang_wakes_nobody() -> None:
+    """What a pod of its own has to do with others the queue knows."""
+    data = PodSubmitted(uid="p", namespace="n", name="p", dialect="hami", shape=shape(ask(1)))
+    assert asked(Change(data), False, False) == GANG
+    ledger = Ledger(rack("n1", 1), gang(min_available=3), member("a", ask(1))).settle()
+    (line,) = ledger.engine._queue.parked()
+    ledger.submit(data)
+    assert line.parked
+    ledger.submit(member("b", ask(1)))
+    assert not line.parked
