@@ -20,6 +20,7 @@ from apportion_schemas import (
     RefusalCode,
 )
 from apportion_schemas.quantities import Payload
+from tests.properties.core_fleets import names, reports
 from tests.properties.core_histories import (
     GANGS,
     Decide,
@@ -29,10 +30,8 @@ from tests.properties.core_histories import (
     effects,
     exactly,
     limited_payloads,
-    names,
     payloads,
     queued_payloads,
-    reports,
     submissions,
     trying,
 )

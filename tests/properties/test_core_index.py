@@ -1,10 +1,12 @@
 """For every state: the index answers as the filters do and chooses as a scan of all nodes."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from apportion.core.placement import row_order
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.filters import FITS, RANK, facts_refusal
 from apportion.core.placement.index.columns import Columns
@@ -28,6 +30,7 @@ from tests.properties.core_histories import (
     shapes,
     trying,
 )
+from tests.properties.core_playing import follow
 from tests.properties.full_scan import assigned, choose, reached, refusal
 from tests.support.ledger_of import Ledger
 from tests.support.pods import pod
@@ -112,6 +115,24 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
                 enough = devices[row].tolist()
                 fits = [reached(shape, ask.ask, device) == FITS for device in node.devices]
                 assert enough == [False, *fits] + [False] * (len(enough) - 1 - len(fits))
+
+
+@trying(40)
+@given(histories())
+def test_spare_rows_make_no_difference(steps: list[Step]) -> None:
+    """With a spare row behind every other, an engine that saw it all decides as one that is new."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_order, "SPARE_EVERY", 1)
+        ledger = Ledger()
+        follow(ledger, steps)
+        spare, ledger = told(ledger.settle()), Ledger()
+    follow(ledger, steps)
+    assert told(ledger.settle()) == spare
+
+
+def told(ledger: Ledger) -> list[Payload]:
+    """All events but refusals, which may be told again where rows were laid out anew."""
+    return [event for event in ledger.events if not isinstance(event, PodRefused)]
 
 
 @trying(40)

@@ -25,11 +25,13 @@ from apportion.core.ledger.state import NodeState, Phase, State
 from apportion.core.placement import engine, gang_turn, gangs
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack
+from apportion.core.placement.index import columns
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.queueing import hints
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.reservations import Reservations
+from apportion.core.placement.row_order import RowOrder
 from apportion.runtime.jetstream.object_store import BadObject
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import Appended
@@ -215,20 +217,16 @@ def _attempt_not_raised(patch: Patch) -> None:
 
 
 def _unsorted_tie(patch: Patch) -> None:
-    """Nodes stand in the order in which they were touched first, so ties break by history."""
+    """Nodes stand where they were touched first, so ties break by history."""
 
-    def in_order(self: Columns, names: Any) -> list[str]:
-        del self
-        return sorted(names, reverse=_by_touch(names))
+    def rank(self: RowOrder, name: str) -> int:
+        del name
+        return len(self.row_of) * (next(_touched) % 2)
 
-    _override(patch, engine, Columns, _in_order=in_order)
+    _override(patch, columns, RowOrder, _rank=rank)
 
 
 _touched = itertools.count()
-
-
-def _by_touch(names: Any) -> bool:
-    return bool(names) and next(_touched) % 2 == 1
 
 
 def _fold_by_reader(patch: Patch) -> None:

@@ -106,7 +106,7 @@ class Chosen:
                 shares=fit.shares,
                 score=Score(node=name, total=fit.total, parts={fit.policy: fit.total}),
                 fitting=fit.fitting,
-                nodes=len(self._fit_query.columns.names),
+                nodes=self._fit_query.columns.count,
             )
         code, nearest = self._fit_query.shortage(shape, name)
         return PodRefused(

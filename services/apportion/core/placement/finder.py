@@ -24,6 +24,7 @@ from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import Kept, Limits
+from apportion.core.placement.own_rows import OwnRows
 from apportion.core.placement.queueing.queue import limits_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations
@@ -52,7 +53,7 @@ class PlaceFinder:
         self._classes = ClassCache(state, self.columns)
         self._shard = WHOLE
         self.apart = False
-        self._own_rows: tuple[int, NDArray[np.bool_]] | None = None
+        self._own_rows: OwnRows | None = None
 
     def own(self, shard: Shard) -> None:
         """Prefer the nodes of this shard from now on, while kept apart."""
@@ -139,7 +140,7 @@ class PlaceFinder:
             score=scores[0],
             runners_up=tuple(scores[1:]),
             fitting=class_.fitting,
-            nodes=len(self.columns.names),
+            nodes=self.columns.count,
         )
 
     def _first_of(self, class_: PlacementClass) -> NDArray[np.bool_] | None:
@@ -149,11 +150,9 @@ class PlaceFinder:
         """
         if not self.apart or class_.prefers or self._shard is WHOLE:
             return None
-        if self._own_rows is None or self._own_rows[0] != self.columns.generation:
-            owns, names = self._shard.owns, self.columns.names
-            rows = np.fromiter((owns(name) for name in names), np.bool_, len(names))
-            self._own_rows = (self.columns.generation, rows)
-        return self._own_rows[1]
+        if self._own_rows is None:
+            self._own_rows = OwnRows(self._shard)
+        return self._own_rows.of(self.columns)
 
     def _all_fit(self, class_: PlacementClass, rows: list[tuple[int, int]]) -> bool:
         """Whether the containers collide on none of these rows; where they do is excluded."""

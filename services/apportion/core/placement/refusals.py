@@ -54,9 +54,10 @@ def explain(
     class_: PlacementClass, columns: Columns
 ) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
     """Nodes per refusal, and the nearest misses, for a class that fits nowhere."""
-    if not columns.nodes:
+    if not columns.count:
         return {}, ()
     ranks = node_ranks(class_, columns)
+    ranks[columns.vacant] = FITS  # nobody is refused there
     counts = np.bincount(ranks, minlength=FITS)
     reasons = {ORDER[rank]: int(counts[rank]) for rank in np.flatnonzero(counts[:FITS]).tolist()}
     misses = [

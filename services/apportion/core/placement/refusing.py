@@ -47,7 +47,7 @@ class Refusing:
             return Reasons({kept.lack.code: 0}, (), 0, limit=kept)
         columns = self._finder.columns
         counts, nearest = explain(self._finder.class_of(pod), columns)
-        nodes = len(columns.names)
+        nodes = columns.count
         if kept is not None:
             counts[kept.lack.code] = nodes - sum(counts.values())
         return Reasons(counts, nearest, nodes, limit=kept)

@@ -63,4 +63,4 @@ class _Key:
 
     def _value(self, node: NodeState) -> str | None:
         value = node.host.labels.get(self._key)
-        return node.name if value is None and self._key == HOSTNAME else value
+        return node.name or None if value is None and self._key == HOSTNAME else value

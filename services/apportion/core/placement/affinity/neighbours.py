@@ -37,6 +37,7 @@ class Counts:
         self.version = next(clock)
         self._rows = np.zeros(0, np.int64)
         self._generation = -1
+        self._seen = 0
         self._stale: dict[str, None] = {}
 
     def add(self, node: str, amount: int) -> None:
@@ -49,10 +50,14 @@ class Counts:
 
     def rows(self, columns: Columns) -> NDArray[np.int64]:
         """The count of every row; only what changed since the last time is looked at."""
-        if self._generation != columns.generation:
+        told = columns.facts_changed.since(self._seen)
+        self._seen = columns.facts_changed.end
+        if self._generation != columns.generation or told is None:
             self._generation = columns.generation
             self._rows = np.zeros(len(columns.names), np.int64)
             self._stale = dict.fromkeys(self.by_node)
+        else:  # of these the node may be another one
+            self._rows[told] = [self.by_node[columns.names[row]] for row in told.tolist()]
         for node in self._stale:
             self._rows[columns.row_of(node)] = self.by_node[node]
         self._stale.clear()

@@ -67,6 +67,7 @@ class Relations:
         if seen == self._seen:
             return False
         self._seen = seen
+        eligible = eligible & ~columns.vacant
         self._refuse(columns, eligible)
         self._prefer(columns, eligible)
         return True

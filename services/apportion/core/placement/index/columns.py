@@ -2,14 +2,15 @@
 
 A derived structure: it can be dropped and made again from the `State` at any time. Rows are in the
 order of node names, so that a choice among equals never depends on the order in which nodes were
-learnt.
+learnt. Spare rows between them (`RowOrder`) stand for a node that nobody has told of, and no pod
+fits there.
 
 Invariant: after `sync`, row i says of node `names[i]` what the state says of it, and the two logs
-name every row that changed since a reader of them last looked.
+name every row that changed since a reader of them last looked, those that moved among them.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -22,6 +23,7 @@ from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.compiled import Flat32, Flat64, FlatCuts, FlatKinds
 from apportion.core.placement.index.packed import Int32s, Int64, Int64s, mean_load
+from apportion.core.placement.row_order import RowOrder
 from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
 LOG_ROWS_MAX: Final = 1 << 16
@@ -56,6 +58,7 @@ Rows = NDArray[np.int64]
 Kinds = NDArray[np.uint32]  # unsigned: a loop need not ask whether one counts from the end
 NodeFacts = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Device]]
 UNSEEN: Final[NodeFacts] = (None, None, False, "unseen", [])
+VACANT: Final = NodeState("")
 
 
 class Touch(Struct, gc=False):
@@ -110,25 +113,31 @@ class RowLog:
 class Columns:
     """Free amounts, kinds of device and load of every node; `every` are the numbers of all rows.
 
-    `free`, `kind`, `index`, `slices`, `cut` and `closed` have a row for each node; their column 0
-    is the host, the others its devices in order. `free` is packed, with its guards set. `sums` has
-    columns of its own, `MEMORY` to `CORES_FREE`. The others have one value for each node: `load` of
-    the devices and `host_load` in `POINTS`, `host_total` the memory in MiB and CPU in milli-cores
-    of its host; a `schedulable` node keeps out no pod that has no wishes of its own: present,
-    ready, not cordoned, no taints.
+    `count` nodes have a row; those that are `vacant` have an empty name and the node `VACANT`. With
+    another `generation` whoever keeps something by row begins anew. `free`, `kind`, `index`,
+    `slices`, `cut` and `closed` have a row for each node; their column 0 is the host, the others
+    its devices in order. `free` is packed, with its guards set. `sums` has columns of its own,
+    `MEMORY` to `CORES_FREE`. The others have one value for each node: `load` of the devices and
+    `host_load` in `POINTS`, `host_total` the memory in MiB and CPU in milli-cores of its host; a
+    `schedulable` node keeps out no pod that has no wishes of its own: present, ready, not cordoned,
+    no taints.
     """
 
     def __init__(self, state: State) -> None:
         self._kind_of: dict[tuple[object, ...], int] = {}
         self.kinds: list[Device] = []
         self._offered: list[Device | None] = []
-        self._offered_at = (-1, -1)
+        self._offered_at = -1
+        self._columns_of_kind = [0] * FIRST_KIND  # how many there are of each
         self.generation = 0
+        self.count = 0
         self.names: list[str] = []
         self.every: Rows = np.arange(0)
         self.every_cells: Flat64 = self.every
         self.nodes: list[NodeState] = []
-        self._row_of: dict[str, int] = {}
+        self._order = RowOrder()
+        self._row_of = self._order.row_of
+        self.vacant = self._order.vacant
         self._facts: list[NodeFacts] = []
         self._odd: set[int] = set()
         self.changed = RowLog()
@@ -138,7 +147,8 @@ class Columns:
             self._touched[name] = Touch(node, None)
         self._any_anew = True
         self._state = state
-        self.geometries = state.configuration.nvidia.known_mig_geometries
+        self.geometries = self._configured = state.configuration.nvidia.known_mig_geometries
+        self._cut_otherwise = False
         self._allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
@@ -160,10 +170,14 @@ class Columns:
     def sync(self) -> None:
         """Bring the rows up to the state: cost follows the devices that were touched."""
         geometries = self._state.configuration.nvidia.known_mig_geometries
-        if geometries is not self.geometries:
+        if geometries is not self._configured:
             self._learn_geometries(geometries)
-        if not self._touched:
-            return
+        if self._touched:
+            self._refresh_touched()
+        if self._cut_otherwise:
+            self._cut_anew()
+
+    def _refresh_touched(self) -> None:
         touched, self._touched = self._touched, {}
         if self._any_anew:
             self._make_room(touched)
@@ -174,12 +188,25 @@ class Columns:
             self.changed.append(row)
 
     def _learn_geometries(self, geometries: Known) -> None:
-        """Cards may be cut otherwise now: of those that are cut, it is read again how."""
-        if geometries == self.geometries:
-            return
-        self.geometries = geometries
-        for row in self._odd:
-            self.touch(self.nodes[row])
+        """A configuration was learnt; it may say what the last one said."""
+        self._configured = geometries
+        self._cut_otherwise = geometries != self.geometries
+        if self._cut_otherwise:
+            self.geometries = geometries
+
+    def _cut_anew(self) -> None:
+        """Cards may be cut otherwise than they might: of those that are cut, read again how."""
+        self._cut_otherwise = False
+        known: dict[tuple[int, int, str], int] = {}
+        rows, columns = (found.tolist() for found in np.nonzero(self.slices))
+        for row, column in zip(rows, columns, strict=True):
+            state = self.nodes[row].devices[column - 1]
+            key = (self.kind.item(row, column), state.slices, state.group)
+            if key not in known:
+                known[key] = self._cut(state)
+            self.cut[row, column] = known[key]
+        for row in dict.fromkeys(rows):
+            self.changed.append(row)
 
     def rows_from(self, begin: Int64) -> Rows:
         """The rows that the log of changes has from that place on; every one if `FORGOTTEN`."""
@@ -202,12 +229,10 @@ class Columns:
         The same list as long as they are the same. What is weighed over all kinds is weighed over
         these, or it would depend on what there has been.
         """
-        now = (self.generation, self.facts_changed.end)
-        if now != self._offered_at:
-            self._offered_at = now
-            used = set(np.unique(self.kind).tolist())
+        if self.facts_changed.end != self._offered_at:
+            self._offered_at = self.facts_changed.end
             offered = [
-                device if number in used else None
+                device if self._columns_of_kind[number] else None
                 for number, device in enumerate([*[None] * FIRST_KIND, *self.kinds])
             ]
             if [device is None for device in offered] != [each is None for each in self._offered]:
@@ -242,35 +267,64 @@ class Columns:
     def _make_room(self, touched: dict[str, Touch]) -> None:
         """Rows for the nodes that have none yet, and columns for the devices of each."""
         self._any_anew = False
-        joined = {name: each.node for name, each in touched.items() if name not in self._row_of}
+        joined = [each.node for name, each in touched.items() if name not in self._row_of]
         width = 1 + max(len(each.node.devices) for each in touched.values())
-        if joined or width > self.free.shape[1]:
-            self._join(joined, width)
+        few = self._order.may_insert(len(joined))
+        if width > self.width or not few or not all(map(self._insert, joined)):
+            self._lay_out(joined, max(width, self.width))
+        self.count = len(self._row_of)
 
-    def _join(self, joined: dict[str, NodeState], width: int) -> None:
+    def _insert(self, node: NodeState) -> bool:
+        """Give a new node a row; False if none is spare near its place."""
+        moved = self._order.insert(node.name)
+        if moved is None:
+            return False
+        row, begin, end, by = moved
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            column[begin + by : end + by] = column[begin:end]
+        by_row: tuple[list[Any], ...] = (self.nodes, self._facts)
+        for cells in by_row:
+            cells[begin + by : end + by] = cells[begin:end]
+        self._odd = {at + by if begin <= at < end else at for at in self._odd}
+        for at in range(begin + by, end + by):
+            self.changed.append(at)
+            self.facts_changed.append(at)
+        self._seat(row, node)
+        return True
+
+    def _seat(self, row: int, node: NodeState) -> None:
+        """The row is the node's, of which it says nothing yet."""
+        self.nodes[row], self._facts[row] = node, UNSEEN
+        self.kind[row] = NO_KIND
+
+    def _lay_out(self, joined: list[NodeState], width: int) -> None:
         """Make room for new nodes and wider ones; every class looks at every row again."""
-        old_names, old = self.names, {name: getattr(self, name) for name in _COLUMNS}
-        nodes = dict(zip(old_names, self.nodes, strict=True)) | joined
-        facts = dict(zip(old_names, self._facts, strict=True))
-        self.names = self._in_order(nodes)
-        self.every = self.every_cells = np.arange(len(self.names))
-        self._row_of = {name: row for row, name in enumerate(self.names)}
-        self.nodes = [nodes[name] for name in self.names]
-        self._facts = [facts.get(name, UNSEEN) for name in self.names]
-        self._allocate(len(self.names), max(width, self.free.shape[1]))
-        place = np.array([self._row_of[name] for name in old_names], np.int64)
-        for column, was in old.items():
-            target = getattr(self, column)
-            if was.ndim == 1:
-                target[place] = was
+        kept, old = self._row_of, {name: getattr(self, name) for name in _COLUMNS}
+        nodes, facts = self.nodes, self._facts
+        self._order.lay_out(node.name for node in joined)
+        self.names, self.vacant = self._order.names, self._order.vacant
+        self._row_of = self._order.row_of
+        total = len(self.names)
+        self.every = self.every_cells = np.arange(total)
+        self.nodes, self._facts = [VACANT] * total, [UNSEEN] * total
+        self._allocate(total, width)
+        place = {row: self._row_of[name] for name, row in kept.items()}
+        was, now = np.array([*place], np.int64), np.array([*place.values()], np.int64)
+        for name, column in old.items():
+            target = getattr(self, name)
+            if column.ndim == 1:
+                target[now] = column[was]
             else:
-                target[place, : was.shape[1]] = was
-        self._odd = {int(place[row]) for row in self._odd}
+                target[now, : column.shape[1]] = column[was]
+        for row, at in place.items():
+            self.nodes[at], self._facts[at] = nodes[row], facts[row]
+        self._odd = {place[row] for row in self._odd}
+        for node in joined:
+            row = self._row_of[node.name]
+            if self.nodes[row] is VACANT:
+                self._seat(row, node)
         self.generation += 1
-
-    def _in_order(self, names: Iterable[str]) -> list[str]:
-        """The order of the rows, the same whatever happened in which order."""
-        return sorted(names)
 
     def _refresh(self, row: Int64, node: NodeState, shares: list[Share] | None) -> None:
         """Bring the row up to the node: the devices of these shares, or all of them."""
@@ -351,12 +405,14 @@ class Columns:
 
     def _refresh_facts(self, row: Int64, node: NodeState, devices: list[Device]) -> None:
         count = 1 + len(devices)
+        self._count_kinds(row, -1)
         self.host_total[row] = (node.host.memory_mib, node.host.cpu_milli)
         self.free[row] = packed.GUARDS
         self.kind[row] = NO_KIND
         self.index[row] = -1
         self.slices[row] = self.cut[row] = self.closed[row] = 0
         self.kind[row, :count] = [HOST_KIND, *map(self._kind, devices)]
+        self._count_kinds(row, 1)
         self.index[row, 1:count] = [device.index for device in devices]
         sums = self.sums[row]
         sums[MEMORY] = sum(device.memory_mib for device in devices)
@@ -364,6 +420,10 @@ class Columns:
         taints = node.observed.taints if node.observed else ()
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
         self.schedulable[row] = node.ready and not node.cordon and not kept_out
+
+    def _count_kinds(self, row: int, by: int) -> None:
+        for kind in self.kind[row].tolist():
+            self._columns_of_kind[kind] += by
 
     def _cut(self, state: DeviceState) -> Int64:
         if not state.slices or not self.geometries:
@@ -387,6 +447,7 @@ class Columns:
         if known is None:
             known = self._kind_of[key] = FIRST_KIND + len(self.kinds)
             self.kinds.append(device)
+            self._columns_of_kind.append(0)
         return known
 
 

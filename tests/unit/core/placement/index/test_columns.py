@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from apportion.core.ledger.state import NodeState, State
+from apportion.core.placement import row_order
 from apportion.core.placement.index import columns as module
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.columns import (
@@ -43,15 +44,26 @@ def synced(state: State) -> Columns:
 
 def assert_equal(one: Columns, other: Columns) -> None:
     """The same rows; kinds are numbered as they were learnt, and the width only grows."""
-    assert one.names == other.names
-    assert [n.name for n in one.nodes] == [n.name for n in other.nodes]
+    rows, others = taken(one), taken(other)
+    assert [one.names[row] for row in rows] == [other.names[row] for row in others]
+    assert [one.nodes[row].name for row in rows] == [other.nodes[row].name for row in others]
     width = other.free.shape[1]
     for name in ("free", "index", "slices", "closed"):
-        assert np.array_equal(getattr(one, name)[:, :width], getattr(other, name)), name
+        assert np.array_equal(getattr(one, name)[rows, :width], getattr(other, name)[others]), name
     for name in ("load", "host_load", "schedulable"):
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
-    rows = range(len(one.names))
-    assert [kind_names(one, row) for row in rows] == [kind_names(other, row) for row in rows]
+        assert np.array_equal(getattr(one, name)[rows], getattr(other, name)[others]), name
+    kinds = [kind_names(other, row) for row in others]
+    assert [kind_names(one, row) for row in rows] == kinds
+    assert not one.schedulable[one.vacant].any()
+    assert (one.free[one.vacant] == packed.GUARDS).all()
+
+
+def taken(columns: Columns) -> list[int]:
+    """The rows that have a node, in order; each is found by its name."""
+    rows = np.flatnonzero(~columns.vacant).tolist()
+    assert [columns.row_of(columns.names[row]) for row in rows] == rows
+    assert columns.count == len(rows)
+    return rows
 
 
 def kind_names(columns: Columns, row: int) -> list[str]:
@@ -69,14 +81,14 @@ MIXED = (rack("b", 3), node("c"), node("a", npu("u0"), gpu("m1", model=A100_40, 
 def test_rows_say_what_the_state_says() -> None:
     """Host in column 0, devices behind it, nothing beyond the last."""
     columns = synced(Ledger(*MIXED).state)
-    assert columns.names == ["a", "b", "c"]
-    assert columns.kind[:, HOST].tolist() == [HOST_KIND] * 3
-    assert [int((row != NO_KIND).sum()) for row in columns.kind] == [3, 4, 1]
-    assert columns.index.tolist() == [[-1, 0, 1, -1], [-1, 0, 1, 2], [-1] * 4]
+    assert columns.names[:3] == ["a", "b", "c"]
+    assert columns.kind[:3, HOST].tolist() == [HOST_KIND] * 3
+    assert [int((row != NO_KIND).sum()) for row in columns.kind[:3]] == [3, 4, 1]
+    assert columns.index[:3].tolist() == [[-1, 0, 1, -1], [-1, 0, 1, 2], [-1] * 4]
     assert columns.free[2].tolist()[1:] == [packed.GUARDS] * 3
     assert columns.free[0, 1] == packed.GUARDS | packed.amounts(21527, 8, 7, 7)
     assert columns.free[1, HOST] == packed.GUARDS | packed.amounts(2_000_000, 256_000, 250)
-    assert columns.schedulable.all()
+    assert columns.schedulable[:3].all()
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
@@ -159,7 +171,7 @@ def test_sync_costs_what_was_touched() -> None:
     assert refreshed == ["n042"]
     since = columns.changed.since(end)
     assert since is not None
-    assert since.tolist() == [42]
+    assert [columns.names[row] for row in since.tolist()] == ["n042"]
 
 
 def test_only_the_devices_of_the_shares_are_read() -> None:
@@ -196,6 +208,43 @@ def test_changes_of_facts_are_told_apart() -> None:
     columns.touch(ledger.node())
     columns.sync()
     assert (columns.facts_changed.end, columns.changed.end) == (facts + 1, changed + 2)
+
+
+def test_a_node_that_joins_moves_few_others() -> None:
+    """Between two others, before the first and behind the last; whoever reads the log sees all."""
+    ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(0, 400, 2)))
+    columns = synced(ledger.state)
+    generation = columns.generation
+    for joined in ("n001", "n399", "a", "n201", "n203", "n205", "z", "y"):
+        end, before = columns.changed.end, dict(row_numbers(columns))
+        columns.touch(ledger.node(ledger.take(rack(joined, 1)).data.node))
+        columns.sync()
+        since, facts = columns.changed.since(end), columns.facts_changed.since(0)
+        assert since is not None
+        assert facts is not None
+        moved = {row for name, row in row_numbers(columns).items() if before.get(name) != row}
+        assert len(moved) <= 40
+        assert moved <= set(since.tolist()) <= set(facts.tolist())
+        assert_equal(columns, synced(ledger.state))
+    assert columns.generation == generation
+
+
+def row_numbers(columns: Columns) -> dict[str, int]:
+    """The row of each node."""
+    return {columns.names[row]: row for row in taken(columns)}
+
+
+def test_without_a_spare_row_all_are_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sooner or later nodes join where none is left nearby."""
+    monkeypatch.setattr(row_order, "MOVED_MAX", 3)
+    ledger = Ledger(*(rack(f"n{number:03}", 1) for number in range(100)))
+    columns = synced(ledger.state)
+    generation = columns.generation
+    for number in range(8):
+        columns.touch(ledger.node(ledger.take(rack(f"n050{number}", 1)).data.node))
+        columns.sync()
+        assert_equal(columns, synced(ledger.state))
+    assert columns.generation > generation
 
 
 def test_row_log_forgets_its_older_half(monkeypatch: pytest.MonkeyPatch) -> None:
