@@ -55,7 +55,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.limits.queues": (),
     "apportion.core.placement.refusing": ("Refusing",),
     "apportion.core.placement.reservations": ("Reservations",),
-    "apportion.core.placement.row_order": ("RowOrder",),
+    "apportion.core.placement.index.row_order": ("RowOrder",),
     "apportion.core.placement.index.scoreboard": ("Scoreboard",),
     "apportion.core.placement.scores.devices": (),
     "apportion.core.placement.scores.nodes": (),

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from apportion.core.placement import row_order
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.filters import FITS, RANK, facts_refusal
+from apportion.core.placement.index import row_order
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
 from apportion_schemas import (

@@ -27,11 +27,11 @@ from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.gangs import Lack
 from apportion.core.placement.index import columns
 from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.row_order import RowOrder
 from apportion.core.placement.queueing import hints
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.reservations import Reservations
-from apportion.core.placement.row_order import RowOrder
 from apportion.runtime.jetstream.object_store import BadObject
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import Appended

@@ -13,8 +13,8 @@ import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from apportion.runtime.jetstream.appending import check_batch
 from apportion.runtime.jetstream.wire import LostReply
+from apportion.runtime.ledger.drafts import check_batch
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
     Delivery,

@@ -15,8 +15,8 @@ import click
 from apportion.admission.choices import AdmissionChoice, admission_choice, webhook_options
 from apportion.admission.reviews import Reviews
 from apportion.admission.webhook import Webhook
-from apportion.runtime.following_configuration import ConfigurationLedger
 from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.following_configuration import ConfigurationLedger
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ConfigError, ServiceConfig
 from apportion.runtime.service.kube_options import kube_choice, kubernetes_options

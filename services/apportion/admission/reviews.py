@@ -20,8 +20,8 @@ from msgspec import Meta, Struct
 from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
 from apportion.core.configuration import manifest_config
 from apportion.core.manifests.schedulers import scheduler_names
-from apportion.runtime.process.callers import answering, read_body
 from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.callers import answering, read_body
 from apportion_schemas import Configuration
 
 PATH = "/admission"

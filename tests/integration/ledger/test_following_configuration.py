@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from apportion.core.ledger.snapshot import Taken
-from apportion.runtime.following_configuration import ConfigurationLedger
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import connect
+from apportion.runtime.jetstream.following_configuration import ConfigurationLedger
+from apportion.runtime.jetstream.kept_configuration import CONFIGURATION
 from apportion.runtime.jetstream.object_store import BadObject, Bucket
 from apportion.runtime.jetstream.snapshots import BUCKET, KEPT, Snapshots
 from apportion.runtime.jetstream.wire import STREAM, call_api
-from apportion.runtime.kept_configuration import CONFIGURATION
 from apportion.runtime.ledger.port import Draft, LedgerHole
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics

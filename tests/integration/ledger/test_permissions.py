@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.kept_configuration import CONFIGURATION
 from apportion.runtime.jetstream.server import ROLES
 from apportion.runtime.jetstream.snapshots import BUCKET
 from apportion.runtime.jetstream.wire import STREAM
-from apportion.runtime.kept_configuration import CONFIGURATION
 from apportion.runtime.ledger.choosing import SUBJECT as CHOICES
 from apportion.runtime.ledger.port import Draft, LedgerUnavailable, NotPermitted
 from tests.support.nats import Bus, draft

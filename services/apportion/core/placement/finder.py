@@ -24,7 +24,7 @@ from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import Kept, Limits
-from apportion.core.placement.own_rows import OwnRows
+from apportion.core.placement.queueing.own_rows import OwnRows
 from apportion.core.placement.queueing.queue import limits_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations

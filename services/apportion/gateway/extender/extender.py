@@ -31,8 +31,8 @@ from apportion.gateway.extender.wire import (
     decode_binding,
     decode_filter,
 )
-from apportion.runtime.process.callers import answering, read_body
 from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.callers import answering, read_body
 from apportion_schemas import RefusalCode
 
 PREFIXES = ("/scheduler", "")

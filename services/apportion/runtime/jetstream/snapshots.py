@@ -22,9 +22,9 @@ from apportion.core.ledger import snapshot
 from apportion.core.ledger.snapshot import FORMAT, SnapshotError, Taken
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.kept_configuration import KeptConfiguration
 from apportion.runtime.jetstream.object_store import BadObject, Bucket, Entry
 from apportion.runtime.jetstream.wire import Wire
-from apportion.runtime.kept_configuration import KeptConfiguration
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, Record
 from apportion.runtime.process.logs import get_logger
 

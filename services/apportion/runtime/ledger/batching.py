@@ -18,7 +18,7 @@ from typing import Self
 
 import msgspec
 
-from apportion.runtime.jetstream.appending import check_batch
+from apportion.runtime.ledger.drafts import check_batch
 from apportion.runtime.ledger.port import (
     Draft,
     DuplicateRefused,

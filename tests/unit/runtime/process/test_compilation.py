@@ -77,11 +77,11 @@ from apportion.core.placement.filters import amounts
 CHECKS = (amounts.health,)
 
 def take(columns: Columns, rows: Rows):
-    seat(packed.amounts(1, 2, 3), columns, rows)
+    charge_host(packed.amounts(1, 2, 3), columns, rows)
 """
     assert list(hatch_build.declared(source, ())) == [
         "from apportion.core.ledger.hosting cimport charge_host",
-        "from apportion.core.placement cimport packed",
+        "from apportion.core.placement.index cimport packed",
         "from apportion.core.placement.index.columns cimport Columns as _Columns",
         "cpdef object take(_Columns columns, rows)",
     ]

@@ -23,7 +23,7 @@ from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.compiled import Flat32, Flat64, FlatCuts, FlatKinds
 from apportion.core.placement.index.packed import Int32s, Int64, Int64s, mean_load
-from apportion.core.placement.row_order import RowOrder
+from apportion.core.placement.index.row_order import RowOrder
 from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
 LOG_ROWS_MAX: Final = 1 << 16

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement import row_order
 from apportion.core.placement.index import columns as module
-from apportion.core.placement.index import packed
+from apportion.core.placement.index import packed, row_order
 from apportion.core.placement.index.columns import (
     CORDONED,
     FIRST_KIND,

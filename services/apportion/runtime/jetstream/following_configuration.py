@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.following import Follower
+from apportion.runtime.jetstream.kept_configuration import CONFIGURATION, KeptConfiguration
 from apportion.runtime.jetstream.object_store import Bucket
 from apportion.runtime.jetstream.snapshots import BUCKET
 from apportion.runtime.jetstream.wire import Wire
-from apportion.runtime.kept_configuration import CONFIGURATION, KeptConfiguration
 from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerTrimmed, Record, Subscription
 
 
