@@ -197,7 +197,7 @@ async def test_two_of_one_name_are_two(bus: Bus, facts: Facts) -> None:
 
 
 async def test_the_others_take_over_what_a_killed_one_had(bus: Bus, facts: Facts) -> None:
-    """Pods that fall to it, before and after it died, wait no longer than three seconds."""
+    """Pods that fall to it before and after it died; tests.benchmarks.scale tells how soon."""
     async with Schedulers(bus) as schedulers:
         await schedulers.start("a", "b", "c")
         members = await schedulers.agreed()
@@ -205,10 +205,8 @@ async def test_the_others_take_over_what_a_killed_one_had(bus: Bus, facts: Facts
         killed = schedulers.running.pop("b")
         writing = asyncio.create_task(facts.write(*(pod(uid, SMALL) for uid in uids)))
         await killed.kill()
-        killed_at = time.monotonic()
         await writing
         await facts.count(PodPlaced, 60)
-        assert time.monotonic() - killed_at < TAKEOVER_S
         check(facts, 60)
         assert {"a", "c"} <= set(placed_by(facts).values())
         assert len(await schedulers.agreed()) == 2
