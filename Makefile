@@ -52,7 +52,7 @@ check: $(DEV) ## format, lint, types, layers, tidy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	$(VENV)/bin/python -m pytest -q tests/tidy
+	$(VENV)/bin/python -m pytest -q --timeout=300 tests/tidy
 
 format: $(DEV) ## rewrite the files the way `make check` wants them
 	$(VENV)/bin/ruff format .
