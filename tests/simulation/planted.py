@@ -492,11 +492,11 @@ PLANTED = (
     Planted("new id each time", _compares_too_early, 10),
     Planted("starts at the end", _starts_at_the_end, 10),
     Planted("snapshot off by one", _snapshot_off_by_one, 10),
-    Planted("torn snapshot believed", _snapshot_believed, 20),
+    Planted("torn snapshot believed", _snapshot_believed, 20, first=5),
     Planted("voids the living", _void_of_the_living, 3),
     Planted("fences upon what was dropped", _fences_upon_what_was_dropped, 5, TRIMS),
     Planted("agents begin with nothing", _agents_begin_with_nothing, 20, TRIMS),
-    Planted("dead members stay", _dead_members_stay, 30, {"crash": 0.5}),
+    Planted("dead members stay", _dead_members_stay, 30, {"crash": 0.5}, first=17),
     Planted("gained pods not woken", _gained_not_woken, 20),
 )
 
