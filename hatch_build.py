@@ -174,14 +174,7 @@ def declared(source: str, types: Iterable[str]) -> Iterable[str]:
     known = NUMBERS | {name: name for name in types}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
-            for name in (alias.name for alias in node.names):
-                if name in MODULES.get(node.module or "", ()):
-                    known[name] = f"_{name}"
-                    yield f"from {node.module} cimport {name} as _{name}"
-                elif name in _functions(node.module or "") or _only_calls(
-                    tree, name, _functions(f"{node.module}.{name}")
-                ):
-                    yield f"from {node.module} cimport {name}"
+            yield from _cimported(tree, node, known)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             yield from _signature(node, known)
@@ -195,6 +188,20 @@ def declared(source: str, types: Iterable[str]) -> Iterable[str]:
             yield "    pass"
 
 
+def _cimported(tree: ast.Module, node: ast.ImportFrom, known: dict[str, str]) -> Iterable[str]:
+    """What C can call or copy of what is imported; the names of types become `known`."""
+    module = node.module or ""
+    for name in (alias.name for alias in node.names):
+        if name in MODULES.get(module, ()):
+            known[name] = f"_{name}"
+            yield f"from {module} cimport {name} as _{name}"
+        elif name in _expressions(module):
+            signature = _signature(_expressions(module)[name], NUMBERS)
+            yield from (line.replace("cpdef ", "cdef ") for line in signature)
+        elif name in _functions(module) or _only_calls(tree, name, _functions(f"{module}.{name}")):
+            yield f"from {module} cimport {name}"
+
+
 @cache
 def _functions(module: str) -> frozenset[str]:
     """What a listed module has that others can call directly."""
@@ -203,6 +210,50 @@ def _functions(module: str) -> frozenset[str]:
     body = ast.parse((SOURCES / source_of(module)).read_text()).body
     functions = (node for node in body if isinstance(node, ast.FunctionDef))
     return frozenset(each.name for each in functions if any(_signature(each, {})))
+
+
+@cache
+def _expressions(module: str) -> dict[str, ast.FunctionDef]:
+    """The loops of a listed module that go round nothing and call nothing.
+
+    Others have a copy of their own, so that C can write it out where it is called: a call from one
+    extension into another costs as much as three of these.
+    """
+    if module not in MODULES:
+        return {}
+    tree = ast.parse(with_constants((SOURCES / source_of(module)).read_text()))
+    loops = (node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_loop(node))
+    deep = (ast.Call, ast.For, ast.While)
+    return {
+        each.name: each
+        for each in loops
+        if not any(isinstance(node, deep) for node in ast.walk(each))
+    }
+
+
+def _with_copies(source: str) -> str:
+    """The source with copies of the expressions that it imports; no other line moves."""
+    lines, copies = source.splitlines(keepends=True), ""
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        found = _expressions(node.module or "")
+        copied = [each for each in node.names if each.name in found]
+        if copied:
+            copies += "".join(f"\n\n{ast.unparse(_bare(found[each.name]))}\n" for each in copied)
+            node.names = [each for each in node.names if each not in copied]
+            end = node.end_lineno or node.lineno
+            text = ast.unparse(node) if node.names else ""
+            lines[node.lineno - 1 : end] = [text + "\n" * (end - node.lineno + 1)]
+    return "".join(lines) + copies
+
+
+def _bare(function: ast.FunctionDef) -> ast.FunctionDef:
+    """Without its decorator, which says only that it is a loop."""
+    return ast.FunctionDef(
+        name=function.name, args=function.args, body=function.body, decorator_list=[],
+        returns=function.returns, lineno=function.lineno,
+    )  # fmt: skip
 
 
 def _only_calls(tree: ast.Module, module: str, functions: Iterable[str]) -> bool:
@@ -264,7 +315,7 @@ def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str
 def translatable(source: str) -> str:
     """The source as Cython takes it; a module of loops alone has one line before it."""
     head = UNCHECKED if _has_loops(source) else ""
-    return head + with_constants(source).replace(f"\n@{LOOP}\n", "\n\n")
+    return head + _with_copies(with_constants(source)).replace(f"\n@{LOOP}\n", "\n\n")
 
 
 def with_constants(source: str) -> str:

@@ -26,6 +26,9 @@ def written(module: ModuleType) -> ModuleType:
     assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
+    for name, loop in [*vars(found).items()]:
+        if name.startswith("_") and hasattr(loop, "py_func"):
+            setattr(found, name, loop.py_func)  # it calls what was compiled ahead
     return found
 
 

@@ -146,7 +146,7 @@ class PlacementClass:
 
     def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether hosts that have so much free, packed, have enough for the pod itself."""
-        fits: NDArray[np.bool_] = (free - self._host_need) & packed.GUARDS == packed.GUARDS
+        fits: NDArray[np.bool_] = packed.lacking_each(free, self._host_need) == 0
         return fits
 
     def pick(self, columns: Columns, row: int) -> int:

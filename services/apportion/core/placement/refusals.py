@@ -31,7 +31,6 @@ from apportion.core.placement.index.columns import CORDONED, HOST, UNHEALTHY, Co
 from apportion.core.placement.index.compiled import compiled
 from apportion_schemas import NearMiss, RefusalCode
 
-_GUARDS: Final = packed.GUARDS
 NEAREST_KEPT: Final = 3
 NEAREST_WEIGHED: Final = 16  # rows whose shortage is compared to find the nearest three
 
@@ -122,7 +121,6 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
     alone = [isinstance(known, Demand) and known.alone for known in ask.demands]
     asked = _Asked(
-        need=np.array(ask.needs, np.int64),
         never=np.array(never, np.uint8),
         alone=np.array(alone, np.bool_),
         instance_fits=ask.instance_fits,
@@ -130,27 +128,27 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
         devices=ask.ask.count,
     )
     cut = columns.cut if ask.cuts_instances else columns.slices
+    lacks = packed.lacking_each(columns.free, np.array(ask.needs, np.int64)[columns.kind])
     last: Ranks = np.empty(len(columns.names), np.uint8)
-    _rank_nodes(_Seen(columns.free, columns.kind, columns.closed, cut), asked, last)
+    _rank_nodes(_Seen(lacks, columns.kind, columns.closed, cut), asked, last)
     return last
 
 
 class _Seen(NamedTuple):
-    """The columns of these names."""
+    """The columns of these names, and the guards of what each device lacks for the ask."""
 
-    free: NDArray[np.int64]
+    lacks: NDArray[np.int64]
     kind: Kinds
     closed: NDArray[np.uint8]
     cut: NDArray[Any]
 
 
 class _Asked(NamedTuple):
-    """An ask by kind of device: its need, the rule that refuses the kind (or `FITS`), whether it
+    """An ask by kind of device: the rule that refuses the kind (or `FITS`), whether it
     wants the device alone, and which cuts have room for it. `place` is by node and device, empty
     where the pod names no ids and no indexes.
     """
 
-    need: NDArray[np.int64]
     never: Ranks
     alone: NDArray[np.bool_]
     instance_fits: NDArray[np.bool_]
@@ -179,9 +177,9 @@ def _rank_amounts(lacks: int, closed: int, alone: bool, has_place: bool) -> int:
 @compiled
 def _rank_nodes(seen: _Seen, asked: _Asked, last: Ranks) -> None:
     """Fill `last` with the rank at which the last device stopped that the ask would need."""
-    free, kind, closed, cut = seen
-    need, never, alone, instance_fits, place, devices = asked
-    rows, width = free.shape
+    lacks, kind, closed, cut = seen
+    never, alone, instance_fits, place, devices = asked
+    rows, width = kind.shape
     ranks = np.zeros(devices, np.uint8)  # of the devices that got furthest, the furthest first
     for row in range(rows):
         ranks[:] = 0
@@ -189,11 +187,8 @@ def _rank_nodes(seen: _Seen, asked: _Asked, last: Ranks) -> None:
             of = kind[row, at]
             rank = never[of] if not place.shape[0] else min(never[of], place[row, at - HOST - 1])
             if rank == FITS:
-                lacks = (
-                    ~(free[row, at] - need[of]) & _GUARDS
-                )  # the guards where there is too little
                 has_place = instance_fits[of, cut[row, at]]
-                rank = _rank_amounts(lacks, closed[row, at], alone[of], has_place)
+                rank = _rank_amounts(lacks[row, at], closed[row, at], alone[of], has_place)
             to = devices
             while to and ranks[to - 1] < rank:
                 if to < devices:

@@ -2,10 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hatch_build
+from apportion.core.placement.index import packed
 from apportion.runtime.process.compilation import SUFFIX, compiled, outdated
 
 REQUIRED = "APPORTION_REQUIRE_COMPILED"
@@ -24,9 +26,33 @@ def test_what_is_to_be_compiled_is_there(module: str) -> None:
     types = hatch_build.MODULES[module]
     source = (hatch_build.SOURCES / hatch_build.source_of(module)).read_text()
     declared = "\n".join(hatch_build.declared(source, types)).splitlines()
-    assert sorted(line for line in declared if line.startswith("cdef")) == [
+    assert sorted(line for line in declared if line.startswith("cdef class")) == [
         f"cdef class {name}:" for name in sorted(types)
     ]
+
+
+def test_an_expression_is_copied_to_whoever_calls_it() -> None:
+    """So that C writes it out there; the lines stand where they stood, for tracebacks."""
+    source = """
+from apportion.core.placement.index.packed import (
+    lacking,
+    mean_load,
+)
+
+
+def fits(free, need):
+    return not lacking(free, need)
+"""
+    copied = hatch_build.translatable(source)
+    assert copied.splitlines()[7:9] == source.splitlines()[7:9]
+    assert "import mean_load" in copied
+    space: dict[str, Any] = {"Int64": int}
+    exec(copied, space)  # noqa: S102 - our own text
+    assert space["fits"](packed.GUARDS | 5, 5)
+    assert not space["fits"](packed.GUARDS | 5, 6)
+    declared = list(hatch_build.declared(source, ()))
+    assert "cdef long long lacking(long long free, long long need) except? -1" in declared
+    assert "from apportion.core.placement.index.packed cimport mean_load" in declared
 
 
 def test_every_attribute_and_method_of_a_fixed_class_is_declared() -> None:

@@ -27,7 +27,6 @@ from apportion_schemas import Ask, Device, MigInstance, Share
 
 STEPS_MAX: Final = 64
 """Choices that are tried for one pod on one node, those of equal devices counted once."""
-_GUARDS: Final = packed.GUARDS
 
 Cut = tuple[int, str]
 """The occupied slices of a card and the group that they are of."""
@@ -227,7 +226,7 @@ def _choose(
 def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> list[int]:
     """The devices that have enough for a share of the ask."""
     needs, kinds, free = ask.needs, room.kinds, room.free
-    fitting = [at for at in chosen if (free[at] - needs[kinds[at]]) & _GUARDS == _GUARDS]
+    fitting = [at for at in chosen if not packed.lacking(free[at], needs[kinds[at]])]
     if ask.cuts_instances:
         fitting = [at for at in fitting if room.has_place(ask, at)]
     if ask.elsewhere is not None:

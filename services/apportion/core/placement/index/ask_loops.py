@@ -9,7 +9,6 @@ Invariant: as of every compiled loop, see `compiled`.
 
 from typing import Final
 
-from apportion.core.placement.index import packed
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST
 from apportion.core.placement.index.compiled import (
@@ -23,6 +22,7 @@ from apportion.core.placement.index.compiled import (
 from apportion.core.placement.index.packed import (
     Int64,
     compute_of,
+    lacking,
     mean_load,
     memory_of,
     slots_of,
@@ -41,11 +41,10 @@ def _more(free: Int64, need: Int64, charge: Int64, most: Int64) -> Int64:
 
     Of instances, which charge nothing here, as many as are wanted.
     """
-    guards: Int64 = packed.GUARDS
     count: Int64 = 0
     if not charge:
         return most
-    while count < most and (free - charge * (count + 1) - need) & guards == guards:
+    while count < most and not lacking(free - charge * (count + 1), need):
         count += 1
     return count
 
@@ -68,7 +67,6 @@ def look(
     enough: FlatFlags,
 ) -> None:
     """`AskColumns.look`."""
-    guards: Int64 = packed.GUARDS
     named: Int64 = len(elsewhere)
     i: Int64
     at: Int64
@@ -78,7 +76,7 @@ def look(
         for at in range(host + 1, host + width):
             of: Int64 = kind[at]
             has: Int64 = 0
-            if (free[at] - need[of]) & guards == guards and fits[of * cuts + cut[at]]:
+            if not lacking(free[at], need[of]) and fits[of * cuts + cut[at]]:
                 has = 1
             if named and elsewhere[at]:
                 has = 0
@@ -87,7 +85,7 @@ def look(
             if has and times > 1:
                 found += _more(free[at], need[of], charge[of], times - 1)
         enough[i * width + HOST] = 0
-        if (free[host] - need[kind[host]]) & guards != guards or found < count * times:
+        if lacking(free[host], need[kind[host]]) or found < count * times:
             fit[i] = 0
 
 
@@ -112,7 +110,6 @@ def rank(
     given: Flat32,
 ) -> None:
     """`AskColumns.rank`: as `look`, up to the last device wanted."""
-    guards: Int64 = packed.GUARDS
     named: Int64 = len(elsewhere)
     i: Int64
     # What is far away is asked for at once: the loop below would wait for each row.
@@ -122,11 +119,11 @@ def rank(
         host: Int64 = rows[i] * width + HOST
         found: Int64 = 0
         at: Int64 = host + 1
-        if given[i - begin] == REFUSED or (free[host] - need[kind[host]]) & guards != guards:
+        if given[i - begin] == REFUSED or lacking(free[host], need[kind[host]]):
             at = host + width
         while at < host + width and found < wanted:
             of: Int64 = kind[at]
-            has: Int64 = (free[at] - need[of]) & guards == guards and fits[of * cuts + cut[at]]
+            has: Int64 = not lacking(free[at], need[of]) and fits[of * cuts + cut[at]]
             if has and not (named and elsewhere[at]):
                 found += 1 + (_more(free[at], need[of], charge[of], times - 1) if times > 1 else 0)
             at += 1
@@ -149,7 +146,6 @@ def helped(
 
     `needs` are by line and kind. How cards are cut, and which devices a pod names, is not asked.
     """
-    guards: Int64 = packed.GUARDS
     lines: Int64 = 0
     line: Int64
     i: Int64
@@ -157,12 +153,12 @@ def helped(
         need: Int64 = line * kinds
         for i in range(len(rows)):
             host: Int64 = rows[i] * width + HOST
-            if (free[host] - needs[need + kind[host]]) & guards != guards:
+            if lacking(free[host], needs[need + kind[host]]):
                 continue
             fitting: Int64 = 0
             at: Int64 = host + 1
             while at < host + width and fitting < counts[line]:
-                if (free[at] - needs[need + kind[at]]) & guards == guards:
+                if not lacking(free[at], needs[need + kind[at]]):
                     fitting += 1
                 at += 1
             if fitting >= counts[line]:
@@ -187,7 +183,6 @@ def pick(
     weight: Int64,
 ) -> Int64:
     """`AskColumns.pick`; of equals the first. `totals` are memory, cores and slots of each kind."""
-    guards: Int64 = packed.GUARDS
     host: Int64 = row * width + HOST
     best: Int64 = -1
     holders_least: Int64 = 0
@@ -196,7 +191,7 @@ def pick(
     for at in range(host + 1, host + width):
         of: Int64 = kind[at]
         left: Int64 = free[at]
-        if (left - need[of]) & guards != guards or not fits[of * cuts + cut[at]]:
+        if lacking(left, need[of]) or not fits[of * cuts + cut[at]]:
             continue
         if len(elsewhere) and elsewhere[at]:
             continue

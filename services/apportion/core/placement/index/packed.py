@@ -11,6 +11,9 @@ Invariant: every packed amount is within its field. The schemas keep amounts bel
 
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from apportion.core.devices.shares import DeviceState
 from apportion.core.placement.index.compiled import compiled
 
@@ -67,6 +70,23 @@ def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64
 
 
 @compiled
+def lacking(free: Int64, need: Int64) -> Int64:
+    """The guards of those amounts of which less is free than needed; 0 where there is room.
+
+    `free` has its guards set. This is the one place that says what room is: filters, refusals,
+    assignment and loops ask here.
+    """
+    guards: Int64 = GUARDS  # as it stands, C would take it for one of Python's
+    return ~(free - need) & guards
+
+
+def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDArray[np.int64]:
+    """What is `lacking`, for many at once."""
+    found: NDArray[np.int64] = ~(free - need) & GUARDS
+    return found
+
+
+@compiled
 def memory_of(amounts: Int64) -> Int64:
     """The memory, in MiB."""
     return amounts & _MEMORY_MAX
@@ -102,7 +122,7 @@ def mean_load(
 
 def free_amounts(state: DeviceState) -> Int64:
     """What the device has free for new shares, guards set; a closed device has nothing."""
-    guards: Int64 = GUARDS  # as it stands, C would take it for one of Python's
+    guards: Int64 = GUARDS  # as above
     if not state.present or not state.healthy or state.cordon:
         return guards
     memory_mib: Int64 = state.memory_free_mib

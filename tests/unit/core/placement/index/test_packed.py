@@ -16,9 +16,12 @@ LARGEST = gpu(memory_mib=1 << 24, physical_memory_mib=1 << 24, cores=10_000, slo
 
 
 def fits(free: tuple[int, ...], needed: tuple[int, ...]) -> bool:
-    """The comparison as the index does it, in one subtraction."""
-    left = np.int64(GUARDS | amounts(*free)) - np.int64(amounts(*needed))
-    return bool((left & GUARDS) == GUARDS)
+    """What is lacking of one device, and of many at once: the same."""
+    held, need = GUARDS | amounts(*free), amounts(*needed)
+    found = not packed.lacking(held, need)
+    each = packed.lacking_each(np.array([held, held]), need) == 0
+    assert each.tolist() == [found, found]
+    return found
 
 
 def state_of(device: Device) -> DeviceState:
@@ -43,6 +46,12 @@ def test_borders_of_all_fields_at_once() -> None:
     for free, needed in itertools.product(choices, choices):
         enough = all(have >= want for have, want in zip(free, needed, strict=True))
         assert fits(free, needed) is enough, (free, needed)
+
+
+def test_what_is_lacking_is_told_by_its_guard() -> None:
+    """Too few slots and too little memory, and enough of the rest."""
+    short = packed.lacking(GUARDS | amounts(10, 5, 1, 2), amounts(11, 5, 2, 2))
+    assert short == packed.MEMORY_GUARD | packed.SLOTS_GUARD
 
 
 def test_guards_lie_outside_of_every_field() -> None:
