@@ -21,6 +21,7 @@ from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts
 from apportion.watcher.kubernetes_view import ClusterView, _Kind
 from apportion.watcher.kubernetes_watching import KubernetesWatching
+from apportion.watcher.kubernetes_writing import FactWriting
 from apportion_schemas import NodeGone, PodPlaced
 from tests.simulation.planted import Patch, Planted
 
@@ -198,18 +199,22 @@ def _gone_once_silent(patch: Patch) -> None:
 def _spent_ids_believed(patch: Patch) -> None:
     """The id of an older event is taken for the answer: nothing changes after a restart."""
 
-    async def newest(_subject: str) -> int:
-        return -1
+    class Unasked:
+        async def last_on_subject(self, _subject: str) -> int:
+            return -1
 
-    real = KubernetesWatching._overtaken
+    real, real_write = FactWriting._overtaken, FactWriting._write
 
-    def overtaken(self: KubernetesWatching, data: Any, refused: Any) -> None:
+    def overtaken(self: FactWriting, data: Any, refused: Any) -> None:
         if refused.found != -1:
             real(self, data, refused)
 
-    hidden = property(lambda _: newest, lambda *_: None)
-    patch.setattr(KubernetesWatching, "_newest", hidden, raising=False)
-    patch.setattr(KubernetesWatching, "_overtaken", overtaken)
+    async def write(self: FactWriting, _ledger: Any, fact: Any, basis: int) -> int:
+        unasked: Any = Unasked()
+        return await real_write(self, unasked, fact, basis)
+
+    patch.setattr(FactWriting, "_write", write)
+    patch.setattr(FactWriting, "_overtaken", overtaken)
 
 
 def _taken_back_unasked(patch: Patch) -> None:

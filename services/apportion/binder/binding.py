@@ -19,6 +19,7 @@ from apportion.core.ledger.state import Phase, State
 from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, Record, WorkQueue
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import BindFailed, EventError, PodBound, PodPlaced, UnknownEvent, decode
@@ -36,13 +37,8 @@ IN_FLIGHT_MAX = 1_024
 FETCH_TIMEOUT_S = 5.0
 FETCH_PAUSE_S = 0.5
 TRIES_MAX = 8
-RETRY_FIRST_S = 0.5
-RETRY_MAX_S = 30.0
-
-
-def retry_delay_s(tries: int) -> float:
-    """How long a placement rests after its `tries`-th failure."""
-    return float(min(RETRY_FIRST_S * 2 ** (tries - 1), RETRY_MAX_S))
+BACK_OFF = BackOff(0.5, 30.0)
+"""How long a placement rests after so many failures."""
 
 
 class Binding:
@@ -225,7 +221,7 @@ class Binding:
         if final:
             await delivery.ack()
         else:
-            await delivery.retry(retry_delay_s(tries))
+            await delivery.retry(BACK_OFF.after(tries))
 
     async def _publish(
         self, data: PodBound | BindFailed, event_id: str, delivery: Delivery

@@ -8,7 +8,6 @@ bound where it was placed, by this attempt, is bound, however often that is aske
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
@@ -17,15 +16,14 @@ from apportion.binder.target import Bound, Failed, Outcome
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.annotations import annotations_for
 from apportion.core.manifests.placed import ATTEMPT
-from apportion.runtime.kube.client import Answer, KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.client import Answer, KubeApi, KubeRefused, KubeUnavailable, pod_path
+from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import PodPlaced
 
 TRY_TIMEOUT_S = 6.0
-PAUSE_FIRST_S = 0.1
-PAUSE_MAX_S = 2.0
-AGAIN_FIRST_S = 0.2
-AGAIN_MAX_S = 12.0
+BACK_OFF = BackOff(0.1, 2.0)
+AGAIN = BackOff(0.2, 12.0)
 """A pod whose placements come to nothing over and over rests before each next binding."""
 _CREATED = 201
 _NOT_FOUND = 404
@@ -76,19 +74,18 @@ class KubernetesTarget:
         if node is None or node.gone:
             return await self._gone(placed)
         if placed.attempt > 1:
-            longest_s = AGAIN_FIRST_S * 2.0 ** min(placed.attempt - 2, 10)
-            await self._clock.pause(min(longest_s, AGAIN_MAX_S))
+            await self._clock.pause(AGAIN.after(placed.attempt - 1))
         pod = self._state.pods.get(placed.pod)
         if pod is None or pod.placement is None or pod.placement.attempt != placed.attempt:
             return Failed("the ledger has let go of the placement", final=False)
         binding = self._binding(pod, placed, node)
-        pause_s = PAUSE_FIRST_S
+        failures = 0
         while True:
             outcome = await self._try(placed, binding)
             if not isinstance(outcome, _Unclear):
                 return outcome
-            await self._clock.pause(max(pause_s, outcome.pause_s))
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            failures += 1
+            await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
         """What became of the placement on a node that has left: a call before may have bound it.
@@ -188,8 +185,3 @@ def _found(placed: PodPlaced, pod: _Pod, refusal: KubeRefused) -> Outcome | _Unc
             final=True,
         )
     return Bound()
-
-
-def pod_path(namespace: str, name: str) -> str:
-    """Where a pod is."""
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"

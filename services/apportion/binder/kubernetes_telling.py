@@ -18,12 +18,11 @@ import msgspec
 from msgspec import Struct
 
 from apportion.binder.kubernetes_pace import Pace
-from apportion.binder.kubernetes_target import pod_path
 from apportion.core.explain import lines, words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.manifests.placed import PREFIX
-from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeApi, KubeUnavailable
+from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeApi, KubeUnavailable, pod_path
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import itertools
 import os
 import signal
 import socket
@@ -23,10 +24,11 @@ from typing import IO
 
 from apportion.cli import sentinel
 from apportion.runtime.jetstream.server import EmbeddedServer, ServerFailed
+from apportion.runtime.process.backoff import BackOff
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
-PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 10.0
+BACK_OFF = BackOff(0.1, 10.0)
 SETTLED_S = 30.0
 """A process that lived this long has started well: its next death is met without delay."""
 EXIT_CONFIG = 78
@@ -167,7 +169,7 @@ class Supervisor:
                 if not self._settled:
                     raise
                 self._say(f"the {child.name} cannot be started: {error}; trying again")
-                await asyncio.sleep(PAUSE_MAX_S)
+                await asyncio.sleep(BACK_OFF.longest_s)
                 continue
             code = await process.wait()
             self._forget(process.pid)
@@ -175,9 +177,8 @@ class Supervisor:
             if code == EXIT_CONFIG and not self._settled:
                 raise UpFailed(f"the {child.name} did not start; {child.log_tail()}")
             failures = 0 if time.monotonic() - began > SETTLED_S else failures + 1
-            pause_s = min(PAUSE_FIRST_S * 2 ** (failures - 1), PAUSE_MAX_S) if failures else 0.0
             self._say(f"the {child.name} {_ended(code)}; starting it again, see {child.log}")
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(BACK_OFF.after(failures))
 
     async def _spawn(self, child: Child) -> asyncio.subprocess.Process:
         child.health_port = free_port()
@@ -227,22 +228,19 @@ class Supervisor:
     # -------------------------------------------------------------- server and sentinel
 
     async def _keep_server(self) -> None:
-        pause_s = PAUSE_FIRST_S
         while True:
             died = await self._server.died()
             self._say(f"{str(died).partition(';')[0]}; starting it again")
             port = self._server.port
             await self._server.stop()
             server = EmbeddedServer(self._data, port=port)
-            while True:
+            for failures in itertools.count(1):
                 try:
                     await server.start()
                     break
                 except ServerFailed as error:
                     self._say(str(error))
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, PAUSE_MAX_S)
-            pause_s = PAUSE_FIRST_S
+                    await asyncio.sleep(BACK_OFF.after(failures))
             self._server = server
             self._changed()
 

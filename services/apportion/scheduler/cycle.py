@@ -33,6 +33,7 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion.scheduler.choices import serve
@@ -47,8 +48,7 @@ from apportion_schemas import (
     PodSubmitted,
 )
 
-RETRY_FIRST_S = 0.02
-RETRY_MAX_S = 5.0
+BACK_OFF = BackOff(0.02, 5.0)
 REFUSALS_MAX = 10
 """In a row: by then a decision was for a single pod, and several seconds have passed."""
 TAKEN, REFUSED, UNKNOWN = "taken", "refused", "unknown"
@@ -219,7 +219,7 @@ class Cycle:
 
     async def _pause(self) -> None:
         """Wait, longer each time that an append failed in a row; the first retry is at once."""
-        await self._clock.pause(min(RETRY_FIRST_S * 2.0**self._failures, RETRY_MAX_S))
+        await self._clock.pause(BACK_OFF.after(1 + self._failures))
 
 
 def _of_gangs(decision: Decision) -> bool:

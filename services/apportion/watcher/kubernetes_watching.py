@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from urllib.parse import quote
 
 import msgspec
 
@@ -20,9 +19,9 @@ from apportion.core.explain.lines import shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.manifests import ManifestConfig
-from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
 from apportion.runtime.kube.watch import Watch, any_problem
-from apportion.runtime.ledger.port import FenceRefused, Ledger
+from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.publisher import Append, Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
@@ -31,10 +30,10 @@ from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import DELETED, ClusterView, Marked
+from apportion.watcher.kubernetes_writing import FactWriting
 from apportion_schemas import (
     ConfigurationChanged,
     DifferenceFound,
-    InvalidEvent,
     NodeGone,
     NodeObserved,
     NodeReported,
@@ -50,7 +49,7 @@ from apportion_schemas import (
     QuotaObserved,
     subject_of,
 )
-from apportion_schemas.quantities import NAME_MAX, TEXT_MAX, Payload
+from apportion_schemas.quantities import NAME_MAX, TEXT_MAX
 
 PATHS = {
     "pods": "/api/v1/pods",
@@ -65,8 +64,6 @@ ASKED_MAX = 500
 MISSED_MAX = 100
 """Differences of one kind that one comparison tells one by one; of more it is enough to know."""
 DOUBT_PAUSE_S = 1.0
-TOGETHER_MAX = 512
-"""Facts that wait for the ledger at once, however large the cluster is."""
 _NOT_FOUND = 404
 _FENCED = (
     DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodGroupGone, PodGroupObserved,
@@ -95,9 +92,8 @@ class KubernetesWatching:
         self._view = view
         self._clock = clock
         self._state = state
-        self._publisher = publisher
-        self._append_one = append
         self._revisions = Revisions()
+        self._writing = FactWriting(state, view, self._revisions, publisher, append)
         self._facts = Facts(view, state, self._revisions)
         self._watches = {
             kind: Watch(api, path, view.audiences[kind], optional=kind in OPTIONAL, clock=clock)
@@ -105,10 +101,7 @@ class KubernetesWatching:
         }
         self._doubts = Doubts(api)
         self._settled = False
-        self._newest: Callable[[str], Awaitable[int]]
-        self._final: set[str] = set()
         self._conflicts: dict[str, str] = {}
-        self.written: Counter[str] = Counter()
         self.repairs: Counter[str] = Counter()
 
     def observe(self, change: Change) -> None:
@@ -130,7 +123,7 @@ class KubernetesWatching:
         if isinstance(data, ConfigurationChanged):
             self._reader.configure(self._state.configuration)
         if isinstance(data, PodRejected):
-            self._final.discard(data.uid)
+            self._writing.final.discard(data.uid)
 
     def _gone(self, data: PodGone) -> None:
         """The pod may run on all the same, and then comes back."""
@@ -169,11 +162,10 @@ class KubernetesWatching:
             repairs.labels(kind).set_function(partial(self.repairs.__getitem__, kind))
         metrics.gauge(
             "apportion_watcher_adopted", "Pods held that ran without a placement of the ledger."
-        ).set_function(lambda: self.written[PodAdopted.__name__])
+        ).set_function(lambda: self._writing.written[PodAdopted.__name__])
 
     async def run(self, reader: Reader[Change], ledger: Ledger, *, compare_every_s: float) -> None:
         """Keep the ledger as the cluster is, until cancelled."""
-        self._newest = ledger.last_on_subject
         await reader.caught_up()
         await reader.reached(await ledger.last_revision())
         async with asyncio.TaskGroup() as tasks:
@@ -182,7 +174,7 @@ class KubernetesWatching:
             for watch in self._watches.values():
                 await watch.synced()
             await self._settle(reader, ledger, self._view.take())
-            await self._compare_annotations(reader)
+            await self._compare_annotations(reader, ledger)
             self._settled = True
             while True:
                 await self._follow(reader, ledger, for_s=compare_every_s)
@@ -211,14 +203,16 @@ class KubernetesWatching:
         `missed`: no watch told of these, so each is a difference that the ledger is told of.
         """
         await reader.reached(await ledger.last_revision())
-        self._final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
-        pods = [uid for uid in marked.pods if uid not in self._final]
+        final = self._writing.final
+        final.difference_update(uid for uid in marked.pods if uid not in self._view.pods)
+        pods = [uid for uid in marked.pods if uid not in final]
         await self._resolve(marked.pods)
         written = 0
         for facts in self._steps(marked, pods):
             if missed and facts:
-                await self._append(reader, list(self._facts.missed(facts[:MISSED_MAX])))
-            await self._append(reader, facts)
+                told = list(self._facts.missed(facts[:MISSED_MAX]))
+                await self._writing.append(reader, ledger, told)
+            await self._writing.append(reader, ledger, facts)
             written += len(facts)
             await self._read_claims(marked.pods)
         return written
@@ -244,52 +238,6 @@ class KubernetesWatching:
         changed them, as a binding does, may be on the ledger further on than the fold is.
         """
         return [uid for uid in uids if uid not in self._view.marked.pods]
-
-    async def _append(self, reader: Reader[Change], facts: list[Fact]) -> None:
-        for first in range(0, len(facts), TOGETHER_MAX):
-            batch = facts[first : first + TOGETHER_MAX]
-            basis = self._state.revision
-            revisions = await asyncio.gather(*(self._write(fact, basis) for fact in batch))
-            await reader.reached(max(revisions))
-
-    async def _write(self, fact: Fact, basis: int) -> int:
-        """Append one fact; the revision up to which the fold must go, 0 where nothing is known."""
-        try:
-            draft = self._publisher.draft(fact.data, event_id=fact.event_id, basis=basis)
-        except InvalidEvent as error:
-            _log.error("cannot be told to the ledger: %s", error)
-            self._final.add(getattr(fact.data, "uid", ""))
-            return 0
-        try:
-            done = await self._append_one(msgspec.structs.replace(draft, expect=fact.expect))
-        except FenceRefused as refused:
-            self._overtaken(fact.data, refused)
-            return 0
-        if done.already_there and (done.revision or 0) <= basis:
-            # Of an older event: this watcher began with a snapshot, which has no revisions.
-            found = await self._newest(draft.subject)
-            if found != fact.expect:  # else the id is free again once the server forgets it
-                self._overtaken(fact.data, FenceRefused(draft.subject, fact.expect, found))
-            return 0
-        self.written[type(fact.data).__name__] += 1
-        return done.revision or 0
-
-    def _overtaken(self, data: Payload, refused: FenceRefused) -> None:
-        """Another watcher was there first, or the subject has an event that no fold takes."""
-        uid = getattr(data, "uid", "")
-        if isinstance(data, PodSubmitted) and uid not in self._state.rejected:
-            self._final.add(uid)  # it had its time in the ledger, or has it now
-        elif isinstance(data, PodGone) and refused.found is not None:
-            self._revisions.adopted.add(uid)  # its submission is not what the fence is about
-            self._revisions.forget(subject_of(data))
-            self._revisions.note(subject_of(data), refused.found)
-            self._view.mark(data)
-        elif refused.found == 0:
-            self._revisions.forget(subject_of(data))  # the ledger's beginning was dropped
-            self._view.mark(data)
-        elif refused.found is not None and refused.found > refused.expected:
-            self._revisions.note(subject_of(data), refused.found)
-            self._view.mark(data)
 
     # -------------------------------------------------------------- pods that run already
 
@@ -343,7 +291,7 @@ class KubernetesWatching:
         """Compare the whole: what is found now should have been seen before."""
         for uid in self._conflicts.keys() - self._view.pods.keys():
             del self._conflicts[uid]
-        await self._ask_for(reader, self._view.unseen()[:ASKED_MAX])
+        await self._ask_for(reader, ledger, self._view.unseen()[:ASKED_MAX])
         await self._settle(reader, ledger, self._view.take())
         await self._repair(reader, ledger)
 
@@ -352,18 +300,18 @@ class KubernetesWatching:
         if found:
             self.repairs["ledger"] += found
             _log.warning("%d differences between cluster and ledger repaired", found)
-        await self._compare_annotations(reader)
+        await self._compare_annotations(reader, ledger)
 
-    async def _compare_annotations(self, reader: Reader[Change]) -> None:
+    async def _compare_annotations(self, reader: Reader[Change], ledger: Ledger) -> None:
         """What bound pods say of their shares against the ledger, which is right."""
         facts = list(self._facts.annotations())
         for fact in facts:
             self.repairs["annotation"] += 1
             name = getattr(fact.data, "name", "")
             _log.warning("pod %s: its annotation differs from the ledger", name)
-        await self._append(reader, facts)
+        await self._writing.append(reader, ledger, facts)
 
-    async def _ask_for(self, reader: Reader[Change], uids: Iterable[str]) -> None:
+    async def _ask_for(self, reader: Reader[Change], ledger: Ledger, uids: Iterable[str]) -> None:
         """Ask the API server for pods that the ledger has and no watch has told of."""
         for uid in uids:
             known = self._state.pods.get(uid)
@@ -380,7 +328,7 @@ class KubernetesWatching:
                 self.repairs["pod"] += 1
                 at = known.placement.node if known and known.placement else "pending"
                 gone = DifferenceFound(kind="gone", name=_named(about), pod=uid, ledger=at)
-                await self._append(reader, list(self._facts.difference(gone)))
+                await self._writing.append(reader, ledger, list(self._facts.difference(gone)))
                 self._view.note_gone(uid, DELETED)
 
 
@@ -403,11 +351,6 @@ def kubernetes_watching(
 
 def _named(about: PodSubmitted | PodRejected) -> str:
     return f"{about.namespace}/{about.name}"[:NAME_MAX]
-
-
-def pod_path(namespace: str, name: str) -> str:
-    """Where a pod is."""
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
 class _Meta(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from apportion.binder.binding import RETRY_MAX_S, TRIES_MAX, Binding, retry_delay_s
+from apportion.binder.binding import BACK_OFF, TRIES_MAX, Binding
 from apportion.binder.target import Bound, Failed, Outcome
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import NodeState, Phase, PodState, State
@@ -205,7 +205,7 @@ async def test_what_nobody_answered_is_never_given_up() -> None:
     """The pod may be bound all the same, and its devices in use."""
     desk = Desk(Failed("no answer", final=False, unknown=True))
     handed = await desk.settle(attempt=TRIES_MAX)
-    assert handed.answer == f"retry in {RETRY_MAX_S}"
+    assert handed.answer == f"retry in {BACK_OFF.longest_s}"
     (event,) = desk.said
     assert isinstance(event, BindFailed)
     assert not event.final
@@ -240,11 +240,3 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
     handed = await desk.settle()
     assert handed.answer.startswith("retry")
     assert isinstance(desk.said[0], BindFailed)
-
-
-def test_delays_grow_and_are_bounded() -> None:
-    """Half a second at first, half a minute at most."""
-    delays = [retry_delay_s(tries) for tries in range(1, 40)]
-    assert delays[0] == 0.5
-    assert delays == sorted(delays)
-    assert max(delays) == RETRY_MAX_S

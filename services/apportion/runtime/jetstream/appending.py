@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from apportion.runtime.jetstream.stream import FULL, NO_MESSAGE
 from apportion.runtime.jetstream.wire import (
     STREAM,
     ApiError,
@@ -48,8 +49,6 @@ _DUPLICATE = 10201
 _INCOMPLETE = 10176
 _TOO_MANY_OPEN = 10210
 _ATOMIC_DISABLED = 10174
-_FULL_CODES = frozenset({10023, 10028, 10047, 10077})
-_NO_MESSAGE = 10037
 
 
 class _PublishAnswer(msgspec.Struct, frozen=True):
@@ -154,7 +153,7 @@ class Appender:
             return DuplicateRefused([draft.id for draft in drafts])
         if code in _FENCE_CODES:
             return await self._fence_refusal(drafts, fences, error)
-        if code in _FULL_CODES:
+        if code in FULL:
             return LedgerFull(f"{error.description} ({code})")
         if code == _ATOMIC_DISABLED:
             return LedgerDrifted(f"stream {STREAM} allow_atomic", found=False, wanted=True)
@@ -202,7 +201,7 @@ class Appender:
         try:
             answer = await call_api(self._wire, f"STREAM.MSG.GET.{STREAM}", query)
         except ApiRefused as refused:
-            if refused.error.err_code == _NO_MESSAGE:
+            if refused.error.err_code == NO_MESSAGE:
                 return None
             raise LedgerUnavailable(str(refused)) from refused
         return _decode_stored(answer).message

@@ -29,6 +29,7 @@ from apportion.runtime.jetstream.ledger import AppendWatch, JetStreamLedger, unw
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.jetstream.wire import LostReply, Message, Receiver, Unsubscribe
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, ServerTooOld
+from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.logs import get_logger
 
 __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream", "shown"]
@@ -36,7 +37,7 @@ __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_s
 CONNECT_TIMEOUT_S = 10.0
 ACK_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
-RECONNECT_MAX_S = 1.0
+BACK_OFF = BackOff(0.05, 1.0)
 PING_INTERVAL_S = 2
 """A server that leaves two pings without an answer is given up: at the third, six seconds on."""
 OLDEST_SERVER = (2, 12, 0)
@@ -505,7 +506,7 @@ def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, f
     fewest = min(server.reconnects for server in pool)
     best = [server for server in pool if server.reconnects == fewest]
     server = random.choice(best)  # noqa: S311 - spreads load, guards nothing
-    longest_s = min(RECONNECT_MAX_S, 0.05 * 2 ** min(server.reconnects, 10))
+    longest_s = BACK_OFF.after(1 + server.reconnects)
     return server, random.uniform(longest_s / 2, longest_s)  # noqa: S311 - jitter
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import secrets
 from collections.abc import Callable, Sequence
 
@@ -32,11 +31,13 @@ from apportion.runtime.ledger.port import (
     NotPermitted,
     Record,
 )
+from apportion.runtime.process.backoff import BackOff
+from apportion.runtime.process.clock import SystemClock
 
 HEARTBEAT_S = 1.0
 SILENCE_S = 4.0
 """Longer than this without message or heartbeat, and the consumer is taken to be gone."""
-RETRY_MAX_S = 2.0
+BACK_OFF = BackOff(0.05, 2.0)
 CONNECT_WAIT_S = 60.0
 _INACTIVE_S = 30.0
 _NS = 1_000_000_000
@@ -121,18 +122,18 @@ class Follower:
 
     async def _run(self) -> None:
         forget = self._wire.on_reconnect(self._again.set)
-        pause_s = 0.05
+        failures = 0
         try:
             while self._failure is None:
                 try:
                     await self._one_consumer()
-                    pause_s = 0.05
+                    failures = 0
                 except (LedgerHole, LedgerDrifted, NotPermitted):
                     raise
                 except LedgerError:
                     # Out of reach for now: the ledger's absence is no reason to forget our place.
-                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-                    pause_s = min(pause_s * 2, RETRY_MAX_S)
+                    failures += 1
+                    await SystemClock().pause(BACK_OFF.after(failures))
         except Exception as failure:  # noqa: BLE001 - handed to whoever joins
             self._failure = failure
         finally:

@@ -13,7 +13,7 @@ from hashlib import sha256
 
 import msgspec
 
-from apportion.runtime.jetstream.stream import NAME_IN_USE, STREAM_NOT_FOUND
+from apportion.runtime.jetstream.stream import FULL, NAME_IN_USE, STREAM_NOT_FOUND
 from apportion.runtime.jetstream.wire import (
     ApiError,
     ApiRefused,
@@ -28,7 +28,6 @@ CHUNK_BYTES = 768 << 10
 """Below the megabyte that the server takes for one message."""
 TIMEOUT_S = 10.0
 ASKED_AT_ONCE = 4  # pieces: three megabytes within the time of one request
-_FULL_CODES = frozenset({10023, 10028, 10047, 10077})
 _DIGEST = "SHA-256="
 
 
@@ -233,7 +232,7 @@ class Bucket:
                 lost
             )
         error = _decode_ack(reply.data).error
-        if error is not None and error.err_code in _FULL_CODES:
+        if error is not None and error.err_code in FULL:
             raise LedgerFull(error.description)
         if error is not None:
             raise LedgerUnavailable(f"bucket {self._name} did not store: {error.description}")

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -269,6 +269,11 @@ def _refusal(status: int, body: bytes) -> KubeRefused:
 def _unavailable(method: str, path: str, error: BaseException) -> KubeUnavailable:
     said = str(error) or type(error).__name__
     return KubeUnavailable(f"{method} {path}: no answer from the API server ({said})")
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """The path of a pod in the API, whatever its names are: they come from outside."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:

@@ -19,14 +19,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
+from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
 
 PAGE = 500
 WATCH_S = 290
 IDLE_S = 100.0
 """Longer than the minute between two bookmarks; a watch that is silent for longer is dead."""
-PAUSE_FIRST_S = 0.1
-PAUSE_MAX_S = 10.0
+BACK_OFF = BackOff(0.1, 10.0)
 ABSENT_S = 10.0
 """How often a kind that the server does not have is looked for again."""
 _GONE = 410
@@ -115,7 +115,7 @@ class Watch:
         self._optional = optional
         self._clock = clock
         self._version = ""
-        self._pause_s = PAUSE_FIRST_S
+        self._failures = 0
         self._synced = asyncio.Event()
         self.problem = ""
         self.lists = 0
@@ -169,7 +169,7 @@ class Watch:
                 self._version = ""  # not even a bookmark: only a list says as of when all is known
             raise
         # The server ends a watch after its time; at once only where something is wrong.
-        await self._clock.pause(PAUSE_FIRST_S)
+        await self._clock.pause(BACK_OFF.first_s)
 
     def _take(self, event: _Event) -> None:
         raw = bytes(event.object)
@@ -189,12 +189,12 @@ class Watch:
     def _in_step(self) -> None:
         self._synced.set()
         self.problem = ""
-        self._pause_s = PAUSE_FIRST_S
+        self._failures = 0
 
     async def _refused(self, error: KubeRefused) -> None:
         if error.status == _GONE:
             self._version = ""
-            await self._clock.pause(PAUSE_FIRST_S)
+            await self._clock.pause(BACK_OFF.first_s)
             return
         if error.status == _NOT_FOUND and self._optional:
             self._version = ""
@@ -209,8 +209,8 @@ class Watch:
         if not self.problem:
             _log.warning("%s; trying again", problem)
         self.problem = problem
-        await self._clock.pause(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        self._failures += 1
+        await self._clock.pause(BACK_OFF.after(self._failures))
 
 
 def number(version: str) -> int:

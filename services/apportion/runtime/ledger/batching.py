@@ -29,6 +29,7 @@ from apportion.runtime.ledger.port import (
     NotPermitted,
     OutcomeUnknown,
 )
+from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock, SystemClock
 
 MAX_BATCH_DRAFTS = 256
@@ -37,7 +38,7 @@ QUEUE_LIMIT = 4_096
 UNKNOWN_RETRIES = 5
 FEW_DRAFTS = 8
 """So many single appends take about as long as one batch of them."""
-_RETRY_S = 0.1
+BACK_OFF = BackOff(0.1, 1.6)
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -216,7 +217,7 @@ class GroupCommit:
             except LedgerUnavailable:
                 if unknown is None:
                     raise
-            await self._clock.pause(_RETRY_S * 2**attempt)
+            await self._clock.pause(BACK_OFF.after(attempt + 1))
         raise unknown or _closing()
 
 

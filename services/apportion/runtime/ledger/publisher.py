@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, LedgerFull, LedgerUnavailable, OutcomeUnknown
+from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock, SystemClock, rfc3339
 from apportion_schemas import Event, encode, subject_of
 from apportion_schemas.quantities import Payload
 
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 5.0
+BACK_OFF = BackOff(0.1, 5.0)
 
 _log = logging.getLogger(__name__)
 Append = Callable[[Draft], Awaitable[Appended]]
@@ -37,7 +37,7 @@ class Insistence:
         Raises:
             LedgerError: of the kinds that trying again cannot cure.
         """
-        pause_s = RETRY_FIRST_S
+        failures = 0
         while True:
             try:
                 appended = await self._append(draft)
@@ -50,8 +50,8 @@ class Insistence:
                     _log.info("appending goes on")
                 self._stuck = False
                 return appended
-            await self._clock.pause(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
+            failures += 1
+            await self._clock.pause(BACK_OFF.after(failures))
 
 
 class Publisher:

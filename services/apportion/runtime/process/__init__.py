@@ -1,1 +1,1 @@
-"""What every process is made of, whatever it does: its life, its surfaces, its settings."""
+"""What a process has of its own: settings, clock, logs, metrics, memory."""

@@ -35,6 +35,7 @@ from apportion.runtime.ledger.port import (
     ServerTooOld,
 )
 from apportion.runtime.process import huge_pages
+from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock, SystemClock
 from apportion.runtime.process.compilation import outdated
 from apportion.runtime.process.config import ConfigError, ServiceConfig
@@ -50,7 +51,7 @@ EXIT_STUCK = 75
 EXIT_CONFIG = 78
 MAX_RESTARTS = 5
 RESTART_WINDOW_S = 60.0
-RESTART_PAUSE_MAX_S = 5.0
+BACK_OFF = BackOff(0.1, 5.0)
 LEAVE_S = 0.5
 
 _HOPELESS = (ConfigError, ServerTooOld, LedgerDrifted, LedgerHole, NotPermitted)
@@ -253,7 +254,7 @@ async def _live(service: Service, main: Body) -> int:
                 return EXIT_ERROR
         service.metrics.restarts.inc()
         service.note_phase(f"beginning anew after: {causes[0]}")
-        await service.clock.pause(min(RESTART_PAUSE_MAX_S, 0.1 * 2.0 ** len(failures)))
+        await service.clock.pause(BACK_OFF.after(1 + len(failures)))
 
 
 def _log_failure(service: Service, causes: list[BaseException]) -> None:

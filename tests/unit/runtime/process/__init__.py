@@ -1,1 +1,1 @@
-"""Unit tests of `runtime/process`."""
+"""What every process is made of, without a process."""

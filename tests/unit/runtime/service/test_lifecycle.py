@@ -174,7 +174,7 @@ async def test_a_body_that_keeps_failing_ends_the_process(run: Run) -> None:
     """Bounded: after MAX_RESTARTS in a minute it exits, and says so."""
     process = await run(
         """
-lifecycle.RESTART_PAUSE_MAX_S = 0.01
+lifecycle.BACK_OFF = lifecycle.BACK_OFF._replace(longest_s=0.01)
 async def main(service):
     raise RuntimeError("always")
 """
@@ -187,7 +187,7 @@ async def test_an_absent_ledger_is_waited_for_without_bound(run: Run) -> None:
     """No ledger is no fault of ours: it is tried again for as long as it takes."""
     process = await run(
         """
-lifecycle.RESTART_PAUSE_MAX_S = 0.01
+lifecycle.BACK_OFF = lifecycle.BACK_OFF._replace(longest_s=0.01)
 async def main(service):
     lives.append(1)
     if len(lives) < 20:

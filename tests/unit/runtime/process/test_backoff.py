@@ -1,0 +1,23 @@
+"""A pause grows with the failures, and only so far."""
+
+from itertools import pairwise
+
+import pytest
+
+from apportion.runtime.process.backoff import BackOff
+
+
+@pytest.mark.parametrize(
+    ("failures", "pause_s"),
+    [(-1, 0.0), (0, 0.0), (1, 0.5), (2, 1.0), (6, 16.0), (7, 30.0), (8, 30.0), (10**9, 30.0)],
+)
+def test_after(failures: int, pause_s: float) -> None:
+    """None before the first failure, twice as much with each, and never too long."""
+    assert BackOff(0.5, 30.0).after(failures) == pause_s
+
+
+def test_it_never_shrinks() -> None:
+    """Whatever the first pause is, down to one that takes many doublings to be long."""
+    pauses = [BackOff(1e-6, 60.0).after(failures) for failures in range(100)]
+    assert all(before <= after for before, after in pairwise(pauses))
+    assert pauses[-1] == 60.0
