@@ -36,6 +36,11 @@ def test_the_list_of_long_functions_only_shrinks() -> None:
     none(sizes.stale_entries(SOURCES, LISTED))
 
 
+def test_classes_fit_into_a_head() -> None:
+    """What holds too much knows too much."""
+    none(o for path, source in SOURCES.items() for o in sizes.long_classes(path, source))
+
+
 def test_files_fit_into_a_head() -> None:
     """No file over the hard limit, and the median stays low."""
     none(sizes.long_files(SOURCES))

@@ -43,6 +43,16 @@ def test_entry_of_a_vanished_function() -> None:
     assert not list(sizes.stale_entries({CORE: function_of(3)}, {f"{CORE}::f": 50}))
 
 
+@pytest.mark.parametrize(("lines", "offends"), [(250, False), (251, True)])
+def test_class_limit(*, lines: int, offends: bool) -> None:
+    """Of all its lines but the docstrings, its own and those of what is in it."""
+    body = "    x = 1\n" * (lines - 2)
+    source = (
+        f'class A:\n    """Says\n    much.\n    """\n{body}    def f(self):\n        """More."""\n'
+    )
+    assert bool(list(sizes.long_classes(CORE, source))) == offends
+
+
 def test_file_limit_and_median() -> None:
     """One file too long; and many that are merely long."""
     assert len(list(sizes.long_files({"a.py": "x\n" * 601, "b.py": "x\n" * 20}))) == 2
