@@ -10,7 +10,9 @@ The result is the part of all devices that is allocated then, in percent.
 
 Everything goes through the real state, fold and engine. The policies that weigh shapes know the
 trace's shapes beforehand, as in the paper; with `--online` they learn them from the pods as they
-come, by the scheduler's own rule, from an empty ledger.
+come, by the scheduler's own rule, from an empty ledger. `decisions` is a SHA-256 over the bytes of
+all that was decided: whoever changes how nodes are weighed compares it with that of the commit
+before, which it must equal unless placements were meant to change.
 """
 
 import argparse
@@ -19,8 +21,11 @@ import random
 import resource
 import statistics
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, get_args
+
+import msgspec
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
@@ -121,9 +126,9 @@ def known_beforehand(shapes: list[Shape], ledger: Ledger) -> Payload:
 
 def run(
     nodes: list[NodeReported], shapes: list[Shape], policy: Policy, seed: int, *, online: bool
-) -> float:
-    """The allocated part of all devices after one run, in percent."""
-    ledger = Ledger()
+) -> tuple[float, bytes]:
+    """The allocated part of all devices after one run, in percent, and the digest of decisions."""
+    ledger, decisions = Ledger(), sha256()
     ledger.apply(PolicyChanged(by="bench", node_policy=policy, device_policy=policy))
     for report in nodes:
         ledger.apply(report)
@@ -134,6 +139,7 @@ def run(
     for number, shape in enumerate(arrivals(shapes, devices, seed)):
         ledger.submit(number, shape)
         (decided,) = ledger.engine.decide().events
+        decisions.update(msgspec.json.encode(decided))
         placed = isinstance(decided, PodPlaced)
         ledger.apply(decided if placed else PodGone(uid=f"pod-{number}"))
         if weighs and online and ledger.histogram.due:
@@ -141,7 +147,8 @@ def run(
             types = node_types(ledger.state)
             ledger.apply(learn(histogram.shapes(), types, pods=histogram.pods))
     each = [state for found in ledger.state.nodes.values() for state in found.devices]
-    return sum(state.device.cores - state.cores_free for state in each) / devices
+    allocated = sum(state.device.cores - state.cores_free for state in each) / devices
+    return allocated, decisions.digest()
 
 
 def measure(given: argparse.Namespace) -> dict[str, object]:
@@ -154,10 +161,12 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     with given.trace.open(encoding="utf-8") as lines:
         drafts = sorted(read_trace_pods(lines), key=lambda draft: draft.name)
     shapes = [draft.shape for draft in drafts]
-    allocated, seconds, cpu_seconds = {}, [], []
+    allocated, seconds, cpu_seconds, decisions = {}, [], [], sha256()
     for seed in range(int(first), int(last or first) + 1):
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        allocated[seed] = round(run(nodes, shapes, given.policy, seed, online=given.online), 3)
+        percent, digest = run(nodes, shapes, given.policy, seed, online=given.online)
+        allocated[seed] = round(percent, 3)
+        decisions.update(digest)
         seconds.append(time.perf_counter() - begun)
         cpu_seconds.append(time.process_time() - cpu_begun)
     return {
@@ -165,6 +174,7 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
         "online": given.online,
         "allocated_percent": round(statistics.fmean(allocated.values()), 2),
         "seeds": allocated,
+        "decisions": decisions.hexdigest(),
         "seconds_per_run": round(statistics.fmean(seconds), 1),
         "cpu_seconds_per_run": round(statistics.fmean(cpu_seconds), 1),
         "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
