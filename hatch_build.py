@@ -50,15 +50,22 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.index.packed": (),
     "apportion.core.placement.queueing.unschedulable": ("Parked",),
     "apportion.core.placement.pricing.shape_histogram": ("ShapeHistogram",),
+    "apportion.core.placement.pricing.loss_loops": (),
+    "apportion.core.placement.pricing.price_table": ("PriceTable",),
+    "apportion.core.placement.pricing.readings": ("Readings", "Tables", "Taken"),
     "apportion.core.placement.queueing.queue": ("Line", "PendingQueue"),
     "apportion.core.placement.queueing.hints": (),
     "apportion.core.placement.limits.queues": (),
     "apportion.core.placement.refusing": ("Refusing",),
     "apportion.core.placement.reservations": ("Reservations",),
     "apportion.core.placement.index.row_order": ("RowOrder",),
+    "apportion.core.placement.refusal_loops": (),
+    "apportion.core.placement.row_loops": (),
     "apportion.core.placement.index.scoreboard": ("Scoreboard",),
     "apportion.core.placement.scores.devices": (),
+    "apportion.core.placement.scores.score_input": ("ScoreInput",),
     "apportion.core.placement.scores.nodes": (),
+    "apportion.core.placement.scores.price": ("Price",),
     "apportion.core.placement.queueing.waiting": ("Waiting",),
     "apportion.core.placement.waking": ("Waking",),
 }
@@ -147,19 +154,12 @@ NUMBERS = {
     "Int64": "long long",
     "Int64s": "long long[::1]",
     "Int32s": "int[::1]",
-    "Flat64": "long long[::1]",
-    "Flat32": "int[::1]",
-    "FlatKinds": "unsigned int[::1]",
-    "FlatCuts": "unsigned short[::1]",
-    "FlatFlags": "unsigned char[::1]",
+    "Int8s": "signed char[::1]",
+    "UInt32s": "unsigned int[::1]",
+    "UInt16s": "unsigned short[::1]",
+    "UInt8s": "unsigned char[::1]",
 }
-"""Aliases of `int`, `memoryview` and arrays that promise what C needs to know: those of
-`placement.index.packed`, and of `placement.index.compiled`.
-"""
-LOOP = "compiled"
-"""Who decorates the loops, for where nothing is compiled ahead."""
-UNCHECKED = "# cython: boundscheck=False, wraparound=False, nonecheck=False\n"
-"""As there, a loop does not look whether an index is within its array."""
+"""Aliases of `int` and `memoryview` in `placement.index.packed` that say what C needs to know."""
 DEFERRED = (ast.Yield, ast.YieldFrom, ast.Await, ast.GeneratorExp, ast.Lambda, ast.FunctionDef)
 """What a function must not hold to be called without Python's protocol."""
 
@@ -214,7 +214,7 @@ def _functions(module: str) -> frozenset[str]:
 
 @cache
 def _expressions(module: str) -> dict[str, ast.FunctionDef]:
-    """The loops of a listed module that go round nothing and call nothing.
+    """The functions of a listed module from numbers to a number that go round and call nothing.
 
     Others have a copy of their own, so that C can write it out where it is called: a call from one
     extension into another costs as much as three of these.
@@ -222,12 +222,12 @@ def _expressions(module: str) -> dict[str, ast.FunctionDef]:
     if module not in MODULES:
         return {}
     tree = ast.parse(with_constants((SOURCES / source_of(module)).read_text()))
-    loops = (node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_loop(node))
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
     deep = (ast.Call, ast.For, ast.While)
     return {
         each.name: each
-        for each in loops
-        if not any(isinstance(node, deep) for node in ast.walk(each))
+        for each in functions
+        if _of_numbers(each) and not any(isinstance(node, deep) for node in ast.walk(each))
     }
 
 
@@ -240,7 +240,7 @@ def _with_copies(source: str) -> str:
         found = _expressions(node.module or "")
         copied = [each for each in node.names if each.name in found]
         if copied:
-            copies += "".join(f"\n\n{ast.unparse(_bare(found[each.name]))}\n" for each in copied)
+            copies += "".join(f"\n\n{ast.unparse(found[each.name])}\n" for each in copied)
             node.names = [each for each in node.names if each not in copied]
             end = node.end_lineno or node.lineno
             text = ast.unparse(node) if node.names else ""
@@ -248,12 +248,10 @@ def _with_copies(source: str) -> str:
     return "".join(lines) + copies
 
 
-def _bare(function: ast.FunctionDef) -> ast.FunctionDef:
-    """Without its decorator, which says only that it is a loop."""
-    return ast.FunctionDef(
-        name=function.name, args=function.args, body=function.body, decorator_list=[],
-        returns=function.returns, lineno=function.lineno,
-    )  # fmt: skip
+def _of_numbers(function: ast.FunctionDef) -> bool:
+    """Whether it takes and gives numbers of C alone."""
+    kinds = [each.annotation for each in function.args.args] + [function.returns]
+    return all(isinstance(kind, ast.Name) and kind.id in NUMBERS for kind in kinds)
 
 
 def _only_calls(tree: ast.Module, module: str, functions: Iterable[str]) -> bool:
@@ -270,22 +268,12 @@ def _only_calls(tree: ast.Module, module: str, functions: Iterable[str]) -> bool
     return bool(uses) and all(id(use) in called for use in uses)
 
 
-def _has_loops(source: str) -> bool:
-    """Whether all functions of a module are loops."""
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return bool(functions) and all(map(_is_loop, functions))
-
-
-def _is_loop(function: ast.FunctionDef) -> bool:
-    return [ast.unparse(each) for each in function.decorator_list] == [LOOP]
-
-
 def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str]:
     """How to call it directly, unless it is of a kind that only Python can call."""
     given = function.args
     inside = (each for each in ast.walk(function) if each is not function)
     if (
-        (function.decorator_list and not _is_loop(function))
+        function.decorator_list
         or given.kwonlyargs
         or given.vararg
         or given.kwarg
@@ -298,24 +286,23 @@ def _signature(function: ast.FunctionDef, known: dict[str, str]) -> Iterable[str
         + ("=*" if at >= plain else "")
         for at, each in enumerate(given.args)
     ]
-    numbers = [
-        f'{each.target.id}="{_type(each.annotation, NUMBERS)}"'
+    typed = [
+        f'{each.target.id}="{_type(each.annotation, known)}"'
         for each in ast.walk(function)
         if isinstance(each, ast.AnnAssign)
         and isinstance(each.target, ast.Name)
-        and _type(each.annotation, NUMBERS) != "object"
+        and _type(each.annotation, known) != "object"
     ]
-    if numbers:
-        yield f"@cython.locals({', '.join(numbers)})"
+    if typed:
+        yield f"@cython.locals({', '.join(typed)})"
     answer = _type(function.returns, NUMBERS)
     failed = "" if answer == "object" else " except? -1"
     yield f"cpdef {answer} {function.name}({', '.join(arguments)}){failed}"
 
 
 def translatable(source: str) -> str:
-    """The source as Cython takes it; a module of loops alone has one line before it."""
-    head = UNCHECKED if _has_loops(source) else ""
-    return head + _with_copies(with_constants(source)).replace(f"\n@{LOOP}\n", "\n\n")
+    """The source as Cython takes it: what numbers are written out, and short arithmetic copied."""
+    return _with_copies(with_constants(source))
 
 
 def with_constants(source: str) -> str:

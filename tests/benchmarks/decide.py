@@ -7,7 +7,7 @@ least 34 shapes; then, one for one, a pod leaves and a pod arrives and is decide
 The rate is of decisions with the departure and the fold of all events included; what arrives was
 decoded before, as a reader does it. `flatness` is that rate over the rate at a tenth of the nodes,
 in the same run by turns, each fleet in a process of its own. `make compile` first: interpreted, an
-engine decides two fifths slower.
+engine decides several times slower.
 """
 
 import gc

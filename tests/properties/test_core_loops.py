@@ -1,6 +1,6 @@
-"""The loops of the index say the same as the Python that they were written in.
+"""Compiled, the loops of the index say the same as the Python that they were written in.
 
-Whichever way they were compiled, and for amounts at the limits of their fields.
+For amounts at the limits of their fields, too.
 """
 
 import importlib.util
@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.core.placement.index import ask_loops, board_loops, packed
@@ -19,7 +19,7 @@ WIDTH, KINDS, CUTS = 4, 3, 8
 
 
 def written(module: ModuleType) -> ModuleType:
-    """The module from its source; `py_func` of one of its loops is the Python of it."""
+    """The module from its source, as it runs where nothing is compiled."""
     source = Path(str(module.__file__)).parent / f"{module.__name__.rpartition('.')[2]}.py"
     spec = importlib.util.spec_from_file_location(module.__name__, source)
     assert spec is not None
@@ -33,7 +33,6 @@ def written(module: ModuleType) -> ModuleType:
 
 
 ASK_SOURCE, BOARD_SOURCE = written(ask_loops), written(board_loops)
-ONCE_COMPILED = settings(deadline=None)  # by numba, at the first call, where nothing was ahead
 amounts = st.builds(
     packed.amounts,
     st.sampled_from([0, 1, 1000, 1001, (1 << packed.MEMORY_BITS) - 1]),
@@ -60,8 +59,7 @@ class Fleet:
         self.fits = many(flag, KINDS * CUTS, np.uint8)
         self.totals = many(st.integers(0, 250), KINDS * 3, np.int64)
         self.rows = many(st.integers(0, self.nodes - 1), draw(st.integers(1, 6)), np.int64)
-        self.node_ok = many(flag, self.nodes, np.uint8)
-        self.load = many(st.integers(0, packed.POINTS), self.nodes, np.int32)
+        self.node_ok = many(flag, self.nodes, np.int32)
         self.count, self.times = draw(st.integers(1, 2)), draw(st.integers(1, 3))
         self.weight = draw(st.sampled_from([ask_loops.BINPACK, ask_loops.SPREAD]))
         self.columns = (self.free, self.kind, self.cut, self.elsewhere)
@@ -73,41 +71,35 @@ def fleets(draw: st.DrawFn) -> Fleet:
     return Fleet(draw)
 
 
-@ONCE_COMPILED
 @given(fleets())
 def test_a_look_at_rows(fleet: Fleet) -> None:
     """`look`, `rank` and `pick` of some ask."""
     ask: Any = (fleet.need, fleet.charge, fleet.fits, WIDTH, CUTS)
-    size, found = len(fleet.rows), []
-    looks: tuple[Any, ...] = (ask_loops.look, ASK_SOURCE.look.py_func)
-    ranks: tuple[Any, ...] = (ask_loops.rank, ASK_SOURCE.rank.py_func)
+    size, wanted, found = len(fleet.rows), fleet.count * fleet.times, []
+    looks: tuple[Any, ...] = (ask_loops.look, ASK_SOURCE.look)
     for look in looks:
-        fit, enough = np.ones(size, np.uint8), np.full(size * WIDTH, 7, np.uint8)
-        look(fleet.rows, *fleet.columns, *ask, fleet.count, fleet.times, fit, enough)
-        found.append((fit.tolist(), enough.tolist()))
-    for rank in ranks:
-        given = np.zeros(size, np.int32)
-        wanted, rest = fleet.count * fleet.times, (fleet.node_ok, fleet.load, given)
-        rank(fleet.rows, 0, size, *fleet.columns, *ask, wanted, fleet.times, *rest)
-        found.append((given.tolist(), []))
-    assert found[0] == found[1]
-    assert found[2] == found[3]
-    fits = [a and fleet.node_ok[row] for a, row in zip(found[0][0], fleet.rows, strict=True)]
-    assert [points != REFUSED for points in found[2][0]] == [bool(each) for each in fits]
+        for noted in (1, 0):
+            given = np.array([fleet.node_ok[row] - 1 for row in fleet.rows], np.int32)
+            enough = np.full(size * WIDTH, 7, np.uint8)
+            wants = (wanted, fleet.times, noted, enough, given)
+            look(fleet.rows, size, *fleet.columns, *ask, *wants)
+            found.append((given.tolist(), enough.tolist() if noted else []))
+    assert found[:2] == found[2:]
+    assert found[0][0] == found[1][0], "which fit does not depend on whether devices are noted"
     one: Any = (fleet.need, fleet.fits, fleet.totals, WIDTH, CUTS, fleet.weight)
     for row in range(fleet.nodes):
-        picks = (ask_loops.pick, ASK_SOURCE.pick.py_func)
+        picks = (ask_loops.pick, ASK_SOURCE.pick)
         assert len({pick(row, *fleet.columns, *one) for pick in picks}) == 1
 
 
-@ONCE_COMPILED
 @given(fleets(), st.lists(st.tuples(needs, needs, needs, st.integers(1, 3)), max_size=5))
 def test_lines_that_are_helped(fleet: Fleet, lines: list[tuple[int, ...]]) -> None:
     """`helped`, with lines that want much and lines that want little."""
     wants = np.array([need for *line, _ in lines for need in line], np.int64)
     counts = np.array([line[-1] for line in lines], np.int64)
     answers = []
-    for helped in (ask_loops.helped, ASK_SOURCE.helped.py_func):
+    both: tuple[Any, ...] = (ask_loops.helped, ASK_SOURCE.helped)
+    for helped in both:
         found = np.zeros(len(lines), np.int64)
         count = helped(fleet.rows, fleet.free, fleet.kind, wants, counts, WIDTH, KINDS, found)
         answers.append(found[:count].tolist())
@@ -117,15 +109,12 @@ def test_lines_that_are_helped(fleet: Fleet, lines: list[tuple[int, ...]]) -> No
 writes = st.lists(st.dictionaries(st.integers(0, 2 * BLOCK), st.integers(REFUSED, 5), max_size=9))
 
 
-@ONCE_COMPILED
 @given(writes, st.integers(1, 4))
 def test_the_board(turns: list[dict[int, int]], count: int) -> None:
     """`write` and `best` say what a walk over all points would."""
     rows = 2 * BLOCK + 1
-    for write, best_of in (
-        (board_loops.write, board_loops.best),
-        (BOARD_SOURCE.write.py_func, BOARD_SOURCE.best.py_func),
-    ):
+    boards: tuple[Any, ...] = (board_loops, BOARD_SOURCE)
+    for write, best_of in ((each.write, each.best) for each in boards):
         points, most = np.full(rows, REFUSED, np.int32), np.full(3, REFUSED, np.int32)
         fitting, found, top = np.zeros(1, np.int64), np.zeros(count, np.int64), np.zeros(count, int)
         wanted = dict.fromkeys(range(rows), REFUSED)
@@ -134,7 +123,7 @@ def test_the_board(turns: list[dict[int, int]], count: int) -> None:
             twice = [*turn, *turn]
             given = np.array([turn[row] for row in twice], np.int32)
             at = np.array(twice, np.int64)
-            write(points, most, fitting, at, 0, len(twice), given)
+            write(points, most, fitting, at, len(twice), given)
             assert points.tolist() == list(wanted.values())
             assert fitting[0] == sum(each != REFUSED for each in wanted.values())
             best = best_of(points, most, found, top)

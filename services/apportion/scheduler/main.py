@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import secrets
 import socket
@@ -23,7 +22,6 @@ from apportion.runtime.service.session import Session, open_session
 from apportion.scheduler.cycle import Cycle, DecisionMetrics
 from apportion.scheduler.learning import Learning
 from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
-from apportion.scheduler.warming import warm_up
 
 
 @click.command(
@@ -45,7 +43,6 @@ def command(*, name: str, snapshot_every: int, config: ServiceConfig) -> None:
     life = secrets.token_hex(4)
 
     async def live(service: Service) -> None:
-        await asyncio.to_thread(warm_up)
         await body(service, name, snapshot_every, life=life, on_joined=leave_alone)
 
     sys.exit(run_service("scheduler", live, config))
@@ -54,8 +51,8 @@ def command(*, name: str, snapshot_every: int, config: ServiceConfig) -> None:
 def leave_alone() -> None:
     """Take all that is there now out of the sight of the garbage collector.
 
-    What was folded, and what was loaded to compile, lives for long and would be looked through
-    again and again, a tenth of a second each time, in which nothing is decided.
+    What was folded lives for long and would be looked through again and again, a tenth of a second
+    each time, in which nothing is decided.
     """
     gc.collect()
     gc.freeze()

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,22 +73,6 @@ def test_nothing_runs_with_more_than_it_needs(control_plane: ControlPlane) -> No
             assert allowed["capabilities"] == {"drop": ["ALL"]}
             assert allowed["readOnlyRootFilesystem"]
             assert not allowed["allowPrivilegeEscalation"]
-
-
-@pytest.mark.parametrize(("overlay", "name"), [(DEPLOY, "scheduler"), (EXTENDER, "gateway")])
-def test_compiled_loops_have_a_place_to_be_kept(
-    control_plane: ControlPlane, overlay: Path, name: str
-) -> None:
-    """Who chooses among nodes may write below the image's `NUMBA_CACHE_DIR`, and nowhere else."""
-    dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
-    assert "NUMBA_CACHE_DIR=/tmp/" in dockerfile
-    control_plane.kubectl("apply", "-k", str(overlay))
-    found = control_plane.kubectl("get", "deployment", name, "-n", "apportion", "-o", "json")
-    pod = json.loads(found)["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    (mount,) = container["volumeMounts"]
-    assert mount["mountPath"] == "/tmp"  # noqa: S108 - of a container
-    assert pod["volumes"] == [{"name": mount["name"], "emptyDir": {}}]
 
 
 def test_the_extender_is_applied_and_asks_for_every_dialect(control_plane: ControlPlane) -> None:

@@ -17,23 +17,22 @@ from numpy.typing import NDArray
 from apportion.core.devices.chains import chain
 from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import NodeState
+from apportion.core.placement import row_loops
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.filters import FITS, RANK, facts_refusal
 from apportion.core.placement.filters import nodes as node_filters
-from apportion.core.placement.index import packed
+from apportion.core.placement.index import ask_loops, packed
 from apportion.core.placement.index.ask_loops import BINPACK, SPREAD
-from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.asks import AskColumns, flags
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import FORGOTTEN, HOST, Columns, Rows
-from apportion.core.placement.index.compiled import FlatFlags, flags
-from apportion.core.placement.index.packed import POINTS, Int64
+from apportion.core.placement.index.columns import FORGOTTEN, Columns, Rows
+from apportion.core.placement.index.packed import POINTS, Int32s, Int64, UInt8s
 from apportion.core.placement.index.scoreboard import Scoreboard
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, binpack, first, spread
-from apportion.core.placement.scores.nodes import Binpack
 from apportion.core.placement.scores.orders import order_of
-from apportion.core.placement.scores.score_input import NO_DEVICE, NodeScore, ScoreInput
+from apportion.core.placement.scores.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
 from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
 from apportion_schemas import PolicyChanged, Shape
 
@@ -81,8 +80,9 @@ class PlacementClass:
             and self._order in (binpack, spread)
         )
         self._alike = _alike(shape) and not self.chain.best_linked
+        one = self._alike or len(self.asks) == 1
+        self._asked: AskColumns | None = self.asks[0] if one else None
         self._picked: AskColumns | None = self.asks[0] if self.picks_one else None
-        self._ranked: AskColumns | None = self.asks[0] if self._goes_by_load() else None
         self.collided: set[int] = set()
         self._host_need = host_need
         self._resize(0)
@@ -169,28 +169,20 @@ class PlacementClass:
         """
         return self.node_score.device(row) if self._follows_score else NO_DEVICE
 
-    def _goes_by_load(self) -> bool:
-        """Whether its points are the load of the node, and one look tells whether it fits there."""
-        needs = self.shape.node
-        return (
-            type(self.node_score) is Binpack
-            and (self._alike or len(self.asks) == 1)
-            and not (needs.preferred or needs.extended)
-            and self.relations is None
-        )
-
     def _resize(self, rows: int) -> None:
         """So many nodes, none of which has been looked at."""
         self.board = Scoreboard(rows)
         self.facts: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
         self._node_ok: NDArray[np.bool_] = np.ones(rows, np.bool_)
-        self._flat_node_ok: FlatFlags = flags(self._node_ok)
+        self._flat_node_ok: UInt8s = flags(self._node_ok)
         self._eligible: NDArray[np.bool_] = np.ones(rows, np.bool_)
         self._preferred: NDArray[np.int32] | None = None
         if self.shape.node.preferred:
             self._preferred = np.zeros(rows, np.int32)
+            self._flat_preferred: Int32s = self._preferred.data
         if self.relations is not None:
             self._unrelated: NDArray[np.int32] = np.full(rows, REFUSED, np.int32)
+            self._flat_unrelated: Int32s = self._unrelated.data
         self.collided.clear()
 
     def _rebuild(self, columns: Columns, rows: Rows) -> None:
@@ -214,49 +206,48 @@ class PlacementClass:
                 self._preferred[row] = _preference(self.shape, columns.nodes[row])
 
     def _evaluate(self, columns: Columns, begin: Int64) -> None:
-        """Look at the rows that `Columns.rows_from` names."""
-        if self._ranked is not None:
-            self._ranked.rank(columns, begin, self._flat_node_ok, self.board, len(self.asks))
+        """Look at the rows that changed from that place of their log on, filter by filter."""
+        look: ScoreInput = ScoreInput(columns)
+        look.given = self.board.given
+        if begin == FORGOTTEN:
+            look.rows, look.count = columns.every_cells, len(columns.names)
         else:
-            self._score(columns, columns.rows_from(begin))
-        if self.collided:
-            self.collided.difference_update(columns.rows_from(begin).tolist())
-
-    def _score(self, columns: Columns, rows: Rows) -> None:
-        """Look at these rows, filter by filter, and give them the points of the score."""
-        fit = self._fit_before_devices(columns, rows)
-        enough = self._enough(columns, rows, fit)
-        points = self.node_score.points(ScoreInput(columns, rows, fit, enough))
-        if self._preferred is not None:
-            points = (points + self._preferred.take(rows)) // 2
-        points = np.where(fit, points, _REFUSED)
-        if self.relations is None:
-            self.board.write(rows, points)
-        else:
-            self._unrelated[rows] = points
-
-    def _enough(
-        self, columns: Columns, rows: Rows, fit: NDArray[np.bool_]
-    ) -> list[NDArray[np.bool_]]:
-        """For each ask, by row and column, the devices that have enough; `fit` loses other rows."""
-        size = (len(rows), columns.free.shape[1])
-        if self._alike:
-            enough = np.empty(size, np.bool_)
-            self.asks[0].look(columns, rows, fit, enough, times=len(self.asks))
-            return [enough] * len(self.asks)
-        looks = [(ask, np.empty(size, np.bool_)) for ask in self.asks]
-        for ask, enough in looks:
-            ask.look(columns, rows, fit, enough)
-        return [enough for _, enough in looks]
-
-    def _fit_before_devices(self, columns: Columns, rows: Rows) -> NDArray[np.bool_]:
-        """Which rows no filter refuses that minds no devices; asks look at the host once more."""
-        fit: NDArray[np.bool_] = self._node_ok.take(rows)
-        if not self.asks:
-            fit &= self.host_fits(columns.free[:, HOST].take(rows))
+            look.count = columns.changed_from(begin)
+        row_loops.admit(look.rows, look.count, self._flat_node_ok, look.given)
         if self.shape.node.extended:
-            fit &= _extended_fits(self.shape, columns, rows)
-        return fit
+            self._look_at_extended(look)
+        self._look_at_asks(look)
+        self.node_score.rate(look)
+        if self._preferred is not None:
+            row_loops.blend(look.rows, look.count, self._flat_preferred, look.given)
+        if self.relations is None:
+            self.board.take(look.rows, look.count)
+        else:
+            row_loops.keep(look.rows, look.count, look.given, self._flat_unrelated)
+        if self.collided:
+            self.collided.difference_update([look.rows[at] for at in range(look.count)])
+
+    def _look_at_asks(self, look: ScoreInput) -> None:
+        """Refuse the rows whose host or devices have not enough; the score may ask which do."""
+        needed, noted = self._host_need, self.node_score.ask_at
+        if not self.asks:
+            columns = look.columns
+            ask_loops.house(
+                look.rows, look.count, columns.flat_free, columns.width, needed, look.given
+            )
+        if self._asked is not None:
+            self._asked.look(look, len(self.asks), noted != NO_ASK)
+            return
+        for at, ask in enumerate(self.asks):
+            ask.look(look, 1, at == noted)
+
+    def _look_at_extended(self, look: ScoreInput) -> None:
+        """Refuse the rows that have too little of what is no device."""
+        for at in range(look.count):
+            node = look.columns.nodes[look.rows[at]]
+            needed, available = node_filters.extended(self.shape, node)
+            if available < needed:
+                look.given[at] = REFUSED
 
     def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> None:
         """Refuse and prefer nodes for the pods that are there already."""
@@ -295,8 +286,3 @@ def _preference(shape: Shape, node: NodeState) -> int:
     terms = shape.node.preferred
     gained = sum(term.weight for term in terms if node_filters.matches(term.term, node))
     return gained * POINTS // sum(term.weight for term in terms)
-
-
-def _extended_fits(shape: Shape, columns: Columns, rows: Rows) -> NDArray[np.bool_]:
-    pairs = (node_filters.extended(shape, columns.nodes[row]) for row in rows.tolist())
-    return np.array([available >= needed for needed, available in pairs], np.bool_)

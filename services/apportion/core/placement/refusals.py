@@ -7,14 +7,16 @@ filter ranks highest came nearest.
 Invariant: worked out from the same columns as the decision, so it never contradicts it.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Demand
+from apportion.core.placement import refusal_loops
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.filters import (
+    AMOUNTS,
     FITS,
     NEIGHBOURS,
     ORDER,
@@ -25,10 +27,9 @@ from apportion.core.placement.filters import (
 )
 from apportion.core.placement.filters.devices import uuid
 from apportion.core.placement.index import packed
-from apportion.core.placement.index.asks import AskColumns
+from apportion.core.placement.index.asks import AskColumns, flags
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import CORDONED, HOST, UNHEALTHY, Columns, Kinds
-from apportion.core.placement.index.compiled import compiled
+from apportion.core.placement.index.columns import HOST, Columns
 from apportion_schemas import NearMiss, RefusalCode
 
 NEAREST_KEPT: Final = 3
@@ -36,17 +37,7 @@ NEAREST_WEIGHED: Final = 16  # rows whose shortage is compared to find the neare
 
 Ranks = NDArray[np.uint8]
 
-_NO_SUCH_DEVICE: Final = RANK[RefusalCode.NO_SUCH_DEVICE]
-_DEVICES_TOO_FEW: Final = RANK[RefusalCode.DEVICES_TOO_FEW]
-_DEVICE_UNHEALTHY: Final = RANK[RefusalCode.DEVICE_UNHEALTHY]
-_DEVICE_CORDONED: Final = RANK[RefusalCode.DEVICE_CORDONED]
-_DEVICE_IN_USE: Final = RANK[RefusalCode.DEVICE_IN_USE]
-_SLOTS_EXHAUSTED: Final = RANK[RefusalCode.SLOTS_EXHAUSTED]
-_CORES_INSUFFICIENT: Final = RANK[RefusalCode.CORES_INSUFFICIENT]
-_MEMORY_INSUFFICIENT: Final = RANK[RefusalCode.MEMORY_INSUFFICIENT]
-_MIG_SLICES_OCCUPIED: Final = RANK[RefusalCode.MIG_SLICES_OCCUPIED]
-_TEMPLATE_CPU_INSUFFICIENT: Final = RANK[RefusalCode.TEMPLATE_CPU_INSUFFICIENT]
-_ANYWHERE: Final = np.zeros((0, 0), np.uint8)
+_ANYWHERE: Final = np.zeros(0, np.uint8)
 
 
 def explain(
@@ -120,85 +111,27 @@ def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     """For each node how far the last device that the ask would need got."""
     never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
     alone = [isinstance(known, Demand) and known.alone for known in ask.demands]
-    asked = _Asked(
-        never=np.array(never, np.uint8),
-        alone=np.array(alone, np.bool_),
-        instance_fits=ask.instance_fits,
-        place=_place_ranks(ask, columns),
-        devices=ask.ask.count,
-    )
-    cut = columns.cut if ask.cuts_instances else columns.slices
-    lacks = packed.lacking_each(columns.free, np.array(ask.needs, np.int64)[columns.kind])
     last: Ranks = np.empty(len(columns.names), np.uint8)
-    _rank_nodes(_Seen(lacks, columns.kind, columns.closed, cut), asked, last)
+    refusal_loops.rank_nodes(
+        columns.flat_free,
+        columns.flat_kind,
+        columns.flat_closed,
+        columns.flat_cut,
+        columns.width,
+        np.array(ask.needs, np.int64).data,
+        np.array(never, np.uint8).data,
+        np.array(alone, np.uint8).data,
+        flags(ask.instance_fits),
+        ask.instance_fits.shape[1],
+        _place_ranks(ask, columns).reshape(-1).data,
+        np.empty(ask.ask.count, np.uint8).data,
+        RANK[RefusalCode.NO_SUCH_DEVICE],
+        RANK[RefusalCode.DEVICES_TOO_FEW],
+        RANK[AMOUNTS[0][0]],
+        FITS,
+        last.data,
+    )
     return last
-
-
-class _Seen(NamedTuple):
-    """The columns of these names, and the guards of what each device lacks for the ask."""
-
-    lacks: NDArray[np.int64]
-    kind: Kinds
-    closed: NDArray[np.uint8]
-    cut: NDArray[Any]
-
-
-class _Asked(NamedTuple):
-    """An ask by kind of device: the rule that refuses the kind (or `FITS`), whether it
-    wants the device alone, and which cuts have room for it. `place` is by node and device, empty
-    where the pod names no ids and no indexes.
-    """
-
-    never: Ranks
-    alone: NDArray[np.bool_]
-    instance_fits: NDArray[np.bool_]
-    place: Ranks
-    devices: int
-
-
-@compiled
-def _rank_amounts(lacks: int, closed: int, alone: bool, has_place: bool) -> int:  # noqa: FBT001
-    """The rank of the first filter of amounts that stops a device, or `FITS`."""
-    if closed == UNHEALTHY:
-        return _DEVICE_UNHEALTHY
-    if closed == CORDONED:
-        return _DEVICE_CORDONED
-    if lacks & packed.SLOTS_GUARD:
-        return _DEVICE_IN_USE if alone else _SLOTS_EXHAUSTED
-    if lacks & packed.COMPUTE_GUARD:
-        return _CORES_INSUFFICIENT
-    if lacks & packed.MEMORY_GUARD:
-        return _MEMORY_INSUFFICIENT
-    if not has_place:
-        return _MIG_SLICES_OCCUPIED
-    return _TEMPLATE_CPU_INSUFFICIENT if lacks & packed.TEMPLATE_CPU_GUARD else FITS
-
-
-@compiled
-def _rank_nodes(seen: _Seen, asked: _Asked, last: Ranks) -> None:
-    """Fill `last` with the rank at which the last device stopped that the ask would need."""
-    lacks, kind, closed, cut = seen
-    never, alone, instance_fits, place, devices = asked
-    rows, width = kind.shape
-    ranks = np.zeros(devices, np.uint8)  # of the devices that got furthest, the furthest first
-    for row in range(rows):
-        ranks[:] = 0
-        for at in range(HOST + 1, width):
-            of = kind[row, at]
-            rank = never[of] if not place.shape[0] else min(never[of], place[row, at - HOST - 1])
-            if rank == FITS:
-                has_place = instance_fits[of, cut[row, at]]
-                rank = _rank_amounts(lacks[row, at], closed[row, at], alone[of], has_place)
-            to = devices
-            while to and ranks[to - 1] < rank:
-                if to < devices:
-                    ranks[to] = ranks[to - 1]
-                to -= 1
-            if to < devices:
-                ranks[to] = rank
-        last[row] = ranks[devices - 1] if devices < width else _NO_SUCH_DEVICE
-        if last[row] == _NO_SUCH_DEVICE and width > 1 and ranks[0] > _NO_SUCH_DEVICE:
-            last[row] = _DEVICES_TOO_FEW
 
 
 def _place_ranks(ask: AskColumns, columns: Columns) -> Ranks:
@@ -206,14 +139,14 @@ def _place_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     wanted = ask.constraints
     if not (wanted.use_ids or wanted.nouse_ids or wanted.indexes):
         return _ANYWHERE
-    ranks: Ranks = np.full((len(columns.nodes), columns.kind.shape[1] - 1), FITS, np.uint8)
+    ranks: Ranks = np.full(columns.kind.shape, FITS, np.uint8)
     if wanted.use_ids or wanted.nouse_ids:
         for row, node in enumerate(columns.nodes):
-            for column, state in enumerate(node.devices):
+            for column, state in enumerate(node.devices, HOST + 1):
                 if not uuid(ask.ask, wanted, state.device):
                     ranks[row, column] = RANK[RefusalCode.UUID_MISMATCH]
     if wanted.indexes:
-        _stop(ranks, ~np.isin(columns.index[:, 1:], wanted.indexes), RefusalCode.INDEX_MISMATCH)
+        _stop(ranks, ~np.isin(columns.index, wanted.indexes), RefusalCode.INDEX_MISMATCH)
     return ranks
 
 

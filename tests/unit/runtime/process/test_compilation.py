@@ -135,30 +135,32 @@ class Row:
     ]
 
 
-LOOPS = """
+def test_loops_are_called_directly_with_their_arrays_as_values() -> None:
+    """And with what they keep of classes that are listed."""
+    source = """
 from apportion.core.placement.index.board_loops import write
+from apportion.core.placement.scores.score_input import ScoreInput
 
-@compiled
-def fill(rows: Flat64, marks: FlatFlags) -> Int64:
-    marks[rows[0]] = 1
+def fill(rows: Int64s, marks: UInt8s, columns) -> Int64:
+    look: ScoreInput = ScoreInput(columns)
     return len(rows)
 """
-
-
-def test_loops_are_compiled_ahead_as_any_function() -> None:
-    """They are called directly, with their arrays as values one by one, which nobody counts."""
-    assert list(hatch_build.declared(LOOPS, ())) == [
+    assert list(hatch_build.declared(source, ())) == [
         "from apportion.core.placement.index.board_loops cimport write",
-        "cpdef long long fill(long long[::1] rows, unsigned char[::1] marks) except? -1",
+        "from apportion.core.placement.scores.score_input cimport ScoreInput as _Look",
+        '@cython.locals(look="_Look")',
+        "cpdef long long fill(long long[::1] rows, unsigned char[::1] marks, columns) except? -1",
     ]
-    text = hatch_build.translatable(LOOPS).splitlines()
-    assert text == [hatch_build.UNCHECKED.strip(), *LOOPS.replace("@compiled", "").splitlines()]
 
 
-def test_a_module_that_has_more_than_loops_is_checked() -> None:
-    """An index beyond the end of one of its lists is an error, as it was."""
-    source = LOOPS + "\ndef names(every):\n    return every[0]\n"
-    assert hatch_build.translatable(source) == source.replace("@compiled", "")
+def test_only_modules_of_loops_do_not_look_where_their_arrays_end() -> None:
+    """An index beyond the end of a list is an error anywhere else."""
+    unchecked = {
+        module
+        for module in hatch_build.MODULES
+        if "boundscheck" in (hatch_build.SOURCES / hatch_build.source_of(module)).read_text()
+    }
+    assert unchecked == {each for each in hatch_build.MODULES if each.endswith("_loops")}
 
 
 def test_constants_that_are_called_numbers_are_written_out() -> None:

@@ -1,26 +1,25 @@
+# cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """The loops of `AskColumns`: the devices of nodes against one ask.
 
 Arrays that have a row for each node are flat here: `width` values of each node, those of the host
 first. `need` and `charge` are by kind, `fits` by kind and cut, `cuts` values of each kind.
-`elsewhere` is empty where the pod names no device. The rows are those from `begin` to `end`.
+`elsewhere` is empty where the pod names no device. Compiled, no loop here looks whether an index is
+within its array.
 
-Invariant: as of every compiled loop, see `compiled`.
+Invariant: as of the loops of `row_loops`.
 """
 
 from typing import Final
 
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST
-from apportion.core.placement.index.compiled import (
-    Flat32,
-    Flat64,
-    FlatCuts,
-    FlatFlags,
-    FlatKinds,
-    compiled,
-)
 from apportion.core.placement.index.packed import (
+    Int32s,
     Int64,
+    Int64s,
+    UInt8s,
+    UInt16s,
+    UInt32s,
     compute_of,
     lacking,
     mean_load,
@@ -35,7 +34,6 @@ fewest holders the one with the least. See `scores.devices`.
 """
 
 
-@compiled
 def _more(free: Int64, need: Int64, charge: Int64, most: Int64) -> Int64:
     """How many more find enough on a device where one does already, at most so many.
 
@@ -49,98 +47,66 @@ def _more(free: Int64, need: Int64, charge: Int64, most: Int64) -> Int64:
     return count
 
 
-@compiled
 def look(
-    rows: Flat64,
-    free: Flat64,
-    kind: FlatKinds,
-    cut: FlatCuts,
-    elsewhere: FlatFlags,
-    need: Flat64,
-    charge: Flat64,
-    fits: FlatFlags,
-    width: Int64,
-    cuts: Int64,
-    count: Int64,
-    times: Int64,
-    fit: FlatFlags,
-    enough: FlatFlags,
-) -> None:
-    """`AskColumns.look`."""
-    named: Int64 = len(elsewhere)
-    i: Int64
-    at: Int64
-    for i in range(len(rows)):
-        host: Int64 = rows[i] * width + HOST
-        found: Int64 = 0
-        for at in range(host + 1, host + width):
-            of: Int64 = kind[at]
-            has: Int64 = 0
-            if not lacking(free[at], need[of]) and fits[of * cuts + cut[at]]:
-                has = 1
-            if named and elsewhere[at]:
-                has = 0
-            enough[i * width + at - host] = has
-            found += has
-            if has and times > 1:
-                found += _more(free[at], need[of], charge[of], times - 1)
-        enough[i * width + HOST] = 0
-        if lacking(free[host], need[kind[host]]) or found < count * times:
-            fit[i] = 0
-
-
-@compiled
-def rank(
-    rows: Flat64,
-    begin: Int64,
-    end: Int64,
-    free: Flat64,
-    kind: FlatKinds,
-    cut: FlatCuts,
-    elsewhere: FlatFlags,
-    need: Flat64,
-    charge: Flat64,
-    fits: FlatFlags,
+    rows: Int64s,
+    number: Int64,
+    free: Int64s,
+    kind: UInt32s,
+    cut: UInt16s,
+    elsewhere: UInt8s,
+    need: Int64s,
+    charge: Int64s,
+    fits: UInt8s,
     width: Int64,
     cuts: Int64,
     wanted: Int64,
     times: Int64,
-    node_ok: FlatFlags,
-    load: Flat32,
-    given: Flat32,
+    noted: Int64,
+    enough: UInt8s,
+    given: Int32s,
 ) -> None:
-    """`AskColumns.rank`: as `look`, up to the last device wanted."""
+    """`AskColumns.look`, at so many rows; where none are noted, up to the last device wanted."""
     named: Int64 = len(elsewhere)
     i: Int64
-    # What is far away is asked for at once: the loop below would wait for each row.
-    for i in range(begin, end):
-        given[i - begin] = load[rows[i]] if node_ok[rows[i]] else REFUSED
-    for i in range(begin, end):
+    for i in range(number):
         host: Int64 = rows[i] * width + HOST
         found: Int64 = 0
         at: Int64 = host + 1
-        if given[i - begin] == REFUSED or lacking(free[host], need[kind[host]]):
+        if given[i] == REFUSED or lacking(free[host], need[kind[host]]):
             at = host + width
-        while at < host + width and found < wanted:
+        while at < host + width and (found < wanted or noted):
             of: Int64 = kind[at]
             has: Int64 = not lacking(free[at], need[of]) and fits[of * cuts + cut[at]]
-            if has and not (named and elsewhere[at]):
+            if has and named and elsewhere[at]:
+                has = 0
+            if noted:
+                enough[i * width + at - host] = has
+            if has:
                 found += 1 + (_more(free[at], need[of], charge[of], times - 1) if times > 1 else 0)
             at += 1
         if found < wanted:
-            given[i - begin] = REFUSED
+            given[i] = REFUSED
 
 
-@compiled
+def house(
+    rows: Int64s, number: Int64, free: Int64s, width: Int64, need: Int64, given: Int32s
+) -> None:
+    """Refuse the rows whose host has not enough for a pod that asks for no device."""
+    i: Int64
+    for i in range(number):
+        if lacking(free[rows[i] * width + HOST], need):
+            given[i] = REFUSED
+
+
 def helped(
-    rows: Flat64,
-    free: Flat64,
-    kind: FlatKinds,
-    needs: Flat64,
-    counts: Flat64,
+    rows: Int64s,
+    free: Int64s,
+    kind: UInt32s,
+    needs: Int64s,
+    counts: Int64s,
     width: Int64,
     kinds: Int64,
-    found: Flat64,
+    found: Int64s,
 ) -> Int64:
     """`Parked.helped`: how many lines have room on one of these rows, and in `found` which.
 
@@ -168,16 +134,15 @@ def helped(
     return lines
 
 
-@compiled
 def pick(
     row: Int64,
-    free: Flat64,
-    kind: FlatKinds,
-    cut: FlatCuts,
-    elsewhere: FlatFlags,
-    need: Flat64,
-    fits: FlatFlags,
-    totals: Flat64,
+    free: Int64s,
+    kind: UInt32s,
+    cut: UInt16s,
+    elsewhere: UInt8s,
+    need: Int64s,
+    fits: UInt8s,
+    totals: Int64s,
     width: Int64,
     cuts: Int64,
     weight: Int64,

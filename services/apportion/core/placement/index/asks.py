@@ -19,14 +19,13 @@ from apportion.core.devices.geometries import SLICE_STATES
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import refused_kind
 from apportion.core.placement.index import ask_loops, packed
-from apportion.core.placement.index.columns import FIRST_KIND, FORGOTTEN, HOST, Columns, Rows
-from apportion.core.placement.index.compiled import Flat64, FlatFlags, flags
-from apportion.core.placement.index.packed import Int64
-from apportion.core.placement.index.scoreboard import Scoreboard
+from apportion.core.placement.index.columns import FIRST_KIND, HOST, Columns, Rows
+from apportion.core.placement.index.packed import Int64, Int64s, UInt8s
+from apportion.core.placement.scores.score_input import ScoreInput
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 from apportion_schemas.configuration import GROUPS_MAX
 
-_NOWHERE: Final = np.zeros(0, np.uint8)
+_NOWHERE: Final = np.zeros(0, np.bool_)
 
 
 class AskColumns:
@@ -63,7 +62,7 @@ class AskColumns:
         self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
         self.cuts_instances = False
         self.elsewhere: NDArray[np.bool_] | None = None
-        self._elsewhere: FlatFlags = _NOWHERE
+        self._elsewhere: UInt8s = flags(_NOWHERE)
         self._count: Int64 = ask.count
         self._flatten()
 
@@ -102,61 +101,16 @@ class AskColumns:
             if isinstance(found, Demand) and not (elsewhere and elsewhere[HOST + 1 + at]):
                 yield at, found
 
-    def look(
-        self,
-        columns: Columns,
-        rows: Rows,
-        fit: NDArray[np.bool_],
-        enough: NDArray[np.bool_],
-        *,
-        times: int = 1,
-    ) -> None:
-        """Which of these rows have enough, host and devices, and which of their devices do.
+    def look(self, look: ScoreInput, times: Int64, noted: Int64) -> None:
+        """Refuse the rows that have not enough, host and devices; note which do, if `noted`.
 
-        Of `fit`, one for each row, those stay that do; `enough`, by row and column, is filled.
         Of an ask for one device, `times` must fit beside one another, several on one device if it
         has as much; how many instances a card takes is not told.
         """
+        columns = look.columns
         ask_loops.look(
-            rows,
-            columns.flat_free,
-            columns.flat_kind,
-            columns.flat_cut,
-            self._elsewhere,
-            self._need,
-            self._charge,
-            self._fits,
-            columns.width,
-            self._cuts,
-            self._count,
-            times,
-            flags(fit),
-            flags(enough),
-        )
-
-    def rank(
-        self,
-        columns: Columns,
-        begin: Int64,
-        node_ok: FlatFlags,
-        board: Scoreboard,
-        times: Int64,
-    ) -> None:
-        """Give rows on the board the load of their nodes, where `look` says that they fit.
-
-        The rows are as `Columns.rows_from(begin)` says, and `node_ok` all those that no other
-        filter refuses. For a class that goes by load.
-        """
-        rows: Flat64 = columns.every_cells
-        end: Int64 = len(columns.names)
-        if begin == FORGOTTEN:
-            begin = 0
-        else:
-            rows, end = columns.changed.cells, columns.changed.count
-        ask_loops.rank(
-            rows,
-            begin,
-            end,
+            look.rows,
+            look.count,
             columns.flat_free,
             columns.flat_kind,
             columns.flat_cut,
@@ -168,11 +122,10 @@ class AskColumns:
             self._cuts,
             self._count * times,
             times,
-            node_ok,
-            columns.flat_load,
-            board.given,
+            noted,
+            look.enough,
+            look.given,
         )
-        board.take(rows, begin, end)
 
     def pick(self, columns: Columns, row: Int64, weight: Int64) -> Int64:
         """The first of the devices that have enough, by `BINPACK` or `SPREAD`; -1 if none has."""
@@ -219,10 +172,15 @@ class AskColumns:
 
     def _flatten(self) -> None:
         """What was learnt of all kinds, as loops take it."""
-        self._need: Flat64 = np.array(self.needs, np.int64)
-        self._charge: Flat64 = np.array(self._charges, np.int64)
-        self._totals: Flat64 = np.array(self._amounts, np.int64)
-        self._fits: FlatFlags = flags(self.instance_fits)
+        self._need: Int64s = np.array(self.needs, np.int64).data
+        self._charge: Int64s = np.array(self._charges, np.int64).data
+        self._totals: Int64s = np.array(self._amounts, np.int64).data
+        self._fits: UInt8s = flags(self.instance_fits)
+
+
+def flags(answers: NDArray[np.bool_]) -> memoryview:
+    """Answers one by one, as loops take them; a view."""
+    return answers.reshape(-1).view(np.uint8).data
 
 
 def _instance_fits(wanted: Demand, cuts: int) -> NDArray[np.bool_]:

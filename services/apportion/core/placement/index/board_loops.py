@@ -1,6 +1,8 @@
+# cython: boundscheck=False, wraparound=False, initializedcheck=False, nonecheck=False
 """The loops of the `Scoreboard`: points of some rows written, the best rows found.
 
-Invariant: each block of rows has beside it the most points that any of its rows has.
+Compiled, no loop here looks whether an index is within its array. Invariant: each block of rows has
+beside it the most points that any of its rows has.
 """
 
 from typing import Final
@@ -8,8 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.index.compiled import Flat32, Flat64, compiled
-from apportion.core.placement.index.packed import Int64
+from apportion.core.placement.index.packed import Int32s, Int64, Int64s
 
 REFUSED: Final[Int64] = -1
 BLOCK: Final[Int64] = 128
@@ -18,28 +19,21 @@ Points = NDArray[np.int32]
 Rows = NDArray[np.int64]
 
 
-@compiled
 def write(
-    points: Flat32,
-    most: Flat32,
-    fitting: Flat64,
-    rows: Flat64,
-    begin: Int64,
-    end: Int64,
-    given: Flat32,
+    points: Int32s, most: Int32s, fitting: Int64s, rows: Int64s, count: Int64, given: Int32s
 ) -> None:
-    """The rows from `begin` to `end` have the points `given`, which is given those before in turn.
+    """The first `count` rows have the points `given`, which is given those before in turn.
 
     A row that comes twice is given the same points twice.
     """
     i: Int64
     # What is far away is asked for at once: the loop below would wait for each row.
-    for i in range(begin, end):
+    for i in range(count):
         was: Int64 = points[rows[i]]
-        points[rows[i]] = given[i - begin]
-        given[i - begin] = was
-    for i in range(begin, end):
-        before: Int64 = given[i - begin]
+        points[rows[i]] = given[i]
+        given[i] = was
+    for i in range(count):
+        before: Int64 = given[i]
         after: Int64 = points[rows[i]]
         block: Int64 = rows[i] // BLOCK
         if before == REFUSED:
@@ -52,8 +46,7 @@ def write(
             most[block] = _most_of(points, block * BLOCK)
 
 
-@compiled
-def _most_of(points: Flat32, begin: Int64) -> Int64:
+def _most_of(points: Int32s, begin: Int64) -> Int64:
     """The most points of a row in the block that begins there."""
     most: Int64 = REFUSED
     row: Int64
@@ -62,8 +55,7 @@ def _most_of(points: Flat32, begin: Int64) -> Int64:
     return most
 
 
-@compiled
-def _least(most: Flat32, top: Flat64) -> Int64:
+def _least(most: Int32s, top: Int64s) -> Int64:
     """Points that no row among the best has: as many as are wanted have more, one of each block.
 
     `top` is room for as many as are wanted.
@@ -84,8 +76,7 @@ def _least(most: Flat32, top: Flat64) -> Int64:
     return max(place, REFUSED)
 
 
-@compiled
-def best(points: Flat32, most: Flat32, found: Flat64, top: Flat64) -> Int64:
+def best(points: Int32s, most: Int32s, found: Int64s, top: Int64s) -> Int64:
     """Fill `found` with the best rows in order; how many there are. `top` is room for as many."""
     wanted: Int64 = len(found)
     count: Int64 = 0

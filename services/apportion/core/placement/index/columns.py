@@ -20,9 +20,18 @@ from apportion.core.devices.demand import Known
 from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
+from apportion.core.placement import row_loops
 from apportion.core.placement.index import packed
-from apportion.core.placement.index.compiled import Flat32, Flat64, FlatCuts, FlatKinds
-from apportion.core.placement.index.packed import Int32s, Int64, Int64s, mean_load
+from apportion.core.placement.index.packed import (
+    POINTS,
+    Int32s,
+    Int64,
+    Int64s,
+    UInt8s,
+    UInt16s,
+    UInt32s,
+    mean_load,
+)
 from apportion.core.placement.index.row_order import RowOrder
 from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
@@ -32,7 +41,9 @@ FORGOTTEN: Final[Int64] = -1
 HOST: Final[Int64] = 0
 NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
 FIRST_KIND: Final[Int64] = 2
-OPEN, UNHEALTHY, CORDONED = 0, 1, 2
+OPEN: Final[Int64] = 0
+UNHEALTHY: Final[Int64] = 1
+CORDONED: Final[Int64] = 2
 _KEEPS_OUT: Final = ("NoSchedule", "NoExecute")
 _COLUMNS: Final = (
     "free",
@@ -43,6 +54,7 @@ _COLUMNS: Final = (
     "closed",
     "load",
     "host_load",
+    "left",
     "host_total",
     "schedulable",
     "sums",
@@ -53,9 +65,10 @@ CORES: Final[Int64] = 1
 MEMORY_FREE: Final[Int64] = 2
 CORES_FREE: Final[Int64] = 3
 """The columns of `sums`: memory in MiB and cores of a node's devices, and what of them is free."""
+CPU_MILLI_PER_PERCENT: Final[Int64] = 160  # 16 CPUs count as much as one device
+LEFT_MAX: Final[Int64] = 20_000  # percent of a device: more than any node has
 
 Rows = NDArray[np.int64]
-Kinds = NDArray[np.uint32]  # unsigned: a loop need not ask whether one counts from the end
 NodeFacts = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Device]]
 UNSEEN: Final[NodeFacts] = (None, None, False, "unseen", [])
 VACANT: Final = NodeState("")
@@ -76,7 +89,7 @@ class RowLog:
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
-        self.cells: Flat64 = self._rows
+        self.cells: Int64s = self._rows.data
         self.count: Int64 = 0
         self._start: Int64 = 0
 
@@ -118,7 +131,8 @@ class Columns:
     `slices`, `cut` and `closed` have a row for each node; their column 0 is the host, the others
     its devices in order. `free` is packed, with its guards set. `sums` has columns of its own,
     `MEMORY` to `CORES_FREE`. The others have one value for each node: `load` of the devices and
-    `host_load` in `POINTS`, `host_total` the memory in MiB and CPU in milli-cores of its host; a
+    `host_load` in `POINTS`, `left` of devices and CPU in percent of a device, at most `LEFT_MAX`,
+    `host_total` the memory in MiB and CPU in milli-cores of its host; a
     `schedulable` node keeps out no pod that has no wishes of its own: present, ready, not cordoned,
     no taints.
     """
@@ -133,7 +147,7 @@ class Columns:
         self.count = 0
         self.names: list[str] = []
         self.every: Rows = np.arange(0)
-        self.every_cells: Flat64 = self.every
+        self.every_cells: Int64s = self.every.data
         self.nodes: list[NodeState] = []
         self._order = RowOrder()
         self._row_of = self._order.row_of
@@ -208,9 +222,11 @@ class Columns:
         for row in dict.fromkeys(rows):
             self.changed.append(row)
 
-    def rows_from(self, begin: Int64) -> Rows:
-        """The rows that the log of changes has from that place on; every one if `FORGOTTEN`."""
-        return self.every if begin == FORGOTTEN else self.changed.rows_from(begin)
+    def changed_from(self, begin: Int64) -> Int64:
+        """Fill `some` with the rows that the log of changes has from that place on; how many."""
+        self._turn += 1
+        log = self.changed
+        return row_loops.distinct(log.cells, begin, log.count, self._seen, self._turn, self.some)
 
     def kinds_of(self, name: str, shares: Iterable[Share]) -> frozenset[int]:
         """The kinds of the devices of the node that these shares are of."""
@@ -249,20 +265,26 @@ class Columns:
         self.closed = np.zeros((rows, width), np.uint8)
         self.load = np.zeros(rows, np.int32)
         self.host_load = np.zeros(rows, np.int32)
+        self.left = np.zeros(rows, np.int32)
         self.host_total = np.zeros((rows, 2), np.int64)
         self.schedulable = np.zeros(rows, np.bool_)
         self.sums = np.zeros((rows, SUMS), np.int64)
         # A value at a time: numpy takes thrice as long to give or take a single one.
         self.width: Int64 = width
-        self._free_cells: Int64s = self.free.reshape(-1).data
-        self._sums_cells: Int64s = self.sums.reshape(-1).data
-        self._load_cells: Int32s = self.load.data
-        self._host_load_cells: Int32s = self.host_load.data
-        # As loops take them.
-        self.flat_free: Flat64 = self.free.reshape(-1)
-        self.flat_kind: FlatKinds = self.kind.reshape(-1)
-        self.flat_cut: FlatCuts = self.cut.reshape(-1)
-        self.flat_load: Flat32 = self.load
+        self.flat_free: Int64s = self.free.reshape(-1).data
+        self.flat_kind: UInt32s = self.kind.reshape(-1).data
+        self.flat_cut: UInt16s = self.cut.reshape(-1).data
+        self.flat_slices: UInt8s = self.slices.reshape(-1).data
+        self.flat_closed: UInt8s = self.closed.reshape(-1).data
+        self.flat_load: Int32s = self.load.data
+        self.flat_host_load: Int32s = self.host_load.data
+        self.flat_left: Int32s = self.left.data
+        self._sums: Int64s = self.sums.reshape(-1).data
+        self._turn: Int64 = 0
+        self._seen: Int64s = np.zeros(rows, np.int64).data
+        # Room for what a class looks at: some rows, and whether devices have enough.
+        self.some: Int64s = np.zeros(rows, np.int64).data
+        self.enough: UInt8s = np.zeros(rows * width, np.uint8).data
 
     def _make_room(self, touched: dict[str, Touch]) -> None:
         """Rows for the nodes that have none yet, and columns for the devices of each."""
@@ -306,7 +328,8 @@ class Columns:
         self.names, self.vacant = self._order.names, self._order.vacant
         self._row_of = self._order.row_of
         total = len(self.names)
-        self.every = self.every_cells = np.arange(total)
+        self.every = np.arange(total)
+        self.every_cells = self.every.data
         self.nodes, self._facts = [VACANT] * total, [UNSEEN] * total
         self._allocate(total, width)
         place = {row: self._row_of[name] for name, row in kept.items()}
@@ -332,12 +355,18 @@ class Columns:
             self._refresh_all(row, node)
         else:
             self._refresh_devices(row, node, shares)
-        self._free_cells[row * self.width + HOST] = self._host(row, node)
-        sums: Int64s = self._sums_cells
+        self.flat_free[row * self.width + HOST] = self._host(row, node)
+        sums: Int64s = self._sums
         at: Int64 = row * SUMS
-        self._load_cells[row] = mean_load(
+        self.flat_load[row] = mean_load(
             sums[at + MEMORY], sums[at + MEMORY_FREE], sums[at + CORES], sums[at + CORES_FREE]
         )
+        self.flat_left[row] = self._left(row, len(node.devices))
+
+    def _left(self, row: Int64, devices: Int64) -> Int64:
+        left: Int64 = (POINTS - self.flat_load[row]) // (POINTS // 100) * devices
+        left += packed.compute_of(self.flat_free[row * self.width + HOST]) // CPU_MILLI_PER_PERCENT
+        return min(left, LEFT_MAX)
 
     def _refresh_all(self, row: Int64, node: NodeState) -> None:
         reported, observed, gone, cordon, known = self._facts[row]
@@ -372,9 +401,9 @@ class Columns:
         for share in shares:
             state = node.by_id[share.device]
             at: Int64 = _column(node, state)
-            before: Int64 = self._free_cells[begin + at]
+            before: Int64 = self.flat_free[begin + at]
             amounts: Int64 = packed.free_amounts(state)
-            self._free_cells[begin + at] = amounts
+            self.flat_free[begin + at] = amounts
             if odd or _is_odd(state, amounts):
                 self._odd.add(row)
                 odd = True
@@ -385,8 +414,8 @@ class Columns:
         if odd:
             self._sum_free(row, node)
         else:
-            self._sums_cells[row * SUMS + MEMORY_FREE] += memory_mib
-            self._sums_cells[row * SUMS + CORES_FREE] += cores
+            self._sums[row * SUMS + MEMORY_FREE] += memory_mib
+            self._sums[row * SUMS + CORES_FREE] += cores
 
     def _sum_free(self, row: Int64, node: NodeState) -> None:
         sums = self.sums[row]
@@ -399,7 +428,7 @@ class Columns:
         memory_mib: Int64 = host.memory_mib
         cpu_free: Int64 = cpu_milli - node.cpu_used_milli
         memory_free: Int64 = memory_mib - node.memory_used_mib
-        self._host_load_cells[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
+        self.flat_host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
         guards: Int64 = packed.GUARDS
         return guards | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
 

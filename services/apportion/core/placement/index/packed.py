@@ -15,13 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.devices.shares import DeviceState
-from apportion.core.placement.index.compiled import compiled
 
 Int64 = int
 Int64s = memoryview
 Int32s = memoryview
-"""A whole number that 64 bits hold, and arrays seen as their values one by one, numbers like that
-or of 32 bits: compiled code computes with them as they are. Interpreted they are Python's own.
+UInt32s = memoryview
+UInt16s = memoryview
+UInt8s = memoryview
+Int8s = memoryview
+"""A whole number that 64 bits hold, and arrays of one dimension seen as their values one by one, of
+so many bits each: compiled code computes with them as they are. Interpreted they are Python's own.
 """
 
 POINTS: Final[Int64] = 1_000_000_000  # a score's full range; twice as much is still an int32
@@ -69,7 +72,6 @@ def amounts(memory_mib: Int64, compute: Int64, slots: Int64, template_cpu: Int64
     )
 
 
-@compiled
 def lacking(free: Int64, need: Int64) -> Int64:
     """The guards of those amounts of which less is free than needed; 0 where there is room.
 
@@ -86,25 +88,21 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
     return found
 
 
-@compiled
 def memory_of(amounts: Int64) -> Int64:
     """The memory, in MiB."""
     return amounts & _MEMORY_MAX
 
 
-@compiled
 def compute_of(amounts: Int64) -> Int64:
     """The cores of a device, or the milli-CPU of a host."""
     return amounts >> COMPUTE_AT & _COMPUTE_MAX
 
 
-@compiled
 def slots_of(amounts: Int64) -> Int64:
     """How many more shares or pods may come."""
     return amounts >> SLOTS_AT & _SLOTS_MAX
 
 
-@compiled
 def mean_load(
     memory_total: Int64, memory_free: Int64, cores_total: Int64, cores_free: Int64
 ) -> Int64:

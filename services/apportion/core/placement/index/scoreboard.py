@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from apportion.core.placement.index import board_loops
 from apportion.core.placement.index.board_loops import BLOCK, REFUSED, Points, Rows
-from apportion.core.placement.index.compiled import Flat32, Flat64
 from apportion.core.placement.index.packed import Int32s, Int64, Int64s
 
 _REFUSED: Final = np.int32(REFUSED)
@@ -25,27 +24,27 @@ class Scoreboard:
     def __init__(self, rows: int) -> None:
         self.points: Points = np.full(rows, REFUSED, np.int32)
         # As loops take them: the points, the most of each block, how many fit, what rows are given.
-        self.flat_points: Flat32 = self.points
-        self.most: Flat32 = np.full(-(-rows // BLOCK), REFUSED, np.int32)
-        self.fits: Flat64 = np.zeros(1, np.int64)
+        self.flat_points: Int32s = self.points.data
+        self.most: Int32s = np.full(-(-rows // BLOCK), REFUSED, np.int32).data
+        self.fits: Int64s = np.zeros(1, np.int64).data
         self._given = np.zeros(rows, np.int32)
-        self.given: Flat32 = self._given
+        self.given: Int32s = self._given.data
         self._make_room(0)
 
     @property
     def fitting(self) -> int:
         """How many rows are not refused."""
-        return int(self.fits[0])
+        return self.fits[0]
 
     def write(self, rows: Rows, points: Points) -> None:
         """These rows have these points, or are `REFUSED`."""
         self._given[: len(rows)] = points
-        self.take(rows, 0, len(rows))
+        self.take(rows.data, len(rows))
 
-    def take(self, rows: Flat64, begin: Int64, end: Int64) -> None:
-        """The rows from `begin` to `end` have the points that are in `given`."""
+    def take(self, rows: Int64s, count: Int64) -> None:
+        """The first `count` of these rows have the points that are in `given`."""
         points, most = self.flat_points, self.most
-        board_loops.write(points, most, self.fits, rows, begin, end, self.given)
+        board_loops.write(points, most, self.fits, rows, count, self.given)
 
     def refuse(self, row: int) -> None:
         """The pods may not go there."""
@@ -70,15 +69,11 @@ class Scoreboard:
         rows: list[tuple[int, int]] = []
         at: Int64
         for at in range(board_loops.best(self.flat_points, self.most, self._found, self._top)):
-            row: Int64 = self._found_cells[at]
-            rows.append((row, self._point_cells[row]))
+            row: Int64 = self._found[at]
+            rows.append((row, self.flat_points[row]))
         return rows
 
     def _make_room(self, count: int) -> None:
         """Room for so many of the best."""
-        found = np.zeros(count, np.int64)
-        self._found: Flat64 = found
-        self._top: Flat64 = np.zeros(count, np.int64)
-        # A value at a time, as in `Columns`.
-        self._point_cells: Int32s = self.points.data
-        self._found_cells: Int64s = found.data
+        self._found: Int64s = np.zeros(count, np.int64).data
+        self._top: Int64s = np.zeros(count, np.int64).data

@@ -13,15 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Demand, demand
+from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.pricing.sizes import NEVER, size_percent
 from apportion_schemas import Ask, Device
 from apportion_schemas.quantities import WHOLE
 
-STATES: Final = 256
-IDLE: Final = WHOLE + 1  # of a device that is not cut and that nothing holds
+STATES: Final[Int64] = 256
+PERCENT: Final[Int64] = 100
+IDLE: Final[Int64] = PERCENT + 1  # of a device that is not cut and that nothing holds
+ALL_SLICES: Final[Int64] = STATES - 1  # of a card that is closed
 NO_SLICES: Final = 0  # the same of one that is cut: no slice is occupied
 FULL: Final = 0  # of a device that is not cut: nothing is left
 NOWHERE: Final = -1
+DEVICE_COUNTS: Final[Int64] = 65  # how many devices of a node may be idle: none to `COUNT_MAX`
 
 States = NDArray[np.int16]
 

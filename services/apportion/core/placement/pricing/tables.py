@@ -10,17 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
-from apportion.core.placement.pricing.states import NOWHERE, States, after_share, percent_left
+from apportion.core.placement.pricing.states import (
+    DEVICE_COUNTS,
+    NOWHERE,
+    States,
+    after_share,
+    percent_left,
+)
 from apportion_schemas import Device
 from apportion_schemas.pricing import PricedShape
-from apportion_schemas.quantities import COUNT_MAX, WHOLE
+from apportion_schemas.quantities import WHOLE
 
 Values = NDArray[np.int64]
 
 CPU_PRICES: Final = (0, 2, 8, 32, 128, 512)  # above what CPU earns by itself
 CPU_PRICE_MAX: Final = 1_000
 VALUE_MAX: Final = 4_000_000  # of one share or one device
-DEVICE_COUNTS: Final = COUNT_MAX + 1
 UNLIMITED: Final = 1 << 20
 _NOTHING: Final = -(1 << 40)
 

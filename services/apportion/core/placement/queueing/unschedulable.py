@@ -85,14 +85,14 @@ class Parked:
         if any_may_be or before != self._as_of or rows is None or len(self) > self._most:
             return None
         count = ask_loops.helped(
-            rows,
+            rows.data,
             columns.flat_free,
             columns.flat_kind,
-            self._needs.reshape(-1),
-            self._counts,
+            self._needs.reshape(-1).data,
+            self._counts.data,
             columns.width,
             self._needs.shape[1],
-            self._found,
+            self._found.data,
         )
         return [*(self._keys[slot] for slot in self._found[:count].tolist()), *self._always]
 

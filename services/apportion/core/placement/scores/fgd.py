@@ -10,18 +10,21 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST
 from apportion.core.placement.index.packed import POINTS
-from apportion.core.placement.pricing.price_table import Ints, PriceTable
+from apportion.core.placement.pricing.price_table import PriceTable
+from apportion.core.placement.pricing.readings import Ints
 from apportion.core.placement.pricing.sizes import hardest, size_percent
-from apportion.core.placement.pricing.states import STATES
-from apportion.core.placement.pricing.tables import DEVICE_COUNTS
+from apportion.core.placement.pricing.states import DEVICE_COUNTS, STATES
 from apportion.core.placement.scores.noted import NotedDevices
-from apportion.core.placement.scores.score_input import Points, ScoreInput
+from apportion.core.placement.scores.score_input import NO_ASK, ScoreInput
 from apportion_schemas import Shape
 from apportion_schemas.quantities import WHOLE
 
 MILLION: Final = 1_000_000
+_COMPUTE: Final = (1 << packed.COMPUTE_BITS) - 1
 STEPS: Final = tuple(round(MILLION * log(step / (100 - step))) for step in range(1, 100))
 """Gains, in millionths of a device, from which the score is 1, 2, … 99: sigmoid's inverse."""
 
@@ -36,37 +39,41 @@ class Fgd:
         self._fragments = price_table.fragments
         self._devices = NotedDevices()
         self._cpu_milli = shape.node.cpu_milli
-        self._ask_at, self._count = -1, 0
+        self.ask_at, self._count = NO_ASK, 0
         if shape.asks:
-            self._ask_at = hardest(shape.asks, price_table.devices)
-            ask = shape.asks[self._ask_at]
+            self.ask_at = hardest(shape.asks, price_table.devices)
+            ask = shape.asks[self.ask_at]
             self._count = ask.count
             sizes = [size_percent(ask, device) if device else 0 for device in price_table.devices]
             self._taken = np.repeat(np.array(sizes, np.int64), STATES)
         total = self._fragments.total
         self._steps = np.array([ceil(step * total * WHOLE / MILLION) for step in STEPS], np.int64)
 
-    def points(self, given: ScoreInput) -> Points:
+    def rate(self, seen: ScoreInput) -> None:
         """How far the expected fragmentation falls: from 0 (a rise of devices) to `POINTS`."""
-        points = np.zeros(len(given.fit), np.int32)
-        chosen = np.flatnonzero(given.fit)
+        columns, given = seen.columns, np.asarray(seen.given)[: seen.count]
+        chosen = np.flatnonzero(given != REFUSED)
+        readings = self._price_table.read(columns)
         if not len(chosen):
-            return points
-        nodes = self._price_table.nodes(*given.of(chosen))
-        left = self._price_table.percent_left.take(nodes.state)
-        sizes = self._fragments.sizes.take(nodes.none_idle // DEVICE_COUNTS, 0)
+            return
+        rows = np.asarray(seen.rows)[: seen.count].take(chosen)
+        state = readings.states.take(rows, 0)
+        left = self._price_table.percent_left.take(state)
+        left[:, HOST] = 0
+        sizes = self._fragments.sizes.take(readings.numbers.take(rows) // DEVICE_COUNTS, 0)
         usable = Usable.of(left, sizes)
-        before = self._expected(nodes.cpu_milli, usable)
-        cpu_milli = nodes.cpu_milli - self._cpu_milli
-        if self._ask_at < 0:
+        cpu_free = columns.free[:, HOST].take(rows) >> packed.COMPUTE_AT & _COMPUTE
+        before = self._expected(cpu_free, usable)
+        cpu_milli = cpu_free - self._cpu_milli
+        if self.ask_at == NO_ASK:
             percent = self._percent(before - self._expected(cpu_milli, usable))
         else:
-            taken = np.minimum(self._taken.take(nodes.state), left)
-            taken *= given.enough[self._ask_at].take(chosen, 0)
+            width = columns.width
+            enough = np.asarray(seen.enough)[: seen.count * width].reshape(-1, width)
+            taken = np.minimum(self._taken.take(state), left) * enough.take(chosen, 0)
             column, percent = self._best(before, cpu_milli, left, taken, usable)
-            self._devices.note(given, chosen, column - 1)
-        points[chosen] = percent * (POINTS // 100)
-        return points
+            self._devices.note(columns, rows, column - 1)
+        given[chosen] = percent * (POINTS // 100)
 
     def device(self, row: int) -> int:
         """The device with the best score."""

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.scores.score_input import NO_DEVICE, ScoreInput
+from apportion.core.placement.index.columns import Columns, Rows
+from apportion.core.placement.scores.score_input import NO_DEVICE
 
 
 class NotedDevices:
@@ -12,12 +13,12 @@ class NotedDevices:
     def __init__(self) -> None:
         self._devices = np.zeros(0, np.int8)
 
-    def note(self, given: ScoreInput, chosen: NDArray[np.intp], devices: NDArray[np.intp]) -> None:
-        """The chosen ones of the rows looked at have these devices."""
-        count = len(given.columns.names)
+    def note(self, columns: Columns, rows: Rows, devices: NDArray[np.intp]) -> None:
+        """These rows have these devices."""
+        count = len(columns.names)
         if len(self._devices) != count:
             self._devices = np.full(count, NO_DEVICE, np.int8)
-        self._devices[given.rows.take(chosen)] = devices
+        self._devices[rows] = devices
 
     def of(self, row: int) -> int:
         """The device noted for the row, or `NO_DEVICE`."""

@@ -2,42 +2,42 @@
 
 from typing import Final, Protocol
 
-import numpy as np
-from msgspec import Struct
-from numpy.typing import NDArray
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.packed import Int32s, Int64, Int64s, UInt8s
 
-from apportion.core.placement.index.columns import Columns, Rows
-
-Points = NDArray[np.int32]
+NO_ASK: Final = -1
 NO_DEVICE: Final = -1
 
 
-class ScoreInput(Struct, frozen=True, gc=False):
-    """Rows of the columns. `fit`: the nodes that no filter refuses; `enough`: for each ask, by row
-    and column, the devices that have enough for one share.
+class ScoreInput:
+    """One look of a class at some rows of the columns, the first `count` of `rows`.
+
+    `given`, in the order of the rows, is what they come to: `REFUSED` where a filter refuses the
+    node, else its points, which the score gives. `enough`, in the same order and by column, is
+    noted for one ask, the one that the score chooses a device for (`NodeScore.ask_at`): whether a
+    device has enough for a share of it.
     """
 
-    columns: Columns
-    rows: Rows
-    fit: NDArray[np.bool_]
-    enough: list[NDArray[np.bool_]]
-
-    def of(
-        self, chosen: NDArray[np.intp]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-        """The columns `free`, `kind` and `slices` of the chosen ones among the rows."""
-        columns, rows = self.columns, self.rows.take(chosen)
-        kind = columns.kind.take(rows, 0).astype(np.int64)
-        return columns.free.take(rows, 0), kind, columns.slices.take(rows, 0)
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.rows: Int64s = columns.some
+        self.count: Int64 = 0
+        self.given: Int32s = columns.flat_load
+        self.enough: UInt8s = columns.enough
 
 
 class NodeScore(Protocol):
-    """How one shape of pod prefers nodes. `policy` is the name under which points are told."""
+    """How one shape of pod prefers nodes.
+
+    `policy` is the name under which points are told; `ask_at` the position of the ask for which
+    the score chooses a device, or `NO_ASK`.
+    """
 
     policy: str
+    ask_at: int
 
-    def points(self, given: ScoreInput) -> Points:
-        """Points of each row, 0 to `packed.POINTS`, more is better; of unfit rows, anything."""
+    def rate(self, seen: ScoreInput) -> None:
+        """Give points to each row that is not refused: 0 to `packed.POINTS`, more is better."""
 
     def device(self, row: int) -> int:
         """The device that gave the row its points, by position, or `NO_DEVICE`."""

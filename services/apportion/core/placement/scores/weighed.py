@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.index import packed
+from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST
 from apportion.core.placement.index.packed import POINTS
-from apportion.core.placement.scores.score_input import NO_DEVICE, Points, ScoreInput
+from apportion.core.placement.scores.score_input import NO_ASK, NO_DEVICE, ScoreInput
 from apportion_schemas import NodeWeights, Shape
 
 WEIGHABLE: Final = ("binpack", "spread")
@@ -20,6 +21,8 @@ WEIGHABLE: Final = ("binpack", "spread")
 
 class Weighed:
     """`binpack` or `spread` by weighed load."""
+
+    ask_at = NO_ASK
 
     def __init__(self, policy: str, shape: Shape, weights: NodeWeights) -> None:
         self.policy = policy
@@ -29,10 +32,10 @@ class Weighed:
         self._memory = weights.memory if self._memory_mib else 0
         self._devices = weights.devices if shape.asks else 0
 
-    def points(self, given: ScoreInput) -> Points:
+    def rate(self, seen: ScoreInput) -> None:
         """The weighed load, or what it leaves; nothing that counts is no load."""
-        load = np.zeros(len(given.fit), np.int64)
-        columns, rows = given.columns, given.rows
+        given, rows = np.asarray(seen.given)[: seen.count], np.asarray(seen.rows)[: seen.count]
+        load, columns = np.zeros(len(rows), np.int64), seen.columns
         total, host = columns.host_total.take(rows, 0), columns.free[:, HOST].take(rows)
         for weight, at, bits, needed, column in (
             (self._memory, 0, packed.MEMORY_BITS, self._memory_mib, 0),
@@ -44,8 +47,8 @@ class Weighed:
         if self._devices:
             load += self._devices * columns.load.take(rows).astype(np.int64)
         load //= max(self._cpu + self._memory + self._devices, 1)
-        points: Points = (load if self.policy == "binpack" else POINTS - load).astype(np.int32)
-        return points
+        points = load if self.policy == "binpack" else POINTS - load
+        given[given != REFUSED] = points[given != REFUSED]
 
     def device(self, row: int) -> int:
         """Any device: the node's load does not depend on it."""

@@ -9,6 +9,8 @@ from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
 from apportion.core.placement.pricing.price_table import PriceTable
+from apportion.core.placement.pricing.states import DEVICE_COUNTS, PERCENT
+from apportion.core.placement.pricing.states import IDLE as IDLE_STATE
 from apportion_schemas import (
     DeviceConstraints,
     Host,
@@ -22,6 +24,7 @@ from apportion_schemas import (
     PricesLearnt,
     Shape,
 )
+from apportion_schemas.quantities import COUNT_MAX, WHOLE
 from tests.support import prices as slow
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
@@ -292,3 +295,8 @@ def test_what_fits_by_a_fraction_is_no_gift() -> None:
     )
     _, points = scored(ledger, "price", exact)
     assert points["n1"] <= POINTS - 250_000, "another pod could have earned as much there"
+
+
+def test_numbers_that_loops_know_are_those_of_the_schemas() -> None:
+    """C knows them as they are written down in `states`."""
+    assert (PERCENT, IDLE_STATE, DEVICE_COUNTS) == (WHOLE, WHOLE + 1, COUNT_MAX + 1)

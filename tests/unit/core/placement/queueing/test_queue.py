@@ -1,15 +1,14 @@
 """The pods that wait: their order, parking, waking, and that waiting costs nothing."""
 
-from typing import Any
-
 import pytest
 
 from apportion.core.ledger.state import State
-from apportion.core.placement import classes, refusals, refusing
+from apportion.core.placement import refusals, refusing, scores
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.engine import Engine
-from apportion.core.placement.index.columns import Columns, Rows
+from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.queueing.queue import SLACK, PendingQueue, Reasons
+from apportion.core.placement.scores.nodes import Bestfit
 from apportion.core.placement.scores.score_input import ScoreInput
 from apportion_schemas import (
     BindFailed,
@@ -57,15 +56,16 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     counted = Work()
     explain = refusals.explain
 
-    def look(columns: Columns, rows: Rows, *seen: Any) -> ScoreInput:
-        counted.rows += len(rows)
-        return ScoreInput(columns, rows, *seen)
+    class Counted(Bestfit):
+        def rate(self, seen: ScoreInput) -> None:
+            counted.rows += seen.count
+            super().rate(seen)
 
     def explained(class_: PlacementClass, columns: Columns) -> object:
         counted.explained += 1
         return explain(class_, columns)
 
-    monkeypatch.setattr(classes, "ScoreInput", look)
+    monkeypatch.setattr(scores, "Bestfit", Counted)  # as long as nothing is priced
     monkeypatch.setattr(refusing, "explain", explained)
     return counted
 

@@ -1,0 +1,91 @@
+"""What nodes are worth before a pod, read once for all classes that weigh by the same prices.
+
+What a pod would cost a node is what it is worth less what it is worth after the pod. The first does
+not depend on the pod, so it is kept here and read again when the node changes; a class then looks
+at what the pod itself changes.
+
+Invariant: after `PriceTable.read` every row says what the node's columns come to by the tables.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement.index.packed import Int8s, Int32s, Int64, Int64s, UInt8s
+
+Ints = NDArray[np.int64]
+
+
+class Tables:
+    """Tables by kind of device and state (`share_*`), or by kind and number of idle devices.
+
+    Flat: values have one for each of `cpu_prices` (milli-cores in millionths of a device), in
+    millionths of a device; rooms one for each of the `shapes` frequent shapes, in pods.
+    `kinds` has memory in MiB, cores, slots and whether it is cut of each kind of device,
+    `frequent` CPU in milli-cores, memory in MiB and weight of each shape; `percent_left` is what is
+    left of a device, by kind and state.
+    """
+
+    def __init__(
+        self,
+        kinds: Ints,
+        cpu_prices: Ints,
+        values: tuple[Ints, Ints],
+        rooms: tuple[Ints, Ints, Ints],
+        percent_left: Ints,
+    ) -> None:
+        share_value, device_value = values
+        share_room, device_room, frequent = rooms
+        self.kinds: Int64s = kinds.reshape(-1).data
+        self.prices: Int64 = len(cpu_prices)
+        self.cpu_prices: Int64s = cpu_prices.data
+        self.share_value: Int64s = share_value.reshape(-1).data
+        self.device_value: Int64s = device_value.reshape(-1).data
+        self.shapes: Int64 = len(frequent)
+        self.share_room: Int32s = share_room.astype(np.int32).reshape(-1).data
+        self.device_room: Int32s = device_room.astype(np.int32).reshape(-1).data
+        self.frequent: Int64s = frequent.reshape(-1).data
+        self.percent_left: Int64s = percent_left.data
+
+
+class Readings:
+    """The nodes by the tables: `width` columns of each row, the host's first.
+
+    `state` is a position in the tables by kind and state, and `idle` whether nothing holds the
+    device, by row and column; `idles` the position in those by kind and number idle, `least` the
+    value of the node, by row. `value` is by row and price of CPU, its devices and its CPU together;
+    `room` and `hosted` by row and frequent shape: for how many pods its devices have room, and
+    its host as well.
+    """
+
+    def __init__(self, tables: Tables, rows: int, width: int) -> None:
+        self.width: Int64 = width
+        self.states = np.zeros((rows, width), np.int32)
+        self.numbers = np.zeros(rows, np.int32)
+        self.state: Int32s = self.states.reshape(-1).data
+        self.idle: UInt8s = np.zeros(rows * width, np.uint8).data
+        self.idles: Int32s = self.numbers.data
+        self.least: Int64s = np.zeros(rows, np.int64).data
+        self.value: Int64s = np.zeros(rows * tables.prices, np.int64).data
+        self.room: Int32s = np.zeros(rows * tables.shapes, np.int32).data
+        self.hosted: Int32s = np.zeros(rows * tables.shapes, np.int32).data
+
+
+class Taken:
+    """What a pod takes of a node: `count` devices (0 for none), CPU and memory of the host.
+
+    `after` is the state that each position in the tables becomes when one share is taken.
+    `device` is the one chosen of each row, by position.
+    """
+
+    def __init__(
+        self, after: NDArray[np.int32], count: Int64, cpu_milli: Int64, memory_mib: Int64
+    ) -> None:
+        self.after: Int32s = after.data
+        self.count: Int64 = count
+        self.cpu_milli: Int64 = cpu_milli
+        self.memory_mib: Int64 = memory_mib
+        self.make_room(0)
+
+    def make_room(self, rows: int) -> None:
+        """So many rows, of none of which a device is chosen."""
+        self.device: Int8s = np.full(rows, -1, np.int8).data
