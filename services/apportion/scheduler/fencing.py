@@ -3,7 +3,8 @@
 Each placement names the SHA-256 of the message before it on its node, and the first of a batch on a
 node expects that message's revision to be the newest there (`Nats-Expected-Last-Subject-Sequence`).
 
-Invariant: a batch fenced on a state is taken by the server only if no placement came between.
+What is decided together is told with one time. Invariant: a batch fenced on a state is taken by the
+server only if no placement came between.
 """
 
 from __future__ import annotations
@@ -26,25 +27,29 @@ def fence(
 ) -> list[Draft]:
     """The drafts of one decision, in order, for one atomic append."""
     chains: dict[str, str] = {}
-    drafts = []
+    drafts, time = [], publisher.time()
+
+    def draft(event: DecisionEvent, expect: int | None = None) -> Draft:
+        return publisher.draft(
+            event,
+            event_id=_id(event, state),
+            basis=state.revision,
+            cause=state.pods[event.pod].submitted_revision,
+            expect=expect,
+            time=time,
+        )
+
     for event in events:
         if isinstance(event, PodRefused):
-            drafts.append(_draft(event, state, publisher))
+            drafts.append(draft(event))
             continue
-        node = state.nodes[event.node]
-        chained = structs.replace(event, previous=chains.get(node.name, node.chain))
-        draft = _draft(chained, state, publisher)
+        node, expect = state.nodes[event.node], None
         if node.name not in chains:
             expect = fences.expected(node.fence, folded=state.revision)
-            draft = structs.replace(draft, expect=expect)
-        chains[node.name] = sha256(draft.payload).hexdigest()
-        drafts.append(draft)
+        chained = structs.replace(event, previous=chains.get(node.name, node.chain))
+        drafts.append(draft(chained, expect))
+        chains[node.name] = sha256(drafts[-1].payload).hexdigest()
     return drafts
-
-
-def _draft(event: DecisionEvent, state: State, publisher: Publisher) -> Draft:
-    cause = state.pods[event.pod].submitted_revision
-    return publisher.draft(event, event_id=_id(event, state), basis=state.revision, cause=cause)
 
 
 def _id(event: DecisionEvent, state: State) -> str:

@@ -1,10 +1,19 @@
 """Sealing: the ids by which the server takes each decision once."""
 
+from hashlib import sha256
+
 from apportion.core.ledger.state import State
-from apportion.scheduler.fencing import _id
-from apportion_schemas import PlacementVoided, PodAdopted
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.fences import Fences
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion.scheduler.fencing import _id, fence
+from apportion_schemas import PlacementVoided, PodAdopted, decode
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
 from tests.support.pods import ask, placed, pod, share
 
 VOID = PlacementVoided(pod="p1", node="n1", attempt=1, reason="no such card")
@@ -33,3 +42,23 @@ def test_a_place_is_voided_once_in_each_life_of_its_pod() -> None:
         )
     )
     assert id_of_void(again.state) == f"p1/1/voided/{again.pod('p1').submitted_revision}"
+
+
+def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> None:
+    """The first on a node expects the newest record there, the next follows it by its digest."""
+    ledger = Ledger(node("n1", gpu("g0")), pod("p1", ask(1000)), pod("p2", ask(1000)))
+
+    async def never(_: Draft) -> Appended:
+        raise AssertionError("fencing appends nothing")
+
+    publisher = Publisher("scheduler/test", SystemClock(), never)
+    drafts = fence(
+        ledger.decide(),
+        ledger.state,
+        publisher,
+        Fences(MemoryLedger(MemoryServer(), role="scheduler")),
+    )
+    first, second = (decode(each.payload, subject=each.subject) for each in drafts)
+    assert first.time == second.time
+    assert (drafts[0].expect, drafts[1].expect) == (ledger.state.nodes["n1"].fence, None)
+    assert second.data.previous == sha256(drafts[0].payload).hexdigest()

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from apportion.core.devices.chains import chain
 from apportion.core.devices.demand import Known
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement import row_loops
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.filters import FITS, RANK, facts_refusal
 from apportion.core.placement.filters import nodes as node_filters
-from apportion.core.placement.index import ask_loops, packed
+from apportion.core.placement.index import ask_loops, packed, row_loops
 from apportion.core.placement.index.ask_loops import BINPACK, SPREAD
 from apportion.core.placement.index.asks import AskColumns, flags
 from apportion.core.placement.index.board_loops import REFUSED

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Demand
-from apportion.core.placement import refusal_loops
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.filters import (
     AMOUNTS,
@@ -26,7 +25,7 @@ from apportion.core.placement.filters import (
     refused_node,
 )
 from apportion.core.placement.filters.devices import uuid
-from apportion.core.placement.index import packed
+from apportion.core.placement.index import packed, refusal_loops
 from apportion.core.placement.index.asks import AskColumns, flags
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST, Columns

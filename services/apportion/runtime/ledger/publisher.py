@@ -62,10 +62,24 @@ class Publisher:
         self._clock = clock
         self._append = append
 
-    def draft(self, data: Payload, *, event_id: str, basis: int, cause: int = 0) -> Draft:
+    def time(self) -> str:
+        """The time now, as events tell it."""
+        return rfc3339(self._clock.now())
+
+    def draft(
+        self,
+        data: Payload,
+        *,
+        event_id: str,
+        basis: int,
+        cause: int = 0,
+        expect: int | None = None,
+        time: str | None = None,
+    ) -> Draft:
         """The event, ready to append.
 
-        `basis` is the revision that the writer had folded, `cause` the one that made it write.
+        `basis` is the revision that the writer had folded, `cause` the one that made it write;
+        `expect` is the fence (see `Draft`), and `time` that of a batch, which is now if not given.
 
         Raises:
             InvalidEvent: the payload breaks its schema.
@@ -73,12 +87,12 @@ class Publisher:
         event = Event(
             id=event_id,
             source=self._source,
-            time=rfc3339(self._clock.now()),
+            time=time or self.time(),
             data=data,
             basis=basis,
             cause=cause,
         )
-        return Draft(subject_of(data), event_id, encode(event))
+        return Draft(subject_of(data), event_id, encode(event), expect)
 
     async def publish(
         self, data: Payload, *, event_id: str, basis: int, cause: int = 0

@@ -15,7 +15,7 @@ from typing import Protocol
 
 def rfc3339(moment: datetime) -> str:
     """`moment` as RFC 3339 in UTC with microseconds, such as 2026-05-01T12:00:00.000000Z."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 class Clock(Protocol):

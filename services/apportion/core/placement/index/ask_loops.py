@@ -68,22 +68,28 @@ def look(
     """`AskColumns.look`, at so many rows; where none are noted, up to the last device wanted."""
     named: Int64 = len(elsewhere)
     i: Int64
+    at: Int64
     for i in range(number):
+        if given[i] == REFUSED:
+            continue
         host: Int64 = rows[i] * width + HOST
         found: Int64 = 0
-        at: Int64 = host + 1
-        if given[i] == REFUSED or lacking(free[host], need[kind[host]]):
-            at = host + width
-        while at < host + width and (found < wanted or noted):
+        end: Int64 = host if lacking(free[host], need[kind[host]]) else host + width
+        for at in range(host + 1, end):
             of: Int64 = kind[at]
-            has: Int64 = not lacking(free[at], need[of]) and fits[of * cuts + cut[at]]
-            if has and named and elsewhere[at]:
-                has = 0
+            if (
+                lacking(free[at], need[of])
+                or not fits[of * cuts + cut[at]]
+                or (named and elsewhere[at])
+            ):
+                if noted:
+                    enough[i * width + at - host] = 0
+                continue
+            found += 1 + (_more(free[at], need[of], charge[of], times - 1) if times > 1 else 0)
             if noted:
-                enough[i * width + at - host] = has
-            if has:
-                found += 1 + (_more(free[at], need[of], charge[of], times - 1) if times > 1 else 0)
-            at += 1
+                enough[i * width + at - host] = 1
+            elif found >= wanted:
+                break
         if found < wanted:
             given[i] = REFUSED
 

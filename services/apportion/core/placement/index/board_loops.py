@@ -51,7 +51,8 @@ def _most_of(points: Int32s, begin: Int64) -> Int64:
     most: Int64 = REFUSED
     row: Int64
     for row in range(begin, min(begin + BLOCK, len(points))):
-        most = max(most, points[row])
+        if points[row] > most:  # noqa: PLR1730 - interpreted, `max` takes thrice as long
+            most = points[row]
     return most
 
 

@@ -20,8 +20,7 @@ from apportion.core.devices.demand import Known
 from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement import row_loops
-from apportion.core.placement.index import packed
+from apportion.core.placement.index import packed, row_loops
 from apportion.core.placement.index.packed import (
     POINTS,
     Int32s,
