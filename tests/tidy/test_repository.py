@@ -56,6 +56,11 @@ def test_names_say_what_is_inside() -> None:
     none(o for path in tree.files() for o in words.vague_name(path))
 
 
+def test_things_have_the_names_of_the_glossary() -> None:
+    """One word for each concept, and that of the field."""
+    none(o for path, source in SOURCES.items() for o in words.retired_words(path, source))
+
+
 def test_unfinished_work_has_an_issue() -> None:
     """A mark without a number is forgotten."""
     none(o for path, text in tree.text_files().items() for o in words.open_tasks(path, text))

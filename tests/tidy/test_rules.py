@@ -91,6 +91,14 @@ def test_telling_name() -> None:
     assert not list(words.vague_name("services/apportion/core/database.py"))
 
 
+def test_retired_words() -> None:
+    """As a name or inside one, in the product; prose may say them."""
+    assert list(words.retired_words(CORE, "class NodeMarket:\n    pass\n"))
+    assert list(words.retired_words(CORE, "def census_of() -> None: ...\n"))
+    assert not list(words.retired_words(CORE, "# the market\nmarketing = 'census'\n"))
+    assert not list(words.retired_words("tests/unit/test_x.py", "census = 1\n"))
+
+
 def test_unfinished_work() -> None:
     """Offends without the number of an issue."""
     mark = "TO" + "DO"

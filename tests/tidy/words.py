@@ -4,7 +4,9 @@ Text that would only be true here (a registry's host, somebody's folder) must no
 """
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import PurePath
 
@@ -12,6 +14,21 @@ from tests.tidy.offence import Offence
 
 SENTENCE_WORDS = 4
 VAGUE_NAMES = {"util", "utils", "common", "manager", "helper", "helpers", "base", "misc"}
+RETIRED = {
+    "census": "shape histogram",
+    "grounds": "rationale",
+    "market": "price table",
+    "outlook": "filter result",
+    "portion": "shard",
+    "sealing": "fencing",
+    "seat": "charge the host",
+    "spreading": "contention",
+    "storing": "commit",
+    "survey": "fit query",
+    "unseat": "release the host",
+    "welcome": "node_ok",
+}
+"""Words of ours that gave way to those of the field (docs/architecture.md)."""
 OPEN_TASK = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\s*\(#\d+\))")
 # Written so that no pattern matches itself.
 REGISTRY_HOSTS = re.compile(
@@ -44,6 +61,18 @@ def vague_name(path: str) -> Iterator[Offence]:
         vague = VAGUE_NAMES.intersection(part.lower().split("_"))
         if vague:
             yield Offence(path, 0, f"{min(vague)!r} says nothing: name it for what it holds")
+
+
+def retired_words(path: str, source: str) -> Iterator[Offence]:
+    """Names of the product with a word that the glossary has another one for."""
+    if path.startswith("tests/"):
+        return
+    for found in tokenize.generate_tokens(io.StringIO(source).readline):
+        if found.type != tokenize.NAME:
+            continue
+        for part in re.findall(r"[A-Z]?[a-z]+", found.string):
+            if word := RETIRED.get(part.lower()):
+                yield Offence(path, found.start[0], f"{found.string}: say {word}")
 
 
 def open_tasks(path: str, text: str) -> Iterator[Offence]:

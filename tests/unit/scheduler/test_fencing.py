@@ -1,4 +1,4 @@
-"""Sealing: the ids by which the server takes each decision once."""
+"""Fencing: the ids by which the server takes each decision once."""
 
 from hashlib import sha256
 
@@ -9,7 +9,7 @@ from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion.scheduler.fencing import _id, fence
-from apportion_schemas import PlacementVoided, PodAdopted, decode
+from apportion_schemas import PlacementVoided, PodAdopted, PodPlaced, decode
 from tests.support.fleet import gpu, node
 from tests.support.ledger_of import Ledger
 from tests.support.memory_ledger import MemoryLedger
@@ -53,7 +53,7 @@ def test_what_is_decided_together_is_told_with_one_time_and_fenced_once() -> Non
 
     publisher = Publisher("scheduler/test", SystemClock(), never)
     drafts = fence(
-        ledger.decide(),
+        [each for each in ledger.decide() if isinstance(each, PodPlaced)],
         ledger.state,
         publisher,
         Fences(MemoryLedger(MemoryServer(), role="scheduler")),

@@ -65,8 +65,7 @@ class PlacementClass:
         self._order = order_of(self.chain, shape.device_weights)
         self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
         self.node_score = _node_score(shape, policy, price_table)
-        needs = shape.node
-        host_need = packed.amounts(needs.memory_mib, needs.cpu_milli, 1)
+        host_need = packed.amounts(shape.node.memory_mib, shape.node.cpu_milli, 1)
         self.asks = [
             AskColumns(
                 ask, shape.devices, self.chain, geometries, host_need=host_need, without=without

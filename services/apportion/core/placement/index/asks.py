@@ -19,7 +19,8 @@ from apportion.core.devices.geometries import SLICE_STATES
 from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import refused_kind
 from apportion.core.placement.index import ask_loops, packed
-from apportion.core.placement.index.columns import FIRST_KIND, HOST, Columns, Rows
+from apportion.core.placement.index.columns import HOST, Columns, Rows
+from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion.core.placement.index.packed import Int64, Int64s, UInt8s
 from apportion.core.placement.scores.score_input import ScoreInput
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode

@@ -21,6 +21,7 @@ from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.index import packed, row_loops
+from apportion.core.placement.index.device_kinds import HOST_KIND, NO_KIND, DeviceKinds
 from apportion.core.placement.index.packed import (
     POINTS,
     Int32s,
@@ -38,8 +39,6 @@ LOG_ROWS_MAX: Final = 1 << 16
 FORGOTTEN: Final[Int64] = -1
 # The column of `free` and `kind` that is the node's host; its devices follow.
 HOST: Final[Int64] = 0
-NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
-FIRST_KIND: Final[Int64] = 2
 OPEN: Final[Int64] = 0
 UNHEALTHY: Final[Int64] = 1
 CORDONED: Final[Int64] = 2
@@ -137,11 +136,8 @@ class Columns:
     """
 
     def __init__(self, state: State) -> None:
-        self._kind_of: dict[tuple[object, ...], int] = {}
-        self.kinds: list[Device] = []
-        self._offered: list[Device | None] = []
-        self._offered_at = -1
-        self._columns_of_kind = [0] * FIRST_KIND  # how many there are of each
+        self._device_kinds = DeviceKinds()
+        self.kinds: list[Device] = self._device_kinds.devices
         self.generation = 0
         self.count = 0
         self.names: list[str] = []
@@ -216,7 +212,7 @@ class Columns:
             state = self.nodes[row].devices[column - 1]
             key = (self.kind.item(row, column), state.slices, state.group)
             if key not in known:
-                known[key] = self._cut(state)
+                known[key] = _cut(state, self.geometries)
             self.cut[row, column] = known[key]
         for row in dict.fromkeys(rows):
             self.changed.append(row)
@@ -239,20 +235,8 @@ class Columns:
         return self._row_of[name]
 
     def offered(self) -> list[Device | None]:
-        """The kinds of device that there are, by number; None where no node has any (more).
-
-        The same list as long as they are the same. What is weighed over all kinds is weighed over
-        these, or it would depend on what there has been.
-        """
-        if self.facts_changed.end != self._offered_at:
-            self._offered_at = self.facts_changed.end
-            offered = [
-                device if self._columns_of_kind[number] else None
-                for number, device in enumerate([*[None] * FIRST_KIND, *self.kinds])
-            ]
-            if [device is None for device in offered] != [each is None for each in self._offered]:
-                self._offered = offered
-        return self._offered
+        """The kinds of device that there are, by number; see `DeviceKinds.offered`."""
+        return self._device_kinds.offered(self.facts_changed.end)
 
     def _allocate(self, rows: Int64, width: Int64) -> None:
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
@@ -311,10 +295,10 @@ class Columns:
         for at in range(begin + by, end + by):
             self.changed.append(at)
             self.facts_changed.append(at)
-        self._seat(row, node)
+        self._give_row(row, node)
         return True
 
-    def _seat(self, row: int, node: NodeState) -> None:
+    def _give_row(self, row: int, node: NodeState) -> None:
         """The row is the node's, of which it says nothing yet."""
         self.nodes[row], self._facts[row] = node, UNSEEN
         self.kind[row] = NO_KIND
@@ -334,18 +318,14 @@ class Columns:
         place = {row: self._row_of[name] for name, row in kept.items()}
         was, now = np.array([*place], np.int64), np.array([*place.values()], np.int64)
         for name, column in old.items():
-            target = getattr(self, name)
-            if column.ndim == 1:
-                target[now] = column[was]
-            else:
-                target[now, : column.shape[1]] = column[was]
+            _move(column, was, getattr(self, name), now)
         for row, at in place.items():
             self.nodes[at], self._facts[at] = nodes[row], facts[row]
         self._odd = {place[row] for row in self._odd}
         for node in joined:
             row = self._row_of[node.name]
             if self.nodes[row] is VACANT:
-                self._seat(row, node)
+                self._give_row(row, node)
         self.generation += 1
 
     def _refresh(self, row: Int64, node: NodeState, shares: list[Share] | None) -> None:
@@ -360,12 +340,8 @@ class Columns:
         self.flat_load[row] = mean_load(
             sums[at + MEMORY], sums[at + MEMORY_FREE], sums[at + CORES], sums[at + CORES_FREE]
         )
-        self.flat_left[row] = self._left(row, len(node.devices))
-
-    def _left(self, row: Int64, devices: Int64) -> Int64:
-        left: Int64 = (POINTS - self.flat_load[row]) // (POINTS // 100) * devices
-        left += packed.compute_of(self.flat_free[row * self.width + HOST]) // CPU_MILLI_PER_PERCENT
-        return min(left, LEFT_MAX)
+        cpu_milli: Int64 = packed.compute_of(self.flat_free[row * self.width + HOST])
+        self.flat_left[row] = _left(self.flat_load[row], cpu_milli, len(node.devices))
 
     def _refresh_all(self, row: Int64, node: NodeState) -> None:
         reported, observed, gone, cordon, known = self._facts[row]
@@ -385,11 +361,11 @@ class Columns:
             amounts = packed.free_amounts(state)
             self.free[row, at] = amounts
             self.slices[row, at] = state.slices
-            self.cut[row, at] = self._cut(state)
+            self.cut[row, at] = _cut(state, self.geometries)
             self.closed[row, at] = _shut(state)
             if _is_odd(state, amounts):
                 self._odd.add(row)
-        self._sum_free(row, node)
+        _sum_free(self.sums[row], node)
 
     def _refresh_devices(self, row: Int64, node: NodeState, shares: list[Share]) -> None:
         """What is free of these devices; the sums follow from what was, where that tells all."""
@@ -407,19 +383,14 @@ class Columns:
                 self._odd.add(row)
                 odd = True
                 self.slices[row, at] = state.slices
-                self.cut[row, at] = self._cut(state)
+                self.cut[row, at] = _cut(state, self.geometries)
             memory_mib += packed.memory_of(amounts) - packed.memory_of(before)
             cores += packed.compute_of(amounts) - packed.compute_of(before)
         if odd:
-            self._sum_free(row, node)
+            _sum_free(self.sums[row], node)
         else:
             self._sums[row * SUMS + MEMORY_FREE] += memory_mib
             self._sums[row * SUMS + CORES_FREE] += cores
-
-    def _sum_free(self, row: Int64, node: NodeState) -> None:
-        sums = self.sums[row]
-        sums[MEMORY_FREE] = sum(state.memory_free_mib for state in node.devices)
-        sums[CORES_FREE] = sum(state.cores_free for state in node.devices)
 
     def _host(self, row: Int64, node: NodeState) -> Int64:
         host = node.host
@@ -433,14 +404,15 @@ class Columns:
 
     def _refresh_facts(self, row: Int64, node: NodeState, devices: list[Device]) -> None:
         count = 1 + len(devices)
-        self._count_kinds(row, -1)
+        kinds = self._device_kinds
+        kinds.count(self.kind[row].tolist(), -1)
         self.host_total[row] = (node.host.memory_mib, node.host.cpu_milli)
         self.free[row] = packed.GUARDS
         self.kind[row] = NO_KIND
         self.index[row] = -1
         self.slices[row] = self.cut[row] = self.closed[row] = 0
-        self.kind[row, :count] = [HOST_KIND, *map(self._kind, devices)]
-        self._count_kinds(row, 1)
+        self.kind[row, :count] = [HOST_KIND, *map(kinds.number, devices)]
+        kinds.count(self.kind[row].tolist(), 1)
         self.index[row, 1:count] = [device.index for device in devices]
         sums = self.sums[row]
         sums[MEMORY] = sum(device.memory_mib for device in devices)
@@ -449,34 +421,34 @@ class Columns:
         kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
         self.schedulable[row] = node.ready and not node.cordon and not kept_out
 
-    def _count_kinds(self, row: int, by: int) -> None:
-        for kind in self.kind[row].tolist():
-            self._columns_of_kind[kind] += by
 
-    def _cut(self, state: DeviceState) -> Int64:
-        if not state.slices or not self.geometries:
-            return state.slices
-        device = state.device
-        groups = groups_of(self.geometries, device.family, device.model)
-        return cut_state(state.slices, state.group, groups)
+def _move(column: NDArray[Any], was: Rows, target: NDArray[Any], now: Rows) -> None:
+    """The rows of a column into another, which may be wider."""
+    if column.ndim == 1:
+        target[now] = column[was]
+    else:
+        target[now, : column.shape[1]] = column[was]
 
-    def _kind(self, device: Device) -> int:
-        """A number for devices that every ask would treat alike but for id and index."""
-        key = (
-            device.family,
-            device.model,
-            device.mode,
-            device.memory_mib,
-            device.physical_memory_mib,
-            device.cores,
-            device.slots,
-        )
-        known = self._kind_of.get(key)
-        if known is None:
-            known = self._kind_of[key] = FIRST_KIND + len(self.kinds)
-            self.kinds.append(device)
-            self._columns_of_kind.append(0)
-        return known
+
+def _sum_free(sums: NDArray[np.int64], node: NodeState) -> None:
+    sums[MEMORY_FREE] = sum(state.memory_free_mib for state in node.devices)
+    sums[CORES_FREE] = sum(state.cores_free for state in node.devices)
+
+
+def _left(load: Int64, cpu_milli: Int64, devices: Int64) -> Int64:
+    """What is left of a node's devices and CPU, in percent of a device."""
+    left: Int64 = (POINTS - load) // (POINTS // 100) * devices
+    left += cpu_milli // CPU_MILLI_PER_PERCENT
+    return min(left, LEFT_MAX)
+
+
+def _cut(state: DeviceState, geometries: Known) -> int:
+    """How a card is cut: its slices, and its group where cards may be cut in groups."""
+    if not state.slices or not geometries:
+        return state.slices
+    device = state.device
+    groups = groups_of(geometries, device.family, device.model)
+    return cut_state(state.slices, state.group, groups)
 
 
 def _column(node: NodeState, state: DeviceState) -> Int64:

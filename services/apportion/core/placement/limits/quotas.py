@@ -31,7 +31,7 @@ from apportion.core.dialects.resource import (
 )
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.index.asks import AskColumns
-from apportion.core.placement.index.columns import FIRST_KIND
+from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion_schemas import (
     Configuration,
     Device,

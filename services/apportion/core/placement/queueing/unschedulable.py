@@ -14,7 +14,8 @@ import numpy as np
 
 from apportion.core.placement.index import ask_loops, packed
 from apportion.core.placement.index.asks import AskColumns
-from apportion.core.placement.index.columns import FIRST_KIND, Columns
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.device_kinds import FIRST_KIND
 
 SLACK: Final = 64  # lines more than twice those that were parked, before all are asked
 

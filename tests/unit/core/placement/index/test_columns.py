@@ -10,15 +10,13 @@ from apportion.core.placement.index import columns as module
 from apportion.core.placement.index import packed, row_order
 from apportion.core.placement.index.columns import (
     CORDONED,
-    FIRST_KIND,
     HOST,
-    HOST_KIND,
-    NO_KIND,
     OPEN,
     UNHEALTHY,
     Columns,
     RowLog,
 )
+from apportion.core.placement.index.device_kinds import FIRST_KIND, HOST_KIND, NO_KIND
 from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
