@@ -39,7 +39,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.class_cache": ("ClassCache",),
     "apportion.core.placement.classes": ("PlacementClass",),
     "apportion.core.placement.index.columns": ("Columns", "RowLog"),
-    "apportion.core.placement.index.device_kinds": ("DeviceKinds",),
     "apportion.core.placement.engine": ("Engine",),
     "apportion.core.placement.filters": (),
     "apportion.core.placement.filters.amounts": (),

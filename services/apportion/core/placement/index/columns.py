@@ -179,8 +179,10 @@ class Columns:
     def sync(self) -> None:
         """Bring the rows up to the state: cost follows the devices that were touched."""
         geometries = self._state.configuration.nvidia.known_mig_geometries
-        if geometries is not self._configured:
-            self._learn_geometries(geometries)
+        if geometries is not self._configured:  # a new one may say what the last one said
+            self._configured = geometries
+            self._cut_otherwise = geometries != self.geometries
+            self.geometries = geometries if self._cut_otherwise else self.geometries
         if self._touched:
             self._refresh_touched()
         if self._cut_otherwise:
@@ -195,13 +197,6 @@ class Columns:
             row: Int64 = row_of[name]
             self._refresh(row, touch.node, touch.shares)
             self.changed.append(row)
-
-    def _learn_geometries(self, geometries: Known) -> None:
-        """A configuration was learnt; it may say what the last one said."""
-        self._configured = geometries
-        self._cut_otherwise = geometries != self.geometries
-        if self._cut_otherwise:
-            self.geometries = geometries
 
     def _cut_anew(self) -> None:
         """Cards may be cut otherwise than they might: of those that are cut, read again how."""
@@ -334,7 +329,8 @@ class Columns:
             self._refresh_all(row, node)
         else:
             self._refresh_devices(row, node, shares)
-        self.flat_free[row * self.width + HOST] = self._host(row, node)
+        self.flat_free[row * self.width + HOST] = _host_free(node)
+        self.flat_host_load[row] = _host_load(node)
         sums: Int64s = self._sums
         at: Int64 = row * SUMS
         self.flat_load[row] = mean_load(
@@ -344,15 +340,8 @@ class Columns:
         self.flat_left[row] = _left(self.flat_load[row], cpu_milli, len(node.devices))
 
     def _refresh_all(self, row: Int64, node: NodeState) -> None:
-        reported, observed, gone, cordon, known = self._facts[row]
         devices = [state.device for state in node.devices]
-        if (
-            node.reported is not reported
-            or node.observed is not observed
-            or node.gone != gone
-            or node.cordon != cordon
-            or devices != known
-        ):
+        if _differs(self._facts[row], node, devices):
             self._facts[row] = (node.reported, node.observed, node.gone, node.cordon, devices)
             self._refresh_facts(row, node, devices)
             self.facts_changed.append(row)
@@ -392,16 +381,6 @@ class Columns:
             self._sums[row * SUMS + MEMORY_FREE] += memory_mib
             self._sums[row * SUMS + CORES_FREE] += cores
 
-    def _host(self, row: Int64, node: NodeState) -> Int64:
-        host = node.host
-        cpu_milli: Int64 = host.cpu_milli
-        memory_mib: Int64 = host.memory_mib
-        cpu_free: Int64 = cpu_milli - node.cpu_used_milli
-        memory_free: Int64 = memory_mib - node.memory_used_mib
-        self.flat_host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
-        guards: Int64 = packed.GUARDS
-        return guards | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
-
     def _refresh_facts(self, row: Int64, node: NodeState, devices: list[Device]) -> None:
         count = 1 + len(devices)
         kinds = self._device_kinds
@@ -417,9 +396,37 @@ class Columns:
         sums = self.sums[row]
         sums[MEMORY] = sum(device.memory_mib for device in devices)
         sums[CORES] = sum(device.cores for device in devices)
-        taints = node.observed.taints if node.observed else ()
-        kept_out = any(taint.effect in _KEEPS_OUT for taint in taints)
-        self.schedulable[row] = node.ready and not node.cordon and not kept_out
+        self.schedulable[row] = _schedulable(node)
+
+
+def _differs(facts: NodeFacts, node: NodeState, devices: list[Device]) -> bool:
+    """Whether more than amounts has changed of the node."""
+    reported, observed, gone, cordon, known = facts
+    same = node.reported is reported and node.observed is observed
+    return not (same and node.gone == gone and node.cordon == cordon and devices == known)
+
+
+def _schedulable(node: NodeState) -> bool:
+    """Whether it keeps out no pod that has no wishes of its own."""
+    taints = node.observed.taints if node.observed else ()
+    return node.ready and not node.cordon and not any(each.effect in _KEEPS_OUT for each in taints)
+
+
+def _host_free(node: NodeState) -> Int64:
+    """What is free of the host, packed, with its guards set."""
+    host = node.host
+    memory_free: Int64 = host.memory_mib - node.memory_used_mib
+    cpu_free: Int64 = host.cpu_milli - node.cpu_used_milli
+    guards: Int64 = packed.GUARDS
+    return guards | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
+
+
+def _host_load(node: NodeState) -> Int64:
+    """The load of the host, in `POINTS`."""
+    memory_mib: Int64 = node.host.memory_mib
+    cpu_milli: Int64 = node.host.cpu_milli
+    memory_free: Int64 = memory_mib - node.memory_used_mib
+    return mean_load(memory_mib, memory_free, cpu_milli, cpu_milli - node.cpu_used_milli)
 
 
 def _move(column: NDArray[Any], was: Rows, target: NDArray[Any], now: Rows) -> None:
