@@ -63,7 +63,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.index.row_loops": (),
     "apportion.core.placement.index.scoreboard": ("Scoreboard",),
     "apportion.core.placement.scores.devices": (),
-    "apportion.core.placement.scores.score_input": ("ScoreInput",),
+    "apportion.core.placement.index.score_input": ("ScoreInput",),
     "apportion.core.placement.scores.nodes": (),
     "apportion.core.placement.scores.price": ("Price",),
     "apportion.core.placement.queueing.waiting": ("Waiting",),

@@ -12,7 +12,7 @@ from apportion.core.placement.index import row_order
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
-from apportion.core.placement.scores.score_input import ScoreInput
+from apportion.core.placement.index.score_input import ScoreInput
 from apportion_schemas import (
     NodeReported,
     PodConstraints,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from apportion.core.placement import engine
+from apportion.core.placement import class_cache
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion_schemas import Device, PricesLearnt
 
@@ -35,5 +35,5 @@ def shared_price_tables() -> Iterator[None]:
         return own
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "PriceTable", price_table)
+        patch.setattr(class_cache, "PriceTable", price_table)
         yield

@@ -26,12 +26,12 @@ from apportion.core.placement.index.asks import AskColumns, flags
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import FORGOTTEN, Columns, Rows
 from apportion.core.placement.index.packed import POINTS, Int32s, Int64, UInt8s
+from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
 from apportion.core.placement.index.scoreboard import Scoreboard
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, binpack, first, spread
 from apportion.core.placement.scores.orders import order_of
-from apportion.core.placement.scores.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
 from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
 from apportion_schemas import PolicyChanged, Shape
 

@@ -139,7 +139,7 @@ def test_loops_are_called_directly_with_their_arrays_as_values() -> None:
     """And with what they keep of classes that are listed."""
     source = """
 from apportion.core.placement.index.board_loops import write
-from apportion.core.placement.scores.score_input import ScoreInput
+from apportion.core.placement.index.score_input import ScoreInput
 
 def fill(rows: Int64s, marks: UInt8s, columns) -> Int64:
     look: ScoreInput = ScoreInput(columns)
@@ -147,7 +147,7 @@ def fill(rows: Int64s, marks: UInt8s, columns) -> Int64:
 """
     assert list(hatch_build.declared(source, ())) == [
         "from apportion.core.placement.index.board_loops cimport write",
-        "from apportion.core.placement.scores.score_input cimport ScoreInput as _Look",
+        "from apportion.core.placement.index.score_input cimport ScoreInput as _Look",
         '@cython.locals(look="_Look")',
         "cpdef long long fill(long long[::1] rows, unsigned char[::1] marks, columns) except? -1",
     ]

@@ -22,7 +22,7 @@ from apportion.core.placement.index import ask_loops, packed
 from apportion.core.placement.index.columns import HOST, Columns, Rows
 from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion.core.placement.index.packed import Int64, Int64s, UInt8s
-from apportion.core.placement.scores.score_input import ScoreInput
+from apportion.core.placement.index.score_input import ScoreInput
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 from apportion_schemas.configuration import GROUPS_MAX
 

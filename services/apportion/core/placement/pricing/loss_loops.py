@@ -22,6 +22,7 @@ from apportion.core.placement.index.packed import (
     memory_of,
     slots_of,
 )
+from apportion.core.placement.index.score_input import ScoreInput
 from apportion.core.placement.pricing.readings import Readings, Tables, Taken
 from apportion.core.placement.pricing.states import (
     ALL_SLICES,
@@ -30,7 +31,6 @@ from apportion.core.placement.pricing.states import (
     PERCENT,
     STATES,
 )
-from apportion.core.placement.scores.score_input import ScoreInput
 
 SCALE: Final[Int64] = 128  # of values that devices are compared by; more than any percent
 NEVER: Final[Int64] = -(1 << 60)

@@ -8,12 +8,12 @@ choose node and device together; until prices have been learnt they are `bestfit
 from collections.abc import Callable
 from typing import Final
 
+from apportion.core.placement.index.score_input import NodeScore
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import devices
 from apportion.core.placement.scores.fgd import Fgd
 from apportion.core.placement.scores.nodes import Bestfit, Binpack, Spread
 from apportion.core.placement.scores.price import Price
-from apportion.core.placement.scores.score_input import NodeScore
 from apportion_schemas import Shape
 
 WEIGH_SHAPES: Final[dict[str, Callable[[Shape, PriceTable], NodeScore]]] = {

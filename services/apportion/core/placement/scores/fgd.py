@@ -14,12 +14,12 @@ from apportion.core.placement.index import packed
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST
 from apportion.core.placement.index.packed import POINTS
+from apportion.core.placement.index.score_input import NO_ASK, ScoreInput
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.pricing.readings import Ints
 from apportion.core.placement.pricing.sizes import hardest, size_percent
 from apportion.core.placement.pricing.states import DEVICE_COUNTS, STATES
 from apportion.core.placement.scores.noted import NotedDevices
-from apportion.core.placement.scores.score_input import NO_ASK, ScoreInput
 from apportion_schemas import Shape
 from apportion_schemas.quantities import WHOLE
 

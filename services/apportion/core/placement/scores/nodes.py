@@ -6,7 +6,7 @@ Each is a column of the index, in which it stands once for all classes.
 from apportion.core.placement.index import row_loops
 from apportion.core.placement.index.columns import LEFT_MAX
 from apportion.core.placement.index.packed import POINTS, Int32s, Int64
-from apportion.core.placement.scores.score_input import NO_ASK, NO_DEVICE, ScoreInput
+from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, ScoreInput
 from apportion_schemas import Shape
 
 

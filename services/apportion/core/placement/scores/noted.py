@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.index.columns import Columns, Rows
-from apportion.core.placement.scores.score_input import NO_DEVICE
+from apportion.core.placement.index.score_input import NO_DEVICE
 
 
 class NotedDevices:

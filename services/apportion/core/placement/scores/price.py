@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from apportion.core.placement.index.packed import POINTS
+from apportion.core.placement.index.score_input import NO_ASK, ScoreInput
 from apportion.core.placement.pricing import loss_loops
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.pricing.readings import Taken
@@ -22,7 +23,6 @@ from apportion.core.placement.pricing.states import (
     after_share,
     is_cut,
 )
-from apportion.core.placement.scores.score_input import NO_ASK, ScoreInput
 from apportion_schemas import Ask, NodeConstraints, Shape
 
 MILLION: Final = 1_000_000

@@ -13,7 +13,7 @@ from apportion.core.placement.index import packed
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST
 from apportion.core.placement.index.packed import POINTS
-from apportion.core.placement.scores.score_input import NO_ASK, NO_DEVICE, ScoreInput
+from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, ScoreInput
 from apportion_schemas import NodeWeights, Shape
 
 WEIGHABLE: Final = ("binpack", "spread")

@@ -7,9 +7,9 @@ from apportion.core.placement import refusals, refusing, scores
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.score_input import ScoreInput
 from apportion.core.placement.queueing.queue import SLACK, PendingQueue, Reasons
 from apportion.core.placement.scores.nodes import Bestfit
-from apportion.core.placement.scores.score_input import ScoreInput
 from apportion_schemas import (
     BindFailed,
     DeviceCordoned,
