@@ -180,9 +180,9 @@ def _parked_for_what_never_came(patch: Patch) -> None:
     real = Engine.retry
 
     def retry(self: Engine, decision: Decision) -> None:
-        before = self._waking._reliefs
+        before = (self._waking._reliefs, self._waking._wide)
         real(self, decision)
-        self._waking._reliefs = before
+        self._waking._reliefs, self._waking._wide = before
 
     _override(patch, cycle, Engine, retry=retry)
 
@@ -476,7 +476,7 @@ PLANTED = (
     Planted("decides before folding", _decides_before_folding, 10),
     Planted("lost undo", _lost_undo, 3),
     Planted("refused pods lost", _refused_pods_lost, 20),
-    Planted("parked for what never came", _parked_for_what_never_came, 40, CROSSED, first=20),
+    Planted("parked for what never came", _parked_for_what_never_came, 120, CROSSED, first=0),
     Planted("double release", _double_release, 5),
     Planted("attempt not raised after void", _attempt_not_raised, 20),
     Planted("unsorted tie", _unsorted_tie, 30, first=26),
