@@ -94,8 +94,9 @@ class Engine:
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
+        pod = change.pod
         self._finder.observe(change)
-        moved = change.pod is not None and self._neighbours.note(change.pod)
+        moved = pod is not None and self._neighbours.note(pod)
         counts = self._limits.active or type(change.data) in LIMITS_SET
         relieved = counts and self._limits.observe(change)
         self._waiting.observe(change)

@@ -31,6 +31,7 @@ from apportion.core.placement.reservations import Reservations
 from apportion_schemas import PodPlaced, Score
 
 RUNNERS_UP: Final = 2
+NO_KINDS: Final[frozenset[int]] = frozenset()
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -69,7 +70,7 @@ class PlaceFinder:
         """The best place that the pod's limits allow, or None."""
         if self._limits.active:
             return self.look_within(pod)[0]
-        return self._best(pod, frozenset())
+        return self._best(pod, NO_KINDS)
 
     def look_within(self, pod: PodState) -> tuple[PodPlaced | None, Kept | None]:
         """The best place that the pod's limits allow, or why they allow none that there is."""
@@ -77,8 +78,7 @@ class PlaceFinder:
         first = self._limits.lack(pod)
         if first is not None:
             return None, self._limits.remembered(pod, first, None)
-        without: frozenset[int] = frozenset()
-        beyond: frozenset[int] = frozenset()
+        without = beyond = NO_KINDS
         while True:
             found = self._best(pod, without)
             lack = None if found is None else self._limits.lack(pod, found.node, found.shares)
@@ -93,7 +93,7 @@ class PlaceFinder:
         return None, self._limits.remembered(pod, first, beyond)
 
     def class_of(
-        self, pod: PodState, *, alone: bool = False, without: frozenset[int] = frozenset()
+        self, pod: PodState, *, alone: bool = False, without: frozenset[int] = NO_KINDS
     ) -> PlacementClass:
         """The class of the pod's shape, up to date.
 

@@ -62,7 +62,8 @@ class Waking:
         elif asks & SOME:
             self._reliefs += 1
         if asks & GANG:
-            gang = change.data.group if change.pod is None else change.pod.submitted.group
+            pod = change.pod
+            gang = change.data.group if pod is None else pod.submitted.group
             if gang:
                 self._queue.wake_gang(gang)
 

@@ -184,18 +184,19 @@ HELPS_NOBODY: Final = frozenset(
 """Events that make no refusal pass."""
 
 
-def _by_event() -> dict[type, tuple[tuple[int, int], ...]]:
-    """For each event whom it lets be asked, and when: all rows that name it, joined."""
-    found: dict[type, dict[int, int]] = {}
-    for hints in (*BY_REASON.values(), OF_GANGS, UNDECLARED):
-        for hint in hints:
-            whom = found.setdefault(hint.event, {})
-            whom[hint.asks] = whom.get(hint.asks, 0) | hint.when
-    return {event: tuple(whom.items()) for event, whom in found.items()}
+def _by_event() -> dict[type, tuple[int, ...]]:
+    """For each event whom it lets be asked, all rows that name it joined, by what came of it."""
+    found: dict[type, list[int]] = {}
+    for hint in (hint for row in (*BY_REASON.values(), OF_GANGS, UNDECLARED) for hint in row):
+        whom = found.setdefault(hint.event, [0] * (2 * RELIEVED))
+        for happened in range(len(whom)):
+            whom[happened] |= hint.asks if hint.when & happened else 0
+    return {event: tuple(whom) for event, whom in found.items()}
 
 
 BY_EVENT: Final = _by_event()
-"""The same table the other way round: whom an event lets be asked, each with when it does."""
+"""The same table the other way round: whom an event lets be asked, at the place of what came of it.
+"""
 
 
 def asked(change: Change, moved: bool, relieved: bool) -> Int64:  # noqa: FBT001 - of a hot path
@@ -203,16 +204,13 @@ def asked(change: Change, moved: bool, relieved: bool) -> Int64:  # noqa: FBT001
 
     `moved` and `relieved` say what came of it: see `MOVED` and `RELIEVED`.
     """
-    pairs = BY_EVENT.get(type(change.data))
-    if pairs is None:
+    whom = BY_EVENT.get(type(change.data))
+    if whom is None:
         return 0
     happened: Int64 = REFUSED if change.refused else TAKEN
     if moved:
         happened = happened | MOVED
     if relieved:
         happened = happened | RELIEVED
-    found: Int64 = 0
-    for asks, when in pairs:
-        if when & happened:
-            found = found | asks
+    found: Int64 = whom[happened]
     return found
