@@ -176,11 +176,17 @@ def _refused_pods_lost(patch: Patch) -> None:
 
 
 def _parked_for_what_never_came(patch: Patch) -> None:
-    """Lines that were parked beside a refused decision stay parked."""
+    """Lines that were parked beside a refused decision stay parked.
+
+    Where a placement is refused by the fold as well, the table of hints would wake them.
+    """
+    whom = enumerate(hints.BY_EVENT[PodPlaced])
+    taken = tuple(0 if happened & hints.REFUSED else asks for happened, asks in whom)
+    patch.setitem(hints.BY_EVENT, PodPlaced, taken)
     real = Engine.retry
 
     def retry(self: Engine, decision: Decision) -> None:
-        before = (self._waking._reliefs, self._waking._wide)
+        before = self._waking._reliefs, self._waking._wide
         real(self, decision)
         self._waking._reliefs, self._waking._wide = before
 
@@ -462,7 +468,7 @@ def _agents_begin_with_nothing(patch: Patch) -> None:
     patch.setattr(FleetView, "begin", begin)
 
 
-CROSSED = {"rogue event": 1.0, "unheard member": 0.6}
+CROSSED = {"rogue event": 1.0, "unheard member": 0.6, "delayed delivery": 0.1}
 TRIMS = {"ledger trimmed": 1.0, "crash": 0.5}
 RACES = {"rogue event": 1.0, "policy change": 1.0, "cordon": 1.0, "delayed delivery": 0.1}
 
@@ -476,7 +482,7 @@ PLANTED = (
     Planted("decides before folding", _decides_before_folding, 10),
     Planted("lost undo", _lost_undo, 3),
     Planted("refused pods lost", _refused_pods_lost, 20),
-    Planted("parked for what never came", _parked_for_what_never_came, 120, CROSSED, first=0),
+    Planted("parked for what never came", _parked_for_what_never_came, 40, CROSSED, first=20),
     Planted("double release", _double_release, 5),
     Planted("attempt not raised after void", _attempt_not_raised, 20),
     Planted("unsorted tie", _unsorted_tie, 30, first=26),
