@@ -464,8 +464,8 @@ class Compile(BuildHookInterface[Any]):
 def main() -> None:
     """Compile in place; without a compiler, take away what an earlier one made."""
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    for module in MODULES:
-        (SOURCES / source_of(module)).with_suffix(suffix).unlink(missing_ok=True)
+    for earlier in SOURCES.rglob(f"*{suffix}"):  # of modules that have moved, too
+        earlier.unlink()
     if missing := lack():
         print(NO_COMPILER.format(lack=missing), file=sys.stderr)
         return

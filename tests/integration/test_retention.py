@@ -14,7 +14,7 @@ import pytest
 
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.object_store import Bucket
-from apportion.runtime.jetstream.snapshots import BUCKET, Snapshots
+from apportion.runtime.jetstream.snapshots import BUCKET, KEPT, Snapshots
 from apportion_schemas import (
     Configuration,
     ConfigurationChanged,
@@ -78,14 +78,15 @@ class World:
         draft.write_text("---\n".join(POD.format(number=number) for number in numbers))
         draft.replace(self.manifests / "pods.yaml")
 
-    async def snapshots(self, number: int) -> None:
-        """Wait for so many snapshots."""
-        bucket = Bucket((await self.bus.connect("operator")).wire, BUCKET)
+    async def snapshot_beyond(self, revision: int) -> None:
+        """Wait for a snapshot of a later revision than this."""
+        snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
-        async def enough() -> bool:
-            return len(await bucket.entries()) >= number
+        async def there() -> bool:
+            stored = await snapshots.stored()
+            return bool(stored) and stored[0].revision > revision
 
-        await until(enough, f"{number} snapshots", timeout_s=60)
+        await until(there, f"a snapshot beyond revision {revision}", timeout_s=60)
 
     async def span(self) -> tuple[int, int]:
         """The first and the last revision of the stream."""
@@ -135,7 +136,7 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
         await world.facts.count(SharesAllocated, 30)
         world.want(*range(20))
         await world.facts.count(PodGone, 10)
-        await world.snapshots(1)
+        await world.snapshot_beyond(0)
     first = await world.archive("first.jsonl")
     trimmed = await world.json("ledger", "trim", first, "--older-than", "0")
     assert trimmed["dropped"] > 20
@@ -143,9 +144,11 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
     assert begins == trimmed["first_revision"] == trimmed["dropped"] + 1
 
     async with world.services():  # each begins anew, without the beginning
-        world.want(*range(25))
-        await world.facts.count(SharesAllocated, 35)
-        await world.snapshots(2)
+        for more in range(1, KEPT + 1):  # until none is kept of those before
+            _, last = await world.span()
+            world.want(*range(20 + 10 * more))
+            await world.facts.count(SharesAllocated, 30 + 10 * more)
+            await world.snapshot_beyond(last)
     whole = await world.json("verify", "--before", first)
     rest = await world.json("verify")
     assert (whole["first_revision"], whole["checked"]) == (1, whole["last_revision"])
@@ -154,7 +157,7 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
 
     second = await world.archive("second.jsonl")
     again = await world.json("ledger", "trim", second, "--older-than", "0")
-    assert again["first_revision"] > ends - SNAPSHOT_EVERY
+    assert again["first_revision"] > ends
     both = await world.json("verify", "--before", first, "--before", second)
     assert (both["checked"], both["digest"]) == (whole["checked"], whole["digest"])
     alone = await world.json("verify", "--archive", first, "--archive", second)
@@ -162,7 +165,7 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
     gap = await world.run("verify", "--before", second)
     assert gap.returncode == 1
     assert "gap" in gap.stderr
-    assert len({event.uid for event in world.facts.of(PodSubmitted)}) == 35
+    assert len({event.uid for event in world.facts.of(PodSubmitted)}) == 30 + 10 * KEPT
 
 
 @pytest.mark.timeout(180)
@@ -175,7 +178,7 @@ async def test_what_is_bound_and_not_answered_outlives_the_trim(world: World) ->
         await world.facts.count(PodBound, 1)
         for number in range(1, 40):
             await world.facts.write(pod(f"x{number}", ask(10_000_000)), role="watcher")
-        await world.snapshots(1)
+        await world.snapshot_beyond(0)
     (bound,) = [revision for revision, event in world.facts.events if type(event.data) is PodBound]
     archive = await world.archive("archive.jsonl")
     trimmed = await world.json("ledger", "trim", archive, "--older-than", "0")
@@ -201,7 +204,7 @@ async def test_nothing_is_dropped_that_is_needed(world: World, tmp_path: Path) -
     async with world.services("agent", "scheduler"):
         await world.facts.submit("wants nothing")
         await world.facts.count(PodPlaced, 1)
-        await world.snapshots(1)
+        await world.snapshot_beyond(0)
         whole = await world.archive("whole.jsonl")
     altered = tmp_path / "altered.jsonl"
     alter(Path(whole), altered)
@@ -231,7 +234,7 @@ async def test_the_configuration_outlives_the_trim_for_who_reads_nothing_else(
     async with world.services("agent", "scheduler"):
         for number in range(30):
             await world.facts.write(pod(f"p{number}", ask(10_000_000)), role="watcher")
-        await world.snapshots(1)
+        await world.snapshot_beyond(0)
     archive = await world.archive("archive.jsonl")
     trim = ("ledger", "trim", archive, "--older-than", "0")
     wire = (await world.bus.connect("scheduler")).wire

@@ -17,6 +17,7 @@ from apportion.core.dialects.rendering import render
 from apportion.core.dialects.resource import COUNTED, SHARES, Bound, Resource, Resources
 from apportion.core.manifests import ManifestConfig
 from apportion.core.manifests.claims import claim_of
+from apportion.core.placement.limits import quotas
 from apportion.core.placement.limits.quotas import NamespaceQuota
 from apportion_schemas import Ask, Configuration, DeviceConstraints, QuotaObserved, Share
 from tests.managed_resources import FILE, told
@@ -67,7 +68,10 @@ TPU = Dialect(
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A dialect of tomorrow is on the list, and gone from it afterwards."""
-    kept = (listing.claims, listing.claimed, listing.resources, listing.reserved, listing.recovers)
+    kept = (
+        *(listing.claims, listing.claimed, listing.resources, listing.reserved, listing.recovers),
+        quotas.amounts_by_name,
+    )
     monkeypatch.setattr(listing, "DIALECTS", (*DIALECTS, TPU))
     for cache in kept:
         cache.cache_clear()

@@ -147,8 +147,8 @@ def fill(rows: Int64s, marks: UInt8s, columns) -> Int64:
 """
     assert list(hatch_build.declared(source, ())) == [
         "from apportion.core.placement.index.board_loops cimport write",
-        "from apportion.core.placement.index.score_input cimport ScoreInput as _Look",
-        '@cython.locals(look="_Look")',
+        "from apportion.core.placement.index.score_input cimport ScoreInput as _ScoreInput",
+        '@cython.locals(look="_ScoreInput")',
         "cpdef long long fill(long long[::1] rows, unsigned char[::1] marks, columns) except? -1",
     ]
 

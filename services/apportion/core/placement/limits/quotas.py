@@ -84,7 +84,7 @@ class Quota:
     """What one queue may hold."""
 
     def __init__(self, queue: QueueObserved, configuration: Configuration) -> None:
-        names = _names(dialect_config(configuration))
+        names = amounts_by_name(dialect_config(configuration))
         self._name = queue.queue
         self._closed = not queue.open
         self._cards = queue.cards
@@ -147,7 +147,7 @@ class NamespaceQuota:
     """
 
     def __init__(self, quota: QuotaObserved, configuration: Configuration) -> None:
-        names = _names(dialect_config(configuration))
+        names = amounts_by_name(dialect_config(configuration))
         self._name = quota.quota
         self._bounds = []
         for resource, most in sorted(quota.hard.items()):
@@ -308,7 +308,7 @@ def _card_named(keys: tuple[str, ...], model: str, part: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _names(config: DialectConfig) -> dict[str, tuple[Amount, int]]:
+def amounts_by_name(config: DialectConfig) -> dict[str, tuple[Amount, int]]:
     """The amount that each resource name bounds, and how much of it one is."""
     of_devices = {
         name: ((bound.counts, bound.of), bound.unit)
