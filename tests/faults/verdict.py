@@ -27,6 +27,7 @@ from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import EventError, PodRefused, decode
 from tests.faults.servers import COUNT, Cluster
 from tests.faults.services import Acknowledged
+from tests.support.deciding import decided
 from tests.support.polling import until
 
 SETTLE_S = 120.0
@@ -38,7 +39,7 @@ def undone(state: State) -> Iterator[str]:
     for pod in state.pods.values():
         if pod.phase in (Phase.PLACED, Phase.BOUND):
             yield f"pod {pod.uid} is {pod.phase.value} and not allocated"
-    for event in Engine(state).decide().events:
+    for event in decided(Engine(state)).events:
         if not isinstance(event, PodRefused):
             yield f"an engine would still say {type(event).__name__} of pod {event.pod}"
 

@@ -15,7 +15,7 @@ from tests.properties.core_histories import (
     trying,
 )
 from tests.properties.core_playing import certain, fall_silent, follow
-from tests.support.ledger_of import Ledger
+from tests.support.ledger_of import Ledger, placed
 
 SETTINGS = trying(50)
 
@@ -50,6 +50,24 @@ def test_who_waits_in_the_end_fits_nowhere(steps: list[Step]) -> None:
             group = ledger.state.groups.get(pod.submitted.group)
             assert group is not None
             assert group.observed is None
+
+
+@SETTINGS
+@given(histories())
+def test_decisions_that_end_early_come_to_the_same(steps: list[Step]) -> None:
+    """One look at a time: nobody is placed before those are asked who come first."""
+    whole, pieces = Ledger(), Ledger()
+    follow(whole, steps)
+    follow(pieces, steps)
+    whole.settle()
+    for _ in range(1000):
+        decision = pieces.engine.decide(looks_max=1)
+        pieces.play(*decision.events)
+        if not decision.events and not decision.more:
+            break
+    assert {uid: whole.where(uid) for uid in placed(whole)} == {
+        uid: pieces.where(uid) for uid in placed(pieces)
+    }
 
 
 def first_of(events: list[Payload]) -> list[DecisionEvent]:

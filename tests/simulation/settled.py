@@ -14,6 +14,7 @@ from apportion.core.ledger.state import Phase, PodState
 from apportion.core.placement.engine import Engine
 from apportion_schemas import PodRefused
 from tests.simulation.books import Books
+from tests.support.deciding import decided
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -41,7 +42,7 @@ def undone(world: World) -> Iterator[str]:
 def _unplaced(world: World) -> Iterator[str]:
     """Pods that have a place and did not get it, by both judges."""
     state = world.auditor.state
-    for event in Engine(state).decide().events:
+    for event in decided(Engine(state)).events:
         # Why a pod is refused may have changed since it was told; that it is has not.
         if not isinstance(event, PodRefused):
             yield f"an engine would still say {type(event).__name__} of pod {event.pod}"

@@ -28,6 +28,7 @@ from apportion_schemas import (
     SharesAllocated,
 )
 from apportion_schemas.quantities import Payload
+from tests.support.deciding import decided
 
 TIME = "2026-01-01T00:00:00.000000Z"
 
@@ -100,7 +101,7 @@ class Ledger:
 
     def decide(self, *, events_max: int = 256) -> list[Payload]:
         """One decision, folded; returns its events."""
-        events: list[Payload] = [*self.engine.decide(events_max=events_max).events]
+        events: list[Payload] = [*decided(self.engine, events_max=events_max).events]
         self.play(*events)
         return events
 
@@ -113,7 +114,7 @@ class Ledger:
 
     def consider(self) -> Decision:
         """A decision that never comes into the ledger, of an engine that is new to the state."""
-        return Engine(self.state).decide()
+        return decided(Engine(self.state))
 
     def pod(self, uid: str) -> PodState:
         """A live pod."""

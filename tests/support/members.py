@@ -13,6 +13,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.placement.engine import Decision, Engine
 from apportion.core.placement.queueing.sharding import shard
 from apportion_schemas.quantities import Payload
+from tests.support.deciding import decided
 from tests.support.ledger_of import Ledger
 
 
@@ -45,7 +46,7 @@ class Members(Ledger):
         """What a member decides now; nothing is folded."""
         engine = self.engines[name]
         engine.keep_apart(apart=apart)
-        return engine.decide()
+        return decided(engine)
 
     def decide_by(self, name: str, *, apart: bool = False) -> list[Payload]:
         """One decision of a member, folded; returns its events."""

@@ -154,7 +154,10 @@ class Cycle:
             started = self._clock.monotonic()
             decision = self._decide(max(EVENTS_MAX >> self._refusals, 1))
             if not decision.events:
-                await self._stirred.wait()
+                if decision.more:
+                    await asyncio.sleep(0)  # others of this process go on: the reader, for one
+                else:
+                    await self._stirred.wait()
                 continue
             seconds = self._clock.monotonic() - started
             outcome = await self._append(decision, reader)

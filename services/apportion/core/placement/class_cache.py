@@ -4,6 +4,8 @@ What a class is made of may change: the policy, the prices, the kinds of device 
 cards may be cut. Nothing is done about it until the class is asked for again. So an event that
 concerns all classes costs nothing by itself, and each decision pays for the classes that it needs.
 
+`looks` counts what that costs, so that whoever asks for many may stop in time.
+
 Invariant: `class_of` answers as a class that is made of the state as it is now.
 """
 
@@ -14,6 +16,7 @@ from apportion.core.ledger.state import State
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion_schemas import Shape
 
@@ -21,13 +24,14 @@ CLASSES_MAX: Final = 512  # shapes kept indexed
 
 
 class ClassCache:
-    """The classes over one state, and the nodes that they look at."""
+    """The classes over one state; `looks` is what asking has cost, see `PlacementClass.refresh`."""
 
     def __init__(self, state: State, columns: Columns) -> None:
         self._state = state
         self._columns = columns
         self._classes: dict[bytes, PlacementClass] = {}
         self._price_table: PriceTable | None = None
+        self.looks: Int64 = 0
 
     def class_of(
         self,
@@ -57,7 +61,7 @@ class ClassCache:
             if len(self._classes) >= CLASSES_MAX:
                 del self._classes[next(iter(self._classes))]
         self._classes[key] = found  # the one asked for last comes last
-        found.refresh(columns)
+        self.looks += found.refresh(columns)
         return found
 
     def _price_table_now(self) -> PriceTable | None:

@@ -31,11 +31,18 @@ from apportion.core.placement.index.scoreboard import Scoreboard
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import WEIGH_SHAPES, node_score
 from apportion.core.placement.scores.devices import Order, binpack, first, spread
+from apportion.core.placement.scores.nodes import Binpack
 from apportion.core.placement.scores.orders import order_of
 from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
 from apportion_schemas import PolicyChanged, Shape
 
 _REFUSED: Final = np.int32(REFUSED)
+ASKED: Final[Int64] = 64
+SCORED: Final[Int64] = 8
+RELATED: Final[Int64] = 4
+"""What a question costs by itself, a row that a score weighs, and one that is related to other
+pods: as many looks at one row that goes by its load.
+"""
 
 
 class PlacementClass:
@@ -85,8 +92,7 @@ class PlacementClass:
         self._host_need = host_need
         self._resize(0)
         self._generation = -1
-        self._changed_seen = 0
-        self._facts_seen = 0
+        self._changed_seen = self._facts_seen = 0
 
     def made_of(
         self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
@@ -105,8 +111,8 @@ class PlacementClass:
         """Whether any node could."""
         return self.board.fitting > 0
 
-    def refresh(self, columns: Columns) -> None:
-        """Look again at what changed since the last time."""
+    def refresh(self, columns: Columns) -> Int64:
+        """Look again at what changed since the last time; what it cost, in looks at a row."""
         facts = columns.facts_changed.since(self._facts_seen)
         begin: Int64 = columns.changed.place_of(self._changed_seen)
         self._facts_seen, self._changed_seen = columns.facts_changed.end, columns.changed.end
@@ -121,8 +127,19 @@ class PlacementClass:
         changed = begin == FORGOTTEN or begin < columns.changed.count
         if changed:
             self._evaluate(columns, begin)
-        if self.relations is not None:
-            self._relate(columns, self.relations, evaluated=changed)
+        rows: Int64 = len(columns.names)
+        looks: Int64 = ASKED
+        if changed:
+            seen: Int64 = rows if begin == FORGOTTEN else columns.changed.count - begin
+            looks += seen * self._looks_of_row()
+        if self.relations is not None and self._relate(columns, self.relations, evaluated=changed):
+            looks += rows * RELATED
+        return looks
+
+    def _looks_of_row(self) -> Int64:
+        """What it costs to look at one row: more where its score, or a filter, is no row loop."""
+        by_load = isinstance(self.node_score, Binpack) and not self.shape.node.extended
+        return 1 if by_load else SCORED
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""
@@ -247,16 +264,17 @@ class PlacementClass:
             if available < needed:
                 look.given[at] = REFUSED
 
-    def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> None:
-        """Refuse and prefer nodes for the pods that are there already."""
+    def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> bool:
+        """Refuse and prefer nodes for the pods that are there already; whether it had to."""
         if not relations.refresh(columns, self._eligible) and not evaluated:
-            return
+            return False
         points, fit = self._unrelated, self._unrelated != REFUSED
         if relations.points is not None:
             points = (points + relations.points) // 2
         score = np.where(fit & (relations.ranks == FITS), points, _REFUSED)
         score[list(self.collided)] = REFUSED
         self.board.replace(score)
+        return True
 
 
 def _alike(shape: Shape) -> bool:

@@ -40,16 +40,22 @@ from apportion_schemas import PlacementVoided, PodPlaced, PodRefused
 from apportion_schemas.quantities import GANG_PODS_MAX
 
 EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
+LOOKS_MAX: Final = 1 << 16  # of one decision, twice: who waited is asked, then who comes is placed
+COUNTED_MAX: Final = 256  # pods, or nodes, that a decision counts for what it has to know first
 
 DecisionEvent = PodPlaced | PodRefused | PlacementVoided
 
 
 class Decision(Struct):
-    """What to append, all or nothing, and the pods that it is about, should it be refused."""
+    """What to append, all or nothing, and the pods that it is about, should it be refused.
+
+    `more`: it ended before all was looked at, so that nobody waits for long; decide again.
+    """
 
     events: list[DecisionEvent] = []
     placed: list[PodState] = []
     told: list[PodState] = []
+    more: bool = False
 
 
 class Engine:
@@ -112,23 +118,46 @@ class Engine:
                 if pod.submitted.group:
                     self._queue.wake_gang(pod.submitted.group)
 
-    def decide(self, *, events_max: int = EVENTS_MAX) -> Decision:
-        """Decide for as many waiting pods as the batch holds; empty when nothing is to be said."""
+    def decide(self, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX) -> Decision:
+        """Decide for as many waiting pods as the batch holds; empty when nothing is to be said.
+
+        It ends early, and has `more` to say, once it has looked at nodes so many times. Before all
+        are asked who may have been helped nobody is placed, for one of them may come first.
+        """
         decision = Decision(events=self._voids(events_max))
-        self._waking.wake()
+        counted = self._limits.count(COUNTED_MAX) and self._neighbours.count(COUNTED_MAX)
+        decision.more = not (counted and self._waking.wake(looks_max))
+        if decision.more:
+            return decision
+        self._finder.classes.looks = 0
         while len(decision.events) < events_max:
-            if self._neighbours.active:
-                self._waking.wake_near()
-            if self._queue.contested:
-                self._limits.activate()
-                self._reservations.charge()  # whose turn it is depends on what each queue holds
-                self._queue.choose()
+            if not self._choose_queue(looks_max):
+                decision.more = True
+                break
             line = self._queue.next_line()
             if line is None or not self._serve(line, decision, events_max):
+                break
+            if self._finder.classes.looks >= looks_max:
+                decision.more = True
                 break
         self._reservations.roll_back()
         self._report(decision, events_max)
         return decision
+
+    def _choose_queue(self, looks_max: int) -> bool:
+        """Go on with the queue whose turn it is; False if that takes more than one decision.
+
+        Before that those are asked who look for a pod that was just reserved.
+        """
+        if self._neighbours.active and not self._waking.wake_near(looks_max):
+            return False
+        if self._queue.contested:
+            self._limits.activate()
+            if not self._limits.count(COUNTED_MAX, shares=True):
+                return False
+            self._reservations.charge()  # whose turn it is depends on what each queue holds
+            self._queue.choose()
+        return True
 
     def _serve(self, line: Line, decision: Decision, events_max: int) -> bool:
         """Decide for the head of a line; False if its gang must wait for a batch of its own."""

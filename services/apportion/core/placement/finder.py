@@ -51,7 +51,7 @@ class PlaceFinder:
         self._reservations = reservations
         self.columns: Columns = reservations.columns
         self._domains = Domains()
-        self._classes = ClassCache(state, self.columns)
+        self.classes = ClassCache(state, self.columns)
         self._shard = WHOLE
         self.apart = False
         self._own_rows: OwnRows | None = None
@@ -107,7 +107,7 @@ class PlaceFinder:
         relate = None
         if concern is not NO_CONCERN:
             relate = partial(Relations, shape.pods, concern, self._neighbours, self._domains)
-        return self._classes.class_of(key, shape, relate, without)
+        return self.classes.class_of(key, shape, relate, without)
 
     def key_of(self, pod: PodState) -> bytes:
         """Equal for pods of the same limits that every node would treat alike now."""

@@ -3,12 +3,16 @@
 Invariant: an answer holds for what is reserved now; it is forgotten with the next reservation.
 """
 
+from typing import Final
+
 from apportion.core.ledger.state import PodState
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.queue import Reasons
 from apportion.core.placement.refusals import explain
 from apportion.core.placement.reservations import Reservations
+
+EXPLAINED: Final = 2  # looks that a row costs when a refusal is explained
 
 
 class Refusing:
@@ -47,6 +51,7 @@ class Refusing:
             return Reasons({kept.lack.code: 0}, (), 0, limit=kept)
         columns = self._finder.columns
         counts, nearest = explain(self._finder.class_of(pod), columns)
+        self._finder.classes.looks += EXPLAINED * len(columns.names)
         nodes = columns.count
         if kept is not None:
             counts[kept.lack.code] = nodes - sum(counts.values())

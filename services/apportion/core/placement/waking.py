@@ -5,15 +5,13 @@ take the best places one by one, and which these are may change with any placeme
 asked again only when something leaves.
 """
 
-from collections.abc import Iterable
-
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.limits import Limits
-from apportion.core.placement.queueing.hints import ALL, GANG, SOME, asked
+from apportion.core.placement.queueing.hints import GANG, REORDERED, SOME, asked
 from apportion.core.placement.queueing.queue import Line, PendingQueue, Reasons, shape_line
 from apportion.core.placement.queueing.unschedulable import Parked
 from apportion.core.placement.reservations import Reservations
@@ -38,7 +36,9 @@ class Waking:
         self._parked = Parked()
         self._reliefs = 0
         self._reliefs_seen = 0
-        self._wide = True  # since the parked were asked, something happened that may help any
+        self._reordered = False  # since the parked were asked, devices are tried in another order
+        self._doubted: list[Line] = []  # parked, and to be asked again, the first one last
+        self._anew = False  # whether what they want is to be noted again
 
     def park(self, line: Line, reasons: Reasons) -> None:
         """The head of the line fits nowhere: ask no more until something may have helped."""
@@ -46,9 +46,8 @@ class Waking:
         self._note_parked(line)
 
     def relieve(self) -> None:
-        """Something happened that may help any pod."""
+        """Something that was counted on did not come about: there is room again."""
         self._reliefs += 1
-        self._wide = True
 
     def observe(self, change: Change, moved: bool, relieved: bool) -> None:  # noqa: FBT001 - hot
         """Take note of what the fold changed, as the table of `queueing.hints` has it.
@@ -57,43 +56,58 @@ class Waking:
         namespace may hold more.
         """
         asks: Int64 = asked(change, moved, relieved)
-        if asks & ALL:
-            self.relieve()
-        elif asks & SOME:
+        if asks & (SOME | REORDERED):
             self._reliefs += 1
+        if asks & REORDERED:
+            self._reordered = True
         if asks & GANG:
             pod = change.pod
             gang = change.data.group if pod is None else pod.submitted.group
             if gang:
                 self._queue.wake_gang(gang)
 
-    def wake(self) -> None:
-        """Ask again for the lines that something may have helped since they were parked."""
-        if self._reliefs == self._reliefs_seen:
-            return
-        self._reliefs_seen = self._reliefs
-        columns = self._finder.columns
-        columns.sync()
-        keys = self._parked.helped(columns, any_may_be=self._wide)
-        self._wide = False
-        if keys is None:
-            self._parked.clear()
-        elif not keys:
-            return
-        lines = self._queue.parked(keys)
-        self._wake_those(lines, anew=keys is None)
-        for key in set(keys or ()).difference(line.key for line in lines if line.parked):
-            self._parked.forget(key)
+    def wake(self, looks_max: int) -> bool:
+        """Ask again for the lines that something may have helped since they were parked.
 
-    def wake_near(self) -> None:
+        False if some are left for another decision, once nodes were looked at so many times. What
+        happens meanwhile they are asked for after that one, so that there is an end to it.
+        """
+        self._finder.classes.looks = 0
+        if not self._doubted and self._reliefs != self._reliefs_seen:
+            self._doubt()
+        return self._ask_doubted(looks_max)
+
+    def wake_near(self, looks_max: int) -> bool:
         """Ask again for those who look for others, when one whom somebody looks for is reserved.
 
-        Else they would have to wait until the decision comes back, unlike after a restart.
+        Else they would have to wait until the decision comes back, unlike after a restart. False if
+        some are left, who are then asked with all others that may have been helped.
         """
         self._reservations.charge()
         if self._reservations.met:
-            self._reservations.met = False
-            self._wake_those(x for x in self._queue.parked() if x.looks_for_others(self._state))
+            self._reservations.met = self._anew = False
+            near = (x for x in self._queue.parked() if x.looks_for_others(self._state))
+            self._doubted = list(near)
+        if self._ask_doubted(looks_max):
+            return True
+        self._doubted.clear()
+        self._reliefs += 1
+        return False
+
+    def _doubt(self) -> None:
+        """Find the lines that something may have helped."""
+        self._reliefs_seen = self._reliefs
+        columns = self._finder.columns
+        columns.sync()
+        keys = self._parked.helped(columns, reordered=self._reordered)
+        self._reordered = False
+        self._anew = keys is None
+        if keys is None:
+            self._parked.clear()
+        self._doubted = self._queue.parked(keys)
+        for key in set(keys or ()).difference(line.key for line in self._doubted):
+            self._parked.forget(key)
+        self._doubted.reverse()
 
     def _note_parked(self, line: Line) -> None:
         """What must be there before a pod of the line fits, if its shape alone tells."""
@@ -103,20 +117,29 @@ class Waking:
         pod = self._state.pods[head.uid]
         limit = line.reasons is not None and line.reasons.limit is not None
         asks: list[AskColumns] = []
+        ordered = False
         if not limit and line.key == shape_line(self._state, pod):
-            asks = self._finder.class_of(pod, alone=True).asks
-        self._parked.add(line.key, asks[0] if asks else None)
+            class_ = self._finder.class_of(pod, alone=True)
+            asks, ordered = class_.asks, class_.may_collide
+        self._parked.add(line.key, asks[0] if asks else None, ordered)
 
-    def _wake_those(self, lines: Iterable[Line], *, anew: bool = False) -> None:
-        """Wake those of the lines of which a pod could fit; `anew`: note what the others want."""
+    def _ask_doubted(self, looks_max: int) -> bool:
+        """Wake those of the doubted lines of which a pod could fit; whether all were asked."""
         answers: dict[bytes, bool] = {}
-        for line in lines:
+        while self._doubted:
+            if self._finder.classes.looks >= looks_max:
+                return False
+            line = self._doubted.pop()
+            if not line.parked or line.head(self._state) is None:
+                continue
             turns = line.live(self._state) if line.gang else line.waiting[:1]
             heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
             if any(self._could_fit(line, pod, answers) for pod in heads.values()):
                 self._queue.wake(line)
-            elif anew:
+                self._parked.forget(line.key)
+            elif self._anew:
                 self._note_parked(line)
+        return True
 
     def _could_fit(self, line: Line, pod: PodState, answers: dict[bytes, bool]) -> bool:
         """Whether a pod of the line might; in one that has no labels in common, without labels.

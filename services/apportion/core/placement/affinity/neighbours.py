@@ -103,6 +103,7 @@ class Neighbours:
         self._guards: dict[PodTerm, Counts] = {}
         self._against: dict[KindKey, tuple[PodTerm, ...]] = {}
         self._clock = count(1)
+        self._uncounted: list[PodState] = []
         if any(has_wishes(pod.submitted.shape.pods) for pod in state.pods.values()):
             self._activate()
 
@@ -137,6 +138,7 @@ class Neighbours:
         """What of other pods decides about this one."""
         if not self.active:
             return NO_CONCERN
+        self.count(len(self._uncounted))
         wishes, guards = pod.shape.pods, self._guards_against(pod)
         if not has_wishes(wishes):
             return Concern(guards, wishes=False, itself=()) if guards else NO_CONCERN
@@ -146,6 +148,7 @@ class Neighbours:
 
     def counts(self, selector: PodSelector) -> Counts:
         """The pods that the selector means; counted from now on."""
+        self.count(len(self._uncounted))
         found = self._matching.get(selector)
         if found is None:
             if len(self._matching) >= SELECTORS_MAX:
@@ -164,8 +167,18 @@ class Neighbours:
 
     def _activate(self) -> None:
         self.active = True
-        for pod in self._state.pods.values():
-            self.note(pod)
+        self._uncounted = list(self._state.pods.values())
+
+    def count(self, pods: int) -> bool:
+        """Count up to so many of the pods that stood before anybody minded; whether all are.
+
+        Whoever asks for a `concern` before has all of them counted.
+        """
+        for _ in range(min(pods, len(self._uncounted))):
+            pod = self._uncounted.pop()
+            if self._state.pods.get(pod.uid) is pod:  # one that has gone may have left its uid
+                self.note(pod)
+        return not self._uncounted
 
     def _kind(self, key: KindKey) -> _Kind:
         kind = self._kinds.get(key)

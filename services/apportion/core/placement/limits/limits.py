@@ -44,6 +44,14 @@ class Limits:
         self._queues.activate()
         self.active = True
 
+    def count(self, most: int, *, shares: bool = False) -> bool:
+        """Count up to so many pods that a limit concerns only now; whether all are.
+
+        `shares`: and nodes, for what they offer together.
+        """
+        counted = self._queues.count(most) and self._namespaces.count(most)
+        return counted and not (shares and not self._queues.count_offers(most))
+
     def share(self, queue: str) -> float:
         """The part of the cluster that the queue holds, over its weight."""
         self.active = True

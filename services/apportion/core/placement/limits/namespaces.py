@@ -47,6 +47,7 @@ class Namespaces(Holdings):
     def note(self, pod: PodState, *, undone: bool = False, again: bool = False) -> bool:
         """See `Holdings`."""
         if pod.submitted.namespace not in self._quotas:
+            self._at.pop(pod.uid, None)
             return False
         return super().note(pod, undone=undone, again=again)
 
@@ -70,6 +71,7 @@ class Namespaces(Holdings):
         limits = self._quotas.get(name)
         if limits is None:
             return None
+        self.count_all()
         if node:
             more = quotas.of_devices(pod.submitted.shape, shares, self._state.nodes[node])
         else:
@@ -81,14 +83,16 @@ class Namespaces(Holdings):
     ) -> frozenset[int]:
         """The kinds of device of which one of the asks alone is more than is allowed."""
         name = pod.submitted.namespace
-        limits, held = self._quotas.get(name), self._held.get(name, NOTHING)
+        limits = self._quotas.get(name)
         if limits is None:
             return frozenset()
+        self.count_all()
+        held = self._held.get(name, NOTHING)
         return quotas.kinds_beyond(asks, kinds, lambda more: _lack(limits, held, more) is not None)
 
     def _learn(self, *namespaces: str) -> None:
         """Read the quotas of these namespaces anew, and count what is limited only now."""
-        begun, ended = set(), set()
+        others = False
         for name in namespaces:
             known = self._state.quotas.get(name, {})
             read = [
@@ -96,19 +100,14 @@ class Namespaces(Holdings):
             ]
             limits = tuple(each for each in read if each.limits)
             self._relieved[name] += 1
-            if limits and name not in self._quotas:
-                begun.add(name)
+            others |= bool(limits) != (name in self._quotas)
             if limits:
                 self._quotas[name] = limits
             elif self._quotas.pop(name, None) is not None:
-                ended.add(name)
                 self._held.pop(name, None)
-        if ended:
-            self._at = {uid: held for uid, held in self._at.items() if held[0] not in ended}
-        if begun:
-            for pod in self._state.pods.values():
-                if pod.submitted.namespace in begun:
-                    self.note(pod)
+                self._ended[name] += 1
+        if others:
+            self._uncounted = list(self._state.pods.values())
 
 
 def _lack(limits: tuple[NamespaceQuota, ...], held: Amounts, more: Amounts) -> Lack | None:

@@ -64,8 +64,11 @@ class Queues(Holdings):
         """Count from now on."""
         if not self.active:
             self.active = True
-            for pod in self._state.pods.values():
-                self.note(pod)
+            self._uncounted = list(self._state.pods.values())
+
+    def count_offers(self, nodes: int) -> bool:
+        """Count what up to so many nodes offer, which shares are parts of; whether all are."""
+        return self._totals.count(nodes)
 
     def observe(self, change: Change) -> bool:
         """Take note of what the fold changed; whether a queue may now hold more than before."""
@@ -79,6 +82,7 @@ class Queues(Holdings):
         quota = self._quotas.get(name)
         if quota is None:
             return None
+        self.count_all()
         more = quotas.at_least(shape)
         if node:
             more = quotas.of_shares(shape, shares, self._state.nodes[node])
@@ -89,14 +93,17 @@ class Queues(Holdings):
     ) -> frozenset[int]:
         """The kinds of device of which one of the asks alone is more than the queue may take."""
         name = queue_of(self._state, pod)
-        quota, held = self._quotas.get(name), self._held.get(name, NOTHING)
+        quota = self._quotas.get(name)
         if quota is None:
             return frozenset()
+        self.count_all()
+        held = self._held.get(name, NOTHING)
         return quotas.kinds_beyond(asks, kinds, lambda more: quota.lack(held, more) is not None)
 
     def share(self, name: str) -> float:
         """The part of the cluster that the queue holds, of what it holds most, over its weight."""
         self.activate()
+        self.count_all()
         if self._totals.refresh():
             self._shares.clear()
         found = self._shares.get(name)
@@ -139,25 +146,32 @@ class _Totals:
         self._sum: Counter[Amount] = Counter()
         self._of: dict[str, Counter[Amount]] = {}
         self._touched: dict[str, NodeState] = {}
-        self._state: State | None = state  # until all of it has been counted
+        self._state: State | None = state  # until its nodes stand to be counted
+        self._moved = False
 
     def touch(self, node: NodeState) -> None:
         """The node may offer something else."""
         self._touched[node.name] = node
 
     def refresh(self) -> bool:
-        """Count what was touched; whether anything was."""
+        """Count what was touched; whether anything was, since the last time."""
+        self.count(0)
+        self.count(len(self._touched))
+        moved, self._moved = self._moved, False
+        return moved
+
+    def count(self, nodes: int) -> bool:
+        """Count up to so many of the nodes that were touched; whether all are."""
         if self._state is not None:
             self._touched = dict(self._state.nodes)
             self._state = None
-        if not self._touched:
-            return False
-        for name, node in self._touched.items():
+        for _ in range(min(nodes, len(self._touched))):
+            name, node = self._touched.popitem()
             self._sum.subtract(self._of.get(name, {}))
             self._of[name] = _offered(node)
             self._sum.update(self._of[name])
-        self._touched = {}
-        return True
+            self._moved = True
+        return not self._touched
 
     def dominant(self, held: Amounts) -> float:
         """The greatest part that this is of what the cluster offers."""

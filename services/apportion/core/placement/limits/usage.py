@@ -1,6 +1,8 @@
 """What pods hold together, by an account of theirs: their queue, their namespace.
 
-Kept up by the pod: one that comes or goes changes the amounts of its own account.
+Kept up by the pod: one that comes or goes changes the amounts of its own account. When a limit is
+set where there was none, all pods stand to be counted: `count` does it in parts, for whoever cannot
+wait for all at once, and whoever asks before it is done has it done.
 
 A derived structure: it can be dropped and made again from the `State`. Invariant: after `note` of
 every pod that was placed or left, an account holds what a walk over its placed pods would give.
@@ -23,7 +25,9 @@ class Holdings:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._at: dict[str, tuple[str, Placement, Amounts]] = {}
+        self._at: dict[str, tuple[str, Placement, Amounts, int]] = {}
+        self._ended: Counter[str] = Counter()  # how often an account was forgotten
+        self._uncounted: list[PodState] = []
         self._held: dict[str, Counter[Amount]] = {}
         self._relieved: Counter[str] = Counter()
         self._epoch = 0
@@ -43,6 +47,9 @@ class Holdings:
         otherwise than it was.
         """
         before, placed = self._at.get(pod.uid), pod.placement
+        if before is not None and before[3] != self._ended[before[0]]:
+            before = None
+            del self._at[pod.uid]
         if before is None and placed is None:
             return False
         name = self.account_of(pod)
@@ -55,7 +62,7 @@ class Holdings:
         if placed is not None:
             node = self._state.nodes[placed.node]
             taken = self.amounts_of(pod.submitted.shape, placed.shares, node)
-            self._at[pod.uid] = (name, placed, taken)
+            self._at[pod.uid] = (name, placed, taken, self._ended[name])
             self._held.setdefault(name, Counter()).update(taken)
             self.moved(name)
         if before is None or undone:
@@ -76,6 +83,18 @@ class Holdings:
             relieved |= self.note(change.pod)
         return relieved
 
+    def count(self, pods: int) -> bool:
+        """Count up to so many of those that stand to be counted; whether all are."""
+        for _ in range(min(pods, len(self._uncounted))):
+            pod = self._uncounted.pop()
+            if self._state.pods.get(pod.uid) is pod:  # one that has gone may have left its uid
+                self.note(pod)
+        return not self._uncounted
+
+    def count_all(self) -> None:
+        """Count all that stand to be counted."""
+        self.count(len(self._uncounted))
+
     def relieve(self) -> None:
         """Something that was counted on did not come about: every account may hold more."""
         self._epoch += 1
@@ -86,4 +105,5 @@ class Holdings:
 
     def held(self, name: str) -> Amounts:
         """What the account holds."""
+        self.count_all()
         return {amount: much for amount, much in self._held.get(name, NOTHING).items() if much}

@@ -49,8 +49,10 @@ from apportion_schemas.quantities import Payload
 
 SOME: Final[Int64] = 1
 """Ask lines for which there is room on a node that changed, and those whose room nobody knows."""
-ALL: Final[Int64] = 2
-"""Ask every line."""
+REORDERED: Final[Int64] = 2
+"""Ask those as well of which several containers may want the same device: in another order of the
+devices they may not.
+"""
 GANG: Final[Int64] = 4
 """Ask the gang that the event is about."""
 
@@ -80,15 +82,16 @@ _LEFT: Final = (
     Hint(PlacementVoided, SOME),
     Hint(PodPlaced, SOME, REFUSED),
 )
-_TOLD: Final = (Hint(NodeObserved, ALL), Hint(NodeReported, ALL))
-_CUT: Final = (Hint(ConfigurationChanged, ALL),)
-_ORDERED: Final = (Hint(PolicyChanged, ALL), Hint(PricesLearnt, ALL), *_CUT)
+_TOLD: Final = (Hint(NodeObserved, SOME), Hint(NodeReported, SOME))
+_CUT: Final = (Hint(ConfigurationChanged, REORDERED),)
+"""How cards may be cut; the document may name a policy as well."""
+_ORDERED: Final = (Hint(PolicyChanged, REORDERED), Hint(PricesLearnt, REORDERED), *_CUT)
 """Another order of devices may let containers in that collided, or a gang."""
 _HOST: Final = (*_LEFT, *_TOLD)
 _OFFERED: Final = (
     *_TOLD,
-    Hint(DeviceHealthChanged, ALL),
-    Hint(DeviceUncordoned, ALL),
+    Hint(DeviceHealthChanged, SOME),
+    Hint(DeviceUncordoned, SOME),
     *_CUT,
 )
 _DEVICE: Final = (*_LEFT, *_OFFERED, *_ORDERED)
@@ -111,10 +114,10 @@ _HELD: Final = (
 )
 _HELD_BY_QUEUE: Final = (
     *_HELD,
-    Hint(QueueObserved, ALL),
+    Hint(QueueObserved, SOME),
     Hint(PodGroupObserved, SOME, RELIEVED),  # its pods may be of another queue now
 )
-_HELD_BY_NAMESPACE: Final = (*_HELD, Hint(QuotaObserved, ALL), Hint(QuotaGone, ALL))
+_HELD_BY_NAMESPACE: Final = (*_HELD, Hint(QuotaObserved, SOME), Hint(QuotaGone, SOME))
 _FEWER: Final = (
     Hint(PodGroupObserved, GANG),
     Hint(PodPlaced, GANG),
@@ -125,7 +128,7 @@ _C = RefusalCode
 BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.NODE_GONE: _TOLD,
     _C.NODE_NOT_READY: _TOLD,
-    _C.NODE_CORDONED: (Hint(NodeUncordoned, ALL),),
+    _C.NODE_CORDONED: (Hint(NodeUncordoned, SOME),),
     _C.TAINT_NOT_TOLERATED: _TOLD,
     _C.NODE_LABELS_MISMATCH: _TOLD,
     _C.CPU_INSUFFICIENT: _HOST,
@@ -200,7 +203,7 @@ BY_EVENT: Final = _by_event()
 
 
 def asked(change: Change, moved: bool, relieved: bool) -> Int64:  # noqa: FBT001 - of a hot path
-    """Whom the event lets be asked again: `SOME`, `ALL` and `GANG`, or 0 for nobody.
+    """Whom the event lets be asked again: `SOME`, `REORDERED` and `GANG`, or 0 for nobody.
 
     `moved` and `relieved` say what came of it: see `MOVED` and `RELIEVED`.
     """

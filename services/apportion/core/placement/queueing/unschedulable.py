@@ -1,8 +1,8 @@
-"""Which of the parked lines a pod that left may have made room for, found without asking each.
+"""Which of the parked lines an event may have helped, found without asking each.
 
 A line is parked with what it wants of a host and of one kind of device. One pass over the nodes
-that changed compares all of that at once; only the lines for which it is there are asked in full.
-So what is parked costs next to nothing while nothing could help it.
+that changed, whatever changed there, compares all of that at once; only the lines for which it is
+there are asked in full. So what is parked costs next to nothing while nothing could help it.
 
 Invariant: a line that `helped` leaves out fits on none of the nodes that changed since it was asked
 last.
@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from apportion.core.devices.demand import Known
 from apportion.core.placement.index import ask_loops, packed
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns
@@ -27,7 +28,7 @@ class Parked:
     """
 
     def __init__(self) -> None:
-        self._as_of = (-1, 0)  # of which rows and kinds
+        self._as_of: tuple[int, int, Known] = (-1, 0, ())  # of which rows, kinds and geometries
         self._seen = 0
         self.clear()
 
@@ -43,11 +44,17 @@ class Parked:
         self._counts = np.zeros(0, np.int64)
         self._found = np.zeros(0, np.int64)
         self._always: dict[bytes, None] = {}
+        self._ordered: dict[bytes, None] = {}
         self._most = 0
 
-    def add(self, key: bytes, ask: AskColumns | None) -> None:
-        """The line is parked; `ask` is one that must fit before the line does, None if unknown."""
+    def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
+        """The line is parked; `ask` is one that must fit before the line does, None if unknown.
+
+        `ordered`: whether it fits may depend on the order in which devices are tried.
+        """
         self.forget(key)
+        if ordered:
+            self._ordered[key] = None
         if ask is None:
             self._always[key] = None
             return
@@ -64,26 +71,29 @@ class Parked:
     def forget(self, key: bytes) -> None:
         """The line is parked no longer."""
         self._always.pop(key, None)
+        self._ordered.pop(key, None)
         slot = self._slots.pop(key, None)
         if slot is not None:
             self._needs[slot] = packed.NEVER
             self._vacant.append(slot)
 
-    def helped(self, columns: Columns, *, any_may_be: bool) -> list[bytes] | None:
+    def helped(self, columns: Columns, *, reordered: bool) -> list[bytes] | None:
         """The lines to be asked for the room that there is since the last time; None for all.
 
-        All are asked where `any_may_be` helped for other reasons, where the rows or the kinds of
-        device are others now, and once in a while, so that those that have run empty are found.
+        `reordered`: devices are tried in another order since. All are asked where the rows, the
+        kinds of device or the ways to cut them are others now, and once in a while, so that those
+        that have run empty are found.
         """
         seen, self._seen = self._seen, columns.changed.end
-        before, self._as_of = self._as_of, (columns.generation, len(columns.kinds))
+        before = self._as_of
+        self._as_of = (columns.generation, len(columns.kinds), columns.geometries)
         if not len(self):
             return []
         rows = columns.changed.since(seen)
         if rows is not None and len(rows) > len(columns.every):
             rows = columns.every  # fewer
         self._most = self._most or 2 * len(self) + SLACK
-        if any_may_be or before != self._as_of or rows is None or len(self) > self._most:
+        if before != self._as_of or rows is None or len(self) > self._most:
             return None
         count = ask_loops.helped(
             rows.data,
@@ -95,7 +105,8 @@ class Parked:
             self._needs.shape[1],
             self._found.data,
         )
-        return [*(self._keys[slot] for slot in self._found[:count].tolist()), *self._always]
+        keys = [self._keys[slot] for slot in self._found[:count].tolist()]
+        return list(dict.fromkeys((*keys, *self._always, *(self._ordered if reordered else ()))))
 
     def _grow(self, lines: int, kinds: int) -> None:
         """Room for so many lines, and for so many kinds of device."""

@@ -304,3 +304,12 @@ def test_amounts_are_in_the_units_of_the_configuration() -> None:
     assert structs.asdict(shortage(ledger, "b")) == {
         "quota": "gpus", "resource": MEMORY, "needed": 2, "used": 3, "most": 4,
     }  # fmt: skip
+
+
+def test_a_pod_with_the_uid_of_one_that_left_before_it_was_counted_is_counted() -> None:
+    """All pods stand to be counted once there is a quota; until a decision asks they change."""
+    ledger = Ledger(rack("n1", 4)).submit(inside("a", cards())).settle()
+    ledger.play(quota(count=1)).gone("a").submit(inside("a", cards()))
+    shares = [share("n1-g0", 81_920, 100)]
+    ledger.play(placement("a", "n1", shares, namespace="team"))
+    assert ledger.submit(inside("b", cards())).settle().where("b") == ""

@@ -4,11 +4,11 @@ import pytest
 
 from apportion.core.ledger.change import Change
 from apportion.core.placement.queueing.hints import (
-    ALL,
     BY_EVENT,
     BY_REASON,
     GANG,
     HELPS_NOBODY,
+    REORDERED,
     SOME,
     asked,
 )
@@ -53,7 +53,7 @@ def test_every_reason_names_what_can_end_it() -> None:
         (Change(placed("p")), False, False, GANG),
         (Change(placed("p")), True, False, GANG | SOME),
         (Change(placed("p"), refused="not pending"), False, False, SOME),
-        (Change(PolicyChanged(by="ann")), False, False, ALL),
+        (Change(PolicyChanged(by="ann")), False, False, REORDERED),
         (Change(PodBound(pod="p", node="n1", attempt=1)), True, True, 0),
         (Change(gang()), False, False, GANG),
         (Change(gang()), False, True, GANG | SOME),
