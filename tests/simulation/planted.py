@@ -186,9 +186,9 @@ def _parked_for_what_never_came(patch: Patch) -> None:
     real = Engine.retry
 
     def retry(self: Engine, decision: Decision) -> None:
-        before = self._waking._reliefs, self._waking._wide
+        before = self._waking._reliefs, self._waking._reordered
         real(self, decision)
-        self._waking._reliefs, self._waking._wide = before
+        self._waking._reliefs, self._waking._reordered = before
 
     _override(patch, cycle, Engine, retry=retry)
 

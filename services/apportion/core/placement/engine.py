@@ -140,6 +140,7 @@ class Engine:
             if self._finder.classes.looks >= looks_max:
                 decision.more = True
                 break
+        decision.more |= self._waking.behind
         self._reservations.roll_back()
         self._report(decision, events_max)
         return decision

@@ -73,9 +73,14 @@ class Waking:
         happens meanwhile they are asked for after that one, so that there is an end to it.
         """
         self._finder.classes.looks = 0
-        if not self._doubted and self._reliefs != self._reliefs_seen:
+        if not self._doubted and self.behind:
             self._doubt()
         return self._ask_doubted(looks_max)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something happened for which nobody was asked yet."""
+        return self._reliefs != self._reliefs_seen
 
     def wake_near(self, looks_max: int) -> bool:
         """Ask again for those who look for others, when one whom somebody looks for is reserved.
