@@ -48,12 +48,14 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apportion.core.placement.limits.namespaces": (),
     "apportion.core.placement.affinity.neighbours": ("Neighbours",),
     "apportion.core.placement.index.packed": (),
-    "apportion.core.placement.queueing.unschedulable": ("Parked",),
+    "apportion.core.placement.queueing.unschedulable": ("Unschedulable",),
     "apportion.core.placement.pricing.shape_histogram": ("ShapeHistogram",),
     "apportion.core.placement.pricing.loss_loops": (),
     "apportion.core.placement.pricing.price_table": ("PriceTable",),
     "apportion.core.placement.pricing.readings": ("Readings", "Tables", "Taken"),
-    "apportion.core.placement.queueing.queue": ("Line", "PendingQueue"),
+    "apportion.core.placement.queueing.keys": (),
+    "apportion.core.placement.queueing.queue": ("PendingQueue",),
+    "apportion.core.placement.queueing.shape_queue": ("ShapeQueue",),
     "apportion.core.placement.queueing.hints": (),
     "apportion.core.placement.limits.queues": (),
     "apportion.core.placement.refusing": ("Refusing",),
@@ -73,7 +75,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 not be given others, and their methods not be replaced.
 """
 NO_COMPILER = """\
-nothing was compiled: there is {lack}. Apportion runs all the same, and decides two fifths slower.
+nothing was compiled: there is {missing}. Apportion runs all the same, but decides more slowly.
 On Debian and Ubuntu: apt install gcc python3-dev"""
 
 
@@ -83,7 +85,7 @@ def source_of(module: str) -> Path:
     return path / "__init__.py" if (SOURCES / path).is_dir() else path.with_suffix(".py")
 
 
-def lack() -> str:
+def missing() -> str:
     """What is missing to compile, or nothing."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
@@ -453,8 +455,8 @@ class Compile(BuildHookInterface[Any]):
         """Called by hatchling before it gathers the files of a wheel."""
         if version == "editable":
             return
-        if missing := lack():
-            self.app.display_warning(NO_COMPILER.format(lack=missing))
+        if tool := missing():
+            self.app.display_warning(NO_COMPILER.format(missing=tool))
             return
         for place, compiled in compile_all().items():
             build_data["force_include"][str(compiled)] = str(place)
@@ -466,8 +468,8 @@ def main() -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     for earlier in SOURCES.rglob(f"*{suffix}"):  # of modules that have moved, too
         earlier.unlink()
-    if missing := lack():
-        print(NO_COMPILER.format(lack=missing), file=sys.stderr)
+    if tool := missing():
+        print(NO_COMPILER.format(missing=tool), file=sys.stderr)
         return
     for place, compiled in compile_all().items():
         shutil.copy(compiled, SOURCES / place)  # made now, whenever its text was compiled

@@ -206,11 +206,11 @@ def lifted(row: EventType, version: int, data: bytes | Raw) -> Payload:
         UnknownEvent: this build fails to lift it, which is a fault of this build.
     """
     msgspec.json.decode(data, type=row.payload_of(version))
-    told = msgspec.json.decode(data)
+    fields = msgspec.json.decode(data)
     try:
         for older in row.older[version - 1 :]:
-            told = older.lift(told)
-        return msgspec.json.decode(_encode(told), type=row.payload)
+            fields = older.lift(fields)
+        return msgspec.json.decode(_encode(fields), type=row.payload)
     except Exception as fault:  # any fault of a lift is the same to its readers
         raise UnknownEvent(
             f"{row.name}: version {version} could not be lifted to {row.version} ({fault}), which "

@@ -13,7 +13,7 @@ takes longer and decides nothing else.
 import gc
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from statistics import median
@@ -169,30 +169,34 @@ class EventCosts:
 
     def _types(self) -> Iterator[EventType]:
         """Events of a type follow on those before them: what is cordoned is uncordoned next."""
-        bench, names = self._bench, sorted(self._bench.state.nodes)
-        state = bench.state
-        policy, configured = state.policy, state.configuration
-        cut = read_configuration({"nvidia": {"knownMigGeometries": GEOMETRIES}})
-        reports = [node.reported for node in state.nodes.values() if node.reported is not None]
-        types = node_types(state)
-
-        def device(number: int) -> str:
-            return state.nodes[names[13 * number]].devices[0].device.id
-
+        names = sorted(self._bench.state.nodes)
+        yield from self._of_all()
+        yield from self._of_nodes(names)
+        yield from self._of_devices(names)
+        yield from self._of_limits()
+        yield EventType("PodGone", lambda _: PodGone(uid=self._bench.live.pop()))
         yield EventType(
-            "PricesLearnt",
-            lambda n: learn(bench.histogram.shapes(), types, pods=bench.histogram.pods + n),
+            "PodGroupObserved",
+            lambda n: PodGroupObserved(group=f"default/gang-{n}", min_available=3),
+        )
+        yield EventType("NodeGone", lambda n: NodeGone(node=names[-1 - n]))
+
+    def _of_all(self) -> Iterator[EventType]:
+        """Prices, policies and configurations, which concern every class."""
+        histogram, state = self._bench.histogram, self._bench.state
+        types, policy, configured = node_types(state), state.policy, state.configuration
+        first = PolicyChanged(
+            by="bench", node_policy=policy.node_policy, device_policy=policy.device_policy
+        )
+        cut = read_configuration({"nvidia": {"knownMigGeometries": GEOMETRIES}})
+        yield EventType(
+            "PricesLearnt", lambda n: learn(histogram.shapes(), types, pods=histogram.pods + n)
         )
         yield EventType(
             "PolicyChanged",
             lambda n: structs.replace(policy, node_policy=("binpack", "spread", "bestfit")[n % 3]),
         )
-        yield EventType(
-            "PolicyChanged, back to the first",
-            lambda _: PolicyChanged(
-                by="bench", node_policy=policy.node_policy, device_policy=policy.device_policy
-            ),
-        )
+        yield EventType("PolicyChanged, back to the first", lambda _: first)
         yield EventType(
             "ConfigurationChanged, geometries alike",
             lambda _: ConfigurationChanged(by="bench", configuration=configured),
@@ -201,15 +205,17 @@ class EventCosts:
             "ConfigurationChanged, other geometries",
             lambda n: ConfigurationChanged(by="bench", configuration=(cut, configured)[n % 2]),
         )
+
+    def _of_nodes(self, names: Sequence[str]) -> Iterator[EventType]:
+        """Nodes that join, change, and are closed and opened."""
+        nodes = self._bench.state.nodes.values()
+        reports = [node.reported for node in nodes if node.reported is not None]
         yield EventType("NodeReported, a new node", lambda n: report(f"node-0{n}500-new"))
         yield EventType(
             "NodeReported, a new kind", lambda n: report(f"node-0{n}600-kind", model=f"Kind {n}")
         )
         yield EventType("NodeReported, a wider node", lambda n: report(names[7 * n], count=9 + n))
-        yield EventType(
-            "NodeReported, as it was",
-            lambda n: structs.replace(reports[5 * n + 3]),
-        )
+        yield EventType("NodeReported, as it was", lambda n: structs.replace(reports[5 * n + 3]))
         yield EventType(
             "NodeObserved, another label", lambda n: observed(names[11 * n], labels={"zone": "z"})
         )
@@ -221,6 +227,14 @@ class EventCosts:
             "NodeCordoned", lambda n: NodeCordoned(node=names[13 * n], by="bench", reason="test")
         )
         yield EventType("NodeUncordoned", lambda n: NodeUncordoned(node=names[13 * n], by="bench"))
+
+    def _of_devices(self, names: Sequence[str]) -> Iterator[EventType]:
+        """Devices that are closed, opened, and fail and recover."""
+        nodes = self._bench.state.nodes
+
+        def device(number: int) -> str:
+            return nodes[names[13 * number]].devices[0].device.id
+
         yield EventType(
             "DeviceCordoned", lambda n: DeviceCordoned(device=device(n), by="bench", reason="test")
         )
@@ -231,11 +245,9 @@ class EventCosts:
             "DeviceHealthChanged",
             lambda n: DeviceHealthChanged(node=names[13 * n], device=device(n), healthy=n % 2 > 0),
         )
-        yield EventType("PodGone", lambda _: PodGone(uid=bench.live.pop()))
-        yield EventType(
-            "PodGroupObserved",
-            lambda n: PodGroupObserved(group=f"default/gang-{n}", min_available=3),
-        )
+
+    def _of_limits(self) -> Iterator[EventType]:
+        """Queues and quotas."""
         yield EventType("QueueObserved", lambda n: QueueObserved(queue=f"queue-{n}", weight=2))
         yield EventType(
             "QueueObserved, with a limit",
@@ -247,7 +259,6 @@ class EventCosts:
                 namespace="poor", quota="q", hard={"limits.nvidia.com/gpumem": 1 + n}
             ),
         )
-        yield EventType("NodeGone", lambda n: NodeGone(node=names[-1 - n]))
 
 
 def share(memory_mib: int, cores: int = 0) -> Shape:

@@ -3,11 +3,12 @@
     python -m tests.benchmarks.waiting --nodes 10000 --policy binpack --json
 
 The fleet is that of `decide`, 70 % full. `cold_ms`: the worst of pods whose shapes nobody has seen,
-from submission to placement, folds included; `cold_p50_ms` is the one in the middle. Then `parked`
-pods of twenty more shapes are refused, because no device is as large, and wait. `ratio`: decisions
-per second beside them over those of a fleet without them, in the same run by turns, each fleet in a
-process of its own. `refused_again` of them were told anew why they wait. `helped_ms`: from the
-report of a node with a device as large to the end of the decision that places the first of them.
+from submission to placement, folds included; `cold_p50_ms` is the one in the middle. Then pods of
+twenty more shapes are refused, because no device is as large, and wait: so many are
+`unschedulable`. `ratio`: decisions per second beside them over those of a fleet without, in the
+same run by turns, each fleet in a process of its own. `refused_again` of them were told anew why
+they wait. `helped_ms`: from the report of a node with a device as large to the end of the decision
+that places the first of them.
 
 `event_ms` is what an event of each type costs a scheduler that knows 512 shapes, half of which find
 no place, and `worst_event` the dearest (`event_costs`).
@@ -56,9 +57,9 @@ class Waiting(Fleet):
         """What the first pods of new shapes take, in milliseconds."""
         return self._alone.submit(self._cold_ms).result()
 
-    def park(self, pods: int) -> int:
+    def refuse(self, pods: int) -> int:
         """So many pods ask for what no device has; how many wait then."""
-        return self._alone.submit(self._park, pods).result()
+        return self._alone.submit(self._refuse, pods).result()
 
     def refused_again(self) -> int:
         """How many of them have been told anew since."""
@@ -82,10 +83,10 @@ class Waiting(Fleet):
         return sorted(found)
 
     @classmethod
-    def _park(cls, pods: int) -> int:
+    def _refuse(cls, pods: int) -> int:
         wishes = [share(HUGE_MIB + number, 0) for number in range(SHAPES)]
         for number in range(pods):
-            pod = _pod(f"parked-{number}", wishes[number % SHAPES])
+            pod = _pod(f"unschedulable-{number}", wishes[number % SHAPES])
             cls._bench.apply(pod, cls._bench.engine)
             cls._decide()
         cls._refused = cls._refusals()
@@ -128,7 +129,7 @@ class Waiting(Fleet):
         return {
             uid: pod.refused_revision
             for uid, pod in cls._bench.state.pods.items()
-            if uid.startswith("parked") and pod.refusal is not None
+            if uid.startswith("unschedulable") and pod.refusal is not None
         }
 
 
@@ -143,7 +144,7 @@ def run(nodes: int, policy: Policy, pods: int, decisions: int) -> dict[str, Any]
     alone, beside = Waiting(nodes, policy), Waiting(nodes, policy)
     cold_ms = beside.cold_ms()
     alone.cold_ms()  # both have the same classes
-    parked = beside.park(pods)
+    unschedulable = beside.refuse(pods)
     turns = [
         (alone.measure(decisions // TURNS).seconds, beside.measure(decisions // TURNS).seconds)
         for _ in range(TURNS)
@@ -151,7 +152,7 @@ def run(nodes: int, policy: Policy, pods: int, decisions: int) -> dict[str, Any]
     return {
         "cold_ms": round(cold_ms[-1], 1),
         "cold_p50_ms": round(cold_ms[len(cold_ms) // 2], 1),
-        "parked": parked,
+        "unschedulable": unschedulable,
         "ratio": round(sum(each for each, _ in turns) / sum(each for _, each in turns), 3),
         "refused_again": beside.refused_again(),
         "helped_ms": round(beside.helped_ms(), 1),
@@ -166,9 +167,9 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--policy", choices=get_args(Policy), default="binpack")
-    parser.add_argument("--parked", type=int, default=100_000)
+    parser.add_argument("--unschedulable", type=int, default=100_000)
     parser.add_argument("--decisions", type=int, default=40_000)
-    tell(parser, lambda given: run(given.nodes, given.policy, given.parked, given.decisions))
+    tell(parser, lambda given: run(given.nodes, given.policy, given.unschedulable, given.decisions))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from apportion.core.ledger import fold, snapshot
 from apportion.core.ledger.state import NodeState, Phase, State
 from apportion.core.placement import engine, gang_turn, gangs
 from apportion.core.placement.engine import Decision, Engine
-from apportion.core.placement.gangs import Lack
+from apportion.core.placement.gangs import GangDeficit
 from apportion.core.placement.index import columns
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.row_order import RowOrder
@@ -175,8 +175,8 @@ def _refused_pods_lost(patch: Patch) -> None:
     _override(patch, cycle, Engine, retry=retry)
 
 
-def _parked_for_what_never_came(patch: Patch) -> None:
-    """Lines that were parked beside a refused decision stay parked.
+def _unschedulable_for_what_never_came(patch: Patch) -> None:
+    """Shape queues that fitted nowhere beside a refused decision stay unschedulable.
 
     Where a placement is refused by the fold as well, the table of hints would wake them.
     """
@@ -186,9 +186,9 @@ def _parked_for_what_never_came(patch: Patch) -> None:
     real = Engine.retry
 
     def retry(self: Engine, decision: Decision) -> None:
-        before = self._waking._reliefs, self._waking._reordered
+        before = self._waking._hints, self._waking._reordered
         real(self, decision)
-        self._waking._reliefs, self._waking._reordered = before
+        self._waking._hints, self._waking._reordered = before
 
     _override(patch, cycle, Engine, retry=retry)
 
@@ -278,16 +278,16 @@ def _cordons_ignored(patch: Patch) -> None:
 
 def _gangs_in_part(patch: Patch) -> None:
     """A gang starts with whatever fits."""
-    real = gangs.lack_of
+    real = gangs.deficit_of
 
-    def lack_of(group: Any) -> Lack | None:
-        lack = real(group)
-        return lack and Lack(type(lack.tasks)(), 1)
+    def deficit_of(group: Any) -> GangDeficit | None:
+        deficit = real(group)
+        return deficit and GangDeficit(type(deficit.tasks)(), 1)
 
-    patch.setattr(gang_turn, "lack_of", lack_of)
+    patch.setattr(gang_turn, "lack_of", deficit_of)
 
 
-def _parked_for_ever(patch: Patch) -> None:
+def _unschedulable_for_ever(patch: Patch) -> None:
     """A pod that has gone wakes nobody."""
     patch.delitem(hints.BY_EVENT, PodGone)
 
@@ -482,7 +482,13 @@ PLANTED = (
     Planted("decides before folding", _decides_before_folding, 10),
     Planted("lost undo", _lost_undo, 3),
     Planted("refused pods lost", _refused_pods_lost, 20),
-    Planted("parked for what never came", _parked_for_what_never_came, 40, CROSSED, first=20),
+    Planted(
+        "unschedulable for what never came",
+        _unschedulable_for_what_never_came,
+        40,
+        CROSSED,
+        first=20,
+    ),
     Planted("double release", _double_release, 5),
     Planted("attempt not raised after void", _attempt_not_raised, 20),
     Planted("unsorted tie", _unsorted_tie, 30, first=26),
@@ -490,7 +496,7 @@ PLANTED = (
     Planted("sick devices offered", _sick_devices_offered, 20),
     Planted("cordons ignored", _cordons_ignored, 20, first=6),
     Planted("gangs in part", _gangs_in_part, 10),
-    Planted("parked for ever", _parked_for_ever, 30, first=9),
+    Planted("unschedulable for ever", _unschedulable_for_ever, 30, first=9),
     Planted("allocates when placed", _allocates_when_placed, 3),
     Planted("wrong devices", _wrong_devices, 3),
     Planted("answers once", _answers_once, 20, first=13),

@@ -22,9 +22,9 @@ class Regression(NamedTuple):
 REGRESSIONS = (
     Regression(
         37,
-        "pods that fitted nowhere beside what a decision assumed stayed parked after the ledger "
+        "pods that fitted nowhere beside what a decision assumed were not asked after the ledger "
         "had refused that decision, and starved until something else was freed",
-        "planted: parked for what never came",
+        "planted: unschedulable for what never came",
     ),
     Regression(
         0,
@@ -33,7 +33,7 @@ REGRESSIONS = (
     ),
     Regression(
         89,
-        "a parked gang that one more member completed waited for that member's turn, so pods "
+        "a refused gang that one more member completed waited for that member's turn, so pods "
         "submitted after its head were placed before it",
         "test_simulation: a gang that one more member completes goes before who came between",
     ),

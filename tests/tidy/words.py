@@ -16,16 +16,25 @@ SENTENCE_WORDS = 4
 VAGUE_NAMES = {"util", "utils", "common", "manager", "helper", "helpers", "base", "misc"}
 RETIRED = {
     "census": "shape histogram",
+    "gist": "reason key",
     "grounds": "rationale",
+    "hear": "serve",
+    "lack": "deficit, or exceeded",
     "market": "price table",
     "outlook": "filter result",
+    "parked": "unschedulable",
     "portion": "shard",
+    "relief": "queueing hint",
+    "relieved": "freed",
     "sealing": "fencing",
     "seat": "charge the host",
     "spreading": "contention",
+    "standing": "cluster facts",
     "storing": "commit",
     "survey": "fit query",
+    "told": "reported",
     "unseat": "release the host",
+    "untold": "unreported",
     "welcome": "node_ok",
 }
 """Words of ours that gave way to those of the field (docs/architecture.md)."""

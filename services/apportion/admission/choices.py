@@ -26,14 +26,14 @@ DAY_S = 86_400.0
 class AdmissionChoice(Struct, frozen=True, kw_only=True):
     """How the webhook is served: where, under which names, with whose certificate.
 
-    `scheduler` is filled in; `told` are all names of our schedulers; `namespace` is our services'.
+    `schedulers` are all names of ours, and `scheduler` is filled in; `namespace` is our services'.
     Without `files` the certificate is made here, for `life_s` seconds, and kept in the cluster.
     """
 
     listen: Address
     hosts: tuple[str, ...]
     scheduler: str
-    told: tuple[str, ...]
+    schedulers: tuple[str, ...]
     namespace: str
     kube: KubeChoice
     files: tuple[Path, Path] | None = None
@@ -137,7 +137,7 @@ def admission_choice(given: dict[str, Any], kube: KubeChoice) -> AdmissionChoice
         listen=parse_address("--listen", given["listen"]),
         hosts=tuple(dict.fromkeys(given["hosts"])),
         scheduler=given["scheduler"],
-        told=given["schedulers"],
+        schedulers=given["schedulers"],
         namespace=given["namespace"],
         kube=kube,
         files=None if pair[0] is None else pair,

@@ -60,7 +60,7 @@ async def body(service: Service, choice: AdmissionChoice) -> None:
             lambda: known.cluster.state.configuration,
             unready=lambda: "; ".join(known.reader.not_ready()),
             metrics=service.metrics,
-            told=choice.told,
+            schedulers=choice.schedulers,
             scheduler=choice.scheduler,
             accounts=f"system:serviceaccounts:{choice.namespace}",
         )

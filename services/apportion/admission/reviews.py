@@ -70,8 +70,8 @@ _decode = msgspec.json.Decoder(_Review).decode
 class Reviews:
     """Answers reviews under the configuration in force.
 
-    `unready` says why there is no answer yet, or is empty; `told` and `scheduler` are the names of
-    our schedulers and the one of them that is filled in; `accounts` is the group of our services'
+    `unready` says why there is no answer yet, or is empty; `schedulers` are all names of ours,
+    and `scheduler` the one of them that is filled in; `accounts` is the group of our services'
     accounts.
     """
 
@@ -81,13 +81,13 @@ class Reviews:
         *,
         unready: Callable[[], str],
         metrics: Metrics,
-        told: Iterable[str],
+        schedulers: Iterable[str],
         scheduler: str,
         accounts: str,
     ) -> None:
         self._configuration = configuration
         self._unready = unready
-        self._told = frozenset(told)
+        self._schedulers = frozenset(schedulers)
         self._scheduler = scheduler
         self._accounts = accounts
         self._reviews = metrics.counter(
@@ -131,7 +131,7 @@ class Reviews:
         if (about.group, about.resource, request.sub_resource) != ("", "pods", ""):
             return Admitted("not a pod")
         configuration = self._configuration()
-        names, scheduler = scheduler_names(configuration, self._told), self._scheduler
+        names, scheduler = scheduler_names(configuration, self._schedulers), self._scheduler
         if scheduler not in names.ours:  # the configuration names others, and one of them is taken
             scheduler = configuration.scheduler_names[0]
         rules = Rules(

@@ -103,10 +103,12 @@ class Telling:
         self._news = asyncio.Event()
         self._since = 0
         self._live = False
-        self._told = metrics.counter(
-            "apportion_told_total", "Events of pods: told, known already, dropped.", ("outcome",)
+        self._reported = metrics.counter(
+            "apportion_reported_total",
+            "Events of pods: told, known already, dropped.",
+            ("outcome",),
         )
-        metrics.gauge("apportion_untold", "What is to be told to people yet.").set_function(
+        metrics.gauge("apportion_unreported", "What is to be told to people yet.").set_function(
             lambda: len(self._bad) + len(self._good)
         )
 
@@ -139,7 +141,7 @@ class Telling:
         waiting[tale.uid] = tale
         if len(waiting) > UNTOLD_MAX:
             del waiting[next(iter(waiting))]
-            self._told.labels("dropped").inc()
+            self._reported.labels("dropped").inc()
         self._news.set()
 
     # -------------------------------------------------------------- telling
@@ -219,7 +221,7 @@ class Telling:
         if answer is not None and not answer.ok and answer.body:
             _log.debug("not told: %s", answer.refusal())
         outcome = "dropped" if answer is None else "told" if answer.ok else "known already"
-        self._told.labels(outcome).inc()
+        self._reported.labels(outcome).inc()
 
     def _now(self) -> str:
         return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")

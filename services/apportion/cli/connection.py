@@ -64,9 +64,9 @@ class Where(msgspec.Struct, frozen=True):
 
 def default_data() -> Path:
     """The folder of `apportion up` where nothing else is told."""
-    told = os.environ.get(DATA_ENV)
-    if told:
-        return Path(told)
+    given = os.environ.get(DATA_ENV)
+    if given:
+        return Path(given)
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "apportion"
 

@@ -32,8 +32,8 @@ PHASE_STYLES = {
 def console(*, stderr: bool = False) -> Console:
     """The person's terminal, or the pipe that stands in its place."""
     stream = sys.stderr if stderr else sys.stdout
-    told = os.environ.get("COLUMNS", "")
-    width = None if stream.isatty() or told.isdecimal() else PIPE_WIDTH
+    given = os.environ.get("COLUMNS", "")
+    width = None if stream.isatty() or given.isdecimal() else PIPE_WIDTH
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 

@@ -87,14 +87,14 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     if not reason.strip():
         raise click.UsageError("--reason is empty; say what became of the old ledger")
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
-    told = LedgerRebuilt(by=person(by), reason=reason[:TEXT_MAX], cluster="")
+    rebuilt = LedgerRebuilt(by=person(by), reason=reason[:TEXT_MAX], cluster="")
     schedulers = frozenset(given["schedulers"])
-    work = _rebuild(where.nats_url(), kube, told, schedulers, dry_run=given["dry_run"])
+    work = _rebuild(where.nats_url(), kube, rebuilt, schedulers, dry_run=given["dry_run"])
     _say(run(work), as_json=as_json, dry_run=given["dry_run"])
 
 
 async def _rebuild(
-    url: str, kube: KubeChoice, told: LedgerRebuilt, schedulers: frozenset[str], *, dry_run: bool
+    url: str, kube: KubeChoice, rebuilt: LedgerRebuilt, schedulers: frozenset[str], *, dry_run: bool
 ) -> Rebuilt:
     async with open_ledger(url) as ledger:
         state = await _folded(ledger)
@@ -106,10 +106,10 @@ async def _rebuild(
         found = await _fit_query(kube, state, schedulers)
         if dry_run:
             return Rebuilt(found.cluster, found.pods, len(found.adoptions), 0, found.unread)
-        told = msgspec.structs.replace(
-            told, cluster=found.cluster, pods=found.pods, unread=len(found.unread)
+        rebuilt = msgspec.structs.replace(
+            rebuilt, cluster=found.cluster, pods=found.pods, unread=len(found.unread)
         )
-        adopted, revision = await _write(ledger, told, found.adoptions, basis=state.revision)
+        adopted, revision = await _write(ledger, rebuilt, found.adoptions, basis=state.revision)
         return Rebuilt(found.cluster, found.pods, adopted, revision, found.unread)
 
 
@@ -170,12 +170,16 @@ def _sorted_out(cluster: str, found: Iterable[tuple[str, Claim]], state: State) 
 
 
 async def _write(
-    ledger: JetStreamLedger, told: LedgerRebuilt, adoptions: tuple[PodAdopted, ...], *, basis: int
+    ledger: JetStreamLedger,
+    rebuilt: LedgerRebuilt,
+    adoptions: tuple[PodAdopted, ...],
+    *,
+    basis: int,
 ) -> tuple[int, int]:
     """Say what this is, then hold every pod; how many, and the last revision."""
     async with GroupCommit(ledger) as commit:
-        publisher = Publisher(f"cli/{told.by}", SystemClock(), commit.append)
-        first = await publisher.publish(told, event_id=f"LedgerRebuilt/{uuid4()}", basis=basis)
+        publisher = Publisher(f"cli/{rebuilt.by}", SystemClock(), commit.append)
+        first = await publisher.publish(rebuilt, event_id=f"LedgerRebuilt/{uuid4()}", basis=basis)
         basis = first.revision or basis
         revisions = [basis]
 

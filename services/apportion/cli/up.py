@@ -229,14 +229,14 @@ class Up:
 
     def _tell_how_to_look(self) -> None:
         url = self._supervisor.server.url_for("auditor")
-        told = "" if self._wanted.data == default_data() else f"{DATA_ENV}={self._wanted.data} "
+        prefix = "" if self._wanted.data == default_data() else f"{DATA_ENV}={self._wanted.data} "
         self._out.print()
         for line in (
             "Look further, in a second terminal:",
-            f"  {told}apportion top",
-            f"  {told}apportion get pods",
-            f"  {told}apportion why POD",
-            f"  {told}apportion tail --from 1",
+            f"  {prefix}apportion top",
+            f"  {prefix}apportion get pods",
+            f"  {prefix}apportion why POD",
+            f"  {prefix}apportion tail --from 1",
             f"  curl http://{self._gateway}/api/v1/pods",
             f"  nats sub -s {url} 'apportion.v1.placement.>'",
             f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",

@@ -20,7 +20,7 @@ from apportion.core.ledger.state import State
 from apportion.core.placement.chosen import Chosen
 from apportion.core.placement.engine import EVENTS_MAX, Decision, Engine
 from apportion.core.placement.queueing.hints import BY_EVENT
-from apportion.core.placement.queueing.queue import is_pending
+from apportion.core.placement.queueing.shape_queue import is_pending
 from apportion.core.placement.queueing.sharding import shard
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import (
@@ -101,7 +101,7 @@ class DecisionMetrics:
         self._decisions.labels("taken").inc()
         self.decision_seconds.observe(seconds)
         self.placements.inc(len(decision.placed))
-        for event in decision.events if decision.told else ():
+        for event in decision.events if decision.reported else ():
             if isinstance(event, PodRefused):
                 for code in event.reasons:
                     self.refusals.labels(code.value).inc()
@@ -173,7 +173,7 @@ class Cycle:
         if chosen:
             decision = Decision(events=[event for _, event in chosen])
             for pod, event in chosen:
-                (decision.placed if isinstance(event, PodPlaced) else decision.told).append(pod)
+                (decision.placed if isinstance(event, PodPlaced) else decision.reported).append(pod)
             return decision
         self._contention.look(others_wait=self.engine.others_wait)
         self.engine.keep_apart(apart=self._contention.apart)

@@ -192,7 +192,7 @@ class ObjectReader:
         *,
         knows: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        self._told = schedulers
+        self._given = schedulers
         self._names = SchedulerNames(schedulers)
         self._config = config
         self._knows = knows
@@ -205,7 +205,7 @@ class ObjectReader:
         """
         self._config = manifest_config(configuration)
         self._drafts.clear()
-        self._names = scheduler_names(configuration, self._told)
+        self._names = scheduler_names(configuration, self._given)
 
     def pod(self, raw: bytes, entries: Mapping[str, PodView]) -> tuple[str, PodView | None, int]:
         """Uid, pod and version; no pod where it matters to nobody here.

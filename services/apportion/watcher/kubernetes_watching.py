@@ -210,8 +210,8 @@ class KubernetesWatching:
         written = 0
         for facts in self._steps(marked, pods):
             if missed and facts:
-                told = list(self._facts.missed(facts[:MISSED_MAX]))
-                await self._writing.append(reader, ledger, told)
+                found = list(self._facts.missed(facts[:MISSED_MAX]))
+                await self._writing.append(reader, ledger, found)
             await self._writing.append(reader, ledger, facts)
             written += len(facts)
             await self._read_claims(marked.pods)

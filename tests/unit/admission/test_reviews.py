@@ -36,7 +36,7 @@ class Webhook:
             lambda: self.configuration,
             unready=lambda: self.reason,
             metrics=self.metrics,
-            told=("apportion",),
+            schedulers=("apportion",),
             scheduler="apportion",
             accounts=ACCOUNTS,
         )

@@ -142,9 +142,9 @@ def _placed(data: PodPlaced, name: str) -> str:
 
 def _adopted(data: PodAdopted) -> str:
     about = data.submitted
-    told = f" (by {data.evidence})" if data.evidence else ""
+    source = f" (by {data.evidence})" if data.evidence else ""
     held = shares_words(data.shares)
-    return f"{about.namespace}/{about.name} adopted on {data.node}: {held}{told}"
+    return f"{about.namespace}/{about.name} adopted on {data.node}: {held}{source}"
 
 
 def difference_words(data: DifferenceFound) -> str:

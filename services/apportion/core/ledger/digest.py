@@ -39,19 +39,19 @@ def canonical(state: State) -> bytes:
             "configuration": [state.configuration_revision, state.configuration],
             "refused": [state.refused_count, state.released_count],
             "refused_events": [[e.revision, e.subject, e.reason] for e in state.refused_events],
-            **_told(state),
+            **_optional(state),
         }
     )
 
 
-def _told(state: State) -> dict[str, Any]:
+def _optional(state: State) -> dict[str, Any]:
     """What ledgers of the first release have not: they keep their digests."""
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if state.differences:
-        told["differences"] = [state.differences, state.differing]
+        found["differences"] = [state.differences, state.differing]
     if state.quotas:
-        told["quotas"] = state.quotas
-    return told
+        found["quotas"] = state.quotas
+    return found
 
 
 def _device(state: DeviceState) -> dict[str, Any]:

@@ -41,9 +41,9 @@ class SchedulerNames(Struct, frozen=True):
         return Chooser.NOBODY if name in {"", DEFAULT} else Chooser.OTHERS
 
 
-def scheduler_names(configuration: Configuration, told: Collection[str] = OURS) -> SchedulerNames:
+def scheduler_names(configuration: Configuration, given: Collection[str] = OURS) -> SchedulerNames:
     """The names in force; those of the configuration take the place of those that we were told."""
     return SchedulerNames(
-        frozenset(configuration.scheduler_names) or frozenset(told),
+        frozenset(configuration.scheduler_names) or frozenset(given),
         frozenset(configuration.extended_scheduler_names),
     )

@@ -12,7 +12,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.fit_query import FitQuery
 from apportion.core.placement.limits.limits import Limits
-from apportion.core.placement.queueing.queue import is_pending
+from apportion.core.placement.queueing.shape_queue import is_pending
 from apportion.core.placement.reservations import Reservations
 from apportion_schemas import PodGone, PodPlaced, PodRefused, Score
 
@@ -85,16 +85,16 @@ class Chosen:
     def _place(self, pod: PodState, name: str) -> PodPlaced | PodRefused:
         about, shape = pod.submitted, pod.submitted.shape
         fit = self._fit_query.fit_on(shape, name)
-        lack = self._known_limits().lack(pod, name, fit.shares) if fit is not None else None
-        if lack is not None:
+        exceeded = self._known_limits().exceeded(pod, name, fit.shares) if fit is not None else None
+        if exceeded is not None:
             return PodRefused(
                 pod=pod.uid,
                 namespace=about.namespace,
                 name=about.name,
-                reasons={lack.code: 1},
+                reasons={exceeded.code: 1},
                 nodes=1,
-                queue=lack.queue,
-                quota=lack.quota,
+                queue=exceeded.queue,
+                quota=exceeded.quota,
             )
         if fit is not None:
             return PodPlaced(

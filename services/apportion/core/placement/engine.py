@@ -22,15 +22,10 @@ from apportion.core.placement.gang_turn import GangTurn
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.hints import LIMITS_SET
-from apportion.core.placement.queueing.queue import (
-    Line,
-    PendingQueue,
-    Reasons,
-    is_pending,
-    near_key,
-    shape_line,
-)
+from apportion.core.placement.queueing.keys import affinity_key, plain_key
+from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.placement.queueing.reporting import unreported
+from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue, is_pending
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusing import Refusing
@@ -54,7 +49,7 @@ class Decision(Struct):
 
     events: list[DecisionEvent] = []
     placed: list[PodState] = []
-    told: list[PodState] = []
+    reported: list[PodState] = []
     more: bool = False
 
 
@@ -77,7 +72,7 @@ class Engine:
 
     @property
     def pending(self) -> int:
-        """Pods that wait for this engine, parked ones among them."""
+        """Pods that wait for this engine, unschedulable ones among them."""
         return len(self._queue)
 
     @property
@@ -104,15 +99,15 @@ class Engine:
         self._finder.observe(change)
         moved = pod is not None and self._neighbours.note(pod)
         counts = self._limits.active or type(change.data) in LIMITS_SET
-        relieved = counts and self._limits.observe(change)
+        freed = counts and self._limits.observe(change)
         self._waiting.observe(change)
-        self._waking.observe(change, moved, relieved)
+        self._waking.observe(change, moved, freed)
 
     def retry(self, decision: Decision) -> None:
         """The decision did not come into the ledger: its pods wait again."""
-        self._waking.relieve()  # lines may be parked for what it assumed, and never took
-        self._limits.relieve()
-        for pod in decision.placed + decision.told:
+        self._waking.note_freed()  # others may wait for the room that it assumed, and never took
+        self._limits.note_freed()
+        for pod in decision.placed + decision.reported:
             if is_pending(self._state, pod):
                 self._waiting.add(pod)
                 if pod.submitted.group:
@@ -134,13 +129,12 @@ class Engine:
             if not self._choose_queue(looks_max):
                 decision.more = True
                 break
-            line = self._queue.next_line()
-            if line is None or not self._serve(line, decision, events_max):
+            shape_queue = self._queue.next_shape_queue()
+            if shape_queue is None or not self._serve(shape_queue, decision, events_max):
                 break
             if self._finder.classes.looks >= looks_max:
                 decision.more = True
                 break
-        decision.more |= self._waking.behind
         self._reservations.roll_back()
         self._report(decision, events_max)
         return decision
@@ -150,7 +144,7 @@ class Engine:
 
         Before that those are asked who look for a pod that was just reserved.
         """
-        if self._neighbours.active and not self._waking.wake_near(looks_max):
+        if self._neighbours.active and not self._waking.wake_affinity(looks_max):
             return False
         if self._queue.contested:
             self._limits.activate()
@@ -160,62 +154,62 @@ class Engine:
             self._queue.choose()
         return True
 
-    def _serve(self, line: Line, decision: Decision, events_max: int) -> bool:
-        """Decide for the head of a line; False if its gang must wait for a batch of its own."""
-        if line.gang:
-            return self._serve_gang(line, decision, events_max)
-        pod = self._state.pods[line.waiting[0].uid]
+    def _serve(self, shape_queue: ShapeQueue, decision: Decision, events_max: int) -> bool:
+        """Decide for its head; False if its gang must wait for a batch of its own."""
+        if shape_queue.gang:
+            return self._serve_gang(shape_queue, decision, events_max)
+        pod = self._state.pods[shape_queue.waiting[0].uid]
         found = None if self._refusing.refused_alike(pod) else self._finder.find(pod)
         if found is None:
-            self._refuse(line, pod)
+            self._refuse(shape_queue, pod)
         else:
             self._reservations.reserve(pod, found)
-            self._settle(line, [(pod, found)], decision)
+            self._settle(shape_queue, [(pod, found)], decision)
         return True
 
-    def _serve_gang(self, line: Line, decision: Decision, events_max: int) -> bool:
+    def _serve_gang(self, shape_queue: ShapeQueue, decision: Decision, events_max: int) -> bool:
         """Decide for all that a gang lacks; False if it must wait for a batch of its own."""
         left = events_max - len(decision.events) if decision.events else GANG_PODS_MAX
-        answer = self._gangs.take(line, left)
+        answer = self._gangs.take(shape_queue, left)
         if answer is None:
             return False
         if isinstance(answer, Reasons):
-            self._waking.park(line, answer)
+            self._waking.mark_unschedulable(shape_queue, answer)
         else:
-            self._settle(line, answer, decision)
+            self._settle(shape_queue, answer, decision)
         return True
 
-    def _settle(self, line: Line, placed: list[Placed], decision: Decision) -> None:
-        """These members of the line have places; go on with the others."""
+    def _settle(self, shape_queue: ShapeQueue, placed: list[Placed], decision: Decision) -> None:
+        """These members of the shape queue have places; go on with the others."""
         taken: set[str] = set()
         for pod, found in placed:
             decision.placed.append(pod)
             decision.events.append(found)
             taken.add(found.pod)
-        line.remove(taken)
-        self._queue.wake(line)
+        shape_queue.remove(taken)
+        self._queue.wake(shape_queue)
 
-    def _refuse(self, line: Line, pod: PodState) -> None:
-        """Park the line of a pod that fits nowhere; one that minds other pods stands in its own.
+    def _refuse(self, shape_queue: ShapeQueue, pod: PodState) -> None:
+        """Set aside a pod that fits nowhere; one that minds others has a shape queue of its own.
 
         The pods behind it may have other labels, and so a place.
         """
         key = self._finder.key_of(pod)
-        alone = shape_line(self._state, pod)
-        if key != alone and line.key == alone:
-            line = self._queue.move(line, pod, near_key(pod))
-            if line.parked:
+        alone = plain_key(self._state, pod)
+        if key != alone and shape_queue.key == alone:
+            shape_queue = self._queue.move(shape_queue, pod, affinity_key(pod))
+            if shape_queue.unschedulable:
                 return
-        self._waking.park(line, self._refusing.reasons_once(pod))
+        self._waking.mark_unschedulable(shape_queue, self._refusing.reasons_once(pod))
 
     def _report(self, decision: Decision, events_max: int) -> None:
-        """Say why to each pod of a parked line that has not heard it."""
-        if len(decision.events) >= events_max or not self._queue.any_untold:
+        """Say why to each pod of a unschedulable shape queue that has not heard it."""
+        if len(decision.events) >= events_max or not self._queue.any_unreported:
             return
         placed = {pod.uid for pod in decision.placed}
         for pod, refusal in unreported(self._queue, placed):
             decision.events.append(refusal)
-            decision.told.append(pod)
+            decision.reported.append(pod)
             if len(decision.events) >= events_max:
                 return
 

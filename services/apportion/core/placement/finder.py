@@ -24,8 +24,8 @@ from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import Kept, Limits
+from apportion.core.placement.queueing.keys import limits_key
 from apportion.core.placement.queueing.own_rows import OwnRows
-from apportion.core.placement.queueing.queue import limits_key
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations
 from apportion_schemas import PodPlaced, Score
@@ -75,16 +75,18 @@ class PlaceFinder:
     def look_within(self, pod: PodState) -> tuple[PodPlaced | None, Kept | None]:
         """The best place that the pod's limits allow, or why they allow none that there is."""
         self._reservations.charge()
-        first = self._limits.lack(pod)
+        first = self._limits.exceeded(pod)
         if first is not None:
             return None, self._limits.remembered(pod, first, None)
         without = beyond = NO_KINDS
         while True:
             found = self._best(pod, without)
-            lack = None if found is None else self._limits.lack(pod, found.node, found.shares)
-            if found is None or lack is None:
+            exceeded = (
+                None if found is None else self._limits.exceeded(pod, found.node, found.shares)
+            )
+            if found is None or exceeded is None:
                 break
-            first = first or lack
+            first = first or exceeded
             asks = self.class_of(pod, without=without).asks
             beyond |= self._limits.kinds_beyond(pod, asks, self.columns.kinds)
             without |= beyond | self.columns.kinds_of(found.node, found.shares)

@@ -8,9 +8,9 @@ from msgspec import structs
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.affinity.neighbours import Neighbours
 from apportion.core.placement.finder import PlaceFinder
-from apportion.core.placement.gangs import Lack, held, lack_of
+from apportion.core.placement.gangs import GangDeficit, deficit_of, held
 from apportion.core.placement.limits.limits import NEVER_SEEN
-from apportion.core.placement.queueing.queue import UNDECLARED, Line, Reasons
+from apportion.core.placement.queueing.shape_queue import UNDECLARED, Reasons, ShapeQueue
 from apportion.core.placement.refusing import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
 from apportion_schemas import GangShortage, RefusalCode
@@ -34,39 +34,43 @@ class GangTurn:
         self._reservations = reservations
         self._refusing = refusing
 
-    def take(self, line: Line, events_left: int) -> list[Placed] | Reasons | None:
+    def take(self, shape_queue: ShapeQueue, events_left: int) -> list[Placed] | Reasons | None:
         """Places for what the gang lacks, which are reserved then, or why there are not enough.
 
         None where it lacks more pods than there may be events: it waits for a batch of its own.
         """
         before = self._reservations.checkpoint()  # the newest may be one of this gang, and counts
-        group = self._state.groups[line.gang]
-        waiting = [self._state.pods[turn.uid] for turn in line.live(self._state)]
-        lack = lack_of(group)
-        if lack is None:
+        group = self._state.groups[shape_queue.gang]
+        waiting = [self._state.pods[turn.uid] for turn in shape_queue.live(self._state)]
+        deficit = deficit_of(group)
+        if deficit is None:
             return UNDECLARED
         here = len(held(group))
-        shortage = GangShortage(needed=here + lack.pods, present=here + len(waiting), fitting=here)
-        if not lack.met_by(waiting):
+        shortage = GangShortage(
+            needed=here + deficit.pods, present=here + len(waiting), fitting=here
+        )
+        if not deficit.met_by(waiting):
             return Reasons({RefusalCode.GANG_INCOMPLETE: 0}, (), 0, shortage)
-        if lack.pods > GANG_PODS_MAX:
+        if deficit.pods > GANG_PODS_MAX:
             return Reasons({RefusalCode.GANG_TOO_LARGE: 0}, (), 0, shortage)
-        if lack.pods > events_left:
+        if deficit.pods > events_left:
             return None
-        placed, refused = self._place(waiting, lack)
+        placed, refused = self._place(waiting, deficit)
         if refused is None:
             return placed
         reasons = self._refusing.reasons(refused)
         self._reservations.roll_back(before)
         self._reservations.met = False  # nobody was placed after all
-        if lack.pods > 1:
+        if deficit.pods > 1:
             shortage = structs.replace(shortage, fitting=here + len(placed))
             reasons = reasons._replace(gang=shortage)
         if reasons.limit is not None and len({pod.shape_key for pod in waiting}) > 1:
             reasons = reasons._replace(limit=reasons.limit._replace(seen=NEVER_SEEN))
         return reasons
 
-    def _place(self, waiting: list[PodState], lack: Lack) -> tuple[list[Placed], PodState | None]:
+    def _place(
+        self, waiting: list[PodState], deficit: GangDeficit
+    ) -> tuple[list[Placed], PodState | None]:
         """Reserve places for what a gang lacks, passing over pods that fit nowhere.
 
         With them comes the first pod that was passed over, if those that fit are too few. A pod
@@ -78,7 +82,7 @@ class GangTurn:
             passed_over: list[PodState] = []
             before = len(placed)
             for pod in waiting:
-                rest = lack.less(pod)
+                rest = deficit.less(pod)
                 if rest is None:
                     continue
                 found = self._place_unless(refused, pod)
@@ -86,8 +90,8 @@ class GangTurn:
                     passed_over.append(pod)
                     continue
                 placed.append(found)
-                lack = rest
-                if not lack.pods:
+                deficit = rest
+                if not deficit.pods:
                     return placed, None
             if len(placed) == before or not self._neighbours.active:
                 return placed, next(iter(refused.values()))

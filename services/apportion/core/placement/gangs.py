@@ -13,7 +13,7 @@ from typing import NamedTuple
 from apportion.core.ledger.state import GroupState, PodState
 
 
-class Lack(NamedTuple):
+class GangDeficit(NamedTuple):
     """Pods that must be placed together next: of each task, and of any task beside those."""
 
     tasks: Counter[str]
@@ -29,12 +29,12 @@ class Lack(NamedTuple):
         there = Counter(pod.submitted.task for pod in waiting)
         return len(waiting) >= self.pods and self.tasks <= there
 
-    def less(self, pod: PodState) -> "Lack | None":
+    def less(self, pod: PodState) -> "GangDeficit | None":
         """What is lacking once this pod has a place, or None where that would be one too many."""
         task = pod.submitted.task
         if self.tasks[task]:
-            return Lack(self.tasks - Counter([task]), self.others)
-        return Lack(self.tasks, self.others - 1) if self.others else None
+            return GangDeficit(self.tasks - Counter([task]), self.others)
+        return GangDeficit(self.tasks, self.others - 1) if self.others else None
 
 
 def held(group: GroupState) -> list[PodState]:
@@ -42,7 +42,7 @@ def held(group: GroupState) -> list[PodState]:
     return [pod for pod in group.pods.values() if pod.placement is not None]
 
 
-def lack_of(group: GroupState) -> Lack | None:
+def deficit_of(group: GroupState) -> GangDeficit | None:
     """What the gang's next batch must hold; None for a gang that is not declared yet."""
     if group.observed is None:
         return None
@@ -50,7 +50,7 @@ def lack_of(group: GroupState) -> Lack | None:
     minimums = Counter(group.observed.min_tasks)
     tasks = minimums - _tasks(placed) if minimums.total() <= group.min_available else Counter()
     others = max(group.min_available - len(placed) - tasks.total(), 0)
-    return Lack(tasks, others) if tasks or others else Lack(tasks, 1)
+    return GangDeficit(tasks, others) if tasks or others else GangDeficit(tasks, 1)
 
 
 def _tasks(pods: Iterable[PodState]) -> Counter[str]:

@@ -8,7 +8,7 @@ from typing import Final
 from apportion.core.ledger.state import PodState
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.limits.limits import Limits
-from apportion.core.placement.queueing.queue import Reasons
+from apportion.core.placement.queueing.shape_queue import Reasons
 from apportion.core.placement.refusals import explain
 from apportion.core.placement.reservations import Reservations
 
@@ -48,11 +48,11 @@ class Refusing:
         self._reservations.charge()
         kept = self._finder.look_within(pod)[1] if self._limits.active else None
         if kept is not None and kept.without is None:
-            return Reasons({kept.lack.code: 0}, (), 0, limit=kept)
+            return Reasons({kept.exceeded.code: 0}, (), 0, limit=kept)
         columns = self._finder.columns
         counts, nearest = explain(self._finder.class_of(pod), columns)
         self._finder.classes.looks += EXPLAINED * len(columns.names)
         nodes = columns.count
         if kept is not None:
-            counts[kept.lack.code] = nodes - sum(counts.values())
+            counts[kept.exceeded.code] = nodes - sum(counts.values())
         return Reasons(counts, nearest, nodes, limit=kept)

@@ -30,7 +30,7 @@ class ConfigurationFollower(Follower):
         super().__init__(wire, self._count, start=1, subjects=[CONFIGURATION])
         self._tell = deliver
         self._kept = KeptConfiguration(wire, Bucket(wire, BUCKET))
-        self._told = 0
+        self._delivered = 0
 
     @property
     def in_touch(self) -> bool:
@@ -39,7 +39,7 @@ class ConfigurationFollower(Follower):
 
     def _count(self, record: Record) -> None:
         self._tell(record)
-        self._told += 1
+        self._delivered += 1
 
     async def _look(self) -> None:
         info = await stream.read_info(self._wire, subject=CONFIGURATION)
@@ -61,7 +61,7 @@ class ConfigurationFollower(Follower):
             self._fail(failure)
 
     def _note_goal(self) -> None:
-        if self._goal is not None and self._told >= self._goal:
+        if self._goal is not None and self._delivered >= self._goal:
             self._caught_up.set()
 
 

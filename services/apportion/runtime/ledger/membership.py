@@ -107,7 +107,7 @@ class Membership:
         Raises:
             LedgerUnavailable, NotPermitted: nobody can be heard.
         """
-        await self._ledger.serve(f"{self._subjects}>", self._hear)
+        await self._ledger.serve(f"{self._subjects}>", self._note_beat)
         try:
             await self._beat()
             await self._clock.pause(LISTEN_S)
@@ -127,7 +127,7 @@ class Membership:
         with contextlib.suppress(LedgerUnavailable):  # nobody hears us, and we are not counted
             await self._ledger.publish(self._subjects + token(self.member), _encode(beat))
 
-    async def _hear(self, subject: str, payload: bytes) -> None:
+    async def _note_beat(self, subject: str, payload: bytes) -> None:
         """One beat; who has not been heard before learns that we are there."""
         try:
             beat = _decode(payload)

@@ -111,8 +111,8 @@ def test_a_limit_in_a_listed_dialect_binds() -> None:
         QuotaObserved(namespace="n", quota="q", hard={f"limits.{COUNT}": 1}), Configuration()
     )
     assert quota.limits
-    assert quota.lack({(SHARES, "tpu"): 0}, {(SHARES, "tpu"): 1}) is None
-    assert quota.lack({(SHARES, "tpu"): 1}, {(SHARES, "tpu"): 1}) is not None
+    assert quota.exceeded({(SHARES, "tpu"): 0}, {(SHARES, "tpu"): 1}) is None
+    assert quota.exceeded({(SHARES, "tpu"): 1}, {(SHARES, "tpu"): 1}) is not None
 
 
 @pytest.mark.usefixtures("listed")

@@ -216,7 +216,7 @@ def test_a_refused_pod_that_is_woken_after_a_lost_decision_is_placed_once() -> N
 
 
 def test_nobody_is_refused_in_the_decision_that_places_him() -> None:
-    """Though his line was parked before with the very reasons that the next in it gets."""
+    """Though others of his shape were refused before, for the very reasons of the next one."""
     ledger = Ledger(rack("n1", 1), pod("first", cards())).settle()
     ledger.submit(pod("old", cards())).settle()
     ledger.gone("first").submit(pod("urgent", cards(), priority=9))
@@ -347,7 +347,7 @@ def test_ids_that_left_and_came_are_looked_at_again() -> None:
 
 
 def test_who_looks_for_another_is_placed_in_the_decision_that_places_him() -> None:
-    """Parked or new: an engine that has seen more is no slower than one that has seen nothing."""
+    """Waiting or new: an engine that has seen more is no slower than one that has seen nothing."""
     near = PodTerm(
         pods=PodSelector(expressions=(LabelExpression(key="app", operator="Exists"),)),
         topology_key="kubernetes.io/hostname",

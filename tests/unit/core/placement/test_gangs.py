@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.ledger.state import GroupState
-from apportion.core.placement.gangs import Lack, lack_of
+from apportion.core.placement.gangs import GangDeficit, deficit_of
 from apportion_schemas import (
     BindFailed,
     PodGroupObserved,
@@ -202,22 +202,22 @@ def group_of(declared: PodGroupObserved | None, *pods: PodSubmitted) -> GroupSta
 )
 def test_lack(declared: PodGroupObserved, tasks: dict[str, int], others: int, pods: int) -> None:
     """What the next batch must hold, of each task and beside."""
-    lack = lack_of(group_of(declared, member("m")))
-    assert lack is not None
-    assert (dict(lack.tasks), lack.others, lack.pods) == (tasks, others, pods)
+    deficit = deficit_of(group_of(declared, member("m")))
+    assert deficit is not None
+    assert (dict(deficit.tasks), deficit.others, deficit.pods) == (tasks, others, pods)
 
 
 def test_lack_shrinks_by_who_is_placed() -> None:
     """First for its task, then beside; one too many is none."""
     group = group_of(gang(min_available=3, min_tasks={"a": 1}), member("m", task="a"))
     (one,) = group.pods.values()
-    lacks: list[Lack | None] = [lack_of(group)]
+    deficits: list[GangDeficit | None] = [deficit_of(group)]
     for _ in range(4):
-        before = lacks[-1]
-        lacks.append(before.less(one) if before else None)
-    assert [lack.pods if lack else None for lack in lacks] == [3, 2, 1, 0, None]
+        before = deficits[-1]
+        deficits.append(before.less(one) if before else None)
+    assert [deficit.pods if deficit else None for deficit in deficits] == [3, 2, 1, 0, None]
 
 
 def test_an_undeclared_gang_lacks_nobody_knows_what() -> None:
     """Its pods may have come first."""
-    assert lack_of(group_of(None, member("m"))) is None
+    assert deficit_of(group_of(None, member("m"))) is None

@@ -196,7 +196,7 @@ def test_what_was_compiled_before_is_not_outdated_for_that(
     (sources / "fold.py").touch()
     monkeypatch.setattr(hatch_build, "SOURCES", sources)
     monkeypatch.setattr(hatch_build, "MODULES", {"fold": ()})
-    monkeypatch.setattr(hatch_build, "lack", lambda: "")
+    monkeypatch.setattr(hatch_build, "missing", lambda: "")
     monkeypatch.setattr(hatch_build, "compile_all", lambda: {Path(made.name): made})
     hatch_build.main()
     assert (compiled(sources), outdated(sources)) == ([sources / made.name], [])

@@ -50,14 +50,14 @@ class Counts:
 
     def rows(self, columns: Columns) -> NDArray[np.int64]:
         """The count of every row; only what changed since the last time is looked at."""
-        told = columns.facts_changed.since(self._seen)
+        changed = columns.facts_changed.since(self._seen)
         self._seen = columns.facts_changed.end
-        if self._generation != columns.generation or told is None:
+        if self._generation != columns.generation or changed is None:
             self._generation = columns.generation
             self._rows = np.zeros(len(columns.names), np.int64)
             self._stale = dict.fromkeys(self.by_node)
         else:  # of these the node may be another one
-            self._rows[told] = [self.by_node[columns.names[row]] for row in told.tolist()]
+            self._rows[changed] = [self.by_node[columns.names[row]] for row in changed.tolist()]
         for node in self._stale:
             self._rows[columns.row_of(node)] = self.by_node[node]
         self._stale.clear()

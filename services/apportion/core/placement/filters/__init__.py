@@ -94,7 +94,7 @@ def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
 
 
 def facts_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
-    """The first standing node filter that the node does not pass, or None."""
+    """The first filter of cluster facts that the node does not pass, or None."""
     for code, check in FACT_FILTERS:
         needed, available = check(shape, node)
         if available < needed:

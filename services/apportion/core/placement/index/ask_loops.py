@@ -114,30 +114,30 @@ def helped(
     kinds: Int64,
     found: Int64s,
 ) -> Int64:
-    """`Parked.helped`: how many lines have room on one of these rows, and in `found` which.
+    """`Unschedulable.helped`: how many have room on one of these rows, and in `found` which.
 
-    `needs` are by line and kind. How cards are cut, and which devices a pod names, is not asked.
+    `needs` are by slot and kind. How cards are cut, and which devices a pod names, is not asked.
     """
-    lines: Int64 = 0
-    line: Int64
+    helped_count: Int64 = 0
+    slot: Int64
     i: Int64
-    for line in range(len(counts)):
-        need: Int64 = line * kinds
+    for slot in range(len(counts)):
+        need: Int64 = slot * kinds
         for i in range(len(rows)):
             host: Int64 = rows[i] * width + HOST
             if lacking(free[host], needs[need + kind[host]]):
                 continue
             fitting: Int64 = 0
             at: Int64 = host + 1
-            while at < host + width and fitting < counts[line]:
+            while at < host + width and fitting < counts[slot]:
                 if not lacking(free[at], needs[need + kind[at]]):
                     fitting += 1
                 at += 1
-            if fitting >= counts[line]:
-                found[lines] = line
-                lines += 1
+            if fitting >= counts[slot]:
+                found[helped_count] = slot
+                helped_count += 1
                 break
-    return lines
+    return helped_count
 
 
 def pick(

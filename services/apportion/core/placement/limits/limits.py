@@ -12,21 +12,21 @@ from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.limits.namespaces import Namespaces
 from apportion.core.placement.limits.queues import Queues
-from apportion.core.placement.limits.quotas import Lack
+from apportion.core.placement.limits.quotas import LimitExceeded
 from apportion_schemas import Device, Share
 
 NEVER_SEEN: Final = -1
-"""What tells of a limit that it has been relieved since, whatever has happened."""
+"""What tells of a limit that it may allow more now, whatever has happened."""
 
 
 class Kept(NamedTuple):
     """Why a limit kept a pod out: of devices of some kinds only, or (None) of any node.
 
     Where devices of other kinds would be too much together, `without` does not name them: another
-    node may have others beside them. `seen` tells whether the limit has been relieved since.
+    node may have others beside them. `seen` tells whether the limit may allow more now.
     """
 
-    lack: Lack
+    exceeded: LimitExceeded
     without: frozenset[int] | None
     seen: int
 
@@ -59,10 +59,10 @@ class Limits:
 
     def observe(self, change: Change) -> bool:
         """Take note of what the fold changed; whether anybody may now hold more than before."""
-        relieved = self._queues.observe(change)
-        relieved |= self._namespaces.observe(change)
+        freed = self._queues.observe(change)
+        freed |= self._namespaces.observe(change)
         self.active = self._queues.active or self._namespaces.active
-        return relieved
+        return freed
 
     def note(self, pod: PodState, *, undone: bool = False) -> None:
         """The pod was placed or taken away; `undone`: nobody has been told no because of it."""
@@ -70,15 +70,17 @@ class Limits:
             self._queues.note(pod, undone=undone)
         self._namespaces.note(pod, undone=undone)
 
-    def relieve(self) -> None:
+    def note_freed(self) -> None:
         """Something that was counted on did not come about: everybody may hold more."""
-        self._queues.relieve()
-        self._namespaces.relieve()
+        self._queues.note_freed()
+        self._namespaces.note_freed()
 
-    def lack(self, pod: PodState, node: str = "", shares: Sequence[Share] = ()) -> Lack | None:
+    def exceeded(
+        self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
+    ) -> LimitExceeded | None:
         """Why the pod may not have these shares, or, with none named, any."""
-        lack = self._queues.lack(pod, node, shares)
-        return lack if lack is not None else self._namespaces.lack(pod, node, shares)
+        exceeded = self._queues.exceeded(pod, node, shares)
+        return exceeded if exceeded is not None else self._namespaces.exceeded(pod, node, shares)
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
@@ -87,11 +89,13 @@ class Limits:
         of_namespace = self._namespaces.kinds_beyond(pod, asks, kinds)
         return self._queues.kinds_beyond(pod, asks, kinds) | of_namespace
 
-    def remembered(self, pod: PodState, lack: Lack, without: frozenset[int] | None) -> Kept:
-        """The lack, with what tells later whether the pod's limits have been relieved since."""
-        return Kept(lack, without, self._seen(pod))
+    def remembered(
+        self, pod: PodState, exceeded: LimitExceeded, without: frozenset[int] | None
+    ) -> Kept:
+        """What is exceeded, and what tells later whether the limits may allow more."""
+        return Kept(exceeded, without, self._seen(pod))
 
-    def relieved(self, pod: PodState, kept: Kept) -> bool:
+    def freed(self, pod: PodState, kept: Kept) -> bool:
         """Whether the pod may have more than when it was kept out."""
         return kept.seen != self._seen(pod)
 

@@ -10,7 +10,7 @@ from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.limits import quotas
-from apportion.core.placement.limits.quotas import Amounts, Lack, NamespaceQuota
+from apportion.core.placement.limits.quotas import Amounts, LimitExceeded, NamespaceQuota
 from apportion.core.placement.limits.usage import NOTHING, Holdings
 from apportion_schemas import (
     ConfigurationChanged,
@@ -53,19 +53,21 @@ class Namespaces(Holdings):
 
     def observe(self, change: Change) -> bool:
         """Take note of what the fold changed; whether a namespace may now hold more than before."""
-        data, kind, relieved = change.data, type(change.data), False
+        data, kind, freed = change.data, type(change.data), False
         if kind is QuotaObserved or kind is QuotaGone:
             self._learn(data.namespace)
-            relieved = True
+            freed = True
         elif kind is ConfigurationChanged:
             self._learn(*self._state.quotas)
-            relieved = True
+            freed = True
         elif change.refused and kind is PodPlaced:
-            self.relieve()
-            relieved = self.active
-        return (self.active and self.follow(change)) or relieved
+            self.note_freed()
+            freed = self.active
+        return (self.active and self.follow(change)) or freed
 
-    def lack(self, pod: PodState, node: str = "", shares: Sequence[Share] = ()) -> Lack | None:
+    def exceeded(
+        self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
+    ) -> LimitExceeded | None:
         """Why the namespace may not take the pod with these shares, or, with none named, at all."""
         name = pod.submitted.namespace
         limits = self._quotas.get(name)
@@ -76,7 +78,7 @@ class Namespaces(Holdings):
             more = quotas.of_devices(pod.submitted.shape, shares, self._state.nodes[node])
         else:
             more = quotas.devices_at_least(pod.submitted.shape)
-        return _lack(limits, self._held.get(name, NOTHING), more)
+        return _exceeded(limits, self._held.get(name, NOTHING), more)
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
@@ -88,7 +90,9 @@ class Namespaces(Holdings):
             return frozenset()
         self.count_all()
         held = self._held.get(name, NOTHING)
-        return quotas.kinds_beyond(asks, kinds, lambda more: _lack(limits, held, more) is not None)
+        return quotas.kinds_beyond(
+            asks, kinds, lambda more: _exceeded(limits, held, more) is not None
+        )
 
     def _learn(self, *namespaces: str) -> None:
         """Read the quotas of these namespaces anew, and count what is limited only now."""
@@ -99,7 +103,7 @@ class Namespaces(Holdings):
                 NamespaceQuota(known[each], self._state.configuration) for each in sorted(known)
             ]
             limits = tuple(each for each in read if each.limits)
-            self._relieved[name] += 1
+            self._freed[name] += 1
             others |= bool(limits) != (name in self._quotas)
             if limits:
                 self._quotas[name] = limits
@@ -110,9 +114,11 @@ class Namespaces(Holdings):
             self._uncounted = list(self._state.pods.values())
 
 
-def _lack(limits: tuple[NamespaceQuota, ...], held: Amounts, more: Amounts) -> Lack | None:
+def _exceeded(
+    limits: tuple[NamespaceQuota, ...], held: Amounts, more: Amounts
+) -> LimitExceeded | None:
     for quota in limits:
-        lack = quota.lack(held, more)
-        if lack is not None:
-            return lack
+        exceeded = quota.exceeded(held, more)
+        if exceeded is not None:
+            return exceeded
     return None

@@ -13,7 +13,7 @@ from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.limits import quotas
-from apportion.core.placement.limits.quotas import Amount, Amounts, Lack, Quota
+from apportion.core.placement.limits.quotas import Amount, Amounts, LimitExceeded, Quota
 from apportion.core.placement.limits.usage import NOTHING, OFFERS, Holdings
 from apportion_schemas import (
     ConfigurationChanged,
@@ -76,7 +76,9 @@ class Queues(Holdings):
             self._learn(change.data)
         return self.active and self._follow(change)
 
-    def lack(self, pod: PodState, node: str = "", shares: Sequence[Share] = ()) -> Lack | None:
+    def exceeded(
+        self, pod: PodState, node: str = "", shares: Sequence[Share] = ()
+    ) -> LimitExceeded | None:
         """Why the queue may not take the pod with these shares, or, with none named, anywhere."""
         name, shape = queue_of(self._state, pod), pod.submitted.shape
         quota = self._quotas.get(name)
@@ -86,7 +88,7 @@ class Queues(Holdings):
         more = quotas.at_least(shape)
         if node:
             more = quotas.of_shares(shape, shares, self._state.nodes[node])
-        return quota.lack(self._held.get(name, NOTHING), more)
+        return quota.exceeded(self._held.get(name, NOTHING), more)
 
     def kinds_beyond(
         self, pod: PodState, asks: Sequence[AskColumns], kinds: Sequence[Device]
@@ -98,7 +100,7 @@ class Queues(Holdings):
             return frozenset()
         self.count_all()
         held = self._held.get(name, NOTHING)
-        return quotas.kinds_beyond(asks, kinds, lambda more: quota.lack(held, more) is not None)
+        return quotas.kinds_beyond(asks, kinds, lambda more: quota.exceeded(held, more) is not None)
 
     def share(self, name: str) -> float:
         """The part of the cluster that the queue holds, of what it holds most, over its weight."""
@@ -117,17 +119,17 @@ class Queues(Holdings):
         quota = Quota(queue, self._state.configuration)
         self._quotas.pop(queue.queue, None)
         self._shares.pop(queue.queue, None)
-        self._relieved[queue.queue] += 1
+        self._freed[queue.queue] += 1
         if quota.limits:
             self._quotas[queue.queue] = quota
             self.activate()
 
     def _follow(self, change: Change) -> bool:
         data = change.data
-        relieved = isinstance(data, QueueObserved)
+        freed = isinstance(data, QueueObserved)
         if isinstance(data, ConfigurationChanged) or (change.refused and type(data) is PodPlaced):
-            self.relieve()
-            relieved = True
+            self.note_freed()
+            freed = True
         if isinstance(data, ConfigurationChanged):
             for queue in self._state.queues.values():
                 self._learn(queue)
@@ -135,8 +137,8 @@ class Queues(Holdings):
             self._totals.touch(change.node)
         if isinstance(data, PodGroupObserved):
             for pod in self._state.groups[data.group].pods.values():
-                relieved |= self.note(pod)
-        return self.follow(change) or relieved
+                freed |= self.note(pod)
+        return self.follow(change) or freed
 
 
 class _Totals:

@@ -72,7 +72,7 @@ class Bound(NamedTuple):
         return much if much and held.get(self.amount, 0) + much > self.most else 0
 
 
-class Lack(NamedTuple):
+class LimitExceeded(NamedTuple):
     """Why a queue or a namespace may not take a pod."""
 
     code: RefusalCode
@@ -99,10 +99,10 @@ class Quota:
         """Whether there is anything that the queue may not hold."""
         return bool(self._closed or self._bounds or self._cards)
 
-    def lack(self, held: Amounts, more: Amounts) -> Lack | None:
+    def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
         """Why a queue that holds so much may not take this much more; None if it may."""
         if self._closed:
-            return Lack(RefusalCode.QUEUE_CLOSED, queue=QueueShortage(queue=self._name))
+            return LimitExceeded(RefusalCode.QUEUE_CLOSED, queue=QueueShortage(queue=self._name))
         for bound in self._bounds:
             needed = bound.needed(held, more)
             if needed:
@@ -113,10 +113,10 @@ class Quota:
                     needed=_ceil(needed, bound.unit),
                     available=left // bound.unit,
                 )
-                return Lack(RefusalCode.QUEUE_CAPABILITY_EXCEEDED, queue=shortage)
-        return self._lack_of_cards(held, more) if self._keys else None
+                return LimitExceeded(RefusalCode.QUEUE_CAPABILITY_EXCEEDED, queue=shortage)
+        return self._cards_exceeded(held, more) if self._keys else None
 
-    def _lack_of_cards(self, held: Amounts, more: Amounts) -> Lack | None:
+    def _cards_exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
         needed, have = self._by_card(more), self._by_card(held)
         for card, count in sorted(needed.items()):
             most = self._cards.get(card, 0)
@@ -127,7 +127,7 @@ class Quota:
                     needed=count,
                     available=max(most - have[card], 0),
                 )
-                return Lack(RefusalCode.QUEUE_CARDS_EXCEEDED, queue=shortage)
+                return LimitExceeded(RefusalCode.QUEUE_CARDS_EXCEEDED, queue=shortage)
         return None
 
     def _by_card(self, amounts: Amounts) -> Counter[str]:
@@ -160,7 +160,7 @@ class NamespaceQuota:
         """Whether it says anything of devices."""
         return bool(self._bounds)
 
-    def lack(self, held: Amounts, more: Amounts) -> Lack | None:
+    def exceeded(self, held: Amounts, more: Amounts) -> LimitExceeded | None:
         """Why a namespace that holds so much may not take this much more; None if it may."""
         for bound in self._bounds:
             needed = bound.needed(held, more)
@@ -172,7 +172,7 @@ class NamespaceQuota:
                     used=_ceil(held.get(bound.amount, 0), bound.unit),
                     most=bound.most // bound.unit,
                 )
-                return Lack(RefusalCode.QUOTA_EXCEEDED, quota=shortage)
+                return LimitExceeded(RefusalCode.QUOTA_EXCEEDED, quota=shortage)
         return None
 
 

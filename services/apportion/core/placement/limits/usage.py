@@ -29,7 +29,7 @@ class Holdings:
         self._ended: Counter[str] = Counter()  # how often an account was forgotten
         self._uncounted: list[PodState] = []
         self._held: dict[str, Counter[Amount]] = {}
-        self._relieved: Counter[str] = Counter()
+        self._freed: Counter[str] = Counter()
         self._epoch = 0
 
     def account_of(self, pod: PodState) -> str:
@@ -67,7 +67,7 @@ class Holdings:
             self.moved(name)
         if before is None or undone:
             return False
-        self._relieved[before[0]] += 1
+        self._freed[before[0]] += 1
         return True
 
     def moved(self, name: str) -> None:
@@ -75,13 +75,13 @@ class Holdings:
 
     def follow(self, change: Change) -> bool:
         """Note the pods of which the event says more; whether an account may hold more."""
-        relieved = False
+        freed = False
         if change.node is not None and type(change.data) in OFFERS:
             for pod in change.node.pods.values():
-                relieved |= self.note(pod, again=True)
+                freed |= self.note(pod, again=True)
         if change.pod is not None:
-            relieved |= self.note(change.pod)
-        return relieved
+            freed |= self.note(change.pod)
+        return freed
 
     def count(self, pods: int) -> bool:
         """Count up to so many of those that stand to be counted; whether all are."""
@@ -95,13 +95,13 @@ class Holdings:
         """Count all that stand to be counted."""
         self.count(len(self._uncounted))
 
-    def relieve(self) -> None:
+    def note_freed(self) -> None:
         """Something that was counted on did not come about: every account may hold more."""
         self._epoch += 1
 
     def seen(self, pod: PodState) -> int:
         """What is another once the pod's account may hold more than now."""
-        return self._epoch + self._relieved[self.account_of(pod)]
+        return self._epoch + self._freed[self.account_of(pod)]
 
     def held(self, name: str) -> Amounts:
         """What the account holds."""

@@ -2,8 +2,8 @@
 
 Like the queueing hints of kube-scheduler: every reason to wait names the events that can end it,
 and what must have come of the event. An event that stands in no row helps nobody. The engine asks
-by the event: `asked` joins all rows that name it, for the reasons that a line was given may have
-become others since.
+by the event: `asked` joins all rows that name it, for the reasons that a shape queue was given may
+have become others since.
 
 Invariant: whatever lets a pod have a place that had none is an event of a row of that pod's
 reasons; a property test plays histories against the table.
@@ -48,7 +48,7 @@ from apportion_schemas import (
 from apportion_schemas.quantities import Payload
 
 SOME: Final[Int64] = 1
-"""Ask lines for which there is room on a node that changed, and those whose room nobody knows."""
+"""Ask those for which there is room on a node that changed, and those whose needs nobody knows."""
 REORDERED: Final[Int64] = 2
 """Ask those as well of which several containers may want the same device: in another order of the
 devices they may not.
@@ -62,7 +62,7 @@ REFUSED: Final[Int64] = 2
 """The fold did not: what a decision counted on did not come about."""
 MOVED: Final[Int64] = 4
 """Another number of pods that somebody looks for is on a node."""
-RELIEVED: Final[Int64] = 8
+FREED: Final[Int64] = 8
 """A queue or a namespace may hold more than before."""
 
 
@@ -105,17 +105,17 @@ _NEAR: Final = (
     *_TOLD,
 )
 _HELD: Final = (
-    Hint(PodGone, SOME, RELIEVED),
-    Hint(PlacementVoided, SOME, RELIEVED),
+    Hint(PodGone, SOME, FREED),
+    Hint(PlacementVoided, SOME, FREED),
     Hint(PodPlaced, SOME, REFUSED),
-    Hint(NodeGone, SOME, RELIEVED),
+    Hint(NodeGone, SOME, FREED),
     *_TOLD,
     *_ORDERED,
 )
 _HELD_BY_QUEUE: Final = (
     *_HELD,
     Hint(QueueObserved, SOME),
-    Hint(PodGroupObserved, SOME, RELIEVED),  # its pods may be of another queue now
+    Hint(PodGroupObserved, SOME, FREED),  # its pods may be of another queue now
 )
 _HELD_BY_NAMESPACE: Final = (*_HELD, Hint(QuotaObserved, SOME), Hint(QuotaGone, SOME))
 _FEWER: Final = (
@@ -191,7 +191,7 @@ def _by_event() -> dict[type, tuple[int, ...]]:
     """For each event whom it lets be asked, all rows that name it joined, by what came of it."""
     found: dict[type, list[int]] = {}
     for hint in (hint for row in (*BY_REASON.values(), OF_GANGS, UNDECLARED) for hint in row):
-        whom = found.setdefault(hint.event, [0] * (2 * RELIEVED))
+        whom = found.setdefault(hint.event, [0] * (2 * FREED))
         for happened in range(len(whom)):
             whom[happened] |= hint.asks if hint.when & happened else 0
     return {event: tuple(whom) for event, whom in found.items()}
@@ -202,10 +202,10 @@ BY_EVENT: Final = _by_event()
 """
 
 
-def asked(change: Change, moved: bool, relieved: bool) -> Int64:  # noqa: FBT001 - of a hot path
+def asked(change: Change, moved: bool, freed: bool) -> Int64:  # noqa: FBT001 - of a hot path
     """Whom the event lets be asked again: `SOME`, `REORDERED` and `GANG`, or 0 for nobody.
 
-    `moved` and `relieved` say what came of it: see `MOVED` and `RELIEVED`.
+    `moved` and `freed` say what came of it: see `MOVED` and `FREED`.
     """
     whom = BY_EVENT.get(type(change.data))
     if whom is None:
@@ -213,7 +213,7 @@ def asked(change: Change, moved: bool, relieved: bool) -> Int64:  # noqa: FBT001
     happened: Int64 = REFUSED if change.refused else TAKEN
     if moved:
         happened = happened | MOVED
-    if relieved:
-        happened = happened | RELIEVED
+    if freed:
+        happened = happened | FREED
     found: Int64 = whom[happened]
     return found

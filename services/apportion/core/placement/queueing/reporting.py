@@ -1,4 +1,4 @@
-"""What pods that fit nowhere are told: the reasons of their line, and again when those change.
+"""What is reported to pods that fit nowhere: why, and again when that changes.
 
 Invariant: a pod that has heard the same codes, of the same limit, hears nothing.
 """
@@ -6,7 +6,8 @@ Invariant: a pod that has heard the same codes, of the same limit, hears nothing
 from collections.abc import Container, Iterator
 
 from apportion.core.ledger.state import PodState
-from apportion.core.placement.queueing.queue import PendingQueue, Reasons, gist_of
+from apportion.core.placement.queueing.queue import PendingQueue
+from apportion.core.placement.queueing.shape_queue import Reasons, reason_key_of
 from apportion_schemas import PodRefused
 
 
@@ -15,19 +16,22 @@ def unreported(
 ) -> Iterator[tuple[PodState, PodRefused]]:
     """Pods that have not heard why they wait, with what is to be said; `placed` hear nothing.
 
-    A pod that is yielded counts as told.
+    A pod that is yielded counts as one that knows.
     """
-    for pod, reasons in queue.untold():
+    for pod, reasons in queue.unreported():
         if pod.uid in placed:
             continue
-        told = pod.refusal
-        if told is None or gist_of(told.reasons, told.quota) != reasons.gist:
+        reported = pod.refusal
+        if (
+            reported is None
+            or reason_key_of(reported.reasons, reported.quota) != reasons.reason_key
+        ):
             yield pod, refusal_of(pod, reasons)
 
 
 def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:
-    """The reasons of a line as the event that tells one of its pods."""
-    lack = reasons.limit.lack if reasons.limit is not None else None
+    """The reasons of a shape queue as the event that tells one of its pods."""
+    exceeded = reasons.limit.exceeded if reasons.limit is not None else None
     return PodRefused(
         pod=pod.uid,
         namespace=pod.submitted.namespace,
@@ -36,6 +40,6 @@ def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:
         nodes=reasons.nodes,
         nearest=reasons.nearest,
         gang=reasons.gang,
-        queue=lack.queue if lack is not None else None,
-        quota=lack.quota if lack is not None else None,
+        queue=exceeded.queue if exceeded is not None else None,
+        quota=exceeded.quota if exceeded is not None else None,
     )

@@ -1,10 +1,10 @@
-"""Which of the parked lines an event may have helped, found without asking each.
+"""Which of the unschedulable shape queues an event may have helped, found without asking each.
 
-A line is parked with what it wants of a host and of one kind of device. One pass over the nodes
-that changed, whatever changed there, compares all of that at once; only the lines for which it is
-there are asked in full. So what is parked costs next to nothing while nothing could help it.
+Of each is kept what it wants of a host and of one kind of device. One pass over the nodes that
+changed, whatever changed there, compares all of that at once; only those for which it is there are
+asked in full. So what is unschedulable costs next to nothing while nothing could help it.
 
-Invariant: a line that `helped` leaves out fits on none of the nodes that changed since it was asked
+Invariant: one that `helped` leaves out fits on none of the nodes that changed since it was asked
 last.
 """
 
@@ -18,13 +18,13 @@ from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.device_kinds import FIRST_KIND
 
-SLACK: Final = 64  # lines more than twice those that were parked, before all are asked
+SLACK: Final = 64  # more than twice those that were unschedulable, before all are asked
 
 
-class Parked:
-    """Parked lines by key, each with what it wants, or to be asked whatever happens.
+class Unschedulable:
+    """Unschedulable shape queues by key, each with what it wants, or to be asked whatever happens.
 
-    Lines that are parked no longer may stand here: who asks them finds out.
+    Some may stand here that are unschedulable no longer: who asks them finds out.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Parked:
         return len(self._slots) + len(self._always)
 
     def clear(self) -> None:
-        """No line is parked."""
+        """Every shape queue is to be asked."""
         self._slots: dict[bytes, int] = {}
         self._keys: list[bytes] = []
         self._vacant: list[int] = []
@@ -48,7 +48,7 @@ class Parked:
         self._most = 0
 
     def add(self, key: bytes, ask: AskColumns | None, ordered: bool) -> None:  # noqa: FBT001
-        """The line is parked; `ask` is one that must fit before the line does, None if unknown.
+        """One more; `ask` is one that must fit before its pods do, None if that is unknown.
 
         `ordered`: whether it fits may depend on the order in which devices are tried.
         """
@@ -69,7 +69,7 @@ class Parked:
         self._counts[slot] = ask.ask.count
 
     def forget(self, key: bytes) -> None:
-        """The line is parked no longer."""
+        """Its shape queue is asked, or has gone."""
         self._always.pop(key, None)
         self._ordered.pop(key, None)
         slot = self._slots.pop(key, None)
@@ -78,7 +78,7 @@ class Parked:
             self._vacant.append(slot)
 
     def helped(self, columns: Columns, *, reordered: bool) -> list[bytes] | None:
-        """The lines to be asked for the room that there is since the last time; None for all.
+        """Those to be asked for the room that there is since the last time; None for all.
 
         `reordered`: devices are tried in another order since. All are asked where the rows, the
         kinds of device or the ways to cut them are others now, and once in a while, so that those
@@ -108,11 +108,11 @@ class Parked:
         keys = [self._keys[slot] for slot in self._found[:count].tolist()]
         return list(dict.fromkeys((*keys, *self._always, *(self._ordered if reordered else ()))))
 
-    def _grow(self, lines: int, kinds: int) -> None:
-        """Room for so many lines, and for so many kinds of device."""
-        needs = np.full((lines, kinds), packed.NEVER, np.int64)
+    def _grow(self, slots: int, kinds: int) -> None:
+        """Room for so many of them, and for so many kinds of device."""
+        needs = np.full((slots, kinds), packed.NEVER, np.int64)
         needs[: self._needs.shape[0], : self._needs.shape[1]] = self._needs
-        self._vacant += range(len(self._keys), lines)
-        self._keys += [b""] * (lines - len(self._keys))
-        self._needs, self._counts = needs, np.resize(self._counts, lines)
-        self._found = np.zeros(lines, np.int64)
+        self._vacant += range(len(self._keys), slots)
+        self._keys += [b""] * (slots - len(self._keys))
+        self._needs, self._counts = needs, np.resize(self._counts, slots)
+        self._found = np.zeros(slots, np.int64)

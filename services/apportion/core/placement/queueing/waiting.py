@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PENDING, PodState, State
-from apportion.core.placement.queueing.queue import PendingQueue, is_pending, turn_of
+from apportion.core.placement.queueing.queue import PendingQueue
+from apportion.core.placement.queueing.shape_queue import is_pending, turn_of
 from apportion.core.placement.queueing.sharding import WHOLE, Shard, key_of, part_of
 from apportion_schemas import (
     PlacementVoided,
@@ -112,7 +113,7 @@ class Waiting:
             for uid in self._pods.get(part, ()):
                 self._others.pop(uid, None)
                 pod = self._state.pods[uid]
-                self._queue.add(pod, told=pod.refusal is not None)
+                self._queue.add(pod, reported=pod.refusal is not None)
         if shard is WHOLE:
             self._part.clear()
             self._pods.clear()
@@ -125,7 +126,7 @@ class Waiting:
         return key_of(pod, limited=pod.submitted.namespace in self._state.quotas)
 
     def _regroup(self, namespace: str) -> None:
-        """While it has a quota its pods wait in lines of their own, and for one scheduler."""
+        """While it has a quota its pods have shape queues of their own, and one scheduler."""
         if (namespace in self._state.quotas) == (namespace in self._limited):
             return
         self._limited ^= {namespace}

@@ -79,9 +79,9 @@ def test_a_queue_holds_no_more_than_its_capability(
     assert placed(ledger) == {"a"}
     assert set(ledger.reasons("b")) == {C.QUEUE_CAPABILITY_EXCEEDED}
     needed, available = amounts
-    told = QueueShortage(queue="ml", resource=resource, needed=needed, available=available)
-    assert shortage(ledger, "b") == told
-    assert words.refusal(ledger.refusal("b")) == words.queue(told)
+    reported = QueueShortage(queue="ml", resource=resource, needed=needed, available=available)
+    assert shortage(ledger, "b") == reported
+    assert words.refusal(ledger.refusal("b")) == words.queue(reported)
 
 
 def test_entire_cards_and_parts_of_cards_are_counted_apart() -> None:
@@ -191,10 +191,10 @@ def test_pods_that_end_make_room_in_their_queue_alone() -> None:
     """The next of that queue is asked again; what ends elsewhere asks nobody."""
     ledger = Ledger(rack("n1", 4), queue(capability={"nvidia.com/gpu": 1}))
     ledger.submit(queued("a", ask(1)), queued("b", ask(1)), pod("other", ask(1))).settle()
-    (line,) = ledger.engine._queue.parked()
-    reasons = line.reasons
+    (shape_queue,) = ledger.engine._queue.unschedulable()
+    reasons = shape_queue.reasons
     ledger.gone("other").settle()
-    assert line.reasons is reasons
+    assert shape_queue.reasons is reasons
     assert placed(ledger.gone("a").settle()) == {"b"}
 
 
@@ -249,8 +249,8 @@ def test_a_card_that_the_quota_does_not_name_is_not_for_the_queue() -> None:
     """The rule of Volcano's capacity-card; a queue without a quota has no such limit."""
     ledger = Ledger(rack("a", 2), queue(cards={"H100": 4}), queued("p", ask(1)), pod("q", ask(1)))
     assert placed(ledger.settle()) == {"q"}
-    told = QueueShortage(queue="ml", resource=A100_80, needed=1, available=0)
-    assert shortage(ledger, "p") == told
+    reported = QueueShortage(queue="ml", resource=A100_80, needed=1, available=0)
+    assert shortage(ledger, "p") == reported
 
 
 def test_parts_of_a_card_have_quotas_of_their_own() -> None:

@@ -72,8 +72,8 @@ def test_a_namespace_holds_no_more_than_its_quota(
     resource: str, most: int, wanted: Ask, amounts: tuple[int, int]
 ) -> None:
     """By true use: memory of all cards, percent in MiB of the card. A namespace without is free."""
-    told = QuotaObserved(namespace="team", quota="gpus", hard={resource: most})
-    ledger = Ledger(rack("n1", 8), told)
+    reported = QuotaObserved(namespace="team", quota="gpus", hard={resource: most})
+    ledger = Ledger(rack("n1", 8), reported)
     ledger.submit(inside("a", wanted), inside("b", wanted), pod("free", wanted)).settle()
     assert placed(ledger) == {"a", "free"}
     assert set(ledger.reasons("b")) == {C.QUOTA_EXCEEDED}
@@ -87,13 +87,13 @@ def test_what_is_said_names_the_quota_and_the_cure() -> None:
     """Quota, resource, what it allows, what is held, what is needed, and what helps."""
     ledger = Ledger(rack("n1", 4), quota(memory=16_000))
     ledger.submit(inside("a", ask(12_000)), inside("b", ask(8000))).settle()
-    told = why(ledger.state, ledger.pod("b"))
-    assert told.sentence.endswith(
+    reported = why(ledger.state, ledger.pod("b"))
+    assert reported.sentence.endswith(
         "the quota gpus of its namespace allows 16,000 of limits.nvidia.com/gpumem, pods hold "
         "12,000, and 8,000 more would be needed"
     )
-    assert told.refused is not None
-    (cause,) = told.refused.causes
+    assert reported.refused is not None
+    (cause,) = reported.refused.causes
     assert cause.unblocked_by.endswith("more in spec.hard of the ResourceQuota")
 
 
@@ -124,15 +124,17 @@ def test_every_quota_of_the_namespace_binds() -> None:
 def test_what_is_not_of_devices_is_left_to_the_api_server() -> None:
     """CPU, pods and other extended resources of a quota bind nobody here."""
     hard = {"requests.cpu": 0, "pods": 0, "requests.example.com/nic": 0, "limits.memory": 0}
-    told = QuotaObserved(namespace="team", quota="gpus", hard=hard)
-    ledger = Ledger(rack("n1", 4), told, inside("a", ask(1)))
+    reported = QuotaObserved(namespace="team", quota="gpus", hard=hard)
+    ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)))
     assert placed(ledger.settle()) == {"a"}
 
 
 def test_families_have_limits_of_their_own() -> None:
     """A count of NPUs says nothing about GPUs."""
-    told = QuotaObserved(namespace="team", quota="npus", hard={"requests.huawei.com/Ascend310P": 0})
-    ledger = Ledger(node("n1", npu("d0"), gpu("g1")), told)
+    reported = QuotaObserved(
+        namespace="team", quota="npus", hard={"requests.huawei.com/Ascend310P": 0}
+    )
+    ledger = Ledger(node("n1", npu("d0"), gpu("g1")), reported)
     ledger.submit(inside("n", ask(3000, family="ascend310p")), inside("g", ask(1))).settle()
     assert placed(ledger) == {"g"}
 
@@ -153,9 +155,9 @@ def test_other_cards_are_tried_where_the_best_are_beyond_the_quota() -> None:
 
 def test_a_name_that_comes_to_mean_devices_binds_from_then_on() -> None:
     """The configuration gives a name of the quota its meaning, and takes it away again."""
-    told = QuotaObserved(namespace="team", quota="gpus", hard={"requests.a.b/gpu": 1})
+    reported = QuotaObserved(namespace="team", quota="gpus", hard={"requests.a.b/gpu": 1})
     nvidia = NvidiaConfiguration(resource_count_name="a.b/gpu")
-    ledger = Ledger(rack("n1", 4), told, inside("a", ask(1)), inside("b", ask(1))).settle()
+    ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)), inside("b", ask(1))).settle()
     ledger.play(ConfigurationChanged(by="ann", configuration=Configuration(nvidia=nvidia)))
     ledger.submit(inside("c", ask(1))).settle()
     assert placed(ledger) == {"a", "b"}
@@ -177,7 +179,7 @@ def test_a_quota_that_comes_while_pods_wait_holds_back_its_own_alone() -> None:
     """They leave the line that they shared; when it goes they share one again."""
     ledger = Ledger(rack("n1", 1, slots=2)).submit(pod("x", cards())).settle()
     ledger.submit(inside("t0", ask(1)), inside("t1", ask(1)), pod("f", ask(1))).settle()
-    assert len(ledger.engine._queue.parked()) == 1
+    assert len(ledger.engine._queue.unschedulable()) == 1
     ledger.play(quota(count=0)).gone("x").settle()
     assert placed(ledger) == {"f"}
     assert set(ledger.reasons("t0")) == set(ledger.reasons("t1")) == {C.QUOTA_EXCEEDED}
@@ -189,10 +191,10 @@ def test_pods_that_end_make_room_in_their_namespace_alone() -> None:
     """The next of that namespace is asked again; what ends elsewhere asks nobody."""
     ledger = Ledger(rack("n1", 4), quota(count=1))
     ledger.submit(inside("a", ask(1)), inside("b", ask(1)), pod("other", ask(1))).settle()
-    (line,) = ledger.engine._queue.parked()
-    reasons = line.reasons
+    (shape_queue,) = ledger.engine._queue.unschedulable()
+    reasons = shape_queue.reasons
     ledger.gone("other").settle()
-    assert line.reasons is reasons
+    assert shape_queue.reasons is reasons
     assert placed(ledger.gone("a").settle()) == {"b"}
 
 
@@ -203,8 +205,8 @@ def test_a_quota_that_is_raised_too_little_is_told_anew() -> None:
     ledger.play(quota(memory=2000)).settle()
     assert shortage(ledger, "a").most == 2000
     ledger.submit(inside("b", ask(500))).settle()
-    told = [event for event in ledger.events if isinstance(event, PodRefused)]
-    assert told == [first, ledger.refusal("a")]
+    reported = [event for event in ledger.events if isinstance(event, PodRefused)]
+    assert reported == [first, ledger.refusal("a")]
 
 
 def test_a_gang_is_within_the_quota_whole_or_not_at_all() -> None:
@@ -258,8 +260,8 @@ def test_a_node_that_kube_scheduler_chose_is_within_the_quota_as_well() -> None:
 
 def test_nothing_is_counted_where_no_namespace_has_a_quota_of_devices() -> None:
     """A quota of something else costs nothing either."""
-    told = QuotaObserved(namespace="team", quota="q", hard={"requests.example.com/nic": 1})
-    ledger = Ledger(rack("n1", 4), told, inside("a", ask(1)), pod("b", ask(1))).settle()
+    reported = QuotaObserved(namespace="team", quota="q", hard={"requests.example.com/nic": 1})
+    ledger = Ledger(rack("n1", 4), reported, inside("a", ask(1)), pod("b", ask(1))).settle()
     assert not ledger.engine._limits.active
 
 

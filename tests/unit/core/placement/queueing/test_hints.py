@@ -46,7 +46,7 @@ def test_every_reason_names_what_can_end_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "moved", "relieved", "whom"),
+    ("change", "moved", "freed", "whom"),
     [
         (Change(PodGone(uid="p")), False, False, SOME),
         (Change(PodGone(uid="p"), refused="not live"), False, False, 0),
@@ -61,10 +61,10 @@ def test_every_reason_names_what_can_end_it() -> None:
     ],
 )
 def test_whom_an_event_lets_be_asked(
-    change: Change, *, moved: bool, relieved: bool, whom: int
+    change: Change, *, moved: bool, freed: bool, whom: int
 ) -> None:
     """By its type, and by what came of it."""
-    assert asked(change, moved, relieved) == whom
+    assert asked(change, moved, freed) == whom
 
 
 def test_a_gang_lacks_one_less_with_a_member_that_is_adopted() -> None:
@@ -96,11 +96,11 @@ def test_room_that_a_refused_placement_gives_back_is_offered_again() -> None:
     """The winner of the last card was placed elsewhere, by somebody else, in the meantime."""
     ledger = Ledger(rack("n1", 1), rack("n2", 0))
     ledger.submit(pod("first", cards(), priority=1), pod("second", cards()))
-    won, told = ledger.engine.decide().events
+    won, reported = ledger.engine.decide().events
     assert isinstance(won, PodPlaced)
     ledger.play(placed("first", "n2"))
     ledger.contradict(won)
-    assert ledger.play(told).settle().where("second") == "n1"
+    assert ledger.play(reported).settle().where("second") == "n1"
 
 
 def test_a_submission_that_completes_no_gang_wakes_nobody() -> None:
@@ -108,8 +108,8 @@ def test_a_submission_that_completes_no_gang_wakes_nobody() -> None:
     data = PodSubmitted(uid="p", namespace="n", name="p", dialect="hami", shape=shape(ask(1)))
     assert asked(Change(data), False, False) == GANG
     ledger = Ledger(rack("n1", 1), gang(min_available=3), member("a", ask(1))).settle()
-    (line,) = ledger.engine._queue.parked()
+    (shape_queue,) = ledger.engine._queue.unschedulable()
     ledger.submit(data)
-    assert line.parked
+    assert shape_queue.unschedulable
     ledger.submit(member("b", ask(1)))
-    assert not line.parked
+    assert not shape_queue.unschedulable

@@ -1,4 +1,4 @@
-"""The pods that wait: their order, parking, waking, and that waiting costs nothing."""
+"""The pods that wait: their order, being unschedulable, waking, and that waiting costs nothing."""
 
 import pytest
 
@@ -8,7 +8,8 @@ from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.score_input import ScoreInput
-from apportion.core.placement.queueing.queue import SLACK, PendingQueue, Reasons
+from apportion.core.placement.queueing.queue import PendingQueue
+from apportion.core.placement.queueing.shape_queue import SLACK, Reasons
 from apportion.core.placement.scores.nodes import Bestfit
 from apportion_schemas import (
     BindFailed,
@@ -91,7 +92,7 @@ def test_a_refused_shape_holds_up_no_other() -> None:
     assert names(events, PodRefused) == ["big"]
 
 
-def test_every_pod_of_a_parked_line_is_told_once() -> None:
+def test_every_pod_of_a_shape_queue_is_told_once() -> None:
     """Those that were there, and each that joins; the same reasons are not told again."""
     ledger = Ledger(rack("n1", 1), *(pod(f"p{n}", ask(99_999)) for n in range(3)))
     assert sorted(names(ledger.decide(), PodRefused)) == ["p0", "p1", "p2"]
@@ -123,7 +124,7 @@ def full() -> Ledger:
 
 
 @pytest.mark.parametrize(
-    ("before", "relief"),
+    ("before", "hint"),
     [
         ([], "gone"),
         ([], "voided"),
@@ -148,22 +149,37 @@ def full() -> Ledger:
     ],
     ids=["gone", "voided", "joined", "healthy", "uncordoned", "node uncordoned", "ready", "back"],
 )
-def test_waking(before: list[Payload], relief: Payload | str) -> None:
+def test_waking(before: list[Payload], hint: Payload | str) -> None:
     """Capacity that appears wakes who waits for it, and it is placed at once."""
     ledger = full()
     for event in before:
         ledger.play(event).settle()
     assert not ledger.where("second")
-    if isinstance(relief, str):
-        ledger.gone("first") if relief == "gone" else ledger.voided("first")
+    if isinstance(hint, str):
+        ledger.gone("first") if hint == "gone" else ledger.voided("first")
     else:
-        ledger.play(relief)
+        ledger.play(hint)
     placed = names(ledger.decide(), PodPlaced)
-    assert placed == (["first"] if relief == "voided" else ["second"])
+    assert placed == (["first"] if hint == "voided" else ["second"])
+
+
+def test_room_that_comes_while_others_are_still_asked_goes_to_the_first() -> None:
+    """Also where he was asked already, before there was room."""
+    sizes = range(100_000, 100_004)
+    ledger = Ledger(rack("n1", 1), *(pod(f"p{size}", ask(size)) for size in sizes)).settle()
+    ledger.play(rack("n2", 1, memory_mib=99_999))
+    assert ledger.engine.decide(looks_max=1).more
+    ledger.play(rack("n3", 1, memory_mib=200_000))
+    for _ in range(100):
+        decision = ledger.engine.decide(looks_max=1)
+        ledger.play(*decision.events)
+        if not decision.events and not decision.more:
+            break
+    assert ledger.where(f"p{sizes[0]}") == "n3"
 
 
 def test_what_cannot_help_wakes_nobody(work: Work) -> None:
-    """Cordons, failures and other pods leave a parked line alone: not one row is looked at."""
+    """Cordons, failures and other pods leave it alone: not one row is looked at."""
     ledger = full()
     work.taken()
     ledger.play(
@@ -175,8 +191,8 @@ def test_what_cannot_help_wakes_nobody(work: Work) -> None:
     assert work.taken() == (0, 0)
 
 
-def test_a_relief_looks_at_the_rows_that_changed_and_at_no_other(work: Work) -> None:
-    """One row of fifty, once; still refused, the line stays parked and nobody is told anew."""
+def test_a_departure_looks_at_the_rows_that_changed_and_at_no_other(work: Work) -> None:
+    """One row of fifty, once; still refused, it stays as it is and nobody is told anew."""
     ledger = Ledger(*(rack(f"n{n:02}", 1) for n in range(50)), pod("small", ask(1)))
     ledger.decide()
     elsewhere = shape(ask(1), node=NodeConstraints(selector={"zone": "none"}))
@@ -187,7 +203,7 @@ def test_a_relief_looks_at_the_rows_that_changed_and_at_no_other(work: Work) -> 
     assert work.taken() == (1, 0)
 
 
-def test_room_that_is_too_small_for_a_parked_line_costs_it_no_look(work: Work) -> None:
+def test_room_that_is_too_small_costs_no_look(work: Work) -> None:
     """On no device, and on too few of them; where there are as many as it wants, it is placed."""
     ledger = Ledger(rack("n1", 2), *(pod(f"small-{n}", ask(1)) for n in range(3)))
     ledger.decide()
@@ -199,8 +215,8 @@ def test_room_that_is_too_small_for_a_parked_line_costs_it_no_look(work: Work) -
     assert names(ledger.decide(), PodPlaced) == ["pair"]
 
 
-def test_a_hundred_thousand_parked_pods_cost_nothing(work: Work) -> None:
-    """One class is one line: another pod's decision, and a relief, cost what they cost alone."""
+def test_a_hundred_thousand_unschedulable_pods_cost_nothing(work: Work) -> None:
+    """One class is one question: another decision, and a departure, cost what they cost alone."""
     ledger = Ledger(*(rack(f"n{n}", 1) for n in range(10)))
     state = ledger.state
     ledger.submit(pod("q0", ask(99_999)))
@@ -214,13 +230,13 @@ def test_a_hundred_thousand_parked_pods_cost_nothing(work: Work) -> None:
         state.pods[uid] = twin
     state.revision += 100_000
     engine = Engine(state)
-    told = 0
+    reported = 0
     while decision := engine.decide(events_max=5_000).events:
-        told += len(decision)
+        reported += len(decision)
         for event in decision:
             assert isinstance(event, PodRefused)
             state.pods[event.pod].refusal = event
-    assert (told, work.taken()) == (100_000, (10, 1))
+    assert (reported, work.taken()) == (100_000, (10, 1))
     assert engine.pending == 100_000
     ledger.engine = engine
     for number, looks in enumerate((11, 1)):  # the small class is new, and the first relief wide
@@ -233,7 +249,7 @@ def test_a_hundred_thousand_parked_pods_cost_nothing(work: Work) -> None:
 
 
 def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
-    """Its kind came to be without a report: every line is asked."""
+    """Its kind came to be without a report: every shape queue is asked."""
     ledger = Ledger(rack("n1", 2), rack("n2", 1), pod("small", ask(1)), pod("big", ask(99_999)))
     ledger.settle()
     ledger.report(rack("n1", 2)).settle()
@@ -246,17 +262,17 @@ def test_a_departure_where_an_adopted_pod_holds_an_unknown_card() -> None:
     assert names(ledger.decide(), PodPlaced) == ["fits"]
 
 
-def test_who_gives_up_leaves_the_line() -> None:
-    """However often a pod that fits nowhere is replaced, one waits; in the end no line is left."""
+def test_who_gives_up_leaves_the_queue() -> None:
+    """However often a pod that fits nowhere is replaced, one waits; in the end nothing is left."""
     ledger = Ledger(rack("n1", 1), pod("big-0", ask(99_999))).settle()
-    (line,) = ledger.engine._queue.parked()
+    (shape_queue,) = ledger.engine._queue.unschedulable()
     for number in range(1, 5 * SLACK):
         ledger.submit(pod(f"big-{number}", ask(99_999))).gone(f"big-{number - 1}").settle()
         assert ledger.engine.pending == 1
-    assert len(line.waiting) <= SLACK + 2
+    assert len(shape_queue.waiting) <= SLACK + 2
     ledger.gone(f"big-{number}").settle()
     assert ledger.engine.pending == 0
-    assert ledger.engine._queue.parked() == []
+    assert ledger.engine._queue.unschedulable() == []
 
 
 def queue_of(*uids: str) -> tuple[State, PendingQueue]:
@@ -265,16 +281,16 @@ def queue_of(*uids: str) -> tuple[State, PendingQueue]:
     return state, PendingQueue(state)
 
 
-def test_a_pod_stands_in_its_line_once() -> None:
+def test_a_pod_stands_in_its_queue_once() -> None:
     """However often it comes back: after a refused append, a refused placement, a voiding."""
     state, queue = queue_of("a", "b")
     for _ in range(5):
         queue.add(state.pods["a"])
     assert len(queue) == 2
-    line = queue.next_line()
-    assert line is not None
-    line.remove({"a"})
-    head = line.head(state)
+    shape_queue = queue.next_shape_queue()
+    assert shape_queue is not None
+    shape_queue.remove({"a"})
+    head = shape_queue.head(state)
     assert head is not None
     assert head.uid == "b"
     queue.add(state.pods["a"])
@@ -284,46 +300,46 @@ def test_a_pod_stands_in_its_line_once() -> None:
 def test_a_pod_that_is_told_again_is_told_once() -> None:
     """A refused append puts it back among those who have not heard."""
     state, queue = queue_of("a")
-    line = queue.next_line()
-    assert line is not None
-    queue.park(line, NO)
-    assert [told.uid for told, _ in queue.untold()] == ["a"]
+    shape_queue = queue.next_shape_queue()
+    assert shape_queue is not None
+    queue.mark_unschedulable(shape_queue, NO)
+    assert [reported.uid for reported, _ in queue.unreported()] == ["a"]
     for _ in range(3):
         queue.add(state.pods["a"])
-    assert [told.uid for told, _ in queue.untold()] == ["a"]
-    assert list(queue.untold()) == []
+    assert [reported.uid for reported, _ in queue.unreported()] == ["a"]
+    assert list(queue.unreported()) == []
 
 
 def test_the_same_answer_again_goes_to_nobody_who_has_heard_it() -> None:
-    """However many wait, parking their line anew with the same codes walks through none of them."""
+    """However many wait, refusing them anew with the same codes walks through none of them."""
     state, queue = queue_of("a", "b")
-    line = queue.next_line()
-    assert line is not None
-    queue.park(line, NO)
-    assert len(list(queue.untold())) == 2
-    queue.wake(line)
-    queue.park(line, NO._replace(nodes=7))
-    assert list(queue.untold()) == []
-    queue.wake(line)
-    queue.park(line, NO._replace(counts={RefusalCode.DEVICE_IN_USE: 1}))
-    assert len(list(queue.untold())) == len(state.pods)
+    shape_queue = queue.next_shape_queue()
+    assert shape_queue is not None
+    queue.mark_unschedulable(shape_queue, NO)
+    assert len(list(queue.unreported())) == 2
+    queue.wake(shape_queue)
+    queue.mark_unschedulable(shape_queue, NO._replace(nodes=7))
+    assert list(queue.unreported()) == []
+    queue.wake(shape_queue)
+    queue.mark_unschedulable(shape_queue, NO._replace(counts={RefusalCode.DEVICE_IN_USE: 1}))
+    assert len(list(queue.unreported())) == len(state.pods)
 
 
 def test_who_has_left_is_dropped() -> None:
-    """From the head of a line, and the line with the last of them."""
+    """From the head of a shape queue, and the shape queue with the last of them."""
     ledger = Ledger(pod("a", ask(1)), pod("b", ask(1)))
     queue = PendingQueue(ledger.state)
     ledger.gone("a")
-    line = queue.next_line()
-    assert line is not None
-    head = line.head(ledger.state)
+    shape_queue = queue.next_shape_queue()
+    assert shape_queue is not None
+    head = shape_queue.head(ledger.state)
     assert head is not None
     assert (head.uid, len(queue)) == ("b", 1)
-    queue.park(line, NO)
-    assert queue.parked() == [line]
+    queue.mark_unschedulable(shape_queue, NO)
+    assert queue.unschedulable() == [shape_queue]
     ledger.gone("b")
-    assert queue.parked() == []
-    assert (queue.next_line(), list(queue.untold()), len(queue)) == (None, [], 0)
+    assert queue.unschedulable() == []
+    assert (queue.next_shape_queue(), list(queue.unreported()), len(queue)) == (None, [], 0)
 
 
 def test_a_uid_that_comes_back_has_a_new_turn() -> None:
@@ -332,12 +348,12 @@ def test_a_uid_that_comes_back_has_a_new_turn() -> None:
     queue = PendingQueue(ledger.state)
     ledger.gone("a").submit(pod("a", ask(2)))
     queue.add(ledger.pod("a"))
-    line = queue.next_line()
-    assert line is not None
-    assert [turn.uid for turn in line.live(ledger.state)] == ["b"]
+    shape_queue = queue.next_shape_queue()
+    assert shape_queue is not None
+    assert [turn.uid for turn in shape_queue.live(ledger.state)] == ["b"]
 
 
-def test_the_list_of_the_untold_does_not_grow_with_those_who_left() -> None:
+def test_the_list_of_the_unreported_does_not_grow_with_those_who_left() -> None:
     """A class whose pods come and go."""
     ledger = Ledger(rack("n1", 1))
     for number in range(5 * SLACK):
@@ -345,5 +361,5 @@ def test_the_list_of_the_untold_does_not_grow_with_those_who_left() -> None:
         ledger.decide()
         ledger.gone(f"p{number}")
     ledger.submit(pod("last", ask(1000)))
-    (line,) = ledger.engine._queue._lines.values()
-    assert len(line.fresh) <= SLACK + 2
+    (shape_queue,) = ledger.engine._queue._shape_queues.values()
+    assert len(shape_queue.fresh) <= SLACK + 2

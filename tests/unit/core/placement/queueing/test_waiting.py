@@ -95,7 +95,7 @@ def test_a_refused_decision_goes_to_who_owns_its_pods_now() -> None:
 
 
 def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
-    """Told already, he is not told again by the next owner; untold, he is told by that one."""
+    """Told already, he is not told again by the next owner; otherwise he is told by that one."""
     members = Members(THREE, rack("n1", 1))
     members.submit(*(pod(uid, cards(4)) for uid in UIDS))
     assert told(members.decide_by("s0"), PodRefused) == owned_by("s0")
@@ -105,7 +105,7 @@ def test_who_fits_nowhere_is_told_by_his_owner_and_once() -> None:
     assert sorted(chain(*late)) == owned_by("s2")
 
 
-def test_parked_pods_that_came_over_are_woken_by_what_helps_them() -> None:
+def test_unschedulable_pods_that_came_over_are_woken_by_what_helps_them() -> None:
     """The line that they joined is asked again like any other."""
     members = Members(THREE, rack("n1", 1)).submit(*(pod(uid, cards(4)) for uid in UIDS[:9]))
     for name in THREE:

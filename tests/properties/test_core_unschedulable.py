@@ -26,10 +26,10 @@ leaving = st.builds(Effect, st.sampled_from((PodGone, PodGone, PlacementVoided))
     st.lists(submissions(), min_size=8, max_size=16),
     st.lists(leaving | leaving | submissions(), min_size=8, max_size=16),
 )
-def test_a_parked_pod_gets_the_room_that_another_leaves(
+def test_an_unschedulable_pod_gets_the_room_that_another_leaves(
     nodes: list[NodeReported], arriving: list[PodSubmitted], later: list[Step]
 ) -> None:
-    """A decision after each step is that of an engine that has never seen them parked."""
+    """A decision after each step is that of an engine that has never seen them wait."""
     steps: list[Step] = [*nodes, *arriving, DECIDE]
     for step in later:
         steps += [step, DECIDE]
