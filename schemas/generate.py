@@ -193,7 +193,7 @@ def _channel_name(address: str) -> str:
 
 
 def catalogue_page(rows: Iterable[EventType]) -> str:
-    """`docs/events.md`."""
+    """The text of `docs/events.md`: a section for each event, with a row for each field."""
     lines = [
         "# Events",
         "",

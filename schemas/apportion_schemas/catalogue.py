@@ -72,7 +72,7 @@ class EventType(NamedTuple):
 
     @property
     def version(self) -> int:
-        """The newest version."""
+        """The version that this build writes; older ones are lifted to it."""
         return len(self.older) + 1
 
     def payload_of(self, version: int) -> type[Payload]:

@@ -20,7 +20,7 @@ from apportion_schemas.quantities import (
 
 
 class Taint(Payload, frozen=True):
-    """`spec.taints[]` of a node."""
+    """One entry of `spec.taints[]` of a node, which keeps pods without the toleration away."""
 
     key: Key
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]

@@ -116,7 +116,7 @@ class PolicyConfiguration(Payload, frozen=True):
 
 
 class Configuration(Payload, frozen=True, rename="camel"):
-    """The whole document."""
+    """The whole document that `apportion config` sets; what is not written has its default."""
 
     nvidia: NvidiaConfiguration = NvidiaConfiguration()
     nodeconfig: Annotated[tuple[NodeConfiguration, ...], Meta(max_length=NODES_MAX)] = ()

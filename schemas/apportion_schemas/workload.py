@@ -74,7 +74,7 @@ class DeviceConstraints(Payload, frozen=True):
 
 
 class Toleration(Payload, frozen=True):
-    """`spec.tolerations[]` of a pod."""
+    """One entry of `spec.tolerations[]` of a pod, which lets it onto nodes with such a taint."""
 
     key: Key = ""
     operator: Literal["Exists", "Equal"] = "Equal"

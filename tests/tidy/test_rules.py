@@ -77,6 +77,17 @@ def test_test_docstring() -> None:
     assert not list(words.docstrings(CORE, source))
 
 
+def test_docstring_that_repeats_the_name() -> None:
+    """Of what others use, also within a class; one may point to the protocol that it implements."""
+    source = (
+        '"""Holds events of the ledger."""\nclass Node:\n    def name(self):\n        """{}"""\n'
+    )
+    assert list(words.docstrings(CORE, source.format("The name.")))
+    assert not list(words.docstrings(CORE, source.format("See port.Ledger.")))
+    assert not list(words.docstrings(CORE, source.format("`metadata.name`, as Kubernetes has it.")))
+    assert not list(words.docstrings(TEST, source.format("The name.")))
+
+
 @pytest.mark.parametrize(
     "path",
     ["services/apportion/core/utils.py", "tests/support/pod_helpers.py", "services/base/x.py"],

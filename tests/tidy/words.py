@@ -50,18 +50,38 @@ MACHINE_PATHS = re.compile(r"(?<![\w.~}/-])/(work|root|home/\w+|Users/\w+)(/|(?=
 
 
 def docstrings(path: str, source: str) -> Iterator[Offence]:
-    """Modules without a docstring of a sentence; tests without a docstring."""
+    """Modules without a docstring of a sentence, tests without any, names that only say themselves.
+
+    What implements a protocol may point to it: `See Ledger.append.`
+    """
     tree = ast.parse(source)
     opening = (ast.get_docstring(tree) or "").partition("\n\n")[0].strip()
     if len(opening.split()) < SENTENCE_WORDS or opening[-1] not in ".?!:":
         yield Offence(path, 1, "the module must open with a docstring: a sentence on why it exists")
     if not path.startswith("tests/"):
+        for public in _public(tree):
+            said = (ast.get_docstring(public) or "").split()
+            if said and len(said) <= SENTENCE_WORDS and said[0] != "See":
+                told = " ".join(said)
+                yield Offence(path, public.lineno, f"{public.name}: {told!r} tells too little")
         return
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if node.name.startswith("test_") and not ast.get_docstring(node):
             yield Offence(path, node.lineno, f"{node.name} must say its intent in a docstring")
+
+
+def _public(
+    node: ast.Module | ast.ClassDef,
+) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """What others may use of a module or a class, however deep."""
+    for inner in node.body:
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        if isinstance(inner, kinds) and not inner.name.startswith("_"):
+            yield inner
+            if isinstance(inner, ast.ClassDef):
+                yield from _public(inner)
 
 
 def vague_name(path: str) -> Iterator[Offence]:

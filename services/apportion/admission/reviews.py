@@ -98,7 +98,7 @@ class Reviews:
         )
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
-        """The one route."""
+        """The one route, to which the API server posts its reviews."""
         yield web.post(PATH, answering(self._reviewed, self._unready))
 
     async def _reviewed(self, request: web.Request) -> bytes:

@@ -53,7 +53,7 @@ class Webhook:
         return [f"certificate: {problem}"]
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve, and keep the certificate fresh, until cancelled."""
         tls = Tls()
         async with self._made_or_given(tls) as certificates, asyncio.TaskGroup() as tasks:
             self._certificates = certificates

@@ -33,7 +33,7 @@ class FleetInvalid(ValueError):
 
 
 class SimulatedNode(msgspec.Struct, frozen=True):
-    """One node to simulate."""
+    """One node to simulate: its name, its devices and what its host has."""
 
     name: str
     devices: tuple[Device, ...]

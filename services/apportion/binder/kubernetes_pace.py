@@ -57,7 +57,7 @@ class Pace:
             self._release()
 
     def answered(self, took_s: float) -> None:
-        """The server answered."""
+        """The server answered within so many seconds: how many may be under way follows."""
         if took_s > SLOW_S:
             self._slower()
         elif took_s < PROMPT_S:

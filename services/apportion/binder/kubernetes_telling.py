@@ -147,7 +147,7 @@ class Telling:
     # -------------------------------------------------------------- telling
 
     async def run(self, reader: Reader[Change]) -> None:
-        """Tell until cancelled."""
+        """Write what changed into events and conditions of pods, until cancelled."""
         await reader.caught_up()
         self._begin()
         async with asyncio.TaskGroup() as tellers:

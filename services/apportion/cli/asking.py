@@ -81,7 +81,7 @@ class Gateway:
         return revision, items
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the gateway."""
         self._connection.close()
 
     def _get(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes]:

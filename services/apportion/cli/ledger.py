@@ -28,7 +28,7 @@ Look = Callable[[JetStreamLedger], Awaitable[StreamInfo]]
 
 
 class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `--json` prints."""
+    """What `apportion verify --json` prints."""
 
     ok: bool
     first_revision: int = 0
@@ -40,7 +40,7 @@ class Checked(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Archived(msgspec.Struct, frozen=True):
-    """What `archive --json` prints."""
+    """What `apportion ledger archive --json` prints."""
 
     file: str
     revisions: int

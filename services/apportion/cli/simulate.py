@@ -24,7 +24,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What it answers."""
+    """What the agent of a simulated node answers to a request."""
 
     done: bool
     error: str = ""
@@ -51,7 +51,7 @@ def fail(*, where: Where, as_json: bool, device: str, reason: str) -> None:
 @click.argument("device")
 @asks_both
 def recover(*, where: Where, as_json: bool, device: str) -> None:
-    """Let a device recover."""
+    """Let a simulated device recover that was made to fail."""
     _order(where, Order("recover", device), as_json=as_json)
 
 

@@ -55,7 +55,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """`namespace/name`."""
+        """The pod of this document, as `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 

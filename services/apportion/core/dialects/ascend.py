@@ -38,7 +38,7 @@ class Npu(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> str:
-        """The resource of devices."""
+        """The name under which pods ask for devices of this kind."""
         return f"huawei.com/{self.word}"
 
     @property

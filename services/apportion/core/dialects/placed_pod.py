@@ -32,7 +32,7 @@ class PlacedPod(NamedTuple):
 
     @property
     def nanoseconds(self) -> str:
-        """Unix time in nanoseconds."""
+        """The time of the placement, as Unix time in nanoseconds."""
         return str(self.now_ns)
 
     @property
@@ -99,5 +99,5 @@ def record(device: str, kind: str, memory: int, cores: int) -> str:
 
 
 def commas(numbers: Iterable[int]) -> str:
-    """Numbers as in `0,2`."""
+    """Numbers in increasing order with commas between them, as in `0,2`."""
     return ",".join(map(str, numbers))

@@ -33,7 +33,7 @@ class Vcuda(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the dialect."""
+        """The name of the dialect, as events say it."""
         return f"{self.prefix}/vcuda"
 
     @property
@@ -43,7 +43,7 @@ class Vcuda(NamedTuple):
 
     @property
     def memory(self) -> str:
-        """The resource of memory."""
+        """The name under which pods ask for device memory."""
         return f"{self.prefix}/vcuda-memory"
 
     @property

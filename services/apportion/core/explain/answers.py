@@ -159,7 +159,7 @@ class DeviceAnswer(Answer, frozen=True):
 
 
 class PlacementAnswer(Answer, frozen=True):
-    """One live placement."""
+    """One live placement: where the pod is and which devices it shares."""
 
     namespace: str
     name: str

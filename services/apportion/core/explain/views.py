@@ -59,7 +59,7 @@ def summary_answer(state: State) -> SummaryAnswer:
 
 
 def configuration_answer(state: State) -> ConfigurationAnswer:
-    """The configuration in force."""
+    """The configuration in force, with the revision that set it."""
     return ConfigurationAnswer(
         revision=state.revision,
         configuration_revision=state.configuration_revision,
@@ -68,7 +68,7 @@ def configuration_answer(state: State) -> ConfigurationAnswer:
 
 
 def pod_answer(pod: PodState) -> PodAnswer:
-    """One pod."""
+    """One pod as the read API shows it."""
     submitted, placed = pod.submitted, pod.placement
     return PodAnswer(
         namespace=submitted.namespace,
@@ -128,7 +128,7 @@ def placement_answer(pod: PodState) -> PlacementAnswer:
 
 
 def node_answer(node: NodeState) -> NodeAnswer:
-    """One node."""
+    """One node as the read API shows it, with its devices."""
     host = node.host
     present = [device for device in node.devices if device.present]
     return NodeAnswer(
@@ -200,7 +200,7 @@ def _device_answer(
 
 
 def gang_answer(name: str, group: GroupState) -> GangAnswer:
-    """One gang."""
+    """One gang as the read API shows it, with how many of it have a place."""
     phases = Counter(pod.phase.value for pod in group.pods.values())
     return GangAnswer(
         group=name,

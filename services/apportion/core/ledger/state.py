@@ -134,7 +134,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
     @property
     def uid(self) -> str:
-        """`metadata.uid`."""
+        """`metadata.uid` of the pod, by which all events name it."""
         return self.submitted.uid
 
     @property
@@ -144,7 +144,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
 
     @property
     def full_name(self) -> str:
-        """`namespace/name`."""
+        """The pod as `namespace/name`, for people."""
         return f"{self.submitted.namespace}/{self.submitted.name}"
 
 

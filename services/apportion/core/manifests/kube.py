@@ -20,7 +20,7 @@ class Kube(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class OwnerReference(Kube, frozen=True):
-    """`metadata.ownerReferences[]`."""
+    """One entry of `metadata.ownerReferences[]`: who made the pod."""
 
     kind: Text
     name: Text
@@ -38,14 +38,14 @@ class Metadata(Kube, frozen=True):
 
 
 class Resources(Kube, frozen=True):
-    """`resources` of a container."""
+    """`resources` of a container: its requests and limits, as written."""
 
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
 
 
 class ContainerSpec(Kube, frozen=True):
-    """`containers[]` and `initContainers[]`."""
+    """One entry of `containers[]` or `initContainers[]`."""
 
     name: Text
     resources: Resources = Resources()
@@ -53,7 +53,7 @@ class ContainerSpec(Kube, frozen=True):
 
 
 class Expression(Kube, frozen=True):
-    """`matchExpressions[]` of node affinity."""
+    """One entry of `matchExpressions[]` in a term of node affinity."""
 
     key: Key
     operator: Text
@@ -67,7 +67,7 @@ class NodeTerm(Kube, frozen=True):
 
 
 class NodeTerms(Kube, frozen=True):
-    """Any of the terms."""
+    """`nodeSelectorTerms[]`: a node passes that any of them means."""
 
     node_selector_terms: Annotated[list[NodeTerm], Meta(min_length=1, max_length=64)]
 
@@ -80,7 +80,7 @@ class PreferredNode(Kube, frozen=True):
 
 
 class NodeAffinity(Kube, frozen=True):
-    """`affinity.nodeAffinity`."""
+    """`affinity.nodeAffinity`: nodes that a pod may have, and those that it would rather have."""
 
     required_during_scheduling_ignored_during_execution: NodeTerms | None = None
     preferred_during_scheduling_ignored_during_execution: Annotated[
@@ -89,7 +89,7 @@ class NodeAffinity(Kube, frozen=True):
 
 
 class LabelSelector(Kube, frozen=True):
-    """`labelSelector` over pods."""
+    """A `labelSelector`, which means pods by their labels."""
 
     match_labels: dict[str, Any] = {}
     match_expressions: Annotated[list[Expression], Meta(max_length=64)] = []
@@ -107,14 +107,14 @@ class PodAffinityTerm(Kube, frozen=True):
 
 
 class WeightedPodAffinityTerm(Kube, frozen=True):
-    """A preferred term."""
+    """A preferred term of pod affinity, with its weight of 1 to 100."""
 
     weight: Annotated[int, Meta(ge=1, le=100)]
     pod_affinity_term: PodAffinityTerm
 
 
 class PodAffinity(Kube, frozen=True):
-    """`affinity.podAffinity` and `affinity.podAntiAffinity`."""
+    """`affinity.podAffinity` or `affinity.podAntiAffinity`, which have one form."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodAffinityTerm], Meta(max_length=64)
@@ -125,7 +125,7 @@ class PodAffinity(Kube, frozen=True):
 
 
 class TopologySpread(Kube, frozen=True):
-    """`topologySpreadConstraints[]`."""
+    """One entry of `topologySpreadConstraints[]` of a pod."""
 
     max_skew: Annotated[int, Meta(ge=1, le=1 << 31)]
     topology_key: Annotated[Key, Meta(min_length=1)]
@@ -138,7 +138,7 @@ class TopologySpread(Kube, frozen=True):
 
 
 class Affinity(Kube, frozen=True):
-    """`affinity`."""
+    """`affinity` of a pod: to nodes, to pods, and away from pods."""
 
     node_affinity: NodeAffinity = NodeAffinity()
     pod_affinity: PodAffinity = PodAffinity()
@@ -146,7 +146,7 @@ class Affinity(Kube, frozen=True):
 
 
 class TolerationSpec(Kube, frozen=True):
-    """`tolerations[]`."""
+    """One entry of `tolerations[]` of a pod, as written."""
 
     key: Key = ""
     operator: Text = ""
@@ -155,7 +155,7 @@ class TolerationSpec(Kube, frozen=True):
 
 
 class PodSpec(Kube, frozen=True):
-    """`spec` of a pod."""
+    """`spec` of a pod, as far as it is read."""
 
     containers: Annotated[list[ContainerSpec], Meta(min_length=1, max_length=CONTAINERS_MAX)]
     init_containers: Annotated[list[ContainerSpec], Meta(max_length=CONTAINERS_MAX)] = []
@@ -170,21 +170,21 @@ class PodSpec(Kube, frozen=True):
 
 
 class PodTemplate(Kube, frozen=True):
-    """`template`."""
+    """`template` of a workload: the pod that it makes copies of."""
 
     spec: PodSpec
     metadata: Metadata = Metadata()
 
 
 class Pod(Kube, frozen=True):
-    """`v1` Pod."""
+    """A Pod of API version `v1`."""
 
     metadata: Metadata
     spec: PodSpec
 
 
 class JobSpec(Kube, frozen=True):
-    """`spec` of a Job."""
+    """`spec` of a Job, as far as it is read."""
 
     template: PodTemplate
     parallelism: Replicas = 1
@@ -193,21 +193,21 @@ class JobSpec(Kube, frozen=True):
 
 
 class Job(Kube, frozen=True):
-    """`batch/v1` Job."""
+    """A Job of API version `batch/v1`."""
 
     metadata: Metadata
     spec: JobSpec
 
 
 class DeploymentSpec(Kube, frozen=True):
-    """`spec` of a Deployment."""
+    """`spec` of a Deployment, as far as it is read."""
 
     template: PodTemplate
     replicas: Replicas = 1
 
 
 class Deployment(Kube, frozen=True):
-    """`apps/v1` Deployment."""
+    """A Deployment of API version `apps/v1`."""
 
     metadata: Metadata
     spec: DeploymentSpec
@@ -233,14 +233,14 @@ class VolcanoJobSpec(Kube, frozen=True):
 
 
 class VolcanoJob(Kube, frozen=True):
-    """`batch.volcano.sh/v1alpha1` Job."""
+    """A Job of Volcano, of API version `batch.volcano.sh/v1alpha1`."""
 
     metadata: Metadata
     spec: VolcanoJobSpec
 
 
 class PodGroupSpec(Kube, frozen=True):
-    """`spec` of a PodGroup."""
+    """`spec` of a PodGroup, as far as it is read."""
 
     min_member: Natural = 1
     min_task_member: dict[str, Any] = {}
@@ -249,7 +249,7 @@ class PodGroupSpec(Kube, frozen=True):
 
 
 class PodGroup(Kube, frozen=True):
-    """`scheduling.volcano.sh/v1beta1` PodGroup."""
+    """A PodGroup of Volcano, of API version `scheduling.volcano.sh/v1beta1`."""
 
     metadata: Metadata
     spec: PodGroupSpec = PodGroupSpec()

@@ -78,7 +78,7 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
 
 
 def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A Pod: itself."""
+    """The one pod of a document of kind Pod: itself."""
     pod = typed(document, kube.Pod)
     template = read_template(
         kube.PodTemplate(spec=pod.spec, metadata=pod.metadata),
@@ -101,7 +101,7 @@ def read_job(document: dict[str, Any], config: ManifestConfig) -> Manifest:
 
 
 def read_deployment(document: dict[str, Any], config: ManifestConfig) -> Manifest:
-    """A Deployment: its replicas."""
+    """The pods of a document of kind Deployment: one for each replica."""
     deployment = typed(document, kube.Deployment)
     return _replicated("Deployment", deployment, document, deployment.spec.replicas, config)
 

@@ -108,7 +108,7 @@ class PlacementClass:
 
     @property
     def fits_somewhere(self) -> bool:
-        """Whether any node could."""
+        """Whether any node could take a pod of the class, as of the last `refresh`."""
         return self.board.fitting > 0
 
     def refresh(self, columns: Columns) -> Int64:

@@ -92,7 +92,7 @@ def placements(state: State, query: ListQuery) -> PlacementPage:
 
 
 def nodes(state: State, query: ListQuery) -> NodePage:
-    """Nodes by name."""
+    """A page of the nodes, in the order of their names."""
     names, more = _names(state.nodes, query)
     return NodePage(
         revision=state.revision,
@@ -121,7 +121,7 @@ def devices(state: State, query: ListQuery) -> DevicePage:
 
 
 def gangs(state: State, query: ListQuery) -> GangPage:
-    """Gangs by name."""
+    """A page of the gangs, in the order of their names."""
     names, more = _names(state.groups, query)
     return GangPage(
         revision=state.revision,

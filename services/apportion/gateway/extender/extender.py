@@ -108,7 +108,7 @@ class Extender:
     # -------------------------------------------------------------- filter
 
     def filtered(self, args: FilterArgs) -> bytes:
-        """An `ExtenderFilterResult`."""
+        """Which of the nodes can take the pod, as an `ExtenderFilterResult` of kube-scheduler."""
         filter_result, reasons = self._look(args)
         kept = [name for name in args.candidates.names if name in filter_result.fits]
         for code in filter_result.refused.values():
@@ -171,7 +171,7 @@ class Extender:
         )
 
     async def bound(self, args: BindingArgs) -> bytes:
-        """An `ExtenderBindingResult`."""
+        """Place the pod on the node that was chosen; answers an `ExtenderBindingResult`."""
         return _encode({"Error": await self._binding.bind(args)})
 
 

@@ -23,14 +23,14 @@ class Candidates(NamedTuple):
 
 
 class FilterArgs(NamedTuple):
-    """`ExtenderArgs`."""
+    """`ExtenderArgs` of kube-scheduler: a pod, and the nodes that passed its own filters."""
 
     pod: dict[str, Any]
     candidates: Candidates
 
 
 class BindingArgs(Struct, frozen=True, rename="lower"):
-    """`ExtenderBindingArgs`."""
+    """`ExtenderBindingArgs` of kube-scheduler: a pod, and the node that was chosen for it."""
 
     pod_name: Name = msgspec.field(name="podname")
     pod_namespace: Name = msgspec.field(name="podnamespace")

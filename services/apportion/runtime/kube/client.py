@@ -172,7 +172,7 @@ class KubeApi:
             raise _unavailable("GET", path, error) from error
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection to the API server."""
         await self._session.close()
         await self._client.close()
 

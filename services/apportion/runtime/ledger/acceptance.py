@@ -37,7 +37,7 @@ class Acceptance:
         ).set_function(lambda: float(self._now() == "full"))
 
     def note(self, outcome: str, drafts: int, seconds: float) -> None:
-        """One append has ended."""
+        """Count one append that has ended, by its outcome."""
         self._metrics.appended(outcome, drafts, seconds)
         if outcome != "unavailable":  # whether we are connected says nothing about room
             self._outcome, self._at_s = outcome, self._clock.monotonic()

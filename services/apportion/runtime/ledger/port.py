@@ -206,7 +206,7 @@ class Delivery(Protocol):
 
     @property
     def record(self) -> Record:
-        """What the ledger holds."""
+        """The record that was handed out, as the ledger holds it."""
 
     @property
     def attempt(self) -> int:

@@ -32,7 +32,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The machine's own clocks, for everything but tests and simulations."""
 
     def now(self) -> datetime:
         """See Clock."""

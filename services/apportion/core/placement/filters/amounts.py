@@ -33,7 +33,7 @@ def cores(demand: Demand, state: DeviceState) -> tuple[int, int]:
 
 
 def memory(demand: Demand, state: DeviceState) -> tuple[int, int]:
-    """Device memory, in MiB."""
+    """Device memory that is needed, and that is free, in MiB."""
     return demand.memory_mib, max(state.memory_free_mib, 0)
 
 

@@ -21,7 +21,7 @@ def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """`nvidia.com/use-gputype` and `nvidia.com/nouse-gputype`."""
+    """The model is one that `nvidia.com/use-gputype` and `.../nouse-gputype` allow (HAMi)."""
     del ask
     if any(type_matches(name, device.model) for name in constraints.nouse_types):
         return False
@@ -30,7 +30,7 @@ def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """`nvidia.com/use-gpuuuid` and `nvidia.com/nouse-gpuuuid`."""
+    """The id is one that `nvidia.com/use-gpuuuid` and `.../nouse-gpuuuid` allow (HAMi)."""
     del ask
     if device.id in constraints.nouse_ids:
         return False
@@ -38,6 +38,6 @@ def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 
 
 def index(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
-    """`volcano.sh/gpu-index`."""
+    """The number of the device on its node is one that `volcano.sh/gpu-index` names."""
     del ask
     return not constraints.indexes or device.index in constraints.indexes

@@ -51,12 +51,12 @@ def labels(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def cpu(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """CPU requests, in milli-cores."""
+    """CPU that is requested, and that is free on the host, in milli-cores."""
     return shape.node.cpu_milli, max(node.host.cpu_milli - node.cpu_used_milli, 0)
 
 
 def host_memory(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Memory requests, in MiB."""
+    """Memory that is requested, and that is free on the host, in MiB."""
     return shape.node.memory_mib, max(node.host.memory_mib - node.memory_used_mib, 0)
 
 

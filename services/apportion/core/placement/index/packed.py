@@ -89,7 +89,7 @@ def lacking_each(free: NDArray[np.int64], need: int | NDArray[np.int64]) -> NDAr
 
 
 def memory_of(amounts: Int64) -> Int64:
-    """The memory, in MiB."""
+    """The field of memory, in MiB, of packed amounts."""
     return amounts & _MEMORY_MAX
 
 

@@ -37,7 +37,7 @@ class Namespaces(Holdings):
         return bool(self._quotas)
 
     def account_of(self, pod: PodState) -> str:
-        """The pod's namespace."""
+        """The pod's namespace, by which quotas count."""
         return pod.submitted.namespace
 
     def amounts_of(self, shape: Shape, shares: tuple[Share, ...], node: NodeState) -> Amounts:

@@ -53,7 +53,7 @@ class Queues(Holdings):
         return queue_of(self._state, pod)
 
     def amounts_of(self, shape: Shape, shares: tuple[Share, ...], node: NodeState) -> Amounts:
-        """Host and devices."""
+        """What a pod takes of the host and of devices: a capability may limit either."""
         return quotas.of_shares(shape, shares, node)
 
     def moved(self, name: str) -> None:
@@ -61,7 +61,7 @@ class Queues(Holdings):
         self._shares.pop(name, None)
 
     def activate(self) -> None:
-        """Count from now on."""
+        """Count what queues hold, from now on."""
         if not self.active:
             self.active = True
             self._uncounted = list(self._state.pods.values())

@@ -104,6 +104,6 @@ class Holdings:
         return self._epoch + self._freed[self.account_of(pod)]
 
     def held(self, name: str) -> Amounts:
-        """What the account holds."""
+        """What the account holds, without the amounts of which it holds nothing."""
         self.count_all()
         return {amount: much for amount, much in self._held.get(name, NOTHING).items() if much}

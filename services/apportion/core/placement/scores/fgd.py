@@ -80,7 +80,7 @@ class Fgd:
         return self._devices.of(row)
 
     def total(self, points: int) -> float:
-        """The published score."""
+        """Points as the score that people read, of 100, as FGD publishes it."""
         return points * 100 / POINTS
 
     def _percent(self, gain: Ints) -> Ints:

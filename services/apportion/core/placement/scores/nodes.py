@@ -29,7 +29,7 @@ class Binpack:
         return NO_DEVICE
 
     def total(self, points: int) -> float:
-        """In percent."""
+        """Points as the score that people read, in percent."""
         return points * 100 / POINTS
 
 

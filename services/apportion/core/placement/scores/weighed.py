@@ -56,7 +56,7 @@ class Weighed:
         return NO_DEVICE
 
     def total(self, points: int) -> float:
-        """In percent."""
+        """Points as the score that people read, in percent."""
         return points * 100 / POINTS
 
 
