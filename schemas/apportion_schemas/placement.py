@@ -4,6 +4,7 @@ A decision carries its explanation: a placement names the nodes it was preferred
 counts its causes. Refusals are codes with amounts; words are made from them at the edge.
 """
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -21,9 +22,15 @@ from apportion_schemas.quantities import (
     Text,
 )
 
+CODE_PATTERN = "^[A-Z][A-Za-z]{2,63}$"
+
 
 class RefusalCode(StrEnum):
-    """Why one node or device did not fit; the filters themselves say in which order."""
+    """Why one node or device did not fit; the filters themselves say in which order.
+
+    These words are open: one more of them is no new version of the events that name them. A build
+    that does not know a word keeps it as it stands, so that all builds have the same state.
+    """
 
     NODE_GONE = "NodeGone"
     NODE_NOT_READY = "NodeNotReady"
@@ -62,6 +69,14 @@ class RefusalCode(StrEnum):
     QUEUE_CAPABILITY_EXCEEDED = "QueueCapabilityExceeded"
     QUEUE_CARDS_EXCEEDED = "QueueCardsExceeded"
     QUOTA_EXCEEDED = "QuotaExceeded"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "RefusalCode | None":
+        if not isinstance(value, str) or re.match(CODE_PATTERN, value) is None:
+            return None
+        unknown = str.__new__(cls, value)
+        unknown._name_ = unknown._value_ = value
+        return unknown
 
 
 class MigInstance(Payload, frozen=True):

@@ -20,8 +20,9 @@ from apportion_schemas import (
     decode,
     encode,
 )
+from apportion_schemas.catalogue import subject_of
 from apportion_schemas.envelope import EVENT_BYTES_MAX
-from apportion_schemas.placement import PodPlaced
+from apportion_schemas.placement import PodPlaced, PodRefused
 
 SUBJECT = "apportion.v1.workload.uid-1"
 GONE = Event(id="1", source="watcher/a", time="2026-03-01T09:30:00Z", data=PodGone(uid="uid-1"))
@@ -148,3 +149,19 @@ def test_an_event_that_no_stream_would_take() -> None:
     )
     with pytest.raises(InvalidEvent, match=f"at most {EVENT_BYTES_MAX}"):
         encode(structs.replace(GONE, data=data))
+
+
+def test_a_refusal_may_be_for_a_reason_that_this_build_does_not_know() -> None:
+    """It is kept, and written as it was read; what cannot be a reason is none."""
+    data = {"pod": "p", "namespace": "d", "name": "p", "reasons": {"VolumeNotBound": 3}, "nodes": 3}
+    refused = {
+        **json.loads(encode(GONE)),
+        "type": "apportion.dev/PodRefused",
+        "data": data,
+    }
+    subject = subject_of(PodRefused(pod="p", namespace="d", name="p", reasons={}, nodes=0))
+    event = decode(json.dumps(refused).encode(), subject=subject)
+    assert json.loads(encode(event))["data"]["reasons"] == {"VolumeNotBound": 3}
+    data["reasons"] = {"volume not bound": 3}
+    with pytest.raises(InvalidEvent, match="volume not bound"):
+        decode(json.dumps(refused).encode(), subject=subject)

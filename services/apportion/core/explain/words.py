@@ -222,19 +222,25 @@ def device_words(device: str) -> str:
     return device[:DEVICE_CHARS] if len(device) > DEVICE_CHARS + 4 else device
 
 
+def words_of(code: RefusalCode) -> Words:
+    """Its words; a code of a newer build than this stands for itself."""
+    known = WORDS.get(code)
+    return known or Words(f"{code.value}, which this build does not know", Unit.NOTHING, "")
+
+
 def phrase(code: RefusalCode) -> str:
     """What was wrong, as in `not enough memory free on the device`."""
-    return WORDS[code].phrase
+    return words_of(code).phrase
 
 
 def cure(code: RefusalCode) -> str:
     """What would unblock it, as in `the pods on the device end`."""
-    return WORDS[code].cure
+    return words_of(code).cure
 
 
 def amount(code: RefusalCode, value: int) -> str:
     """An amount of this code with its unit, as in `3,000 MiB`; empty where the code has none."""
-    unit = WORDS[code].unit
+    unit = words_of(code).unit
     if unit is Unit.NOTHING:
         return ""
     if unit is Unit.MILLI_CPU:

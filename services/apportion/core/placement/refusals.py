@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from apportion.core.devices.demand import Demand
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.filters import (
-    AMOUNTS,
     FITS,
     NEIGHBOURS,
     ORDER,
@@ -24,6 +23,7 @@ from apportion.core.placement.filters import (
     refused_amount,
     refused_node,
 )
+from apportion.core.placement.filters.amounts import AMOUNTS
 from apportion.core.placement.filters.devices import uuid
 from apportion.core.placement.index import packed, refusal_loops
 from apportion.core.placement.index.asks import AskColumns, flags

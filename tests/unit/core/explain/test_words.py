@@ -39,6 +39,13 @@ def test_phrases_tell_codes_apart() -> None:
     assert len({words.phrase(code) for code in RefusalCode}) == len(RefusalCode)
 
 
+def test_a_code_of_a_newer_build_stands_for_itself() -> None:
+    """Nobody is left without a reason because his command line is older than the scheduler."""
+    code = RefusalCode("VolumeNotBound")
+    assert words.phrase(code) == "VolumeNotBound, which this build does not know"
+    assert (words.cure(code), words.amount(code, 3)) == ("", "")
+
+
 @pytest.mark.parametrize(
     ("code", "value", "said"),
     [

@@ -9,10 +9,7 @@ from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.words import LIMIT_CODES
 from apportion.core.ledger.state import NodeState
 from apportion.core.placement.filters import (
-    AMOUNTS,
-    DEVICE_RULES,
     FITS,
-    NODE_FILTERS,
     ORDER,
     RANK,
     Verdict,
@@ -21,7 +18,9 @@ from apportion.core.placement.filters import (
     refused_kind,
     refused_node,
 )
-from apportion.core.placement.filters.nodes import matches
+from apportion.core.placement.filters.amounts import AMOUNTS
+from apportion.core.placement.filters.devices import DEVICE_RULES
+from apportion.core.placement.filters.nodes import NODE_FILTERS, matches
 from apportion_schemas import (
     Ask,
     Device,

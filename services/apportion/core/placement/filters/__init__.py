@@ -1,18 +1,20 @@
 """The filters, in the order in which they are tried.
 
 A filter says what it needs and what there is; it passes where there is enough. Node filters look
-at a node, device rules at what a device is, amounts at what it has free. The index (`columns`,
+at a node, device rules at what a device is, amounts at what it has free; each stands in its module,
+with its code and its place in a table at the end. The index (`columns`,
 `classes`) answers the same questions for thousands of nodes at once; a property test holds it to
 these functions.
 """
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState
-from apportion.core.placement.filters import amounts, devices, nodes
+from apportion.core.placement.filters.amounts import AMOUNTS
+from apportion.core.placement.filters.devices import DEVICE_RULES
+from apportion.core.placement.filters.nodes import FACT_FILTERS, NODE_FILTERS
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode, Shape
 
 
@@ -24,48 +26,12 @@ class Verdict(NamedTuple):
     available: int
 
 
-NODE_FILTERS: tuple[tuple[RefusalCode, Callable[[Shape, NodeState], tuple[int, int]]], ...] = (
-    (RefusalCode.NODE_GONE, nodes.present),
-    (RefusalCode.NODE_NOT_READY, nodes.ready),
-    (RefusalCode.NODE_CORDONED, nodes.cordon),
-    (RefusalCode.TAINT_NOT_TOLERATED, nodes.taints),
-    (RefusalCode.NODE_LABELS_MISMATCH, nodes.labels),
-    (RefusalCode.CPU_INSUFFICIENT, nodes.cpu),
-    (RefusalCode.HOST_MEMORY_INSUFFICIENT, nodes.host_memory),
-    (RefusalCode.PODS_EXHAUSTED, nodes.pods),
-    (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, nodes.extended),
-)
-FACT_FILTERS = tuple(
-    (code, check)
-    for code, check in NODE_FILTERS
-    if check in (nodes.present, nodes.ready, nodes.cordon, nodes.taints, nodes.labels)
-)
-"""The node filters whose answer stands until the node itself is reported differently."""
-
 NEIGHBOURS: Final = (
     RefusalCode.POD_AFFINITY_MISMATCH,
     RefusalCode.POD_ANTI_AFFINITY,
     RefusalCode.TOPOLOGY_SPREAD_EXCEEDED,
 )
 """Where a pod may be in relation to others, which `relations` answers for all nodes at once."""
-
-DEVICE_RULES: tuple[tuple[RefusalCode, Callable[[Ask, DeviceConstraints, Device], bool]], ...] = (
-    (RefusalCode.NO_SUCH_DEVICE, devices.family),
-    (RefusalCode.MODE_MISMATCH, devices.mode),
-    (RefusalCode.TYPE_MISMATCH, devices.type_name),
-    (RefusalCode.UUID_MISMATCH, devices.uuid),
-    (RefusalCode.INDEX_MISMATCH, devices.index),
-)
-AMOUNTS: tuple[tuple[RefusalCode, Callable[[Demand, DeviceState], tuple[int, int]]], ...] = (
-    (RefusalCode.DEVICE_UNHEALTHY, amounts.health),
-    (RefusalCode.DEVICE_CORDONED, amounts.cordon),
-    (RefusalCode.DEVICE_IN_USE, amounts.alone),
-    (RefusalCode.SLOTS_EXHAUSTED, amounts.slots),
-    (RefusalCode.CORES_INSUFFICIENT, amounts.cores),
-    (RefusalCode.MEMORY_INSUFFICIENT, amounts.memory),
-    (RefusalCode.MIG_SLICES_OCCUPIED, amounts.slices),
-    (RefusalCode.TEMPLATE_CPU_INSUFFICIENT, amounts.template_cpu),
-)
 
 ORDER: Final[tuple[RefusalCode, ...]] = (
     *(code for code, _ in NODE_FILTERS),

@@ -1,7 +1,10 @@
 """Amounts: `(demand, device state) → (needed, available)`; the device passes with enough of it."""
 
+from collections.abc import Callable
+
 from apportion.core.devices.demand import Demand
 from apportion.core.devices.shares import DeviceState
+from apportion_schemas import RefusalCode
 
 
 def health(demand: Demand, state: DeviceState) -> tuple[int, int]:
@@ -48,3 +51,15 @@ def slices(demand: Demand, state: DeviceState) -> tuple[int, int]:
 def template_cpu(demand: Demand, state: DeviceState) -> tuple[int, int]:
     """AI CPUs that the vNPU template takes."""
     return demand.template_cpu, max(state.template_cpu_free, 0)
+
+
+AMOUNTS: tuple[tuple[RefusalCode, Callable[[Demand, DeviceState], tuple[int, int]]], ...] = (
+    (RefusalCode.DEVICE_UNHEALTHY, health),
+    (RefusalCode.DEVICE_CORDONED, cordon),
+    (RefusalCode.DEVICE_IN_USE, alone),
+    (RefusalCode.SLOTS_EXHAUSTED, slots),
+    (RefusalCode.CORES_INSUFFICIENT, cores),
+    (RefusalCode.MEMORY_INSUFFICIENT, memory),
+    (RefusalCode.MIG_SLICES_OCCUPIED, slices),
+    (RefusalCode.TEMPLATE_CPU_INSUFFICIENT, template_cpu),
+)

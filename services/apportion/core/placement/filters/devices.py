@@ -1,7 +1,9 @@
 """Device rules: `(ask, constraints, device) → whether a device like this will do at all`."""
 
+from collections.abc import Callable
+
 from apportion.core.devices.catalogue import type_matches
-from apportion_schemas import Ask, Device, DeviceConstraints
+from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 
 
 def family(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
@@ -41,3 +43,12 @@ def index(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
     """The number of the device on its node is one that `volcano.sh/gpu-index` names."""
     del ask
     return not constraints.indexes or device.index in constraints.indexes
+
+
+DEVICE_RULES: tuple[tuple[RefusalCode, Callable[[Ask, DeviceConstraints, Device], bool]], ...] = (
+    (RefusalCode.NO_SUCH_DEVICE, family),
+    (RefusalCode.MODE_MISMATCH, mode),
+    (RefusalCode.TYPE_MISMATCH, type_name),
+    (RefusalCode.UUID_MISMATCH, uuid),
+    (RefusalCode.INDEX_MISMATCH, index),
+)

@@ -1,7 +1,9 @@
 """Node filters: `(shape, node) → (needed, available)`; the node passes with enough of it."""
 
+from collections.abc import Callable
+
 from apportion.core.ledger.state import NodeState
-from apportion_schemas import NodeExpression, Shape, Taint, Toleration
+from apportion_schemas import NodeExpression, RefusalCode, Shape, Taint, Toleration
 
 YES, NO = (1, 1), (1, 0)
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
@@ -112,3 +114,23 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.operator == "Exists":
         return toleration.key in ("", taint.key)
     return toleration.key == taint.key and toleration.value == taint.value
+
+
+NodeFilter = Callable[[Shape, NodeState], tuple[int, int]]
+
+FACT_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
+    (RefusalCode.NODE_GONE, present),
+    (RefusalCode.NODE_NOT_READY, ready),
+    (RefusalCode.NODE_CORDONED, cordon),
+    (RefusalCode.TAINT_NOT_TOLERATED, taints),
+    (RefusalCode.NODE_LABELS_MISMATCH, labels),
+)
+"""Those whose answer is the same until the node itself is reported differently."""
+
+NODE_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
+    *FACT_FILTERS,
+    (RefusalCode.CPU_INSUFFICIENT, cpu),
+    (RefusalCode.HOST_MEMORY_INSUFFICIENT, host_memory),
+    (RefusalCode.PODS_EXHAUSTED, pods),
+    (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, extended),
+)
