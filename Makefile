@@ -13,6 +13,10 @@ COMPILED := $(VENV)/.compiled
 # pip of the venv, or else the machine's own pip pointed at it: Debian leaves ensurepip out of python3.
 PIP = $$($(VENV)/bin/python -c 'import pip' 2>/dev/null && echo $(VENV)/bin/python || echo $(PYTHON)) -m pip --python $(VENV)/bin/python
 INSTALL = $(PIP) install --quiet --no-compile --disable-pip-version-check --no-input
+# What services import becomes bytecode once, also where PYTHONDONTWRITEBYTECODE says that a start leaves none: or
+# the first start, if not every one, would compile it in five processes at once.
+BYTECODE = env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -c 'import apportion.agent.main, \
+	apportion.binder.main, apportion.cli.up, apportion.gateway.main, apportion.scheduler.main'
 
 # make up GPUS=local        the cards of this machine instead of a simulated fleet
 # make up UP_ARGS="..."     any further option of `apportion up`
@@ -89,12 +93,14 @@ $(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml | $(V
 	@echo "installing apportion into $(VENV) (once; under a minute)"
 	@$(INSTALL) --require-hashes -r requirements/build.txt -r requirements/runtime.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@$(BYTECODE)
 	@touch $@
 
 $(DEV): requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	@echo "installing apportion and its tests into $(VENV) (once; about a minute)"
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@$(BYTECODE)
 	@touch $@ $(RUNTIME)
 
 $(COMPILED): hatch_build.py $(shell find services/apportion/core -name '*.py') | $(DEV)
