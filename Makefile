@@ -25,7 +25,7 @@ UP_ARGS ?=
 TEST_ARGS ?=
 LANE ?=
 
-.PHONY: help up test compile sim faults mutants check format lock generate clean
+.PHONY: help up test compile wheel sim faults mutants check format lock generate clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,12 @@ test: $(DEV) $(COMPILED) ## every check that this machine can run, in lanes (LAN
 	@$(VENV)/bin/python -m $(if $(TEST_ARGS),pytest $(TEST_ARGS),tests.lanes $(LANE))
 
 compile: $(DEV) $(COMPILED) ## the hot path, to machine code; without a C compiler it runs as it is
+
+DIST ?= dist
+wheel: $(DEV) ## a wheel with the compiled modules, for every Linux whose glibc they run on (DIST=dist)
+	@rm -rf build/wheel
+	@$(PIP) wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/auditwheel repair --wheel-dir $(DIST) build/wheel/*.whl
 
 ROUNDS ?= 20
 faults: $(DEV) $(COMPILED) ## servers, services and disks that fail for real, under load (ROUNDS=20)
@@ -77,7 +83,7 @@ lock: ## lock the dependencies anew (needs uv)
 	  -c requirements/build.txt -c requirements/runtime.txt -o requirements/dev.txt
 
 clean: ## remove what was installed and generated outside git
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find services schemas tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find services -name '*.so' -delete
 

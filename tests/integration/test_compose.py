@@ -4,12 +4,14 @@ Every step goes through the published ports or a container, on an image built by
 needs root and podman; `.ci/run` insists on it.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from hatch_build import MODULES, source_of
 from tests.support.compose import Compose, sweep
 from tests.support.containers import alone, prepare, skip_unless_here
 from tests.support.polling import wait_until
@@ -93,6 +95,29 @@ def test_every_service_runs_with_least_rights(system: Compose) -> None:
         assert hosts <= {"127.0.0.1"}, name
         if "nats" not in name:
             assert facts["Config"]["User"] == "10001:10001", name
+
+
+def test_the_image_has_the_compiled_wheel_on_the_python_of_debian(system: Compose) -> None:
+    """Every listed module is machine code, all else bytecode; Debian builds its Python with PGO."""
+    code = """if True:
+        import importlib.util, json, sys
+        from pathlib import Path
+        from apportion.runtime.process.compilation import PACKAGE, SUFFIX, compiled, outdated
+        sources = [Path(each) for each in PACKAGE.rglob("*.py")]
+        made = [Path(importlib.util.cache_from_source(each)) for each in sources]
+        print(json.dumps({
+            "compiled": [str(each.relative_to(PACKAGE.parent)) for each in compiled()],
+            "outdated": len(outdated()), "suffix": SUFFIX, "sources": len(sources),
+            "without bytecode": sum(not each.is_file() for each in made),
+            "python": str(Path(sys.executable).resolve()),
+        }))
+    """
+    found = json.loads(system.python(code))
+    listed = {f"{source_of(each).with_suffix('')}{found['suffix']}" for each in MODULES}
+    assert set(found["compiled"]) == listed
+    assert found["outdated"] == found["without bytecode"] == 0
+    assert found["sources"] > len(listed)
+    assert found["python"] == "/usr/bin/python3.11"
 
 
 def test_the_samples_are_placed(system: Compose) -> None:

@@ -12,6 +12,7 @@ from tests.support.containers import COMPOSE_FILE, ROOT, Podman, checked, prepar
 from tests.support.polling import wait_until
 
 IMAGES_KEPT = "6h"  # layers of an older build make the next one quick
+IMAGE = "localhost/apportion:local"
 APPORTION = ROOT / ".venv/bin/apportion"
 
 
@@ -61,6 +62,11 @@ class Compose:
         """Standard output of `docker compose run --rm SERVICE WORDS`."""
         # docker compose finds the profile of a service that is named; podman-compose is told.
         return self._compose("--profile=cli", "run", "--rm", "-T", service, *words, timeout_s=120)
+
+    def python(self, code: str) -> str:
+        """What this code prints in a container of the image that has nothing else."""
+        words = ("--rm", "--network=none", "--read-only", "--entrypoint=python", IMAGE, "-c", code)
+        return self._podman.run("run", *words)
 
     def containers(self, service: str = "") -> list[str]:
         """Names of the project's containers, of one service or of all, also the ended ones."""

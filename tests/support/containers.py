@@ -232,7 +232,7 @@ def prepare_wheels() -> Path:
         wheels = Path(fresh) / "wheels"
         checked(
             [
-                *_pip(), "download", "--quiet", "--require-hashes",
+                *pip(), "download", "--quiet", "--require-hashes",
                 "--only-binary=:all:", "--implementation=cp", "--python-version=3.11",
                 "--dest", str(wheels), *(word for lock in locks for word in ("-r", str(lock))),
             ],
@@ -242,7 +242,7 @@ def prepare_wheels() -> Path:
     return folder
 
 
-def _pip() -> list[str]:
+def pip() -> list[str]:
     """The command of the pip that made this environment, which may have none of its own."""
     own = importlib.util.find_spec("pip") is not None
     python = sys.executable if own else str(Path(sys.base_prefix) / "bin/python3")

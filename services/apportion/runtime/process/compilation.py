@@ -1,6 +1,7 @@
 """Which of our modules run compiled, and whether they still are what their sources say.
 
-In a checkout a source may be newer than what was compiled from it, after a pull for instance.
+In a checkout a source may be newer than what was compiled from it, after a pull for instance. What
+a wheel brought belongs together, and has the times at which it was unpacked, in whatever order.
 Invariant: no service runs a module that is older than its source.
 """
 
@@ -19,7 +20,9 @@ def compiled(package: Path = PACKAGE) -> list[Path]:
 
 
 def outdated(package: Path = PACKAGE) -> list[Path]:
-    """Those whose source was changed, or taken away, after they had been made."""
+    """Those whose source was changed, or taken away, after they had been made; none of a wheel."""
+    if any(package.parent.glob(f"{package.name}-*.dist-info")):
+        return []
     return [each for each in compiled(package) if _is_outdated(each)]
 
 

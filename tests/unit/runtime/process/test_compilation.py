@@ -214,3 +214,15 @@ def test_an_outdated_module_is_found(tmp_path: Path) -> None:
     assert outdated(tmp_path) == [made]
     source.unlink()
     assert outdated(tmp_path) == [made]
+
+
+def test_what_a_wheel_brought_is_not_outdated(tmp_path: Path) -> None:
+    """An installer gives each file the time at which it unpacked it, sources last."""
+    package = tmp_path / "apportion"
+    (tmp_path / "apportion-0.1.0.dist-info").mkdir()
+    package.mkdir()
+    made, source = package / f"fold{SUFFIX}", package / "fold.py"
+    for at, file in enumerate((made, source)):
+        file.touch()
+        os.utime(file, (1000 + at, 1000 + at))
+    assert (compiled(package), outdated(package)) == ([made], [])

@@ -1,0 +1,75 @@
+"""`make wheel`: what it makes runs elsewhere, with every listed module as machine code.
+
+It is installed beside nothing but what it needs, and asked from a folder that knows no checkout.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.process.compilation import SUFFIX
+from hatch_build import MODULES, lack, source_of
+from tests.support.containers import checked, pip
+from tests.tidy.tree import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(lack()), reason=f"nothing can be compiled here: {lack()}"),
+]
+ASK = """
+import importlib, sys
+from pathlib import Path
+from apportion.runtime.process.compilation import outdated
+for name in sys.argv[1:]:
+    print(importlib.import_module(name).__file__)
+print(len(outdated()))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, made as a person makes it."""
+    folder = tmp_path_factory.mktemp("dist")
+    checked(["make", "wheel", f"DIST={folder}"], env=os.environ, timeout_s=500)
+    [made] = folder.glob("*.whl")
+    return made
+
+
+def test_it_has_every_listed_module_compiled(wheel: Path) -> None:
+    """Those and no others, each beside its source."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    listed = {str(source_of(each).with_suffix("")) for each in MODULES}
+    assert {name.removesuffix(SUFFIX) for name in names if name.endswith(".so")} == listed
+    assert {f"{each}.py" for each in listed} <= names
+
+
+def test_it_says_on_which_systems_it_runs(wheel: Path) -> None:
+    """Its tag names a glibc, so an index and pip take it for every Linux that has it or newer."""
+    machine = sysconfig.get_platform().removeprefix("linux-").replace("-", "_")
+    tag = rf"-cp3\d+-cp3\d+-(\w+\.)*manylinux_2_\d+_{machine}(\.\w+)*\.whl$"
+    assert re.search(tag, wheel.name), wheel.name
+
+
+def test_it_runs_elsewhere(wheel: Path, tmp_path: Path) -> None:
+    """It can be installed; every listed module comes from it, and a service would start."""
+    site = tmp_path / "site"
+    install = ["install", "--quiet", "--no-deps", "--no-index", f"--target={site}", str(wheel)]
+    checked([*pip(), "--python", sys.executable, *install], env=os.environ, timeout_s=120)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, *MODULES],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *files, outdated = done.stdout.splitlines()
+    assert files == [f"{site / source_of(each).with_suffix('')}{SUFFIX}" for each in MODULES]
+    assert outdated == "0"
+    assert not (site / "hatch_build.py").exists()
+    assert ROOT not in site.parents
