@@ -33,7 +33,7 @@ def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     """It says so, ends with 0, and no process and no connection file is left."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
-        assert len(up.left()) >= 6  # sentinel, server and four services
+        assert len(up.left()) == 7  # sentinel, server, nursery and four services
         up.signal(number)
         assert up.ended() == 0, up.output
         assert "everything has ended" in up.output
@@ -65,8 +65,7 @@ def test_sigkill_of_sentinel_and_then_of_up(tmp_path: Path) -> None:
     """A new sentinel knows all that the old one knew."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
-        services = set(up.processes().values())
-        [sentinel] = [pid for pid in up.left() if pid not in services]
+        [sentinel] = up.left_of("sentinel.py")
         before = len(up.left())
         os.kill(sentinel, signal.SIGKILL)
         wait_until(
@@ -75,6 +74,26 @@ def test_sigkill_of_sentinel_and_then_of_up(tmp_path: Path) -> None:
         up.signal(signal.SIGKILL)
         up.ended()
         up.nothing_left()
+
+
+def test_sigkill_of_the_nursery(tmp_path: Path) -> None:
+    """The services die with the process that they were born of, and are born of another."""
+    with Standalone(tmp_path / "data", *SMALL) as up:
+        up.up()
+        before = up.processes()
+        [nursery] = [pid for pid in up.left_of("apportion.cli.nursery") if _is_parent(pid)]
+        os.kill(nursery, signal.SIGKILL)
+        for name in ("agent", "scheduler", "binder", "gateway"):
+            up.said(f"the {name} was killed by signal 9")
+            up.started_again(name, before[name])
+        wait_until(lambda: up.run("get", "nodes").returncode == 0, "the gateway to answer again")
+        up.signal(signal.SIGTERM)
+        assert up.ended() == 0, up.output
+        up.nothing_left()
+
+
+def _is_parent(pid: int) -> bool:
+    return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text().strip())
 
 
 def test_ledger_outlives_a_run(tmp_path: Path) -> None:

@@ -133,6 +133,10 @@ class Standalone:
         own = self._process.pid if self._process and self.running else 0
         return [pid for pid in _pids() if pid != own and self._ours(pid)]
 
+    def left_of(self, program: str) -> list[int]:
+        """Those of them whose command line names this program."""
+        return [pid for pid in self.left() if program.encode() in _proc(pid, "cmdline")]
+
     def _ours(self, pid: int) -> bool:
         environment = _proc(pid, "environ").split(b"\0")
         arguments = _proc(pid, "cmdline").split(b"\0")

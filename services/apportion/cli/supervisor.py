@@ -1,9 +1,9 @@
 """The processes of `apportion up`: started, watched, started again when they die, ended together.
 
 Each is a process group of its own, so Ctrl-C reaches us alone and a group ends whole. Each names
-itself to the sentinel before it becomes the service (a one-line shell does so and then executes
-it), so there is no moment at which killing us would leave a process behind. Invariant: after `stop`
-nothing that was started here is running.
+itself to the sentinel when it is born, before it becomes the service, so there is no moment at
+which killing us would leave a process behind. Invariant: after `stop` nothing that was started here
+is running.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import IO
 
 from apportion.cli import sentinel
+from apportion.cli.births import Born, Nursery
+from apportion.cli.nursery import Order
 from apportion.runtime.jetstream.server import EmbeddedServer, ServerFailed
 from apportion.runtime.process.backoff import BackOff
 
@@ -34,7 +36,6 @@ SETTLED_S = 30.0
 EXIT_CONFIG = 78
 LOG_TAIL_LINES = 8
 HTTP_OK = 200
-_NAME_AND_BECOME = 'echo "+$$"; exec "$@" 1>&2'
 
 Say = Callable[[str], None]
 
@@ -51,7 +52,7 @@ class Child:
     arguments: Sequence[str]
     environment: Mapping[str, str]
     log: Path
-    process: asyncio.subprocess.Process | None = None
+    process: Born | None = None
     health_port: int = 0
     ready: bool = False
 
@@ -67,9 +68,16 @@ class Supervisor:
     """The ledger's server, the services, and the sentinel; `changed` is told of every new pid."""
 
     def __init__(
-        self, data: Path, nats_port: int, *, say: Say, changed: Callable[[], None]
+        self,
+        data: Path,
+        nats_port: int,
+        nursery: Nursery,
+        *,
+        say: Say,
+        changed: Callable[[], None],
     ) -> None:
         self._data = data
+        self._nursery = nursery
         self._server = EmbeddedServer(data, port=nats_port or -1)
         self._say = say
         self._changed = changed
@@ -146,6 +154,7 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*map(self._end, self._children))
+        self._nursery.stop()
         await self._server.stop()
         if self._sentinel is not None and self._pipe is not None:
             self._tell_sentinel(sentinel.DONE)
@@ -180,22 +189,15 @@ class Supervisor:
             self._say(f"the {child.name} {_ended(code)}; starting it again, see {child.log}")
             await asyncio.sleep(BACK_OFF.after(failures))
 
-    async def _spawn(self, child: Child) -> asyncio.subprocess.Process:
+    async def _spawn(self, child: Child) -> Born:
+        if self._pipe is None:
+            raise UpFailed(f"the {child.name} has no sentinel: start the server first")
         child.health_port = free_port()
-        with child.log.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                "/bin/sh", "-c", _NAME_AND_BECOME, "sh",
-                sys.executable, "-m", "apportion.cli.main", child.name, *child.arguments,
-                env={
-                    **os.environ,
-                    **child.environment,
-                    "APPORTION_HEALTH": f"127.0.0.1:{child.health_port}",
-                },
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=self._pipe,
-                stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+        health = {"APPORTION_HEALTH": f"127.0.0.1:{child.health_port}"}
+        order = Order(
+            [child.name, *child.arguments], {**child.environment, **health}, str(child.log)
+        )
+        process = await self._nursery.bear(order, self._pipe.fileno())
         child.process = process
         self._changed()
         return process
@@ -313,7 +315,7 @@ def _ended(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _signal(process: asyncio.subprocess.Process | None, number: int) -> None:
+def _signal(process: Born | None, number: int) -> None:
     if process is not None and process.returncode is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, number)

@@ -1,0 +1,191 @@
+"""One run of `apportion up`, from the first process to the last.
+
+Invariant: however it ends, it leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import socket
+import time
+
+from apportion.cli.births import Nursery
+from apportion.cli.connection import (
+    CONNECTION,
+    DATA_ENV,
+    NATS_ENV,
+    Connection,
+    Where,
+    default_data,
+    write_connection,
+)
+from apportion.cli.exits import REFUSED, Unreachable
+from apportion.cli.output import console, plain
+from apportion.cli.samples import Samples, show, submit_samples
+from apportion.cli.supervisor import Child, Supervisor, UpFailed, free_port
+from apportion.cli.wanted import Wanted
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.server import ServerFailed
+from apportion.runtime.ledger.port import LedgerError
+
+
+def stand(wanted: Wanted, nursery: Nursery) -> int:
+    """Run until the end that was asked for, and return the exit code. Raises Unreachable."""
+    try:
+        return asyncio.run(Up(wanted, nursery).run())
+    except (ServerFailed, UpFailed, LedgerError, OSError) as error:
+        raise Unreachable(f"cannot start: {error}") from None
+
+
+class Up:
+    """One run, from the first process to the last."""
+
+    def __init__(self, wanted: Wanted, nursery: Nursery) -> None:
+        self._wanted = wanted
+        self._out = console()
+        self._where = Where(data=wanted.data)
+        self._gateway = f"127.0.0.1:{wanted.port or free_port()}"
+        self._supervisor = Supervisor(
+            wanted.data,
+            wanted.nats_port,
+            nursery,
+            say=self._say,
+            changed=self._write_connection,
+        )
+
+    async def run(self) -> int:
+        """Start, submit, stay, stop; returns the exit code.
+
+        Raises:
+            ServerFailed, UpFailed, LedgerError: something could not be started.
+        """
+        work = asyncio.ensure_future(self._work())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._interrupt, work)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            return 0
+        finally:
+            await self._stop()
+
+    def _interrupt(self, work: asyncio.Future[int]) -> None:
+        """The first time, end; while ending, end at once."""
+        if work.done():
+            self._supervisor.kill()
+        work.cancel()
+
+    async def _work(self) -> int:
+        await self._start()
+        self._say(f"all services ready after {self._elapsed():.1f} s")
+        code = 0
+        if self._wanted.samples:
+            samples = await submit_samples(self._where, self._out)
+            show(self._out, samples)
+            self._tell_first_placement(samples)
+            code = REFUSED if samples.refused else 0
+        if self._wanted.exit_after_samples:
+            return code
+        self._tell_how_to_look()
+        raise await self._supervisor.failed()
+
+    async def _start(self) -> None:
+        wanted, supervisor = self._wanted, self._supervisor
+        _check_port(self._gateway)
+        await supervisor.start_server(remove=wanted.ephemeral)
+        self._check_fleet()
+        server = supervisor.server
+        ledger = await jetstream.connect(server.url_for("bootstrap"), name="apportion up")
+        try:
+            await jetstream.create_stream(ledger)
+        finally:
+            await ledger.close()
+        self._say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
+        for name, arguments in (
+            ("agent", wanted.agent),
+            ("scheduler", ()),
+            ("binder", ()),
+            ("gateway", ("--listen", self._gateway)),
+        ):
+            url = {NATS_ENV: server.url_for(name)}
+            log = wanted.data / "logs" / f"{name}.log"
+            supervisor.start(Child(name, arguments, url, log))
+        with self._out.status("starting agent, scheduler, binder, gateway"):
+            await supervisor.ready()
+
+    async def _stop(self) -> None:
+        started = self._supervisor.started
+        if started:
+            self._say("stopping")
+            with contextlib.suppress(OSError):
+                (self._wanted.data / CONNECTION).unlink(missing_ok=True)
+        await self._supervisor.stop()
+        if self._wanted.ephemeral:
+            shutil.rmtree(self._wanted.data, ignore_errors=True)
+        if started:
+            self._say("everything has ended")
+
+    def _check_fleet(self) -> None:
+        """A ledger keeps its nodes: another fleet would leave the old ones without an agent."""
+        record = self._wanted.data / "fleet"
+        if not record.exists():
+            record.write_text(self._wanted.fleet, "utf-8")
+            return
+        before = record.read_text("utf-8")
+        if before != self._wanted.fleet:
+            raise UpFailed(
+                f"the ledger in {self._wanted.data} was begun with {before}, and now the fleet is "
+                f"{self._wanted.fleet}; choose another --data, use --ephemeral, or remove that "
+                "folder to forget its ledger"
+            )
+
+    def _write_connection(self) -> None:
+        connection = Connection(
+            gateway=f"http://{self._gateway}", processes=self._supervisor.pids()
+        )
+        write_connection(self._wanted.data, connection)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._wanted.began_s
+
+    def _say(self, text: str) -> None:
+        self._out.print(plain(text), soft_wrap=True)
+
+    def _tell_first_placement(self, samples: Samples) -> None:
+        if samples.first_placed_s:
+            self._say(
+                f"first placement {samples.first_placed_s - self._wanted.began_s:.1f} s after start"
+            )
+
+    def _tell_how_to_look(self) -> None:
+        url = self._supervisor.server.url_for("auditor")
+        told = "" if self._wanted.data == default_data() else f"{DATA_ENV}={self._wanted.data} "
+        self._out.print()
+        for line in (
+            "Look further, in a second terminal:",
+            f"  {told}apportion top",
+            f"  {told}apportion get pods",
+            f"  {told}apportion why POD",
+            f"  {told}apportion tail --from 1",
+            f"  curl http://{self._gateway}/api/v1/pods",
+            f"  nats sub -s {url} 'apportion.v1.placement.>'",
+            f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
+        ):
+            self._out.print(plain(line), soft_wrap=True)
+
+
+def _check_port(address: str) -> None:
+    """Raises UpFailed where somebody listens already."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            raise UpFailed(
+                f"cannot listen on {address} ({error.strerror}); choose a free port with --port"
+            ) from None

@@ -1,0 +1,21 @@
+"""What `apportion up` was asked for; apart from `up` and `standalone`, which both need it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for on the command line, and when (`began_s`, on the monotonic clock)."""
+
+    data: Path
+    ephemeral: bool
+    nats_port: int
+    port: int
+    agent: tuple[str, ...]
+    fleet: str
+    samples: bool
+    exit_after_samples: bool
+    began_s: float
