@@ -69,6 +69,28 @@ def test_help_imports_nothing_of_weight() -> None:
     assert done.stdout.strip().endswith("[]")
 
 
+def imported(module: str) -> set[str]:
+    """The packages that a process has which imports this module alone."""
+    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+    return set(done.stdout.split())
+
+
+def test_up_imports_nothing_of_weight_before_the_nursery_begins() -> None:
+    """What both import, they import beside each other: `standalone` comes after the nursery."""
+    heavy = {"aiohttp", "nats", "numpy", "rich", "structlog", "uvloop", "yaml"}
+    assert not imported("apportion.cli.up") & heavy
+    assert {"nats", "rich"} <= imported("apportion.cli.standalone")
+
+
+@pytest.mark.parametrize("name", ["agent", "binder", "gateway", "scheduler"])
+def test_a_service_of_up_imports_no_client_of_kubernetes(name: str) -> None:
+    """It is 26 MB on disk, and nobody needs it who runs on one machine; certificates neither."""
+    assert not imported(f"apportion.{name}.main") & {"kubernetes_asyncio", "cryptography"}
+
+
 def test_mistyped_verb_is_met_with_the_nearest() -> None:
     """A person who types `sumbit` is told `submit`."""
     shown = CliRunner().invoke(root, ["sumbit"])
