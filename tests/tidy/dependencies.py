@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 from tests.tidy.offence import Offence
+from tests.tidy.tree import parsed
 
 OURS = {"apportion", "apportion_schemas"}
 
@@ -17,7 +18,7 @@ def imported(sources: Mapping[str, str]) -> dict[str, tuple[str, int]]:
     """Top-level names of foreign modules, each with one place where it is imported."""
     found: dict[str, tuple[str, int]] = {}
     for path, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parsed(source)):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

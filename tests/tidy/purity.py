@@ -8,6 +8,7 @@ import ast
 from collections.abc import Iterator
 
 from tests.tidy.offence import Offence
+from tests.tidy.tree import parsed
 
 PURE_ROOTS = ("services/apportion/core/", "schemas/apportion_schemas/")
 IMPURE_BUILTINS = {
@@ -24,7 +25,7 @@ def impure(path: str, source: str) -> Iterator[Offence]:
     """Calls of impure builtins, and loops over a set, in core and schemas."""
     if not path.startswith(PURE_ROOTS):
         return
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             reason = IMPURE_BUILTINS.get(node.func.id)
             if reason:
@@ -48,7 +49,7 @@ def sleeps(path: str, source: str) -> Iterator[Offence]:
     """Sleeps in tests, however imported; `asyncio.sleep(0)` only gives way and is no wait."""
     if not path.startswith("tests/") or path == POLLING:
         return
-    tree = ast.parse(source)
+    tree = parsed(source)
     bare = {
         alias.asname or alias.name
         for node in ast.walk(tree)

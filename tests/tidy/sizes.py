@@ -7,8 +7,10 @@ shrink. A docstring is not counted: explaining is not complexity.
 import ast
 import statistics
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from tests.tidy.offence import Offence
+from tests.tidy.tree import parsed
 
 FUNCTION_SOFT = 40
 FUNCTION_HARD = 70
@@ -18,7 +20,8 @@ FILE_MEDIAN = 150
 FILE_TRIVIAL = 10  # package markers would pull the median down
 
 
-def functions(source: str) -> Iterator[tuple[str, int, int]]:
+@cache
+def functions(source: str) -> list[tuple[str, int, int]]:
     """Qualified name, first line and size in lines (docstring left out) of every function."""
 
     def visit(node: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
@@ -30,7 +33,7 @@ def functions(source: str) -> Iterator[tuple[str, int, int]]:
             else:
                 yield from visit(child, prefix)
 
-    yield from visit(ast.parse(source), "")
+    return list(visit(parsed(source), ""))
 
 
 def _size(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
@@ -46,7 +49,7 @@ def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> i
 
 def long_classes(path: str, source: str) -> Iterator[Offence]:
     """Classes over the limit; the docstrings of their methods are not counted either."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.ClassDef):
             inside = (each for each in ast.walk(node) if each is not node)
             kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

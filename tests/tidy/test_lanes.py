@@ -1,11 +1,12 @@
 """Every test is run by one lane, and a lane that fails in whatever way fails the whole."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.lanes import INTERPRETED, LANES, Ended, Lane, commands, counts, report
+from tests.lanes import INTERPRETED, LANES, Ended, Lane, commands, counts, ran, report
 from tests.tidy.tree import ROOT, files
 
 TESTS = [path for path in files() if path.startswith("tests/") and "/test_" in path]
@@ -60,3 +61,13 @@ def test_a_lane_that_fails_fails_the_whole(
 def test_no_lane_is_no_success() -> None:
     """Nothing was run."""
     assert report([], 0.0) == 1
+
+
+def test_what_a_lane_starts_keeps_what_it_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine that forbids it; what was said, the status and the cost come back."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    said, status, cpu_s = ran([sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"])
+    assert (said, status) == ("False\n", 0)
+    assert cpu_s > 0
+    said, status, _ = ran([sys.executable, "-c", "raise SystemExit('no')"])
+    assert (said, status) == ("no\n", 1)
