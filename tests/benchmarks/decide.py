@@ -90,6 +90,10 @@ def shapes() -> list[Shape]:
     return found
 
 
+class FleetTooSmall(Exception):
+    """More pods left than found a place: such a fleet has too few nodes of some kind."""
+
+
 @dataclass
 class Bench:
     """One fleet, and the ledger of it that is played into a state."""
@@ -159,7 +163,16 @@ class Bench:
         return placed
 
     def depart(self, at: int) -> None:
-        """The pod that stands there ends."""
+        """The pod that stands there ends.
+
+        Raises:
+            FleetTooSmall: none is left.
+        """
+        if not self.live:
+            raise FleetTooSmall(
+                f"too small a fleet: on {self.nodes} nodes most pods are refused, and none is left"
+                " that could leave; give more --nodes (the tenth part of them decides too)"
+            )
         self.live[at], self.live[-1] = self.live[-1], self.live[at]
         self.apply(PodGone(uid=self.live.pop()), self.engine)
 
@@ -254,7 +267,10 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--policy", choices=get_args(Policy), default="binpack")
     parser.add_argument("--decisions", type=int, default=40_000)
-    tell(parser, lambda given: run(given.nodes, given.policy, given.decisions))
+    try:
+        tell(parser, lambda given: run(given.nodes, given.policy, given.decisions))
+    except FleetTooSmall as refused:
+        parser.error(str(refused))
 
 
 if __name__ == "__main__":
