@@ -7,6 +7,7 @@ import pytest
 
 from tests.simulation.planted import PLANTED, Planted, planted
 from tests.simulation.planted_cluster import PLANTED_IN_A_CLUSTER
+from tests.simulation.played import played
 from tests.simulation.world import run
 
 
@@ -16,7 +17,7 @@ def test_a_planted_fault_is_caught(fault: Planted) -> None:
     """Some seed in the range sees it and tells what it saw; without it that seed is right."""
     seed = caught(fault)
     assert seed is not None, f"{fault.name}: not caught in {fault.seeds} seeds"
-    outcome = run(seed, adjust=fault.adjust, cluster=fault.cluster)
+    outcome = played(seed, rates=fault.rates, cluster=fault.cluster)
     assert not outcome.trouble, outcome.told()
 
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from apportion_schemas import PodPlaced
+from tests.simulation.played import played
 from tests.simulation.regressions import REGRESSIONS, Regression
 from tests.simulation.weather import KINDS
-from tests.simulation.world import run
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import cards, gang, member, pod
@@ -23,7 +23,7 @@ PER_TEST = 20
 def test_nothing_is_ever_wrong(first: int) -> None:
     """No invariant breaks at any event, and once faults end all that fits is placed."""
     for seed in range(first, first + PER_TEST):
-        outcome = run(seed)
+        outcome = played(seed)
         assert not outcome.trouble, outcome.told()
 
 
@@ -32,7 +32,7 @@ def test_every_fault_strikes() -> None:
     """Within a few seeds each kind of fault has happened: a check of nothing proves nothing."""
     missing = set(KINDS)
     for seed in range(30):
-        missing -= run(seed).struck.keys()
+        missing -= played(seed).struck.keys()
         if not missing:
             return
     raise AssertionError(f"never struck: {sorted(missing)}")
@@ -48,7 +48,7 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
         text=True,
         check=False,
     )
-    here = run(7)
+    here = played(7)
     assert f"seed 7: {here.events} events, right" in found.stdout, found.stdout + found.stderr
     assert f"log {here.log_digest}" in found.stdout
 
@@ -56,7 +56,7 @@ def test_a_seed_is_one_run_in_every_process(hash_seed: str) -> None:
 @pytest.mark.parametrize("regression", REGRESSIONS, ids=lambda each: f"seed-{each.seed}")
 def test_what_was_wrong_once(regression: Regression) -> None:
     """Bugs that the simulation has found stay fixed."""
-    outcome = run(regression.seed, cluster=regression.cluster)
+    outcome = played(regression.seed, cluster=regression.cluster)
     assert not outcome.trouble, f"{regression.found} ({regression.held_by}): {outcome.told()}"
 
 
