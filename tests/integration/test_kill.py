@@ -15,6 +15,7 @@ from apportion.runtime.jetstream.server import load_credentials
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import PodPlaced
+from tests.support.polling import until
 from tests.support.standalone import Standalone, settle
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -104,11 +105,28 @@ async def test_kill(tmp_path: Path, service: str) -> None:
         await ledger.close()
         up.started_again(service, watched.pid)
         load.ended()
+        await allocations(url, PODS)
         settle(up, PODS)
         up.said("nats-server ended" if service == "nats-server" else f"the {service} was killed")
         cluster = up.folded()
     check(cluster, watched)
     up.nothing_left()
+
+
+async def allocations(url: str, count: int) -> None:
+    """Wait for so many in the ledger: to list thousands of pods takes what the services need."""
+    seen: list[int] = []
+    async with await jetstream.connect(url, name="test") as ledger:
+
+        def deliver(record: Record) -> None:
+            seen.append(record.revision)
+
+        await ledger.follow(deliver, subjects=["apportion.v1.allocation.>"])
+
+        async def enough() -> bool:
+            return len(seen) >= count
+
+        await until(enough, f"{count} allocations", timeout_s=120)
 
 
 def check(cluster: StateFold, watched: Watched) -> None:
