@@ -14,6 +14,9 @@ from typing import Any, Self
 
 from tests.support.polling import until
 
+READY_INTERVAL_S = 0.1
+"""A request as often as anything else is looked at would take from the start that it waits for."""
+
 
 class ServiceProcess:
     """`apportion <verb> ...` against one ledger; use as `async with`, which ends it for sure.
@@ -77,7 +80,8 @@ class ServiceProcess:
             self.reasons = body
             return status == 200
 
-        await until(answers, f"{self.verb} to be ready", timeout_s=timeout_s)
+        what = f"{self.verb} to be ready"
+        await until(answers, what, timeout_s=timeout_s, interval_s=READY_INTERVAL_S)
 
     async def get(self, path: str) -> tuple[int, str]:
         """Status and body of one GET."""
