@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from apportion.runtime.ledger.port import Draft
 from apportion_schemas import (
@@ -36,6 +37,10 @@ SERVICES = (
 )
 
 
+goes_on = pytest.mark.asyncio(loop_scope="module")
+"""A test that leaves the system as it should be, and so shares it with the others."""
+
+
 class System:
     """All services on one ledger."""
 
@@ -60,10 +65,10 @@ class System:
         assert all(service.running for service in self.services)
 
 
-@pytest.fixture
-async def system(tmp_path: Path) -> AsyncIterator[System]:
+@contextlib.asynccontextmanager
+async def running_system(folder: Path) -> AsyncIterator[System]:
     """A fresh ledger with every service ready."""
-    async with running_bus(tmp_path / "nats") as bus, contextlib.AsyncExitStack() as stack:
+    async with running_bus(folder / "nats") as bus, contextlib.AsyncExitStack() as stack:
         services = [
             await stack.enter_async_context(
                 ServiceProcess(verb, bus.server.url_for(verb), *options)
@@ -75,6 +80,13 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
         await facts.count(NodeReported, 1)
         await asyncio.gather(*(service.ready() for service in services))
         yield System(bus, facts, services)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    """One for all tests after which everything goes on, each with pods of its own."""
+    async with running_system(tmp_path_factory.mktemp("system")) as running:
+        yield running
 
 
 def document(data: PodPlaced | PlacementVoided, **changes: object) -> bytes:
@@ -99,6 +111,7 @@ def placement(pod: str, node: str = "node-a") -> PodPlaced:
     )
 
 
+@goes_on
 async def test_broken_bytes_are_refused_by_every_reader(system: System) -> None:
     """Bytes that are no event are logged with their revision, and the fold goes on."""
     revision = await system.append("scheduler", "placement.node-a", b"\xff not json")
@@ -108,9 +121,10 @@ async def test_broken_bytes_are_refused_by_every_reader(system: System) -> None:
     await system.still_works("after-broken-bytes")
 
 
+@goes_on
 async def test_a_negative_amount_is_refused_by_its_field(system: System) -> None:
     """The error names type, field and limit; the pod it spoke of is still placed properly."""
-    rogue = placement("victim")
+    rogue = placement("robbed")
     payload = document(
         rogue, shares=[{"container": "main", "device": "d", "memory_mib": -5, "cores": 0}]
     )
@@ -118,18 +132,20 @@ async def test_a_negative_amount_is_refused_by_its_field(system: System) -> None
     line = await system.services[0].logged(f"revision {revision} on")
     assert "PodPlaced" in str(line["event"])
     assert "$.shares[0].memory_mib" in str(line["event"])
-    await system.still_works("victim")
+    await system.still_works("robbed")
 
 
+@goes_on
 async def test_an_event_for_another_node_is_refused(system: System) -> None:
     """A payload that names one node on the subject of another changes neither."""
-    payload = document(placement("victim", node="node-b"))
+    payload = document(placement("misled", node="node-b"))
     revision = await system.append("scheduler", "placement.node-a", payload)
     line = await system.services[0].logged(f"revision {revision} on")
     assert "belongs on 'apportion.v1.placement.node-b'" in str(line["event"])
-    await system.still_works("victim")
+    await system.still_works("misled")
 
 
+@goes_on
 async def test_a_share_of_a_device_that_is_not_there_is_refused(system: System) -> None:
     """A well-formed placement that contradicts the state is refused, and the pod placed anew."""
     await system.facts.submit("victim")
@@ -144,16 +160,17 @@ async def test_a_share_of_a_device_that_is_not_there_is_refused(system: System) 
 
 @pytest.mark.parametrize("change", [{"type": "apportion.dev/Unheard"}, {"schemaversion": 99}])
 async def test_an_unknown_type_or_version_halts_and_says_so(
-    system: System, change: dict[str, object]
+    tmp_path: Path, change: dict[str, object]
 ) -> None:
     """Nothing is folded past it; no process dies; /readyz names revision, subject and cure."""
-    await system.still_works("before")
-    payload = document(placement("x"), **change)
-    revision = await system.append("scheduler", "placement.node-a", payload)
-    for service in system.services:
-        await _unready(service, f"revision {revision}")
-        status, _ = await service.get("/healthz")
-        assert status == 200
+    async with running_system(tmp_path) as system:
+        await system.still_works("before")
+        payload = document(placement("x"), **change)
+        revision = await system.append("scheduler", "placement.node-a", payload)
+        for service in system.services:
+            await _unready(service, f"revision {revision}")
+            status, _ = await service.get("/healthz")
+            assert status == 200
 
 
 async def _unready(service: ServiceProcess, words: str) -> None:

@@ -246,22 +246,22 @@ RESTARTED = {"crash": 0.5, "node unready": 0.5}
 PLANTED_IN_A_CLUSTER = (
     Planted("conflict is success", _conflict_is_success, 40, AGAIN, cluster=True),
     Planted("no answer is failure", _no_answer_is_failure, 20, SILENT, cluster=True),
-    Planted("given up with its node", _given_up_with_its_node, 60, LEFT, cluster=True, first=4),
+    Planted("given up with its node", _given_up_with_its_node, 60, LEFT, cluster=True, first=5),
     Planted("uid not checked", _uid_not_checked, 40, AGAIN, cluster=True),
     Planted("bound without annotations", _bound_without_annotations, 5, cluster=True),
     Planted("bound by whomever", _bound_by_whomever, 20, TAKEN, cluster=True),
     Planted("said before done", _said_before_done, 5, cluster=True),
     Planted(
-        "acknowledged before done", _acknowledged_before_done, 20, RESTARTED, cluster=True, first=9
+        "acknowledged before done", _acknowledged_before_done, 20, RESTARTED, cluster=True, first=10
     ),
     Planted("missed deletions", _missed_deletions, 20, DEAF, cluster=True),
-    Planted("resumes too far on", _resumes_too_far_on, 20, BROKEN, cluster=True, first=6),
-    Planted("goes on after 410", _goes_on_after_410, 40, DEAF, cluster=True, first=21),
+    Planted("resumes too far on", _resumes_too_far_on, 20, BROKEN, cluster=True, first=7),
+    Planted("goes on after 410", _goes_on_after_410, 40, DEAF, cluster=True, first=22),
     Planted("first page only", _first_page_only, 20, cluster=True),
-    Planted("ended pods hold", _ended_pods_hold, 20, {"pod ended": 0.5}, cluster=True),
+    Planted("ended pods hold", _ended_pods_hold, 20, {"pod ended": 0.5}, cluster=True, first=3),
     Planted("nodes stay", _nodes_stay, 20, {"node left": 0.5}, cluster=True),
-    Planted("gone once silent", _gone_once_silent, 40, SILENT, cluster=True, first=4),
-    Planted("spent ids believed", _spent_ids_believed, 40, RESTARTED, cluster=True, first=13),
-    Planted("taken back unasked", _taken_back_unasked, 60, BEHIND, cluster=True, first=26),
-    Planted("compares what moved on", _compares_what_moved_on, 240, LATE, cluster=True, first=175),
+    Planted("gone once silent", _gone_once_silent, 40, SILENT, cluster=True, first=5),
+    Planted("spent ids believed", _spent_ids_believed, 40, RESTARTED, cluster=True, first=14),
+    Planted("taken back unasked", _taken_back_unasked, 60, BEHIND, cluster=True, first=27),
+    Planted("compares what moved on", _compares_what_moved_on, 240, LATE, cluster=True, first=179),
 )
