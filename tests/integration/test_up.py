@@ -33,7 +33,7 @@ def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     """It says so, ends with 0, and no process and no connection file is left."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
-        assert len(up.left()) == 7  # sentinel, server, nursery and four services
+        assert len(up.left()) == 7  # sentinel, server, fork server and four services
         up.signal(number)
         assert up.ended() == 0, up.output
         assert "everything has ended" in up.output
@@ -76,13 +76,13 @@ def test_sigkill_of_sentinel_and_then_of_up(tmp_path: Path) -> None:
         up.nothing_left()
 
 
-def test_sigkill_of_the_nursery(tmp_path: Path) -> None:
-    """The services die with the process that they were born of, and are born of another."""
+def test_sigkill_of_the_fork_server(tmp_path: Path) -> None:
+    """The services die with the process that they are forks of, and come back from another."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
         before = up.processes()
-        [nursery] = [pid for pid in up.left_of("apportion.cli.nursery") if _is_parent(pid)]
-        os.kill(nursery, signal.SIGKILL)
+        [fork_server] = [pid for pid in up.left_of("apportion.cli.fork_server") if _is_parent(pid)]
+        os.kill(fork_server, signal.SIGKILL)
         for name in ("agent", "scheduler", "binder", "gateway"):
             up.said(f"the {name} was killed by signal 9")
             up.started_again(name, before[name])

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from apportion.runtime.process.compilation import SUFFIX
-from hatch_build import MODULES, lack, source_of
+from hatch_build import MODULES, missing, source_of
 from tests.support.containers import checked, pip
 from tests.tidy.tree import ROOT
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(lack()), reason=f"nothing can be compiled here: {lack()}"),
+    pytest.mark.skipif(bool(missing()), reason=f"nothing can be compiled here: {missing()}"),
 ]
 ASK = """
 import importlib, sys

@@ -284,7 +284,7 @@ def _gangs_in_part(patch: Patch) -> None:
         deficit = real(group)
         return deficit and GangDeficit(type(deficit.tasks)(), 1)
 
-    patch.setattr(gang_turn, "lack_of", deficit_of)
+    patch.setattr(gang_turn, "deficit_of", deficit_of)
 
 
 def _unschedulable_for_ever(patch: Patch) -> None:

@@ -12,7 +12,6 @@ import signal
 import socket
 import time
 
-from apportion.cli.births import Nursery
 from apportion.cli.connection import (
     CONNECTION,
     DATA_ENV,
@@ -23,6 +22,7 @@ from apportion.cli.connection import (
     write_connection,
 )
 from apportion.cli.exits import REFUSED, Unreachable
+from apportion.cli.forking import ForkServer
 from apportion.cli.output import console, plain
 from apportion.cli.samples import Samples, show, submit_samples
 from apportion.cli.supervisor import Child, Supervisor, UpFailed, free_port
@@ -32,10 +32,10 @@ from apportion.runtime.jetstream.server import ServerFailed
 from apportion.runtime.ledger.port import LedgerError
 
 
-def stand(wanted: Wanted, nursery: Nursery) -> int:
+def stand(wanted: Wanted, fork_server: ForkServer) -> int:
     """Run until the end that was asked for, and return the exit code. Raises Unreachable."""
     try:
-        return asyncio.run(Up(wanted, nursery).run())
+        return asyncio.run(Up(wanted, fork_server).run())
     except (ServerFailed, UpFailed, LedgerError, OSError) as error:
         raise Unreachable(f"cannot start: {error}") from None
 
@@ -43,7 +43,7 @@ def stand(wanted: Wanted, nursery: Nursery) -> int:
 class Up:
     """One run, from the first process to the last."""
 
-    def __init__(self, wanted: Wanted, nursery: Nursery) -> None:
+    def __init__(self, wanted: Wanted, fork_server: ForkServer) -> None:
         self._wanted = wanted
         self._out = console()
         self._where = Where(data=wanted.data)
@@ -51,7 +51,7 @@ class Up:
         self._supervisor = Supervisor(
             wanted.data,
             wanted.nats_port,
-            nursery,
+            fork_server,
             say=self._say,
             changed=self._write_connection,
         )
@@ -163,14 +163,14 @@ class Up:
 
     def _tell_how_to_look(self) -> None:
         url = self._supervisor.server.url_for("auditor")
-        told = "" if self._wanted.data == default_data() else f"{DATA_ENV}={self._wanted.data} "
+        prefix = "" if self._wanted.data == default_data() else f"{DATA_ENV}={self._wanted.data} "
         self._out.print()
         for line in (
             "Look further, in a second terminal:",
-            f"  {told}apportion top",
-            f"  {told}apportion get pods",
-            f"  {told}apportion why POD",
-            f"  {told}apportion tail --from 1",
+            f"  {prefix}apportion top",
+            f"  {prefix}apportion get pods",
+            f"  {prefix}apportion why POD",
+            f"  {prefix}apportion tail --from 1",
             f"  curl http://{self._gateway}/api/v1/pods",
             f"  nats sub -s {url} 'apportion.v1.placement.>'",
             f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",

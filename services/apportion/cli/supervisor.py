@@ -1,7 +1,7 @@
 """The processes of `apportion up`: started, watched, started again when they die, ended together.
 
 Each is a process group of its own, so Ctrl-C reaches us alone and a group ends whole. Each names
-itself to the sentinel when it is born, before it becomes the service, so there is no moment at
+itself to the sentinel as it begins, before it becomes the service, so there is no moment at
 which killing us would leave a process behind. Invariant: after `stop` nothing that was started here
 is running.
 """
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import IO
 
 from apportion.cli import sentinel
-from apportion.cli.births import Born, Nursery
-from apportion.cli.nursery import Order
+from apportion.cli.fork_server import Order
+from apportion.cli.forking import Forked, ForkServer
 from apportion.runtime.jetstream.server import EmbeddedServer, ServerFailed
 from apportion.runtime.process.backoff import BackOff
 
@@ -52,7 +52,7 @@ class Child:
     arguments: Sequence[str]
     environment: Mapping[str, str]
     log: Path
-    process: Born | None = None
+    process: Forked | None = None
     health_port: int = 0
     ready: bool = False
 
@@ -71,13 +71,13 @@ class Supervisor:
         self,
         data: Path,
         nats_port: int,
-        nursery: Nursery,
+        fork_server: ForkServer,
         *,
         say: Say,
         changed: Callable[[], None],
     ) -> None:
         self._data = data
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._server = EmbeddedServer(data, port=nats_port or -1)
         self._say = say
         self._changed = changed
@@ -154,7 +154,7 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*map(self._end, self._children))
-        self._nursery.stop()
+        self._fork_server.stop()
         await self._server.stop()
         if self._sentinel is not None and self._pipe is not None:
             self._tell_sentinel(sentinel.DONE)
@@ -189,7 +189,7 @@ class Supervisor:
             self._say(f"the {child.name} {_ended(code)}; starting it again, see {child.log}")
             await asyncio.sleep(BACK_OFF.after(failures))
 
-    async def _spawn(self, child: Child) -> Born:
+    async def _spawn(self, child: Child) -> Forked:
         if self._pipe is None:
             raise UpFailed(f"the {child.name} has no sentinel: start the server first")
         child.health_port = free_port()
@@ -197,7 +197,7 @@ class Supervisor:
         order = Order(
             [child.name, *child.arguments], {**child.environment, **health}, str(child.log)
         )
-        process = await self._nursery.bear(order, self._pipe.fileno())
+        process = await self._fork_server.fork(order, self._pipe.fileno())
         child.process = process
         self._changed()
         return process
@@ -315,7 +315,7 @@ def _ended(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _signal(process: Born | None, number: int) -> None:
+def _signal(process: Forked | None, number: int) -> None:
     if process is not None and process.returncode is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, number)

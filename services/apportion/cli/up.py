@@ -2,7 +2,7 @@
 
 The same services as in production, each a process of its own, over an embedded nats-server whose
 ledger is kept between runs. What they import takes longest by far, so this module, which lets the
-nursery begin with that, imports little itself; `standalone` does the work.
+fork server begin with that, imports little itself; `standalone` does the work.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
-from apportion.cli.births import Nursery
 from apportion.cli.connection import DATA_ENV, default_data
+from apportion.cli.forking import ForkServer
 from apportion.cli.wanted import Wanted
 
 GATEWAY_PORT = 8470
@@ -60,11 +60,11 @@ def command(
         fleet=name, samples=not no_samples, exit_after_samples=exit_after_samples,
         began_s=time.monotonic(),
     )  # fmt: skip
-    nursery = Nursery(SERVICES)
-    nursery.start()
-    from apportion.cli.standalone import stand  # while the nursery imports
+    fork_server = ForkServer(SERVICES)
+    fork_server.start()
+    from apportion.cli.standalone import stand  # while the fork server imports
 
-    sys.exit(stand(wanted, nursery))
+    sys.exit(stand(wanted, fork_server))
 
 
 def _agent(fleet: tuple[str, ...], nodes: int | None, gpus: str) -> tuple[tuple[str, ...], str]:

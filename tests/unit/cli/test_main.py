@@ -78,8 +78,8 @@ def imported(module: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_up_imports_nothing_of_weight_before_the_nursery_begins() -> None:
-    """What both import, they import beside each other: `standalone` comes after the nursery."""
+def test_up_imports_nothing_of_weight_before_the_fork_server_begins() -> None:
+    """What both import, they import beside each other: `standalone` comes after the fork server."""
     heavy = {"aiohttp", "nats", "numpy", "rich", "structlog", "uvloop", "yaml"}
     assert not imported("apportion.cli.up") & heavy
     assert {"nats", "rich"} <= imported("apportion.cli.standalone")

@@ -1,7 +1,7 @@
-"""What `apportion up` asks of the nursery: services that are born, and that are told dead.
+"""What `apportion up` asks of its fork server: a service, and to know how it ended.
 
-Invariant: who was born here counts as living until the nursery tells how it ended, or has ended
-itself, with which all that were born there end.
+Invariant: a service counts as living until the fork server says how it ended, or has ended itself,
+with which all of its forks end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from apportion.cli.nursery import MESSAGE_BYTES_MAX, Order, Told
+from apportion.cli.fork_server import MESSAGE_BYTES_MAX, Notice, Order
 
 
-class Born:
-    """A service that was born; `returncode` as in `subprocess.Popen`."""
+class Forked:
+    """A service that was forked off; `returncode` as in `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -38,82 +38,82 @@ class Born:
         return self.returncode or 0
 
 
-class Nursery:
-    """A process that has imported `modules`; where it has ended, the next birth starts another."""
+class ForkServer:
+    """A process that has imported `modules`; where it has ended, the next fork starts another."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._heard = False
-        self._birth: asyncio.Future[Born] | None = None
-        self._living: dict[int, Born] = {}
-        self._one_birth = asyncio.Lock()
+        self._listening = False
+        self._forking: asyncio.Future[Forked] | None = None
+        self._living: dict[int, Forked] = {}
+        self._one_at_a_time = asyncio.Lock()
 
     def start(self) -> socket.socket:
         """Let it begin to import, and return at once. Raises OSError."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(0)
-        self._socket, self._heard = ours, False
+        self._socket, self._listening = ours, False
         with its:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "apportion.cli.nursery", *self._modules],
+                [sys.executable, "-m", "apportion.cli.fork_server", *self._modules],
                 stdin=its.fileno(), start_new_session=True,
             )  # fmt: skip
         return ours
 
-    async def bear(self, order: Order, pipe: int) -> Born:
+    async def fork(self, order: Order, pipe: int) -> Forked:
         """A service as it was ordered, which has named itself in the sentinel's `pipe`.
 
         Raises:
-            OSError: there is no process or memory left, or the nursery ended meanwhile.
+            OSError: there is no process or memory left, or the fork server ended meanwhile.
         """
-        async with self._one_birth:
+        async with self._one_at_a_time:
             ours = self._socket or self.start()
             loop = asyncio.get_running_loop()
-            if not self._heard:
-                loop.add_reader(ours, self._hear, ours)
-                self._heard = True
-            self._birth = loop.create_future()
+            if not self._listening:
+                loop.add_reader(ours, self._receive, ours)
+                self._listening = True
+            self._forking = loop.create_future()
             socket.send_fds(ours, [msgspec.json.encode(order)], [pipe])
-            return await self._birth
+            return await self._forking
 
     def stop(self) -> None:
-        """End it, and with it whoever is being born; all others have ended before."""
+        """End it, and with it whoever is being forked; all others have ended before."""
         self._forget()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
-    def _hear(self, ours: socket.socket) -> None:
+    def _receive(self, ours: socket.socket) -> None:
         data = b""
         with contextlib.suppress(OSError):
             data = ours.recv(MESSAGE_BYTES_MAX)
         if not data:
-            self._bury()
+            self._lose()
             return
-        told = msgspec.json.decode(data, type=Told)
-        if told.code is not None:
-            self._living.pop(told.pid).end(told.code)
+        notice = msgspec.json.decode(data, type=Notice)
+        if notice.code is not None:
+            self._living.pop(notice.pid).end(notice.code)
             return
-        self._living[told.pid] = Born(told.pid)
-        if self._birth is not None and not self._birth.done():
-            self._birth.set_result(self._living[told.pid])
+        self._living[notice.pid] = Forked(notice.pid)
+        if self._forking is not None and not self._forking.done():
+            self._forking.set_result(self._living[notice.pid])
 
-    def _bury(self) -> None:
-        """The nursery has ended, and the kernel kills all that were born there."""
+    def _lose(self) -> None:
+        """The fork server has ended, and the kernel kills all of its forks."""
         self._forget()
         if self._process is not None:
             self._process.wait()
-        if self._birth is not None and not self._birth.done():
-            self._birth.set_exception(ChildProcessError("the nursery of the services has ended"))
-        for born in self._living.values():
-            born.end(-signal.SIGKILL)
+        if self._forking is not None and not self._forking.done():
+            self._forking.set_exception(ChildProcessError("the fork server has ended"))
+        for forked in self._living.values():
+            forked.end(-signal.SIGKILL)
         self._living.clear()
 
     def _forget(self) -> None:
         if self._socket is not None:
-            if self._heard:
+            if self._listening:
                 asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
