@@ -28,7 +28,7 @@ class Forked:
         self._ended = asyncio.Event()
 
     def end(self, code: int) -> None:
-        """Note how it ended."""
+        """Note how it ended, for whoever waits for that."""
         self.returncode = code
         self._ended.set()
 

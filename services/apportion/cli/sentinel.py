@@ -1,9 +1,9 @@
 """The process that outlives `apportion up` by a moment: it ends whatever `up` could not end.
 
 It reads from a pipe whose other end `up` holds, and its children as they begin. `+PID` names a
-group of processes to end, `-PID` one that has ended. When the pipe closes, `up` is gone, however it went,
-and every group still named is told to end and, after a grace, killed. The ledger's server is found by
-the lock of its data folder, which it holds for as long as it lives.
+group of processes to end, `-PID` one that has ended. When the pipe closes, `up` is gone, however it
+went, and every group still named is told to end and, after a grace, killed. The ledger's server is
+found by the lock of its data folder, which it holds for as long as it lives.
 
 Run as a plain file by the same Python, with nothing but the standard library: it must start before
 everything else and weigh little. Invariant: it never signals a group that was not named to it.
