@@ -44,9 +44,8 @@ def noted(ask: AskColumns, columns: Columns, row: int) -> list[bool]:
     """Which devices of the row have enough for the ask, were there enough of the host."""
     alone = AskColumns(ask.ask, ask.constraints, ask.chain, ask.geometries, host_need=0)
     alone.rebuild(columns, columns.every)
-    look = ScoreInput(columns)
+    look = ScoreInput(columns, np.zeros(1, np.int32).data)
     look.rows, look.count = np.array([row]).data, 1
-    look.given = np.zeros(1, np.int32).data
     alone.look(look, 1, 1)
     return [bool(look.enough[at]) for at in range(1, columns.width)]
 

@@ -48,7 +48,7 @@ class ClassCache:
         columns = self._columns
         columns.sync()
         policy, price_table = self._state.policy, self._price_table_now()
-        found = self._classes.pop(key, None)
+        found: PlacementClass | None = self._classes.pop(key, None)
         if found is None or not found.made_of(policy, price_table, columns.geometries):
             found = PlacementClass(
                 shape,

@@ -40,8 +40,8 @@ _REFUSED: Final = np.int32(REFUSED)
 ASKED: Final[Int64] = 64
 SCORED: Final[Int64] = 8
 RELATED: Final[Int64] = 4
-"""What a question costs by itself, a row that a score weighs, and one that is related to other
-pods: as many looks at one row that goes by its load.
+"""What a question costs by itself, a row whose score or filter is no row loop, and one that is
+related to other pods: as many looks at one row that goes by its load.
 """
 
 
@@ -66,7 +66,7 @@ class PlacementClass:
     ) -> None:
         self.shape = shape
         self.relations = relations
-        self._made_of = (policy, price_table, geometries)
+        self._policy, self._price_table, self._geometries = policy, price_table, geometries
         device_policy = shape.device_policy or policy.device_policy
         self.chain = chain(device_policy)
         self._order = order_of(self.chain, shape.device_weights)
@@ -90,6 +90,10 @@ class PlacementClass:
         self._picked: AskColumns | None = self.asks[0] if self.picks_one else None
         self.collided: set[int] = set()
         self._host_need = host_need
+        self._ask_at: Int64 = self.node_score.ask_at
+        self._extended = bool(shape.node.extended)
+        by_load = isinstance(self.node_score, Binpack) and not self._extended
+        self._row_looks: Int64 = 1 if by_load else SCORED
         self._resize(0)
         self._generation = -1
         self._changed_seen = self._facts_seen = 0
@@ -98,8 +102,11 @@ class PlacementClass:
         self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
     ) -> bool:
         """Whether it is made of these very ones; of others it would answer otherwise."""
-        now = (policy, price_table, geometries)
-        return all(made is new for made, new in zip(self._made_of, now, strict=True))
+        return (
+            self._policy is policy
+            and self._price_table is price_table
+            and self._geometries is geometries
+        )
 
     @property
     def fitting(self) -> int:
@@ -113,33 +120,31 @@ class PlacementClass:
 
     def refresh(self, columns: Columns) -> Int64:
         """Look again at what changed since the last time; what it cost, in looks at a row."""
-        facts = columns.facts_changed.since(self._facts_seen)
+        rows: Int64 = len(columns.names)
         begin: Int64 = columns.changed.place_of(self._changed_seen)
-        self._facts_seen, self._changed_seen = columns.facts_changed.end, columns.changed.end
+        self._changed_seen = columns.changed.end
+        if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
+            begin = self._look_at_facts(columns, begin)
+        seen: Int64 = columns.changed.count - begin
+        if begin == FORGOTTEN or seen > rows:  # every row once is fewer
+            begin, seen = FORGOTTEN, rows
+        if seen:
+            self._evaluate(columns, begin)
+        looks: Int64 = ASKED + seen * self._row_looks
+        if self.relations is not None and self._relate(columns, self.relations, evaluated=seen > 0):
+            looks += rows * RELATED
+        return looks
+
+    def _look_at_facts(self, columns: Columns, begin: Int64) -> Int64:
+        """Nodes were reported anew; from which place in the log of changes on to look at rows."""
+        facts = columns.facts_changed.since(self._facts_seen)
+        self._facts_seen = columns.facts_changed.end
         if self._generation != columns.generation or facts is None:
             self._generation = columns.generation
             self._resize(len(columns.names))
             facts, begin = columns.every, FORGOTTEN
-        if columns.changed.count - begin > len(columns.names):
-            begin = FORGOTTEN  # every row once is fewer
-        if len(facts):
-            self._rebuild(columns, np.unique(facts))
-        changed = begin == FORGOTTEN or begin < columns.changed.count
-        if changed:
-            self._evaluate(columns, begin)
-        rows: Int64 = len(columns.names)
-        looks: Int64 = ASKED
-        if changed:
-            seen: Int64 = rows if begin == FORGOTTEN else columns.changed.count - begin
-            looks += seen * self._looks_of_row()
-        if self.relations is not None and self._relate(columns, self.relations, evaluated=changed):
-            looks += rows * RELATED
-        return looks
-
-    def _looks_of_row(self) -> Int64:
-        """What it costs to look at one row: more where its score, or a filter, is no row loop."""
-        by_load = isinstance(self.node_score, Binpack) and not self.shape.node.extended
-        return 1 if by_load else SCORED
+        self._rebuild(columns, np.unique(facts))
+        return begin
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""
@@ -187,6 +192,7 @@ class PlacementClass:
     def _resize(self, rows: int) -> None:
         """So many nodes, none of which has been looked at."""
         self.board = Scoreboard(rows)
+        self._look: ScoreInput | None = None
         self.facts: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
         self._node_ok: NDArray[np.bool_] = np.ones(rows, np.bool_)
         self._flat_node_ok: UInt8s = flags(self._node_ok)
@@ -222,14 +228,13 @@ class PlacementClass:
 
     def _evaluate(self, columns: Columns, begin: Int64) -> None:
         """Look at the rows that changed from that place of their log on, filter by filter."""
-        look: ScoreInput = ScoreInput(columns)
-        look.given = self.board.given
-        if begin == FORGOTTEN:
-            look.rows, look.count = columns.every_cells, len(columns.names)
+        look: ScoreInput | None = self._look
+        if look is None or begin == FORGOTTEN:
+            look = self._look = ScoreInput(columns, self.board.given)
         else:
-            look.count = columns.changed_from(begin)
+            look.rows, look.count = columns.some, columns.changed_from(begin)
         row_loops.admit(look.rows, look.count, self._flat_node_ok, look.given)
-        if self.shape.node.extended:
+        if self._extended:
             self._look_at_extended(look)
         self._look_at_asks(look)
         self.node_score.rate(look)
@@ -244,15 +249,15 @@ class PlacementClass:
 
     def _look_at_asks(self, look: ScoreInput) -> None:
         """Refuse the rows whose host or devices have not enough; the score may ask which do."""
-        needed, noted = self._host_need, self.node_score.ask_at
-        if not self.asks:
-            columns = look.columns
-            ask_loops.house(
-                look.rows, look.count, columns.flat_free, columns.width, needed, look.given
-            )
+        noted = self._ask_at
         if self._asked is not None:
             self._asked.look(look, len(self.asks), noted != NO_ASK)
             return
+        if not self.asks:
+            columns, needed = look.columns, self._host_need
+            ask_loops.house(
+                look.rows, look.count, columns.flat_free, columns.width, needed, look.given
+            )
         for at, ask in enumerate(self.asks):
             ask.look(look, 1, at == noted)
 

@@ -120,7 +120,9 @@ class Engine:
         are asked who may have been helped nobody is placed, for one of them may come first.
         """
         decision = Decision(events=self._voids(events_max))
-        counted = self._limits.count(COUNTED_MAX) and self._neighbours.count(COUNTED_MAX)
+        counted = (not self._limits.active or self._limits.count(COUNTED_MAX)) and (
+            not self._neighbours.active or self._neighbours.count(COUNTED_MAX)
+        )
         decision.more = not (counted and self._waking.wake(looks_max))
         if decision.more:
             return decision
@@ -129,7 +131,7 @@ class Engine:
             if not self._choose_queue(looks_max):
                 decision.more = True
                 break
-            shape_queue = self._queue.next_shape_queue()
+            shape_queue: ShapeQueue | None = self._queue.next_shape_queue()
             if shape_queue is None or not self._serve(shape_queue, decision, events_max):
                 break
             if self._finder.classes.looks >= looks_max:

@@ -102,7 +102,12 @@ class PlaceFinder:
         `alone`: as if there were no pod that this one, or that minds this one. `without`: as if
         there were no devices of these kinds.
         """
-        concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
+        return self._class_of(pod, NO_CONCERN if alone else self._concern(pod), without)
+
+    def _concern(self, pod: PodState) -> Concern:
+        return self._neighbours.concern(pod.submitted) if self._neighbours.active else NO_CONCERN
+
+    def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
         key, shape = _class_key(pod, concern), pod.submitted.shape
         if without:
             key += b"without " + _encode(sorted(without))
@@ -113,13 +118,13 @@ class PlaceFinder:
 
     def key_of(self, pod: PodState) -> bytes:
         """Equal for pods of the same limits that every node would treat alike now."""
-        key = _class_key(pod, self._neighbours.concern(pod.submitted))
+        key = _class_key(pod, self._concern(pod))
         return limits_key(self._state, pod) + key
 
     def _best(self, pod: PodState, without: frozenset[int]) -> PodPlaced | None:
         """The best place, whatever the limits, or None; `without` devices of these kinds."""
         self._reservations.charge()
-        class_ = self.class_of(pod, without=without)
+        class_: PlacementClass = self._class_of(pod, self._concern(pod), without)
         while True:
             best = class_.board.best(1 + RUNNERS_UP, self._first_of(class_))
             if not best:

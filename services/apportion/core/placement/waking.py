@@ -105,8 +105,10 @@ class Waking:
         columns = self._finder.columns
         columns.sync()
         left = [each.key for each in self._doubted]
-        keys = self._unschedulable.helped(columns, reordered=self._reordered)
+        keys = self._unschedulable.helped(columns, self._reordered)
         self._reordered = False
+        if not left and keys is not None and not keys:
+            return
         self._anew = keys is None or (self._anew and bool(left))
         if keys is None:
             self._unschedulable.clear()

@@ -82,19 +82,16 @@ class Touch(Struct, gc=False):
 class RowLog:
     """Rows in the order in which they changed, for readers that come at their own pace.
 
-    The first `count` of `cells` are the rows that are remembered.
+    The first `count` of `cells` are the rows that are remembered, and `end` is the position after
+    the newest of them.
     """
 
     def __init__(self) -> None:
         self._rows = np.empty(LOG_ROWS_MAX, np.int64)
         self.cells: Int64s = self._rows.data
         self.count: Int64 = 0
+        self.end: Int64 = 0
         self._start: Int64 = 0
-
-    @property
-    def end(self) -> int:
-        """The position after the newest entry."""
-        return self._start + self.count
 
     def append(self, row: Int64) -> None:
         """Note that the row changed; of a full log the older half is dropped."""
@@ -105,6 +102,7 @@ class RowLog:
             self.count = kept
         self.cells[self.count] = row
         self.count += 1
+        self.end += 1
 
     def place_of(self, position: Int64) -> Int64:
         """Where in `cells` the rows begin that changed since then; `FORGOTTEN` if it was too long

@@ -82,12 +82,16 @@ def _stop(lacks: Int64, closed: Int64, alone: Int64, has_place: Int64) -> Int64:
     """The first of the filters of amounts that stops a device; `lacks` has guards where they do."""
     if closed != OPEN:
         return _UNHEALTHY if closed == UNHEALTHY else _CORDONED
-    if lacks & packed.SLOTS_GUARD:
+    # Guards as numbers of C: as they stand, they would be taken for Python's.
+    slots: Int64 = packed.SLOTS_GUARD
+    compute: Int64 = packed.COMPUTE_GUARD
+    template_cpu: Int64 = packed.TEMPLATE_CPU_GUARD
+    if lacks & slots:
         return _IN_USE if alone else _SLOTS
-    if lacks & packed.COMPUTE_GUARD:
+    if lacks & compute:
         return _CORES
     if lacks & packed.MEMORY_GUARD:
         return _MEMORY
     if not has_place:
         return _SLICES
-    return _TEMPLATE_CPU if lacks & packed.TEMPLATE_CPU_GUARD else _FITS
+    return _TEMPLATE_CPU if lacks & template_cpu else _FITS

@@ -10,7 +10,7 @@ NO_DEVICE: Final = -1
 
 
 class ScoreInput:
-    """One look of a class at some rows of the columns, the first `count` of `rows`.
+    """A look of a class at rows of the columns: the first `count` of `rows`, of all at first.
 
     `given`, in the order of the rows, is what they come to: `REFUSED` where a filter refuses the
     node, else its points, which the score gives. `enough`, in the same order and by column, is
@@ -18,11 +18,11 @@ class ScoreInput:
     device has enough for a share of it.
     """
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, given: Int32s) -> None:
         self.columns = columns
-        self.rows: Int64s = columns.some
-        self.count: Int64 = 0
-        self.given: Int32s = columns.flat_load
+        self.rows: Int64s = columns.every_cells
+        self.count: Int64 = len(columns.names)
+        self.given: Int32s = given
         self.enough: UInt8s = columns.enough
 
 

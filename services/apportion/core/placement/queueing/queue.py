@@ -43,7 +43,7 @@ class PendingQueue:
         """Pods that wait, schedulable or not; may count pods that have just left."""
         return sum(len(shape_queue) for shape_queue in self._shape_queues.values())
 
-    def add(self, pod: PodState, *, reported: bool = False) -> None:
+    def add(self, pod: PodState, reported: bool = False) -> None:  # noqa: FBT001, FBT002 - hot
         """Put a pending pod in its shape queue; where that is unschedulable, it is to be told why.
 
         Unless that was `reported` by another scheduler: what that one found may be newer. A pod
@@ -53,12 +53,12 @@ class PendingQueue:
             return
         gang = pod.submitted.group
         key = gang_key(gang) if gang else queue_key(self._state, pod)
-        shape_queue = self._shape_queues.get(key)
+        shape_queue: ShapeQueue | None = self._shape_queues.get(key)
         if shape_queue is None:
             named = gang or pod.submitted.queue
             queue = queue_of(self._state, pod) if named else DEFAULT
             shape_queue = self._shape_queues[key] = ShapeQueue(key, gang, queue)
-        shape_queue.add(self._state, turn_of(pod), reported=reported)
+        shape_queue.add(self._state, turn_of(pod), reported)
         if shape_queue.unschedulable:
             self._unreported[key] = None
         else:
@@ -67,7 +67,7 @@ class PendingQueue:
     def leave(self, pod: PodState) -> None:
         """Take a pod out of its shape queue, wherever it stands there."""
         for key in keys_of(pod):
-            shape_queue = self._shape_queues.get(key)
+            shape_queue: ShapeQueue | None = self._shape_queues.get(key)
             if shape_queue is not None:
                 shape_queue.leave(turn_of(pod))
                 if not len(shape_queue):
@@ -86,7 +86,7 @@ class PendingQueue:
         other = self._shape_queues.get(key)
         if other is None:
             other = self._shape_queues[key] = ShapeQueue(key, queue=shape_queue.queue)
-        other.add(self._state, turn_of(pod))
+        other.add(self._state, turn_of(pod), False)  # noqa: FBT003 - as above
         if other.unschedulable:
             self._unreported[key] = None
         return other
@@ -125,7 +125,7 @@ class PendingQueue:
         order = self._order
         while order:
             turn, key = order[0]
-            shape_queue = self._shape_queues.get(key)
+            shape_queue: ShapeQueue | None = self._shape_queues.get(key)
             if shape_queue is None or shape_queue.queued != turn:
                 heappop(order)  # the shape queue has another entry, or has gone
                 continue

@@ -114,7 +114,7 @@ class ShapeQueue:
         wishes = (state.pods[turn.uid].submitted.shape.pods for turn in turns)
         return any(each.affinity or each.spread for each in wishes)
 
-    def add(self, state: State, turn: Turn, *, reported: bool = False) -> None:
+    def add(self, state: State, turn: Turn, reported: bool) -> None:  # noqa: FBT001 - of a hot path
         """One more pod; whether it has heard why it waits."""
         if turn not in self._turns:
             self._turns.add(turn)

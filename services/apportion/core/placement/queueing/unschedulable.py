@@ -11,12 +11,14 @@ last.
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from apportion.core.devices.demand import Known
 from apportion.core.placement.index import ask_loops, packed
 from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.device_kinds import FIRST_KIND
+from apportion.core.placement.index.packed import Int64, Int64s
 
 SLACK: Final = 64  # more than twice those that were unschedulable, before all are asked
 
@@ -40,9 +42,7 @@ class Unschedulable:
         self._slots: dict[bytes, int] = {}
         self._keys: list[bytes] = []
         self._vacant: list[int] = []
-        self._needs = np.full((0, FIRST_KIND), packed.NEVER, np.int64)
-        self._counts = np.zeros(0, np.int64)
-        self._found = np.zeros(0, np.int64)
+        self._keep(np.full((0, FIRST_KIND), packed.NEVER, np.int64), np.zeros(0, np.int64))
         self._always: dict[bytes, None] = {}
         self._ordered: dict[bytes, None] = {}
         self._most = 0
@@ -77,7 +77,7 @@ class Unschedulable:
             self._needs[slot] = packed.NEVER
             self._vacant.append(slot)
 
-    def helped(self, columns: Columns, *, reordered: bool) -> list[bytes] | None:
+    def helped(self, columns: Columns, reordered: bool) -> list[bytes] | None:  # noqa: FBT001
         """Those to be asked for the room that there is since the last time; None for all.
 
         `reordered`: devices are tried in another order since. All are asked where the rows, the
@@ -95,17 +95,19 @@ class Unschedulable:
         self._most = self._most or 2 * len(self) + SLACK
         if before != self._as_of or rows is None or len(self) > self._most:
             return None
-        count = ask_loops.helped(
+        count: Int64 = ask_loops.helped(
             rows.data,
             columns.flat_free,
             columns.flat_kind,
-            self._needs.reshape(-1).data,
-            self._counts.data,
+            self._flat_needs,
+            self._flat_counts,
             columns.width,
-            self._needs.shape[1],
-            self._found.data,
+            self._kinds,
+            self._found,
         )
-        keys = [self._keys[slot] for slot in self._found[:count].tolist()]
+        if not count and not self._always and not reordered:
+            return []
+        keys = [self._keys[self._found[at]] for at in range(count)]
         return list(dict.fromkeys((*keys, *self._always, *(self._ordered if reordered else ()))))
 
     def _grow(self, slots: int, kinds: int) -> None:
@@ -114,5 +116,12 @@ class Unschedulable:
         needs[: self._needs.shape[0], : self._needs.shape[1]] = self._needs
         self._vacant += range(len(self._keys), slots)
         self._keys += [b""] * (slots - len(self._keys))
-        self._needs, self._counts = needs, np.resize(self._counts, slots)
-        self._found = np.zeros(slots, np.int64)
+        self._keep(needs, np.resize(self._counts, slots))
+
+    def _keep(self, needs: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """What each slot wants, by kind of device, and of how many devices; as loops take it."""
+        self._needs, self._counts = needs, counts
+        self._kinds: Int64 = needs.shape[1]
+        self._flat_needs: Int64s = needs.reshape(-1).data
+        self._flat_counts: Int64s = counts.data
+        self._found: Int64s = np.zeros(len(counts), np.int64).data

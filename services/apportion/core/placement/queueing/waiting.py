@@ -113,7 +113,7 @@ class Waiting:
             for uid in self._pods.get(part, ()):
                 self._others.pop(uid, None)
                 pod = self._state.pods[uid]
-                self._queue.add(pod, reported=pod.refusal is not None)
+                self._queue.add(pod, pod.refusal is not None)
         if shard is WHOLE:
             self._part.clear()
             self._pods.clear()
