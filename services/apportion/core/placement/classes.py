@@ -142,7 +142,8 @@ class PlacementClass:
         if self._generation != columns.generation or facts is None:
             self._generation = columns.generation
             self._resize(len(columns.names))
-            facts, begin = columns.every, FORGOTTEN
+            self._rebuild(columns, columns.every)
+            return FORGOTTEN
         self._rebuild(columns, np.unique(facts))
         return begin
 
