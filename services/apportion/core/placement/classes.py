@@ -79,11 +79,7 @@ class PlacementClass:
             )
             for ask in shape.asks
         ]
-        self.picks_one = (
-            [ask.count for ask in shape.asks] == [1]
-            and not shape.devices.numa_bind
-            and self._order in (binpack, spread)
-        )
+        self.picks_one = _wants_one(shape) and self._order in (binpack, spread)
         self._alike = _alike(shape) and not self.chain.best_linked
         one = self._alike or len(self.asks) == 1
         self._asked: AskColumns | None = self.asks[0] if one else None
@@ -92,8 +88,7 @@ class PlacementClass:
         self._host_need = host_need
         self._ask_at: Int64 = self.node_score.ask_at
         self._extended = bool(shape.node.extended)
-        by_load = isinstance(self.node_score, Binpack) and not self._extended
-        self._row_looks: Int64 = 1 if by_load else SCORED
+        self._row_looks: Int64 = _row_looks(shape, self.node_score)
         self._resize(0)
         self._generation = -1
         self._changed_seen = self._facts_seen = 0
@@ -281,6 +276,16 @@ class PlacementClass:
         score[list(self.collided)] = REFUSED
         self.board.replace(score)
         return True
+
+
+def _row_looks(shape: Shape, score: NodeScore) -> Int64:
+    """What it costs to look at one row: more where its score, or a filter, is no row loop."""
+    return 1 if isinstance(score, Binpack) and not shape.node.extended else SCORED
+
+
+def _wants_one(shape: Shape) -> bool:
+    """Whether it asks for one device, wherever that stands."""
+    return [ask.count for ask in shape.asks] == [1] and not shape.devices.numa_bind
 
 
 def _alike(shape: Shape) -> bool:
