@@ -120,9 +120,8 @@ class Engine:
         are asked who may have been helped nobody is placed, for one of them may come first.
         """
         decision = Decision(events=self._voids(events_max))
-        counted = (not self._limits.active or self._limits.count(COUNTED_MAX)) and (
-            not self._neighbours.active or self._neighbours.count(COUNTED_MAX)
-        )
+        counted = not self._limits.active or self._limits.count(COUNTED_MAX)
+        counted = counted and self._neighbours.count(COUNTED_MAX)
         decision.more = not (counted and self._waking.wake(looks_max))
         if decision.more:
             return decision
@@ -205,7 +204,7 @@ class Engine:
         self._waking.mark_unschedulable(shape_queue, self._refusing.reasons_once(pod))
 
     def _report(self, decision: Decision, events_max: int) -> None:
-        """Say why to each pod of a unschedulable shape queue that has not heard it."""
+        """Say why to each pod of an unschedulable shape queue that has not heard it."""
         if len(decision.events) >= events_max or not self._queue.any_unreported:
             return
         placed = {pod.uid for pod in decision.placed}

@@ -102,10 +102,8 @@ class PlaceFinder:
         `alone`: as if there were no pod that this one, or that minds this one. `without`: as if
         there were no devices of these kinds.
         """
-        return self._class_of(pod, NO_CONCERN if alone else self._concern(pod), without)
-
-    def _concern(self, pod: PodState) -> Concern:
-        return self._neighbours.concern(pod.submitted) if self._neighbours.active else NO_CONCERN
+        concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
+        return self._class_of(pod, concern, without)
 
     def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
         key, shape = _class_key(pod, concern), pod.submitted.shape
@@ -118,13 +116,14 @@ class PlaceFinder:
 
     def key_of(self, pod: PodState) -> bytes:
         """Equal for pods of the same limits that every node would treat alike now."""
-        key = _class_key(pod, self._concern(pod))
+        key = _class_key(pod, self._neighbours.concern(pod.submitted))
         return limits_key(self._state, pod) + key
 
     def _best(self, pod: PodState, without: frozenset[int]) -> PodPlaced | None:
         """The best place, whatever the limits, or None; `without` devices of these kinds."""
         self._reservations.charge()
-        class_: PlacementClass = self._class_of(pod, self._concern(pod), without)
+        concern = self._neighbours.concern(pod.submitted)
+        class_: PlacementClass = self._class_of(pod, concern, without)
         while True:
             best = class_.board.best(1 + RUNNERS_UP, self._first_of(class_))
             if not best:
