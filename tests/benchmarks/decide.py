@@ -45,6 +45,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 from tests.benchmarks.telling import parser_of, tell
+from tests.support.deciding import decided
 
 KINDS: tuple[tuple[str, str, int, Mode, int], ...] = (
     ("nvidia", "NVIDIA A100-SXM4-80GB", 81920, "hami-core", 4),
@@ -153,7 +154,7 @@ class Bench:
         """The pod is submitted and decided; whether it was placed."""
         self.apply(submitted, self.engine)
         placed = False
-        for event in self.engine.decide().events:
+        for event in decided(self.engine).events:
             self.apply(event, self.engine)
             if isinstance(event, PodPlaced):
                 placed = True

@@ -1,10 +1,10 @@
 """What single events cost a scheduler that knows hundreds of shapes, at the worst of each type.
 
 `waiting` measures it beside its other figures. Half of the shapes have pods that run; the others
-wait: for larger devices than there are, for labels, for the company of others, in gangs, within a
-quota. An event costs what folding and observing it takes, and then the longest single decision that
-follows, with no pod, one pod and many pods of different shapes to decide for. Decisions are asked
-for as the scheduler does it, until there is nothing left to say.
+wait: for larger devices than there are, for labels, for devices by name, for the company of others,
+in gangs, within a quota. An event costs what folding and observing it takes, and then the longest
+single decision that follows, with no pod, one pod and many pods of different shapes to decide for.
+Decisions are asked for as the scheduler does it, until there is nothing left to say.
 
 Times are of the CPU, in milliseconds, and the median of a few events of a type: a busy machine
 takes longer and decides nothing else.
@@ -63,7 +63,14 @@ REPEATS: Final = 5
 BATCH: Final = 32
 HUGE_MIB: Final = 200_000  # more than any device of the fleet has
 RUNNING: Final = 256
-WAITING: Final = (("huge", 160), ("labels", 32), ("company", 16), ("gangs", 16), ("quota", 32))
+WAITING: Final = (
+    ("huge", 144),
+    ("labels", 32),
+    ("named", 16),
+    ("company", 16),
+    ("gangs", 16),
+    ("quota", 32),
+)
 HOST: Final = Host(cpu_milli=256_000, memory_mib=2_000_000, pods=250)
 NEEDS: Final = NodeConstraints(cpu_milli=2000, memory_mib=8192)
 SHARED: Final = DeviceConstraints(modes=("hami-core",))
@@ -154,8 +161,12 @@ class EventCosts:
         for number in range(pods["huge"]):
             self._submit(share(HUGE_MIB + number))
         for number in range(pods["labels"]):
-            node = structs.replace(NEEDS, selector={"rack": f"r{number}"})
+            key = "rack" if number % 2 else f"team-{number}"
+            node = structs.replace(NEEDS, selector={key: f"r{number}"})
             self._submit(structs.replace(share(4000), node=node))
+        for number in range(pods["named"]):
+            named = structs.replace(SHARED, use_ids=(f"GPU-unknown-{number}",))
+            self._submit(structs.replace(share(4000), devices=named))
         for number in range(pods["company"]):
             wanted = PodConstraints(affinity=(beside(f"app-{number}"),))
             self._submit(structs.replace(share(4000), pods=wanted))
@@ -174,12 +185,20 @@ class EventCosts:
         yield from self._of_nodes(names)
         yield from self._of_devices(names)
         yield from self._of_limits()
+        yield EventType("PodSubmitted, a new shape", self._of_new_shape)
         yield EventType("PodGone", lambda _: PodGone(uid=self._bench.live.pop()))
         yield EventType(
             "PodGroupObserved",
             lambda n: PodGroupObserved(group=f"default/gang-{n}", min_available=3),
         )
         yield EventType("NodeGone", lambda n: NodeGone(node=names[-1 - n]))
+
+    def _of_new_shape(self, number: int) -> Payload:
+        """A pod of a shape that nobody has seen, and that wants a label."""
+        node = structs.replace(NEEDS, selector={"zone": "z", f"new-{number}": "true"})
+        shape = structs.replace(share(3000), node=node)
+        uid = f"new-{number}"
+        return PodSubmitted(uid=uid, namespace="default", name=uid, dialect="hami", shape=shape)
 
     def _of_all(self) -> Iterator[EventType]:
         """Prices, policies and configurations, which concern every class."""
@@ -194,7 +213,7 @@ class EventCosts:
         )
         yield EventType(
             "PolicyChanged",
-            lambda n: structs.replace(policy, node_policy=("binpack", "spread", "bestfit")[n % 3]),
+            lambda n: structs.replace(policy, node_policy=("price", "spread")[n % 2]),
         )
         yield EventType("PolicyChanged, back to the first", lambda _: first)
         yield EventType(

@@ -48,6 +48,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.quantities import Payload
 from tests.benchmarks.telling import parser_of, tell
+from tests.support.deciding import decided
 
 TIME: Final = "2026-01-01T00:00:00.000000Z"
 OVERLOAD: Final = 1.3  # asked for, of what there is
@@ -138,10 +139,10 @@ def run(
     devices = sum(len(report.devices) for report in nodes)
     for number, shape in enumerate(arrivals(shapes, devices, seed)):
         ledger.submit(number, shape)
-        (decided,) = ledger.engine.decide().events
-        decisions.update(msgspec.json.encode(decided))
-        placed = isinstance(decided, PodPlaced)
-        ledger.apply(decided if placed else PodGone(uid=f"pod-{number}"))
+        (event,) = decided(ledger.engine).events
+        decisions.update(msgspec.json.encode(event))
+        placed = isinstance(event, PodPlaced)
+        ledger.apply(event if placed else PodGone(uid=f"pod-{number}"))
         if weighs and online and ledger.histogram.due:
             histogram = ledger.histogram
             types = node_types(ledger.state)

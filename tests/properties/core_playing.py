@@ -13,6 +13,7 @@ from apportion.core.placement.engine import Decision, DecisionEvent, Engine
 from apportion_schemas import PodRefused
 from apportion_schemas.quantities import Payload
 from tests.properties.core_histories import Decide, Effect, Step
+from tests.support.deciding import decided
 from tests.support.ledger_of import Ledger
 
 ROUNDS_MAX = 60
@@ -29,12 +30,12 @@ def unheard(decision: Decision, ledger: Ledger) -> set[str]:
     return {uid for uid in refused if ledger.pod(uid).refusal is None}
 
 
-def decided(ledger: Ledger, step: Decide) -> Decision:
+def decision_of(ledger: Ledger, step: Decide) -> Decision:
     """One decision of the ledger's engine: complete, repeatable, and not folded yet."""
     before = ledger.digest()
-    fresh = Engine(ledger.state).decide(events_max=step.events_max)
+    fresh = decided(Engine(ledger.state), events_max=step.events_max)
     assert ledger.digest() == before, "a decision must leave the state as it was"
-    decision = ledger.engine.decide(events_max=step.events_max)
+    decision = decided(ledger.engine, events_max=step.events_max)
     assert ledger.digest() == before, "a decision must leave the state as it was"
     assert certain(decision) == certain(fresh), "an engine's past must not count"
     if step.events_max > len(ledger.state.pods):
@@ -64,7 +65,7 @@ def follow(
             if data is not None:
                 ledger.take(data)
             continue
-        decision = ledger.consider() if step.rival else decided(ledger, step)
+        decision = ledger.consider() if step.rival else decision_of(ledger, step)
         if step.lost and not step.rival:
             ledger.engine.retry(decision)
             continue

@@ -21,6 +21,7 @@ from apportion.core.placement.engine import Engine
 from apportion_schemas import Event, decode, encode, subject_of
 from apportion_schemas.quantities import Payload
 from tests.properties.core_histories import Decide, Effect, Step
+from tests.support.deciding import decided
 from tests.support.ledger_of import event_of
 
 
@@ -47,7 +48,7 @@ def written(steps: Iterable[Step], state: State) -> str:
 
 def played(line: str) -> str:
     """What the state comes to, and what was decided on the way."""
-    state, decided = State(), hashlib.sha256()
+    state, said = State(), hashlib.sha256()
     engine = Engine(state)
 
     def take(event: Event) -> None:
@@ -57,10 +58,10 @@ def played(line: str) -> str:
         if entry is not None:
             take(decode(entry[1].encode(), subject=entry[0]))
             continue
-        for data in engine.decide().events:
-            decided.update(msgspec.json.encode(data))
+        for data in decided(engine).events:
+            said.update(msgspec.json.encode(data))
             take(event_of(data))
-    return f"{digest(state)} {decided.hexdigest()}"
+    return f"{digest(state)} {said.hexdigest()}"
 
 
 if __name__ == "__main__":

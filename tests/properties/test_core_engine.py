@@ -15,6 +15,7 @@ from tests.properties.core_histories import (
     trying,
 )
 from tests.properties.core_playing import certain, fall_silent, follow
+from tests.support.deciding import decided
 from tests.support.ledger_of import Ledger, placed
 
 SETTINGS = trying(50)
@@ -75,7 +76,7 @@ def first_of(events: list[Payload]) -> list[DecisionEvent]:
     ledger = Ledger()
     for data in events:
         ledger.take(data)
-    return ledger.engine.decide().events
+    return decided(ledger.engine).events
 
 
 @SETTINGS

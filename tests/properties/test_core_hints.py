@@ -36,6 +36,7 @@ from tests.properties.core_histories import (
     trying,
 )
 from tests.properties.core_playing import follow, told
+from tests.support.deciding import decided
 from tests.support.fleet import rack
 from tests.support.ledger_of import Ledger
 
@@ -149,7 +150,7 @@ def test_what_a_refused_placement_gives_back_is_offered_again(
     follow(ledger, [step for step in begun if alone(step)])
     for step in later:
         follow(ledger, [step] if alone(step) else [])
-        events = ledger.engine.decide().events
+        events = decided(ledger.engine).events
         placed = [event for event in events if isinstance(event, PodPlaced)]
         if placed:
             ledger.take(PodGone(uid=placed[pick % len(placed)].pod))

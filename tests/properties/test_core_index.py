@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from apportion.core.placement import class_cache
+from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.filters import FITS, RANK, facts_refusal
 from apportion.core.placement.index import row_order
@@ -117,7 +119,7 @@ def test_index_answers_as_the_filters_do(steps: list[Step], wanted: list[Shape])
         class_.refresh(columns)
         for row, node in enumerate(columns.nodes):
             code = facts_refusal(shape, node)
-            assert class_.facts[row] == (FITS if code is None else RANK[code])
+            assert class_.facts.ranks[row] == (FITS if code is None else RANK[code])
             taken = class_.may_collide or assigned(shape, node) is not None
             fits_there = refusal(shape, node) is None and taken
             assert (class_.board.points[row] >= 0) == fits_there
@@ -174,4 +176,45 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
         other = PlacementClass(class_.shape, policy, None)
         other.refresh(anew)
         assert class_.board.points.tolist() == other.board.points.tolist()
-        assert class_.facts.tolist() == other.facts.tolist()
+        assert class_.facts.ranks.tolist() == other.facts.ranks.tolist()
+
+
+@trying(40)
+@given(histories(), st.lists(st.tuples(shapes, st.integers(0, 9)), min_size=1, max_size=4))
+def test_classes_that_are_kept_answer_as_those_made_anew(
+    steps: list[Step], wanted: list[tuple[Shape, int]]
+) -> None:
+    """Whatever policies, prices and wider nodes came, and whenever one was asked."""
+    ledger = Ledger()
+    columns = Columns(ledger.state)
+    kept = ClassCache(ledger.state, columns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_cache, "READ_MAX", 1)
+        for number, step in enumerate(steps):
+            if isinstance(step, Decide):
+                continue
+            data = step.about(ledger.state) if isinstance(step, Effect) else step
+            change = ledger.take(data) if data is not None else None
+            if change is not None and change.node is not None:
+                columns.touch(change.node, change.shares)
+            kept.prepare()
+            for at, (shape, every) in enumerate(wanted):
+                if number % (every + 1) == 0:
+                    kept.class_of(bytes([at]), shape)
+    fresh = Columns(ledger.state)
+    anew = ClassCache(ledger.state, fresh)
+    for at, (shape, _) in enumerate(wanted):
+        one, other = kept.class_of(bytes([at]), shape), anew.class_of(bytes([at]), shape)
+        assert answers(one, columns) == answers(other, fresh)
+
+
+def answers(class_: PlacementClass, columns: Columns) -> dict[str, tuple[int, int, int]]:
+    """By node its points, the filter of cluster facts that refuses it, and the device chosen."""
+    return {
+        columns.names[row]: (
+            int(class_.board.points[row]),
+            int(class_.facts.ranks[row]),
+            class_.scored_device(row) if class_.board.points[row] >= 0 else -1,
+        )
+        for row in np.flatnonzero(~columns.vacant).tolist()
+    }

@@ -39,6 +39,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.catalogue import BY_PAYLOAD
 from tests.simulation.books import ALLOCATED, BOUND, GONE, PENDING, PLACED, Books
+from tests.support.deciding import decided
 from tests.support.memory_server import Stored
 
 ROGUE = "rogue"
@@ -250,10 +251,10 @@ class Auditor:
 
     def _check_decision(self, events: list[Event], stored: Stored) -> None:
         """Any engine would have decided so upon the same state."""
-        decided = [event for event in events if isinstance(event.data, DecisionEvent)]
-        if not decided or stored.writer == ROGUE:
+        decisions = [event for event in events if isinstance(event.data, DecisionEvent)]
+        if not decisions or stored.writer == ROGUE:
             return
-        basis = decided[0].basis
+        basis = decisions[0].basis
         if basis != self.state.revision or basis % DECIDED_AGAIN_EVERY:
             return
         before = digest(self.state)
@@ -279,7 +280,8 @@ class Auditor:
                 engine = Engine(self.state)
                 engine.own(shard)
                 engine.keep_apart(apart=apart)
-                yield _placements(engine.decide(events_max=max(EVENTS_MAX >> refused, 1)).events)
+                events_max = max(EVENTS_MAX >> refused, 1)
+                yield _placements(decided(engine, events_max=events_max).events)
 
     def _check_gangs(self, first: dict[str, int], events: list[Event]) -> None:
         for group, basis in first.items():

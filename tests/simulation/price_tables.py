@@ -26,14 +26,19 @@ def shared_price_tables() -> Iterator[None]:
     """Let engines share their tables for the length of a `with`."""
     made: dict[tuple[bytes, bytes], PriceTable] = {}
 
-    def price_table(prices: PricesLearnt, offered: list[Device | None]) -> PriceTable:
+    def price_table(
+        prices: PricesLearnt, offered: list[Device | None], before: PriceTable | None = None
+    ) -> PriceTable:
+        del before
         key = (_encode(prices), _encode(offered))
         if key not in made:
             made[key] = PriceTable(prices, offered)
+            made[key].learn()
         own = copy.copy(made[key])
         own.prices, own.devices = prices, offered  # an engine asks whether they are its very own
         return own
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(class_cache, "PriceTable", price_table)
+        patch.setattr(class_cache, "READ_MAX", 2)  # few nodes, and read in parts all the same
         yield

@@ -1,7 +1,7 @@
 """`apportion ledger trim`: drop the ledger's beginning, which an archive keeps.
 
 Invariant: what is dropped was read in the archive a moment before, and what every service needs to
-begin is kept; see runtime.retention.
+begin is kept; see `runtime.jetstream.retention`.
 """
 
 from __future__ import annotations

@@ -169,6 +169,8 @@ class Cycle:
 
     def _decide(self, events_max: int) -> Decision:
         """What is to be appended next: where others have chosen, before where we may choose."""
+        if not self._chosen.prepare():
+            return Decision(more=True)
         chosen = self._chosen.decide(self.engine.owns, events_max=events_max)
         if chosen:
             decision = Decision(events=[event for _, event in chosen])

@@ -47,6 +47,10 @@ class Chosen:
         elif isinstance(data, PodGone):
             self._nodes.pop(data.uid, None)
 
+    def prepare(self) -> bool:
+        """Do a part of what `decide` needs that takes long; whether all of it is there."""
+        return not self._nodes or self._fit_query.prepare()
+
     def decide(
         self, owns: Callable[[PodState], bool], *, events_max: int
     ) -> list[tuple[PodState, PodPlaced | PodRefused]]:

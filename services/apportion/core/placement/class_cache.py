@@ -1,8 +1,9 @@
 """The classes that somebody asks for, each kept until it is the one not asked for longest.
 
 What a class is made of may change: the policy, the prices, the kinds of device that there are, how
-cards may be cut. Nothing is done about it until the class is asked for again. So an event that
-concerns all classes costs nothing by itself, and each decision pays for the classes that it needs.
+cards may be cut. A class follows when it is asked for again. So an event that concerns all classes
+costs nothing by itself, and each decision pays for the classes that it needs. What they share, the
+prices, is made ready before (`prepare`).
 
 `looks` counts what that costs, so that whoever asks for many may stop in time.
 
@@ -18,9 +19,11 @@ from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.pricing.price_table import PriceTable
+from apportion.core.placement.scores import WEIGH_SHAPES
 from apportion_schemas import Shape
 
 CLASSES_MAX: Final = 512  # shapes kept indexed
+READ_MAX: Final = 2_500  # nodes that a decision reads by new prices
 
 
 class ClassCache:
@@ -31,7 +34,20 @@ class ClassCache:
         self._columns = columns
         self._classes: dict[bytes, PlacementClass] = {}
         self._price_table: PriceTable | None = None
+        self._weighs_shapes = False  # whether any class ever did
         self.looks: Int64 = 0
+
+    def prepare(self) -> bool:
+        """Get new prices ready for the classes that weigh by them, a part at a time; whether it is
+        done.
+
+        Whoever asks for such a class before waits until it is.
+        """
+        if not self._weighs_shapes and self._state.policy.node_policy not in WEIGH_SHAPES:
+            return True
+        self._columns.sync()
+        price_table = self._price_table_now()
+        return price_table is None or price_table.prepare(self._columns, READ_MAX)
 
     def class_of(
         self,
@@ -47,9 +63,14 @@ class ClassCache:
         """
         columns = self._columns
         columns.sync()
-        policy, price_table = self._state.policy, self._price_table_now()
+        policy, price_table = self._state.policy, None
+        if (shape.node_policy or policy.node_policy) in WEIGH_SHAPES:
+            self._weighs_shapes = True
+            price_table = self._price_table_now()
         found: PlacementClass | None = self._classes.pop(key, None)
-        if found is None or not found.made_of(policy, price_table, columns.geometries):
+        if found is not None:
+            found.follow(policy, price_table, columns.geometries)
+        else:
             found = PlacementClass(
                 shape,
                 policy,
@@ -71,5 +92,5 @@ class ClassCache:
             return None
         offered = self._columns.offered()
         if self._price_table is None or not self._price_table.covers(prices, offered):
-            self._price_table = PriceTable(prices, offered)
+            self._price_table = PriceTable(prices, offered, self._price_table)
         return self._price_table

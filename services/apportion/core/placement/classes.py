@@ -14,18 +14,19 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from apportion.core.devices.chains import chain
+from apportion.core.devices.chains import Chain, chain
 from apportion.core.devices.demand import Known
-from apportion.core.ledger.state import NodeState
 from apportion.core.placement.affinity.relations import Relations
-from apportion.core.placement.filters import FITS, RANK, facts_refusal
+from apportion.core.placement.filters import FITS
 from apportion.core.placement.filters import nodes as node_filters
 from apportion.core.placement.index import ask_loops, packed, row_loops
 from apportion.core.placement.index.ask_loops import BINPACK, SPREAD
-from apportion.core.placement.index.asks import AskColumns, flags
+from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import FORGOTTEN, Columns, Rows
-from apportion.core.placement.index.packed import POINTS, Int32s, Int64, UInt8s
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.facts import FactColumns
+from apportion.core.placement.index.packed import Int32s, Int64
+from apportion.core.placement.index.row_log import BEFORE_ALL, FORGOTTEN
 from apportion.core.placement.index.score_input import NO_ASK, NO_DEVICE, NodeScore, ScoreInput
 from apportion.core.placement.index.scoreboard import Scoreboard
 from apportion.core.placement.pricing.price_table import PriceTable
@@ -40,15 +41,16 @@ _REFUSED: Final = np.int32(REFUSED)
 ASKED: Final[Int64] = 64
 SCORED: Final[Int64] = 8
 RELATED: Final[Int64] = 4
-"""What a question costs by itself, a row whose score or filter is no row loop, and one that is
-related to other pods: as many looks at one row that goes by its load.
+REBUILT: Final[Int64] = 2048
+"""What a question costs by itself, a row whose score or filter is no row loop, one that is related
+to other pods, and one question after nodes were reported: as many looks at one row that goes by its
+load.
 """
 
 
 class PlacementClass:
     """The pods of one shape, against every node.
 
-    `facts` is for each row the rank of the facts filter that refuses it, or `FITS`.
     `picks_one`: it takes one device, without looking at how devices stand to each other.
     `relations` are those to other pods, None where neither side minds. Devices of the kinds
     `without` are not for these pods.
@@ -66,12 +68,9 @@ class PlacementClass:
     ) -> None:
         self.shape = shape
         self.relations = relations
-        self._policy, self._price_table, self._geometries = policy, price_table, geometries
-        device_policy = shape.device_policy or policy.device_policy
-        self.chain = chain(device_policy)
-        self._order = order_of(self.chain, shape.device_weights)
-        self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
-        self.node_score = _node_score(shape, policy, price_table)
+        self._geometries = geometries
+        self._price_table: PriceTable | None = None
+        self._prefer_by(policy, price_table)
         host_need = packed.amounts(shape.node.memory_mib, shape.node.cpu_milli, 1)
         self.asks = [
             AskColumns(
@@ -79,29 +78,48 @@ class PlacementClass:
             )
             for ask in shape.asks
         ]
-        self.picks_one = _wants_one(shape) and self._order in (binpack, spread)
         self._alike = _alike(shape) and not self.chain.best_linked
         one = self._alike or len(self.asks) == 1
         self._asked: AskColumns | None = self.asks[0] if one else None
-        self._picked: AskColumns | None = self.asks[0] if self.picks_one else None
+        self._picked: AskColumns | None = self.asks[0] if self.asks else None
+        self.facts = FactColumns(shape)
         self.collided: set[int] = set()
         self._host_need = host_need
-        self._ask_at: Int64 = self.node_score.ask_at
         self._extended = bool(shape.node.extended)
-        self._row_looks: Int64 = _row_looks(shape, self.node_score)
         self._resize(0)
         self._generation = -1
-        self._changed_seen = self._facts_seen = 0
+        self._facts_seen = 0
+        self._changed_seen: Int64 = BEFORE_ALL
 
-    def made_of(
+    def follow(
         self, policy: PolicyChanged, price_table: PriceTable | None, geometries: Known
-    ) -> bool:
-        """Whether it is made of these very ones; of others it would answer otherwise."""
-        return (
-            self._policy is policy
-            and self._price_table is price_table
-            and self._geometries is geometries
-        )
+    ) -> None:
+        """Answer by these from now on: points are given anew, and what stands of nodes is kept.
+
+        The policies of a whole cluster leave no device out.
+        """
+        same = self._policy is policy and self._price_table is price_table
+        if same and self._geometries is geometries:
+            return
+        if self._geometries is not geometries:
+            self._geometries = geometries
+            for ask in self.asks:
+                ask.follow(geometries)
+        self._prefer_by(policy, price_table)
+        self._begin_anew()
+
+    def _prefer_by(self, policy: PolicyChanged, price_table: PriceTable | None) -> None:
+        """Prefer nodes and devices by these."""
+        shape = self.shape
+        self._policy, self._price_table = policy, price_table
+        device_policy = shape.device_policy or policy.device_policy
+        self.chain: Chain = chain(device_policy)
+        self._order = order_of(self.chain, shape.device_weights)
+        self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
+        self.node_score = _node_score(shape, policy, price_table)
+        self.picks_one = _wants_one(shape) and self._order in (binpack, spread)
+        self._ask_at: Int64 = self.node_score.ask_at
+        self._row_looks: Int64 = _row_looks(shape, self.node_score)
 
     @property
     def fitting(self) -> int:
@@ -116,31 +134,32 @@ class PlacementClass:
     def refresh(self, columns: Columns) -> Int64:
         """Look again at what changed since the last time; what it cost, in looks at a row."""
         rows: Int64 = len(columns.names)
+        looks: Int64 = ASKED
+        if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
+            self._look_at_facts(columns)
+            looks += REBUILT
         begin: Int64 = columns.changed.place_of(self._changed_seen)
         self._changed_seen = columns.changed.end
-        if self._facts_seen != columns.facts_changed.end or self._generation != columns.generation:
-            begin = self._look_at_facts(columns, begin)
         seen: Int64 = columns.changed.count - begin
         if begin == FORGOTTEN or seen > rows:  # every row once is fewer
             begin, seen = FORGOTTEN, rows
         if seen:
             self._evaluate(columns, begin)
-        looks: Int64 = ASKED + seen * self._row_looks
+        looks += seen * self._row_looks
         if self.relations is not None and self._relate(columns, self.relations, evaluated=seen > 0):
             looks += rows * RELATED
         return looks
 
-    def _look_at_facts(self, columns: Columns, begin: Int64) -> Int64:
-        """Nodes were reported anew; from which place in the log of changes on to look at rows."""
-        facts = columns.facts_changed.since(self._facts_seen)
+    def _look_at_facts(self, columns: Columns) -> None:
+        """Nodes were reported anew: their rows, or all of them, have other facts."""
+        rows = columns.facts_changed.distinct_since(self._facts_seen, columns.every)
         self._facts_seen = columns.facts_changed.end
-        if self._generation != columns.generation or facts is None:
-            self._generation = columns.generation
+        if self._generation != columns.generation or rows is None:
+            self._generation, rows = columns.generation, columns.every
             self._resize(len(columns.names))
-            self._rebuild(columns, columns.every)
-            return FORGOTTEN
-        self._rebuild(columns, np.unique(facts))
-        return begin
+        for ask in self.asks:
+            ask.rebuild(columns, rows)
+        self.facts.rebuild(columns, rows)
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""
@@ -158,7 +177,7 @@ class PlacementClass:
     def prefers(self) -> bool:
         """Whether it prefers some nodes for their labels or for the pods there."""
         near = self.relations is not None and self.relations.points is not None
-        return near or self._preferred is not None
+        return near or self.facts.prefers
 
     def host_fits(self, free: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether hosts that have so much free, packed, have enough for the pod itself."""
@@ -187,40 +206,18 @@ class PlacementClass:
 
     def _resize(self, rows: int) -> None:
         """So many nodes, none of which has been looked at."""
-        self.board = Scoreboard(rows)
-        self._look: ScoreInput | None = None
-        self.facts: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
-        self._node_ok: NDArray[np.bool_] = np.ones(rows, np.bool_)
-        self._flat_node_ok: UInt8s = flags(self._node_ok)
-        self._eligible: NDArray[np.bool_] = np.ones(rows, np.bool_)
-        self._preferred: NDArray[np.int32] | None = None
-        if self.shape.node.preferred:
-            self._preferred = np.zeros(rows, np.int32)
-            self._flat_preferred: Int32s = self._preferred.data
+        self.facts.resize(rows)
         if self.relations is not None:
             self._unrelated: NDArray[np.int32] = np.full(rows, REFUSED, np.int32)
             self._flat_unrelated: Int32s = self._unrelated.data
-        self.collided.clear()
+        self._begin_anew()
 
-    def _rebuild(self, columns: Columns, rows: Rows) -> None:
-        """Standing answers: labels, taints, readiness, and what the devices are."""
-        for ask in self.asks:
-            ask.rebuild(columns, rows)
-        self.facts[rows] = FITS
-        needs = self.shape.node
-        picky = bool(needs.selector or needs.required)
-        for row in (rows if picky else rows[~columns.schedulable[rows]]).tolist():
-            code = facts_refusal(self.shape, columns.nodes[row])
-            if code is not None:
-                self.facts[row] = RANK[code]
-        self._node_ok = self.facts == FITS
-        self._flat_node_ok = flags(self._node_ok)
-        if self.relations is not None and self.relations.spreads:
-            for row in rows.tolist():
-                self._eligible[row] = _counts_for_spread(self.shape, columns.nodes[row])
-        if self._preferred is not None:
-            for row in rows.tolist():
-                self._preferred[row] = _preference(self.shape, columns.nodes[row])
+    def _begin_anew(self) -> None:
+        """No node has points yet."""
+        self.board = Scoreboard(len(self.facts.ranks))
+        self._look: ScoreInput | None = None
+        self._changed_seen = BEFORE_ALL
+        self.collided.clear()
 
     def _evaluate(self, columns: Columns, begin: Int64) -> None:
         """Look at the rows that changed from that place of their log on, filter by filter."""
@@ -229,13 +226,14 @@ class PlacementClass:
             look = self._look = ScoreInput(columns, self.board.given)
         else:
             look.rows, look.count = columns.some, columns.changed_from(begin)
-        row_loops.admit(look.rows, look.count, self._flat_node_ok, look.given)
+            look.enough = columns.enough  # another since there are wider nodes
+        row_loops.admit(look.rows, look.count, self.facts.node_ok, look.given)
         if self._extended:
             self._look_at_extended(look)
         self._look_at_asks(look)
         self.node_score.rate(look)
-        if self._preferred is not None:
-            row_loops.blend(look.rows, look.count, self._flat_preferred, look.given)
+        if self.facts.prefers:
+            row_loops.blend(look.rows, look.count, self.facts.preferred, look.given)
         if self.relations is None:
             self.board.take(look.rows, look.count)
         else:
@@ -267,7 +265,7 @@ class PlacementClass:
 
     def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> bool:
         """Refuse and prefer nodes for the pods that are there already; whether it had to."""
-        if not relations.refresh(columns, self._eligible) and not evaluated:
+        if not relations.refresh(columns, self.facts.eligible) and not evaluated:
             return False
         points, fit = self._unrelated, self._unrelated != REFUSED
         if relations.points is not None:
@@ -294,22 +292,9 @@ def _alike(shape: Shape) -> bool:
     return len(same) == 1 and shape.asks[0].count == 1 and not shape.devices.numa_bind
 
 
-def _counts_for_spread(shape: Shape, node: NodeState) -> bool:
-    """Whether a node's pods count: Kubernetes honours the pod's own selector and affinity."""
-    needed, available = node_filters.labels(shape, node)
-    return node.present and available >= needed
-
-
 def _node_score(shape: Shape, policy: PolicyChanged, price_table: PriceTable | None) -> NodeScore:
     """The score by which the pods of a shape prefer nodes."""
     name = shape.node_policy or policy.node_policy
     if policy.node_weights is not None and name in WEIGHABLE:
         return Weighed(name, shape, policy.node_weights)
     return node_score(name, shape, price_table)
-
-
-def _preference(shape: Shape, node: NodeState) -> int:
-    """Preferred node affinity: the part of the weights that the node gains, in points."""
-    terms = shape.node.preferred
-    gained = sum(term.weight for term in terms if node_filters.matches(term.term, node))
-    return gained * POINTS // sum(term.weight for term in terms)

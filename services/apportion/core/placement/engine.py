@@ -35,7 +35,7 @@ from apportion_schemas import PlacementVoided, PodPlaced, PodRefused
 from apportion_schemas.quantities import GANG_PODS_MAX
 
 EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
-LOOKS_MAX: Final = 1 << 16  # of one decision, twice: who waited is asked, then who comes is placed
+LOOKS_MAX: Final = 1 << 15  # of one decision, twice: who waited is asked, then who comes is placed
 COUNTED_MAX: Final = 256  # pods, or nodes, that a decision counts for what it has to know first
 
 DecisionEvent = PodPlaced | PodRefused | PlacementVoided
@@ -44,7 +44,7 @@ DecisionEvent = PodPlaced | PodRefused | PlacementVoided
 class Decision(Struct):
     """What to append, all or nothing, and the pods that it is about, should it be refused.
 
-    `more`: it ended before all was looked at, so that nobody waits for long; decide again.
+    `more`: it ended before all was done, so that nobody waits for long; decide again.
     """
 
     events: list[DecisionEvent] = []
@@ -116,14 +116,15 @@ class Engine:
     def decide(self, *, events_max: int = EVENTS_MAX, looks_max: int = LOOKS_MAX) -> Decision:
         """Decide for as many waiting pods as the batch holds; empty when nothing is to be said.
 
-        It ends early, and has `more` to say, once it has looked at nodes so many times. Before all
-        are asked who may have been helped nobody is placed, for one of them may come first.
+        It ends early, and has `more` to say, once it has looked at nodes so many times, or while it
+        gets ready. Before all are asked who may have been helped nobody is placed, for one of them
+        may come first.
         """
+        if not self._prepare():
+            return Decision(more=True)
         decision = Decision(events=self._voids(events_max))
-        counted = not self._limits.active or self._limits.count(COUNTED_MAX)
-        counted = counted and self._neighbours.count(COUNTED_MAX)
-        decision.more = not (counted and self._waking.wake(looks_max))
-        if decision.more:
+        if not self._waking.wake(looks_max):
+            decision.more = True
             return decision
         self._finder.classes.looks = 0
         while len(decision.events) < events_max:
@@ -139,6 +140,12 @@ class Engine:
         self._reservations.roll_back()
         self._report(decision, events_max)
         return decision
+
+    def _prepare(self) -> bool:
+        """Do a part of what a decision needs that takes long; whether all of it is there."""
+        counted = not self._limits.active or self._limits.count(COUNTED_MAX)
+        counted = counted and self._neighbours.count(COUNTED_MAX)
+        return counted and self._finder.classes.prepare()
 
     def _choose_queue(self, looks_max: int) -> bool:
         """Go on with the queue whose turn it is; False if that takes more than one decision.

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.affinity.domains import Domains
+from apportion.core.placement.affinity.domains import domain
 from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
 from apportion.core.placement.affinity.relations import Relations
 from apportion.core.placement.assign.devices import assign
 from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.labels import LabelColumns
 from apportion.core.placement.limits.limits import Kept, Limits
 from apportion.core.placement.queueing.keys import limits_key
 from apportion.core.placement.queueing.own_rows import OwnRows
@@ -50,7 +51,7 @@ class PlaceFinder:
         self._neighbours = neighbours
         self._reservations = reservations
         self.columns: Columns = reservations.columns
-        self._domains = Domains()
+        self._domains = LabelColumns(domain)
         self.classes = ClassCache(state, self.columns)
         self._shard = WHOLE
         self.apart = False

@@ -81,6 +81,10 @@ class FitQuery:
             self._columns = Columns(self._state)
         return self._columns
 
+    def prepare(self) -> bool:
+        """Get new prices ready, a part at a time; whether they are. See `ClassCache.prepare`."""
+        return self._classes is None or self._classes.prepare()
+
     def filter(self, shape: Shape, names: Iterable[str]) -> FilterResult:
         """What each of these nodes is to a pod of this shape."""
         class_, columns = self._class_of(shape), self.columns

@@ -24,9 +24,8 @@ from apportion.core.placement.filters import (
     refused_node,
 )
 from apportion.core.placement.filters.amounts import AMOUNTS
-from apportion.core.placement.filters.devices import uuid
 from apportion.core.placement.index import packed, refusal_loops
-from apportion.core.placement.index.asks import AskColumns, flags
+from apportion.core.placement.index.asks import AskColumns, flags, unnamed
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import HOST, Columns
 from apportion_schemas import NearMiss, RefusalCode
@@ -73,7 +72,7 @@ def _furthest(ranks: Ranks, counts: NDArray[np.intp]) -> list[tuple[int, int]]:
 
 def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
     """For each node the rank of the filter that stopped it, or `FITS`."""
-    ranks = class_.facts.copy()
+    ranks = class_.facts.ranks.copy()
     needs, room = class_.shape.node, columns.free[:, HOST]
     if not class_.host_fits(room).all():
         for code, at, bits, needed in (
@@ -139,13 +138,9 @@ def _place_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     if not (wanted.use_ids or wanted.nouse_ids or wanted.indexes):
         return _ANYWHERE
     ranks: Ranks = np.full(columns.kind.shape, FITS, np.uint8)
-    if wanted.use_ids or wanted.nouse_ids:
-        for row, node in enumerate(columns.nodes):
-            for column, state in enumerate(node.devices, HOST + 1):
-                if not uuid(ask.ask, wanted, state.device):
-                    ranks[row, column] = RANK[RefusalCode.UUID_MISMATCH]
-    if wanted.indexes:
-        _stop(ranks, ~np.isin(columns.index, wanted.indexes), RefusalCode.INDEX_MISMATCH)
+    by_id, by_index = unnamed(columns, wanted, columns.every)
+    _stop(ranks, by_id, RefusalCode.UUID_MISMATCH)
+    _stop(ranks, by_index, RefusalCode.INDEX_MISMATCH)
     return ranks
 
 

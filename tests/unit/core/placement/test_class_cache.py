@@ -10,7 +10,7 @@ from apportion.core.placement.class_cache import ClassCache
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index.columns import Columns
 from apportion_schemas import ConfigurationChanged, PolicyChanged, PricedShape, PricesLearnt
-from tests.support.fleet import A100_40, node, rack
+from tests.support.fleet import A30, A100_40, T4, V100, node, rack
 from tests.support.fleet import gpu as card
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, pod
@@ -52,43 +52,91 @@ def test_the_class_not_asked_for_longest_is_dropped(monkeypatch: pytest.MonkeyPa
     assert asked.class_of(2) is not second
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        PolicyChanged(by="ada", node_policy="spread", device_policy="binpack"),
-        PRICES,
-        ConfigurationChanged(
-            by="ada",
-            configuration=read_configuration({"nvidia": {"knownMigGeometries": GEOMETRIES}}),
-        ),
-    ],
-    ids=lambda data: type(data).__name__,
+PRICE = PolicyChanged(by="ada", node_policy="price", device_policy="price")
+SPREAD = PolicyChanged(by="ada", node_policy="spread", device_policy="binpack")
+ANY_CUT = read_configuration({})
+OTHERWISE_CUT = ConfigurationChanged(
+    by="ada", configuration=read_configuration({"nvidia": {"knownMigGeometries": GEOMETRIES}})
 )
-def test_what_all_classes_are_made_of_may_change(data: Any) -> None:
-    """A class is made anew when it is asked for next, and once."""
-    asked = Asked(rack("n1", 1))
+
+
+def test_a_class_knows_how_cards_may_be_cut_now() -> None:
+    """What fitted a card that might be cut otherwise fits no longer; and again, once it may."""
+    asked = Asked(node("n1", card("m1", model=A100_40, mode="mig")))
+    class_ = asked.class_of(20_000)
+    found = [class_.fitting]
+    for data in (OTHERWISE_CUT, ConfigurationChanged(by="ada", configuration=ANY_CUT)):
+        asked.play(data)
+        assert asked.class_of(20_000) is class_
+        found.append(class_.fitting)
+    assert found == [1, 0, 1]
+
+
+def test_where_nodes_are_preferred_otherwise_a_class_stays() -> None:
+    """What fits it knows already; only points are given anew."""
+    asked = Asked(PRICE, rack("n1", 1))
     before = asked.class_of(1)
-    asked.play(data)
-    after = asked.class_of(1)
-    assert after is not before
-    assert asked.class_of(1) is after
+    found = [before.node_score.policy]
+    for data in (PRICES, SPREAD, PRICE):
+        board = before.board
+        asked.play(data)
+        assert asked.class_of(1) is before
+        assert before.board is not board
+        found.append(before.node_score.policy)
+    assert found == ["bestfit", "price", "spread", "price"]
+
+
+def test_who_does_not_weigh_by_prices_does_not_mind_others() -> None:
+    """Not one row is looked at."""
+    asked = Asked(SPREAD, rack("n1", 1))
+    board = asked.class_of(1).board
+    asked.play(PRICES)
+    assert asked.class_of(1).board is board
+
+
+def parts(cache: ClassCache) -> int:
+    """How many calls it takes until all is ready."""
+    return next(number for number in range(100) if cache.prepare())
+
+
+def test_prices_are_made_ready_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind of device, then so many nodes; then nothing is left to do until others come."""
+    monkeypatch.setattr(class_cache, "READ_MAX", 2)
+    asked = Asked(SPREAD, PRICES, *(rack(f"n{n}", 1) for n in range(1, 7)))
+    assert asked.cache.prepare()  # nobody asks
+    asked.play(PRICE)
+    assert parts(asked.cache) > 6 // 2
+    assert parts(asked.cache) == 0
+    asked.play(node("n7", card("m1", model=A100_40)))
+    assert parts(asked.cache) > 7 // 2
+    kept, anew = asked.class_of(1), Asked(*asked.ledger.events)
+    assert kept.board.points.tolist() == anew.class_of(1).board.points.tolist()
+
+
+def test_kinds_that_are_worked_out_are_not_worked_out_again() -> None:
+    """A card that is now of this kind and now of that one does not keep everybody waiting."""
+    cards = [card(f"m{n}", model=model) for n, model in enumerate((A100_40, A30, T4))]
+    asked = Asked(PRICE, PRICES, *(node(f"n{n}", each) for n, each in enumerate(cards)))
+    before = parts(asked.cache)
+    asked.play(node("n9", card("m9", model=V100)))
+    assert 2 * parts(asked.cache) < before
 
 
 def test_another_kind_of_device_weighs_with_prices() -> None:
     """Tables are of all kinds that there are; without prices nobody asks for tables."""
-    asked = Asked(rack("n1", 1))
-    before = asked.class_of(1)
+    asked = Asked(PRICE, rack("n1", 1))
     asked.play(node("n2", card("m1", model=A100_40)))
-    assert asked.class_of(1) is before
+    rows = len(asked.class_of(1).board.points)
     asked.play(PRICES)
-    priced = asked.class_of(1)
-    asked.play(node("n3", card("m2", model="Tesla V100-SXM2-32GB")))
-    assert asked.class_of(1) is not priced
+    board = asked.class_of(1).board
+    asked.play(node("n1", card("m2", model="Tesla V100-SXM2-32GB")))
+    assert len(asked.class_of(1).board.points) == rows
+    assert asked.class_of(1).board is not board
 
 
 def test_the_same_geometries_are_no_change() -> None:
     """A configuration that says the same of how cards are cut concerns no class."""
     asked = Asked(rack("n1", 1))
     before = asked.class_of(1)
-    asked.play(ConfigurationChanged(by="ada", configuration=read_configuration({})))
+    asked.play(ConfigurationChanged(by="ada", configuration=ANY_CUT))
     assert asked.class_of(1) is before

@@ -2,9 +2,10 @@
 
 import pytest
 
-from apportion.core.ledger.state import State
+from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.filters import FITS, RANK
+from apportion.core.placement.filters.nodes import FACT_FILTERS
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
@@ -112,7 +113,19 @@ def test_a_row_follows_its_node() -> None:
     columns.sync()
     class_.refresh(columns)
     assert class_.board.points.tolist() == [REFUSED] * 3
-    assert class_.facts.tolist() == [FITS, FITS, RANK[RefusalCode.NODE_CORDONED]]
+    assert class_.facts.ranks.tolist() == [FITS, FITS, RANK[RefusalCode.NODE_CORDONED]]
+
+
+def test_a_new_filter_of_facts_is_asked_of_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of those that keep nobody out by what the columns know."""
+
+    def short(shape: Shape, node: NodeState) -> tuple[int, int]:
+        return len(node.name), len(shape.asks)
+
+    more = (*FACT_FILTERS, (RefusalCode.MODE_MISMATCH, short))
+    monkeypatch.setattr("apportion.core.placement.filters.FACT_FILTERS", more)
+    class_, _ = class_of(shape(ask(100)), Ledger(rack("a", 1), rack("long", 1)).state)
+    assert class_.facts.ranks.tolist() == [FITS, RANK[RefusalCode.MODE_MISMATCH]]
 
 
 def test_collided_row_is_refused_until_it_changes() -> None:

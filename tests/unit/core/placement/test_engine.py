@@ -29,6 +29,7 @@ from apportion_schemas import (
     Shape,
 )
 from apportion_schemas.quantities import Payload
+from tests.support.deciding import decided
 from tests.support.fleet import gpu, node, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, gang, member, pod, shape, share, wants
@@ -317,7 +318,7 @@ def test_an_engine_that_is_new_to_a_state_decides_as_the_old_one() -> None:
     """Restart, or another replica."""
     ledger = half_full(policy("binpack")).submit(*(pod(f"p{n}", ask(1000 * n)) for n in range(9)))
     fresh: Decision = Engine(ledger.state).decide()
-    assert fresh.events == ledger.engine.decide().events
+    assert fresh.events == decided(ledger.engine).events
 
 
 def test_devices_that_are_no_more_weigh_nothing() -> None:
@@ -332,8 +333,8 @@ def test_devices_that_are_no_more_weigh_nothing() -> None:
     ledger.report(*(rack(name, 2, memory_mib=4000) for name in "bc"))
     ledger.submit(pod("first", small, part), pod("second", ask(900, cores=10))).settle()
     ledger.report(node("old")).submit(pod("p", small, part))
-    fresh = Engine(ledger.state).decide()
-    assert fresh.events == ledger.engine.decide().events
+    fresh = decided(Engine(ledger.state))
+    assert fresh.events == decided(ledger.engine).events
 
 
 def test_ids_that_left_and_came_are_looked_at_again() -> None:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.affinity.domains import NOWHERE, Domains
 from apportion.core.placement.affinity.neighbours import Concern, Counts, Neighbours
 from apportion.core.placement.filters import FITS, RANK
 from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.labels import NO_VALUE, LabelColumns
 from apportion.core.placement.index.packed import POINTS
 from apportion_schemas import PodConstraints, PodSelector, PodTerm, RefusalCode, SpreadConstraint
 
@@ -35,7 +35,11 @@ class Relations:
     """The relations of one class to all placed pods; `points` is None where it prefers nothing."""
 
     def __init__(
-        self, wishes: PodConstraints, concern: Concern, neighbours: Neighbours, domains: Domains
+        self,
+        wishes: PodConstraints,
+        concern: Concern,
+        neighbours: Neighbours,
+        domains: LabelColumns,
     ) -> None:
         self._wishes = wishes
         self._guards = concern.guards
@@ -47,11 +51,6 @@ class Relations:
         self._seen: tuple[int, ...] = ()
         self.ranks: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.points: NDArray[np.int32] | None = None
-
-    @property
-    def spreads(self) -> bool:
-        """Whether it matters which nodes the pod's own selector allows."""
-        return bool(self._wishes.spread)
 
     def refresh(self, columns: Columns, eligible: Flags) -> bool:
         """Work everything out again if a count or a node changed; whether one did."""
@@ -84,7 +83,7 @@ class Relations:
         keys = [spread.topology_key for spread in self._wishes.spread if spread.required]
         counted = eligible.copy()
         for key in keys:
-            counted &= self._domains.ids(columns, key) != NOWHERE
+            counted &= self._domains.ids(columns, key) != NO_VALUE
         offset = len(self._wishes.affinity)
         for at, spread in enumerate(self._wishes.spread, offset):
             if spread.required:
@@ -105,7 +104,7 @@ class Relations:
     def _affinity(self, columns: Columns) -> Flags:
         """Every term has a pod in the domain; the first pod of its sort needs only the label."""
         terms = [self._at(columns, term) for term in self._wishes.affinity]
-        labelled = np.logical_and.reduce([here.ids != NOWHERE for here in terms])
+        labelled = np.logical_and.reduce([here.ids != NO_VALUE for here in terms])
         near = np.logical_and.reduce([here.pods > 0 for here in terms])
         nobody = not any(here.pods.any() for here in terms)
         itself = all(self._itself[: len(terms)])
@@ -135,7 +134,7 @@ class Relations:
         for spread in self._wishes.spread:
             if not spread.required:
                 ids = self._domains.ids(columns, spread.topology_key)
-                counted = eligible & (ids != NOWHERE)
+                counted = eligible & (ids != NO_VALUE)
                 pods = self._neighbours.counts(spread.pods).rows(columns)
                 here = _sums(ids, pods, counted).here
                 parts.append(np.where(counted, _normal(-here, counted), 0))
@@ -148,7 +147,7 @@ class Relations:
 
     def _in_domain(self, columns: Columns, key: str, counts: Counts) -> _Here:
         ids = self._domains.ids(columns, key)
-        return _Here(ids, _sums(ids, counts.rows(columns), ids != NOWHERE).here)
+        return _Here(ids, _sums(ids, counts.rows(columns), ids != NO_VALUE).here)
 
 
 class _Sums(NamedTuple):
@@ -163,10 +162,10 @@ def _sums(ids: Numbers, pods: Numbers, counted: Flags) -> _Sums:
     domains = ids[counted]
     if not len(domains):
         return _Sums(np.zeros(len(ids), np.int64), 0, 0)
-    size = int(domains.max()) + 2  # the last is that of no domain: `NOWHERE` is -1
+    size = int(domains.max()) + 2  # the last is that of no domain: `NO_VALUE` is -1
     sums = np.bincount(domains, pods[counted], size).astype(np.int64)
     there = np.bincount(domains, minlength=size) > 0
-    known = np.where(ids < size - 1, ids, NOWHERE)
+    known = np.where(ids < size - 1, ids, NO_VALUE)
     return _Sums(sums.take(known, mode="wrap"), int(sums[there].min()), int(there.sum()))
 
 

@@ -7,6 +7,7 @@ with its code and its place in a table at the end. The index (`columns`,
 these functions.
 """
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from apportion.core.devices.demand import Demand
@@ -57,6 +58,11 @@ def refused_node(shape: Shape, node: NodeState) -> Verdict | None:
         if available < needed:
             return Verdict(code, needed, available)
     return None
+
+
+def facts_beside(answered: Collection[RefusalCode]) -> bool:
+    """Whether there are filters of cluster facts other than those of these codes."""
+    return any(code not in answered for code, _ in FACT_FILTERS)
 
 
 def facts_refusal(shape: Shape, node: NodeState) -> RefusalCode | None:

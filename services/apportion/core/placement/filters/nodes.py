@@ -81,11 +81,11 @@ def extended(shape: Shape, node: NodeState) -> tuple[int, int]:
 def matches(term: tuple[NodeExpression, ...], node: NodeState) -> bool:
     """Whether every expression of a node selector term holds; an empty term matches nothing."""
     have = node.host.labels
-    return bool(term) and all(_holds(expression, have) for expression in term)
+    return bool(term) and all(holds(each, have.get(each.key)) for each in term)
 
 
-def _holds(expression: NodeExpression, have: dict[str, str]) -> bool:
-    value = have.get(expression.key)
+def holds(expression: NodeExpression, value: str | None) -> bool:
+    """Whether the expression holds where its label has this value; None where it is not there."""
     match expression.operator:
         case "In":
             return value in expression.values

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from apportion.core.devices.chains import Chain
 from apportion.core.devices.demand import Demand, Known, demand
 from apportion.core.devices.geometries import SLICE_STATES
-from apportion.core.placement.filters import devices as device_rules
 from apportion.core.placement.filters import refused_kind
 from apportion.core.placement.index import ask_loops, packed
-from apportion.core.placement.index.columns import HOST, Columns, Rows
+from apportion.core.placement.index.columns import HOST, Columns
 from apportion.core.placement.index.device_kinds import FIRST_KIND
 from apportion.core.placement.index.packed import Int64, Int64s, UInt8s
+from apportion.core.placement.index.row_log import Rows
 from apportion.core.placement.index.score_input import ScoreInput
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 from apportion_schemas.configuration import GROUPS_MAX
@@ -52,20 +52,34 @@ class AskColumns:
     ) -> None:
         self.ask = ask
         self._without = without
-        self.geometries = geometries
+        self._host_need = host_need
         self.constraints = constraints
         self.chain = chain
+        self._count: Int64 = ask.count
+        self.elsewhere: NDArray[np.bool_] | None = None
+        self._elsewhere: UInt8s = flags(_NOWHERE)
+        self._begin(geometries)
+        self._flatten()
+
+    def follow(self, geometries: Known) -> None:
+        """Cards may be cut so from now on."""
+        devices = self._devices
+        self._begin(geometries)
+        for device in devices:
+            self._learn(device)
+        self._flatten()
+
+    def _begin(self, geometries: Known) -> None:
+        """No kind of device is known."""
+        self.geometries = geometries
+        self._devices: list[Device] = []
         self.demands: list[Demand | RefusalCode] = [RefusalCode.NO_SUCH_DEVICE] * FIRST_KIND
-        self.needs: list[int] = [packed.NEVER, host_need]
+        self.needs: list[int] = [packed.NEVER, self._host_need]
         self._charges = [0] * FIRST_KIND
         self._amounts = [0, 0, 0] * FIRST_KIND
         self._cuts: Int64 = SLICE_STATES * (1 + GROUPS_MAX if geometries else 1)
         self.instance_fits = np.ones((FIRST_KIND, self._cuts), np.bool_)
         self.cuts_instances = False
-        self.elsewhere: NDArray[np.bool_] | None = None
-        self._elsewhere: UInt8s = flags(_NOWHERE)
-        self._count: Int64 = ask.count
-        self._flatten()
 
     def rebuild(self, columns: Columns, rows: Rows) -> None:
         """Work out again what stands for these rows until their nodes are reported anew."""
@@ -77,15 +91,9 @@ class AskColumns:
         wants = self.constraints
         if wants.indexes or wants.use_ids or wants.nouse_ids:
             if self.elsewhere is None or self.elsewhere.shape != columns.kind.shape:
-                self.elsewhere = np.zeros(columns.kind.shape, np.bool_)
+                self.elsewhere = _widened(self.elsewhere, columns)
                 self._elsewhere = flags(self.elsewhere)
-            for row in rows.tolist():
-                self.elsewhere[row, 1:] = True
-                for at, state in enumerate(columns.nodes[row].devices, 1):
-                    device = state.device
-                    there = device_rules.uuid(self.ask, wants, device)
-                    there = there and device_rules.index(self.ask, wants, device)
-                    self.elsewhere[row, at] = not there
+            self.elsewhere[rows] = np.logical_or(*unnamed(columns, wants, rows))
 
     def demand_of(self, kind: int) -> Demand:
         """What the ask comes to on a device of a kind that does not refuse it."""
@@ -165,6 +173,7 @@ class AskColumns:
             else:
                 self.cuts_instances = True
                 fits[0] = _instance_fits(known, self._cuts)
+        self._devices.append(device)
         self.demands.append(known)
         self.needs.append(need)
         self._charges.append(charge)
@@ -177,6 +186,33 @@ class AskColumns:
         self._charge: Int64s = np.array(self._charges, np.int64).data
         self._totals: Int64s = np.array(self._amounts, np.int64).data
         self._fits: UInt8s = flags(self.instance_fits)
+
+
+def unnamed(
+    columns: Columns, wants: DeviceConstraints, rows: Rows
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """By row and column whether the pod's uuids, and its indexes, leave the device out.
+
+    As `filters.devices.uuid` and `index` have it; of a column without a device they do.
+    """
+    ids, indexes, known = columns.ids[rows], columns.index[rows], columns.device_kinds
+    by_id = np.isin(ids, known.id_numbers(wants.nouse_ids))
+    if wants.use_ids:
+        by_id |= ~np.isin(ids, known.id_numbers(wants.use_ids))
+    by_index = np.zeros(ids.shape, np.bool_)
+    if wants.indexes:
+        by_index = ~np.isin(indexes, wants.indexes)
+    by_id[:, HOST] = by_index[:, HOST] = False
+    return by_id, by_index
+
+
+def _widened(marks: NDArray[np.bool_] | None, columns: Columns) -> NDArray[np.bool_]:
+    """Marks of all rows; of those that stand where they stood, as they were."""
+    wider = np.zeros(columns.kind.shape, np.bool_)
+    if marks is not None and len(marks) == len(wider):  # of others every row is looked at again
+        wider[:, HOST + 1 :] = True
+        wider[:, : marks.shape[1]] = marks
+    return wider
 
 
 def flags(answers: NDArray[np.bool_]) -> memoryview:

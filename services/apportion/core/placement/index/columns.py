@@ -21,7 +21,8 @@ from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.index import packed, row_loops
-from apportion.core.placement.index.device_kinds import HOST_KIND, NO_KIND, DeviceKinds
+from apportion.core.placement.index.device_kinds import HOST_KIND, NO_ID, NO_KIND, DeviceKinds
+from apportion.core.placement.index.labels import LabelColumns
 from apportion.core.placement.index.packed import (
     POINTS,
     Int32s,
@@ -32,11 +33,10 @@ from apportion.core.placement.index.packed import (
     UInt32s,
     mean_load,
 )
+from apportion.core.placement.index.row_log import RowLog, Rows
 from apportion.core.placement.index.row_order import RowOrder
 from apportion_schemas import Device, NodeObserved, NodeReported, Share
 
-LOG_ROWS_MAX: Final = 1 << 16
-FORGOTTEN: Final[Int64] = -1
 # The column of `free` and `kind` that is the node's host; its devices follow.
 HOST: Final[Int64] = 0
 OPEN: Final[Int64] = 0
@@ -47,6 +47,7 @@ _COLUMNS: Final = (
     "free",
     "kind",
     "index",
+    "ids",
     "slices",
     "cut",
     "closed",
@@ -66,7 +67,6 @@ CORES_FREE: Final[Int64] = 3
 CPU_MILLI_PER_PERCENT: Final[Int64] = 160  # 16 CPUs count as much as one device
 LEFT_MAX: Final[Int64] = 20_000  # percent of a device: more than any node has
 
-Rows = NDArray[np.int64]
 NodeFacts = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Device]]
 UNSEEN: Final[NodeFacts] = (None, None, False, "unseen", [])
 VACANT: Final = NodeState("")
@@ -79,51 +79,11 @@ class Touch(Struct, gc=False):
     shares: list[Share] | None
 
 
-class RowLog:
-    """Rows in the order in which they changed, for readers that come at their own pace.
-
-    The first `count` of `cells` are the rows that are remembered, and `end` is the position after
-    the newest of them.
-    """
-
-    def __init__(self) -> None:
-        self._rows = np.empty(LOG_ROWS_MAX, np.int64)
-        self.cells: Int64s = self._rows.data
-        self.count: Int64 = 0
-        self.end: Int64 = 0
-        self._start: Int64 = 0
-
-    def append(self, row: Int64) -> None:
-        """Note that the row changed; of a full log the older half is dropped."""
-        if self.count == LOG_ROWS_MAX:
-            kept = LOG_ROWS_MAX // 2
-            self._rows[:kept] = self._rows[kept:]
-            self._start += LOG_ROWS_MAX - kept
-            self.count = kept
-        self.cells[self.count] = row
-        self.count += 1
-        self.end += 1
-
-    def place_of(self, position: Int64) -> Int64:
-        """Where in `cells` the rows begin that changed since then; `FORGOTTEN` if it was too long
-        ago. A row may come more than once.
-        """
-        return max(position - self._start, FORGOTTEN)
-
-    def since(self, position: Int64) -> Rows | None:
-        """Those rows, or None where they are forgotten: a view, good until the next `append`."""
-        return None if position < self._start else self.rows_from(position - self._start)
-
-    def rows_from(self, place: Int64) -> Rows:
-        """The rows that stand in `cells` from there on, as `since` gives them."""
-        return self._rows[place : self.count]
-
-
 class Columns:
     """Free amounts, kinds of device and load of every node; `every` are the numbers of all rows.
 
     `count` nodes have a row; those that are `vacant` have an empty name and the node `VACANT`. With
-    another `generation` whoever keeps something by row begins anew. `free`, `kind`, `index`,
+    another `generation` whoever keeps something by row begins anew. `free`, `kind`, `index`, `ids`,
     `slices`, `cut` and `closed` have a row for each node; their column 0 is the host, the others
     its devices in order. `free` is packed, with its guards set. `sums` has columns of its own,
     `MEMORY` to `CORES_FREE`. The others have one value for each node: `load` of the devices and
@@ -134,8 +94,8 @@ class Columns:
     """
 
     def __init__(self, state: State) -> None:
-        self._device_kinds = DeviceKinds()
-        self.kinds: list[Device] = self._device_kinds.devices
+        self.device_kinds = DeviceKinds()
+        self.kinds: list[Device] = self.device_kinds.devices
         self.generation = 0
         self.count = 0
         self.names: list[str] = []
@@ -149,6 +109,7 @@ class Columns:
         self._odd: set[int] = set()
         self.changed = RowLog()
         self.facts_changed = RowLog()
+        self.labels = LabelColumns()
         self._touched: dict[str, Touch] = {}
         for name, node in state.nodes.items():
             self._touched[name] = Touch(node, None)
@@ -156,7 +117,7 @@ class Columns:
         self._state = state
         self.geometries = self._configured = state.configuration.nvidia.known_mig_geometries
         self._cut_otherwise = False
-        self._allocate(0, 1)
+        self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
         """Note that the node changed; its row is brought up to it by the next `sync`.
@@ -229,12 +190,14 @@ class Columns:
 
     def offered(self) -> list[Device | None]:
         """The kinds of device that there are, by number; see `DeviceKinds.offered`."""
-        return self._device_kinds.offered(self.facts_changed.end)
+        return self.device_kinds.offered(self.facts_changed.end)
 
-    def _allocate(self, rows: Int64, width: Int64) -> None:
+    def allocate(self, rows: Int64, width: Int64) -> None:
+        """Columns of so many rows and so wide, of which nothing is said yet."""
         self.free = np.full((rows, width), packed.GUARDS, np.int64)
         self.kind = np.full((rows, width), NO_KIND, np.uint32)
         self.index = np.full((rows, width), -1, np.int16)
+        self.ids = np.full((rows, width), NO_ID, np.int64)
         self.slices = np.zeros((rows, width), np.uint8)
         # How each card is cut: the occupied slices, and its group where cards may be cut in groups.
         self.cut = np.zeros((rows, width), np.uint16)
@@ -268,7 +231,9 @@ class Columns:
         joined = [each.node for name, each in touched.items() if name not in self._row_of]
         width = 1 + max(len(each.node.devices) for each in touched.values())
         few = self._order.may_insert(len(joined))
-        if width > self.width or not few or not all(map(self._insert, joined)):
+        if width > self.width and few:
+            _move(self, self.every, self.every, len(self.every), width)
+        if not few or not all(map(self._insert, joined)):
             self._lay_out(joined, max(width, self.width))
         self.count = len(self._row_of)
 
@@ -297,9 +262,8 @@ class Columns:
         self.kind[row] = NO_KIND
 
     def _lay_out(self, joined: list[NodeState], width: int) -> None:
-        """Make room for new nodes and wider ones; every class looks at every row again."""
-        kept, old = self._row_of, {name: getattr(self, name) for name in _COLUMNS}
-        nodes, facts = self.nodes, self._facts
+        """Make room for many new nodes; every class looks at every row again."""
+        kept, nodes, facts = self._row_of, self.nodes, self._facts
         self._order.lay_out(node.name for node in joined)
         self.names, self.vacant = self._order.names, self._order.vacant
         self._row_of = self._order.row_of
@@ -307,11 +271,9 @@ class Columns:
         self.every = np.arange(total)
         self.every_cells = self.every.data
         self.nodes, self._facts = [VACANT] * total, [UNSEEN] * total
-        self._allocate(total, width)
         place = {row: self._row_of[name] for name, row in kept.items()}
         was, now = np.array([*place], np.int64), np.array([*place.values()], np.int64)
-        for name, column in old.items():
-            _move(column, was, getattr(self, name), now)
+        _move(self, was, now, total, width)
         for row, at in place.items():
             self.nodes[at], self._facts[at] = nodes[row], facts[row]
         self._odd = {place[row] for row in self._odd}
@@ -381,20 +343,33 @@ class Columns:
 
     def _refresh_facts(self, row: Int64, node: NodeState, devices: list[Device]) -> None:
         count = 1 + len(devices)
-        kinds = self._device_kinds
+        kinds = self.device_kinds
         kinds.count(self.kind[row].tolist(), -1)
         self.host_total[row] = (node.host.memory_mib, node.host.cpu_milli)
         self.free[row] = packed.GUARDS
         self.kind[row] = NO_KIND
-        self.index[row] = -1
+        self.index[row], self.ids[row] = -1, NO_ID
         self.slices[row] = self.cut[row] = self.closed[row] = 0
         self.kind[row, :count] = [HOST_KIND, *map(kinds.number, devices)]
         kinds.count(self.kind[row].tolist(), 1)
         self.index[row, 1:count] = [device.index for device in devices]
+        self.ids[row, 1:count] = [kinds.id_number(device.id) for device in devices]
         sums = self.sums[row]
         sums[MEMORY] = sum(device.memory_mib for device in devices)
         sums[CORES] = sum(device.cores for device in devices)
         self.schedulable[row] = _schedulable(node)
+
+
+def _move(columns: Columns, was: Rows, now: Rows, rows: Int64, width: Int64) -> None:
+    """Columns of so many rows and so wide, in which these rows stand elsewhere."""
+    old = {name: getattr(columns, name) for name in _COLUMNS}
+    columns.allocate(rows, width)
+    for name, column in old.items():
+        target = getattr(columns, name)
+        if column.ndim == 1:
+            target[now] = column[was]
+        else:
+            target[now, : column.shape[1]] = column[was]
 
 
 def _differs(facts: NodeFacts, node: NodeState, devices: list[Device]) -> bool:
@@ -425,14 +400,6 @@ def _host_load(node: NodeState) -> Int64:
     cpu_milli: Int64 = node.host.cpu_milli
     memory_free: Int64 = memory_mib - node.memory_used_mib
     return mean_load(memory_mib, memory_free, cpu_milli, cpu_milli - node.cpu_used_milli)
-
-
-def _move(column: NDArray[Any], was: Rows, target: NDArray[Any], now: Rows) -> None:
-    """The rows of a column into another, which may be wider."""
-    if column.ndim == 1:
-        target[now] = column[was]
-    else:
-        target[now, : column.shape[1]] = column[was]
 
 
 def _sum_free(sums: NDArray[np.int64], node: NodeState) -> None:

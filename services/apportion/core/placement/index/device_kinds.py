@@ -11,6 +11,7 @@ from apportion.core.placement.index.packed import Int64
 from apportion_schemas import Device
 
 NO_KIND, HOST_KIND = 0, 1  # of a column beyond the last device, and of the host
+NO_ID: Final = -1
 FIRST_KIND: Final[Int64] = 2
 
 
@@ -19,6 +20,7 @@ class DeviceKinds:
 
     def __init__(self) -> None:
         self._number_of: dict[tuple[object, ...], int] = {}
+        self._id_numbers: dict[str, int] = {}
         self.devices: list[Device] = []
         self._counts = [0] * FIRST_KIND
         self._offered: list[Device | None] = []
@@ -41,6 +43,14 @@ class DeviceKinds:
             self.devices.append(device)
             self._counts.append(0)
         return known
+
+    def id_number(self, name: str) -> int:
+        """The number of the device of this id, by which many are compared at once."""
+        return self._id_numbers.setdefault(name, len(self._id_numbers))
+
+    def id_numbers(self, names: Iterable[str]) -> list[int]:
+        """The numbers of those of these ids that have one."""
+        return [self._id_numbers[name] for name in names if name in self._id_numbers]
 
     def count(self, numbers: Iterable[int], by: int) -> None:
         """So many more columns of the index are of each of these kinds."""

@@ -1,7 +1,7 @@
 """What keeps a pod out though nodes have room: the limits of its queue and of its namespace.
 
 Nothing is counted while nobody is limited. Several schedulers each keep to the limits as far as
-they have read the ledger; what keeps them from going beyond together is said in `ownership`.
+they have read the ledger; what keeps them from going beyond together: `queueing.sharding`.
 """
 
 from collections.abc import Sequence

@@ -2,14 +2,18 @@
 
 A derived structure: made anew when prices are learnt or a new kind of device comes. A node is
 weighed by what it has left: the state of each device in use (`states`), and how many are idle.
+
+All of it takes longer than a decision may, so it can be prepared a part at a time, before somebody
+asks. Invariant: what `read` gives does not depend on how much was prepared before.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from apportion.core.placement.index.columns import FORGOTTEN, Columns
+from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import Int64, Int64s
+from apportion.core.placement.index.row_log import FORGOTTEN
 from apportion.core.placement.pricing import loss_loops, tables
 from apportion.core.placement.pricing.fragments import Fragments
 from apportion.core.placement.pricing.readings import Ints, Readings, Tables
@@ -26,90 +30,181 @@ from apportion_schemas import Device, PricesLearnt
 _ENDLESS: Final = 1 << 40
 
 
+class _OfKind(NamedTuple):
+    """The tables of one kind of device: by state or number idle, then price or frequent shape."""
+
+    share_value: Ints
+    device_value: Ints
+    share_room: Ints
+    device_room: Ints
+
+
+_Known = tuple[Device | None, _OfKind]
+
+
 class PriceTable:
     """The tables of one set of prices for the kinds of device that were offered, by their number.
 
-    `percent_left` is by kind and state; `fragments` are those of the published measure.
+    `percent_left` is by kind and state. What the table `before` says of kinds is taken over where
+    its prices are the same.
     """
 
-    def __init__(self, prices: PricesLearnt, offered: list[Device | None]) -> None:
+    def __init__(
+        self,
+        prices: PricesLearnt,
+        offered: list[Device | None],
+        before: "PriceTable | None" = None,
+    ) -> None:
         self.prices = prices
         self.devices = offered
-        cut = np.array([is_cut(device) for device in self.devices])
-        amounts = [self._of_kinds(amount) for amount in ("memory_mib", "cores", "slots")]
         self.percent_left = np.concatenate([percent_left(device) for device in self.devices])
-        cpu_prices = tables.cpu_prices(prices.shapes)
-        self.tables = Tables(
-            np.stack([*amounts, cut], 1),
-            cpu_prices,
-            self._values(cpu_prices),
-            self._rooms(frequent(prices.shapes)),
-            self.percent_left,
-        )
-        self.fragments = Fragments(prices, self.devices)
-        self._readings = Readings(self.tables, 0, 1)
+        self._cpu_prices = tables.cpu_prices(prices.shapes)
+        self._frequent: list[Frequent] | None = None
+        self._shares: Ints | None = None  # of the next kind, whose other tables are to come
+        same = before is not None and before.prices is prices
+        self._known: list[_Known] = before.known() if before is not None and same else []
+        self._of_kinds: list[_OfKind] = []
+        self._fragments: Fragments | None = None
+        self._tables: Tables | None = None
+        self._readings: Readings | None = None
         self._generation = -1
         self._seen = 0
+        self._read_to: Int64 = 0
 
     def covers(self, prices: PricesLearnt | None, offered: list[Device | None]) -> bool:
         """Whether the tables are of these very prices and kinds."""
         return self.prices is prices and self.devices is offered
 
+    def fragments(self) -> Fragments:
+        """The fragments of the published measure."""
+        if self._fragments is None:
+            self._fragments = Fragments(self.prices, self.devices)
+        return self._fragments
+
+    def known(self) -> "list[_Known]":
+        """The kinds that are worked out, in the order of their numbers."""
+        return list(zip(self.devices, self._of_kinds, strict=False))
+
+    def prepare(self, columns: Columns, rows: Int64) -> bool:
+        """Do a part of what `read` has to: of a kind of device, or so many rows; whether all is."""
+        known: Tables | None = self._tables
+        if known is None:
+            self._learn_kind()
+            return False
+        if self._read_to < len(columns.names) or self._begins_anew(columns):
+            self._read(columns, known, rows)
+        return self._read_to == len(columns.names)
+
     def read(self, columns: Columns) -> Readings:
         """The nodes by these tables, up to date; always asked with the same columns."""
+        return self._read(columns, self.learn(), len(columns.names))
+
+    def learn(self) -> Tables:
+        """Work out the tables of the kinds of device of which that is still to be done."""
+        while self._tables is None:
+            self._learn_kind()
+        return self._tables
+
+    def _learn_kind(self) -> None:
+        """A part of one more kind that nobody knows; after the last of them, the tables of all."""
+        for at in range(len(self._of_kinds), len(self.devices)):
+            device = self.devices[at]
+            if at >= len(self._known) or self._known[at][0] is not device:
+                self._learn_of(device)
+                return
+            self._of_kinds.append(self._known[at][1])
+        self._tables = self._join()
+        self._known = []
+
+    def _learn_of(self, device: Device | None) -> None:
+        """A part of the tables of a kind: what shares of it are worth, then all else."""
+        shapes, prices = self.prices.shapes, self._cpu_prices
+        if self._shares is None:
+            self._shares = np.zeros((len(prices), STATES), np.int64)
+            if device is not None:
+                self._shares = tables.share_values(shapes, device, prices)
+        else:
+            self._of_kinds.append(self._of_kind(device, self._shares))
+            self._shares = None
+
+    def _read(self, columns: Columns, known: Tables, rows: Int64) -> Readings:
+        """Read the rows that changed, and so many of those that were not read yet."""
         log = columns.changed
         begin: Int64 = log.place_of(self._seen)
-        end: Int64 = log.count
-        rows: Int64s = log.cells
         self._seen = log.end
-        if self._generation != columns.generation:
+        total: Int64 = len(columns.names)
+        found: Readings | None = self._readings
+        if found is None or self._begins_anew(columns):
             self._generation, begin = columns.generation, FORGOTTEN
-            self._readings = Readings(self.tables, len(columns.names), columns.width)
-        if begin == FORGOTTEN:
-            rows = columns.every_cells
-            begin, end = 0, len(columns.names)
-        loss_loops.read(
-            rows,
-            begin,
-            end,
-            columns.flat_free,
-            columns.flat_kind,
-            columns.flat_slices,
-            self.tables,
-            self._readings,
-        )
-        return self._readings
+            found = self._readings = Readings(known, total, columns.width)
+        if begin == FORGOTTEN or log.count - begin > total:  # every row once is fewer
+            self._read_to = 0
+        else:
+            _read_rows(columns, log.cells, begin, log.count, found)
+        if self._read_to < total:
+            begin, self._read_to = self._read_to, min(self._read_to + rows, total)
+            _read_rows(columns, columns.every_cells, begin, self._read_to, found)
+        return found
 
-    def _of_kinds(self, amount: str) -> Ints:
+    def _begins_anew(self, columns: Columns) -> bool:
+        """Whether the rows are others than those that were read."""
+        found: Readings | None = self._readings
+        if found is None or self._generation != columns.generation:
+            return True
+        return found.width != columns.width
+
+    def _of_kind(self, device: Device | None, share: Ints) -> _OfKind:
+        """The tables of a kind; nothing is worth anything where there is no device of it."""
+        shapes, prices, wanted = self.prices.shapes, self._cpu_prices, self._frequent_shapes()
+        whole = np.zeros((len(prices), DEVICE_COUNTS), np.int64)
+        share_room = np.zeros((STATES, len(wanted)), np.int64)
+        device_room = np.zeros((DEVICE_COUNTS, len(wanted)), np.int64)
+        for at, each in enumerate(wanted):
+            device_room[:, at] = tables.device_room(each.sort, device)
+        if device is not None:
+            idle = share[:, idle_state(device)].copy()
+            whole = tables.device_values(shapes, device, prices, idle)
+            share[:, idle_state(device)] = 0  # idle devices are valued together
+            for at, each in enumerate(wanted):
+                share_room[:, at] = tables.share_room(each.sort, device)
+        return _OfKind(share.T, whole.T, share_room, device_room)
+
+    def _frequent_shapes(self) -> list[Frequent]:
+        if self._frequent is None:
+            self._frequent = frequent(self.prices.shapes)
+        return self._frequent
+
+    def _join(self) -> Tables:
+        """The tables of all kinds, as loops take them."""
+        cut = np.array([is_cut(device) for device in self.devices])
+        amounts = [self._amounts(amount) for amount in ("memory_mib", "cores", "slots")]
+        needs = [
+            (max(s.cpu_milli, 1), max(s.memory_mib, 1), s.weight) for s in self._frequent_shapes()
+        ]
+        joined = [np.concatenate(each) for each in zip(*self._of_kinds, strict=True)]
+        share_value, device_value, share_room, device_room = joined
+        return Tables(
+            np.stack([*amounts, cut], 1),
+            self._cpu_prices,
+            (share_value, device_value),
+            (share_room, device_room, np.array(needs, np.int64).reshape(len(needs), 3)),
+            self.percent_left,
+        )
+
+    def _amounts(self, amount: str) -> Ints:
         have = [max(getattr(device, amount), 1) if device else _ENDLESS for device in self.devices]
         return np.array(have, np.int64)
 
-    def _values(self, cpu_prices: Ints) -> tuple[Ints, Ints]:
-        shapes, steps = self.prices.shapes, len(cpu_prices)
-        share = np.zeros((steps, len(self.devices), STATES), np.int64)
-        device = np.zeros((steps, len(self.devices), DEVICE_COUNTS), np.int64)
-        for kind, each in enumerate(self.devices):
-            if each is not None:
-                values = tables.share_values(shapes, each, cpu_prices)
-                idle = values[:, idle_state(each)].copy()
-                device[:, kind] = tables.device_values(shapes, each, cpu_prices, idle)
-                values[:, idle_state(each)] = 0  # idle devices are valued together
-                share[:, kind] = values
-        by_state, by_number = share.reshape(steps, -1).T, device.reshape(steps, -1).T
-        return np.ascontiguousarray(by_state), np.ascontiguousarray(by_number)
 
-    def _rooms(self, shapes: list[Frequent]) -> tuple[Ints, Ints, Ints]:
-        share = np.zeros((len(self.devices), STATES, len(shapes)), np.int64)
-        device = np.zeros((len(self.devices), DEVICE_COUNTS, len(shapes)), np.int64)
-        for kind, each in enumerate(self.devices):
-            for at, shape in enumerate(shapes):
-                device[kind, :, at] = tables.device_room(shape.sort, each)
-                if each is not None:
-                    share[kind, :, at] = tables.share_room(shape.sort, each)
-        kinds = len(self.devices)  # told, for there may be no shape
-        needs = [(max(s.cpu_milli, 1), max(s.memory_mib, 1), s.weight) for s in shapes]
-        return (
-            share.reshape(kinds * STATES, len(shapes)),
-            device.reshape(kinds * DEVICE_COUNTS, len(shapes)),
-            np.array(needs, np.int64).reshape(len(shapes), 3),
-        )
+def _read_rows(columns: Columns, rows: Int64s, begin: Int64, end: Int64, into: Readings) -> None:
+    """Read these of the rows anew."""
+    loss_loops.read(
+        rows,
+        begin,
+        end,
+        columns.flat_free,
+        columns.flat_kind,
+        columns.flat_slices,
+        into.tables,
+        into,
+    )

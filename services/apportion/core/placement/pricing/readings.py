@@ -48,7 +48,7 @@ class Tables:
 
 
 class Readings:
-    """The nodes by the tables: `width` columns of each row, the host's first.
+    """The nodes by these tables: `width` columns of each row, the host's first.
 
     `state` is a position in the tables by kind and state, and `idle` whether nothing holds the
     device, by row and column; `idles` the position in those by kind and number idle, `least` the
@@ -58,6 +58,7 @@ class Readings:
     """
 
     def __init__(self, tables: Tables, rows: int, width: int) -> None:
+        self.tables = tables
         self.width: Int64 = width
         self.states = np.zeros((rows, width), np.int32)
         self.numbers = np.zeros(rows, np.int32)

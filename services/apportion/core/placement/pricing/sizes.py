@@ -3,6 +3,7 @@
 A share counts by whatever it takes most of, memory or cores; so does what a device has left.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from apportion.core.devices.demand import Demand, demand
@@ -72,6 +73,7 @@ def size_percent(ask: Ask, device: Device) -> int:
     return max(sizes) if max(sizes) <= WHOLE else NEVER
 
 
+@lru_cache(maxsize=1 << 14)
 def _percent(needed: int, available: int) -> int:
     """The part in whole percent, at least one, rounded so that about as many fit as really do."""
     if not needed or not available:

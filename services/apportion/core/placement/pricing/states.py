@@ -7,6 +7,8 @@ whichever is less.
 Invariant: a share leads to a state with less left, so every chain of shares ends.
 """
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -52,20 +54,44 @@ def percent_left(device: Device | None) -> NDArray[np.int64]:
     return left
 
 
-def after_share(ask: Ask | None, device: Device | None) -> States:
-    """The state that each becomes when one share of the ask is taken, or `NOWHERE`."""
-    after = np.full(STATES, NOWHERE, np.int16)
+def after_share(ask: Ask | None, device: Device | None, size: int | None = None) -> States:
+    """The state that each becomes when one share of the ask is taken, or `NOWHERE`; read only.
+
+    `size` is that of the share in percent, if it is known.
+    """
     if ask is None or device is None:
-        return after
-    if is_cut(device):
-        wanted = demand(ask, device)
-        if isinstance(wanted, Demand) and ask.family == device.family:
-            for mask in range(STATES):
-                free = [place for _, place in wanted.places if not mask & place]
-                after[mask] = mask | free[0] if free else NOWHERE
-        return after
-    size = size_percent(ask, device)
+        return _after_size(NEVER)
+    if not is_cut(device):
+        return _after_size(size_percent(ask, device) if size is None else size)
+    wanted = demand(ask, device)
+    if isinstance(wanted, Demand) and ask.family == device.family:
+        return _after_place(tuple(place for _, place in wanted.places))
+    return _after_size(NEVER)
+
+
+def by_percent_left(device: Device, states: Iterable[int]) -> list[int]:
+    """The states, those of which least is left first: what a share leads to comes before it."""
+    left = percent_left(device)
+    return sorted(states, key=left.tolist().__getitem__)
+
+
+@lru_cache(maxsize=WHOLE + 1)
+def _after_size(size: int) -> States:
+    """What a share of so many percent makes of each state."""
+    after = np.full(STATES, NOWHERE, np.int16)
     if size != NEVER:
         after[size : WHOLE + 1] = np.arange(WHOLE + 1 - size)
         after[IDLE] = WHOLE - size
+    after.setflags(write=False)
+    return after
+
+
+@lru_cache(maxsize=256)
+def _after_place(places: tuple[int, ...]) -> States:
+    """What an instance at the first of these places that is free makes of each state."""
+    after = np.full(STATES, NOWHERE, np.int16)
+    for mask in range(STATES):
+        free = [place for place in places if not mask & place]
+        after[mask] = mask | free[0] if free else NOWHERE
+    after.setflags(write=False)
     return after

@@ -13,9 +13,10 @@ from apportion.core.placement.pricing.sizes import NEVER, Sort, sort_of
 from apportion.core.placement.pricing.states import (
     DEVICE_COUNTS,
     NOWHERE,
+    STATES,
     States,
     after_share,
-    percent_left,
+    by_percent_left,
 )
 from apportion_schemas import Device
 from apportion_schemas.pricing import PricedShape
@@ -48,19 +49,19 @@ def share_values(shapes: tuple[PricedShape, ...], device: Device, prices: Values
         size = sort.size_on(device)
         if size in (NEVER, WHOLE):
             continue
-        after, net = after_share(sort.ask, device), _net(shape, sort.pieces(size), prices)
+        after, net = after_share(sort.ask, device, size), _net(shape, sort.pieces(size), prices)
         _, known = best_of.get(after.tobytes(), (after, net))
         best_of[after.tobytes()] = after, np.maximum(known, net)
-    best = np.zeros((len(prices), len(percent_left(device))), np.int64)
+    best = np.zeros((len(prices), STATES), np.int64)
     if not best_of:
         return best
     after = np.array([states for states, _ in best_of.values()])
     net = np.array([values for _, values in best_of.values()]).T
-    for state in np.argsort(percent_left(device), kind="stable").tolist():
-        can = after[:, state] != NOWHERE
-        if can.any():
-            earned = best[:, after[can, state]] + net[:, can]
-            best[:, state] = earned.max(1, initial=0)
+    somewhere = after != NOWHERE
+    for state in by_percent_left(device, np.flatnonzero(somewhere.any(0)).tolist()):
+        can = somewhere[:, state]
+        earned = best[:, after[can, state]] + net[:, can]
+        best[:, state] = earned.max(1, initial=0)
     return best
 
 
@@ -86,14 +87,13 @@ def device_values(
 
 def share_room(sort: Sort, device: Device) -> Values:
     """How many such shares fit, by state."""
-    room = np.zeros(len(percent_left(device)), np.int64)
-    if sort.size_on(device) in (NEVER, WHOLE):
-        return room
-    after = after_share(sort.ask, device)
-    for state in np.argsort(percent_left(device), kind="stable").tolist():
-        if after[state] != NOWHERE:
-            room[state] = 1 + room[after[state]]
-    return room
+    room = [0] * STATES
+    if sort.size_on(device) not in (NEVER, WHOLE):
+        after = after_share(sort.ask, device)
+        leads = after.tolist()
+        for state in by_percent_left(device, np.flatnonzero(after != NOWHERE).tolist()):
+            room[state] = 1 + room[leads[state]]
+    return np.array(room, np.int64)
 
 
 def device_room(sort: Sort, device: Device | None) -> Values:

@@ -36,7 +36,7 @@ class Fgd:
 
     def __init__(self, shape: Shape, price_table: PriceTable) -> None:
         self._price_table = price_table
-        self._fragments = price_table.fragments
+        self._fragments = price_table.fragments()
         self._devices = NotedDevices()
         self._cpu_milli = shape.node.cpu_milli
         self.ask_at, self._count = NO_ASK, 0

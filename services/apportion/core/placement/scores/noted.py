@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.placement.index.columns import Columns, Rows
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.row_log import Rows
 from apportion.core.placement.index.score_input import NO_DEVICE
 
 

@@ -47,7 +47,7 @@ class Price:
             self._rows = len(columns.names)
             taken.make_room(self._rows)
         readings = price_table.read(columns)
-        loss_loops.weigh(seen, columns.flat_free, price_table.tables, readings, taken)
+        loss_loops.weigh(seen, columns.flat_free, readings.tables, readings, taken)
 
     def device(self, row: int) -> int:
         """The device that leaves the most value."""

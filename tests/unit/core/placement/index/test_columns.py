@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from apportion.core.ledger.state import NodeState, State
-from apportion.core.placement.index import columns as module
 from apportion.core.placement.index import packed, row_order
 from apportion.core.placement.index.columns import (
     CORDONED,
@@ -14,7 +13,6 @@ from apportion.core.placement.index.columns import (
     OPEN,
     UNHEALTHY,
     Columns,
-    RowLog,
 )
 from apportion.core.placement.index.device_kinds import FIRST_KIND, HOST_KIND, NO_KIND
 from apportion_schemas import (
@@ -242,22 +240,3 @@ def test_without_a_spare_row_all_are_laid_out_anew(monkeypatch: pytest.MonkeyPat
         columns.sync()
         assert_equal(columns, synced(ledger.state))
     assert columns.generation > generation
-
-
-def test_row_log_forgets_its_older_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that comes too late is told so, and looks at everything."""
-    monkeypatch.setattr(module, "LOG_ROWS_MAX", 8)
-    log = RowLog()
-    for row in range(8):
-        log.append(row)
-    assert log.end == 8
-    whole = log.since(0)
-    assert whole is not None
-    assert whole.tolist() == list(range(8))
-    log.append(8)
-    assert log.end == 9
-    assert log.since(3) is None
-    kept, nothing = log.since(4), log.since(9)
-    assert kept is not None
-    assert nothing is not None
-    assert (kept.tolist(), nothing.tolist()) == ([4, 5, 6, 7, 8], [])

@@ -1,0 +1,82 @@
+"""The cluster facts of every node against one shape: what stands until a node is reported anew.
+
+Labels, taints, readiness and the like: which filter refuses the node, how far the pod prefers it,
+and whether its pods count for an even spread.
+
+Invariant: after `rebuild` of the rows that changed, each row says what the filters say of its node.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.placement.filters import FITS, RANK, facts_beside, facts_refusal
+from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.labels import Flags
+from apportion.core.placement.index.packed import POINTS, Int32s, UInt8s
+from apportion.core.placement.index.row_log import Rows
+from apportion_schemas import NodeConstraints, RefusalCode, Shape
+
+_LABELS_MISMATCH: Final = RANK[RefusalCode.NODE_LABELS_MISMATCH]
+_NODE_GONE: Final = RANK[RefusalCode.NODE_GONE]
+_ANSWERED: Final = frozenset(
+    (
+        RefusalCode.NODE_GONE,
+        RefusalCode.NODE_NOT_READY,
+        RefusalCode.NODE_CORDONED,
+        RefusalCode.TAINT_NOT_TOLERATED,
+        RefusalCode.NODE_LABELS_MISMATCH,
+    )
+)
+"""Filters that the columns answer for each node that is `schedulable`; others are asked of all."""
+
+
+class FactColumns:
+    """One shape against every node, by row.
+
+    `ranks` are those of the facts filter that refuses the node, or `FITS`, and `node_ok` whether
+    none does. `eligible` are the nodes whose pods count for the shape's spread. `preferred` are the
+    points of its preferred node affinity, where it `prefers` any.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._spreads = bool(shape.pods.spread)
+        self.prefers = bool(shape.node.preferred)
+        self.resize(0)
+
+    def resize(self, rows: int) -> None:
+        """So many nodes, none of which has been looked at."""
+        self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
+        self.eligible: Flags = np.ones(rows, np.bool_)
+        self._node_ok: Flags = np.ones(rows, np.bool_)
+        self._preferred: NDArray[np.int32] = np.zeros(rows if self.prefers else 0, np.int32)
+        self.node_ok: UInt8s = self._node_ok.view(np.uint8).data
+        self.preferred: Int32s = self._preferred.data
+
+    def rebuild(self, columns: Columns, rows: Rows) -> None:
+        """Look at these rows again."""
+        needs, vacant = self._shape.node, columns.vacant[rows]
+        allowed = columns.labels.allowed(columns, needs, rows)
+        self.ranks[rows] = np.where(allowed, FITS, _LABELS_MISMATCH)
+        self.ranks[rows[vacant]] = _NODE_GONE
+        answered = columns.schedulable[rows] & (not facts_beside(_ANSWERED))
+        for row in rows[~(vacant | answered)].tolist():
+            code = facts_refusal(self._shape, columns.nodes[row])
+            self.ranks[row] = FITS if code is None else RANK[code]
+        self._node_ok[rows] = self.ranks[rows] == FITS
+        if self._spreads:
+            # Kubernetes honours the pod's own selector and affinity, also on nodes that are closed.
+            present = [columns.nodes[row].present for row in rows.tolist()]
+            self.eligible[rows] = allowed & np.array(present, np.bool_)
+        if self.prefers:
+            self._preferred[rows] = _preference(columns, needs, rows)
+
+
+def _preference(columns: Columns, needs: NodeConstraints, rows: Rows) -> NDArray[np.int64]:
+    """Preferred node affinity: the part of the weights that each of the nodes gains, in points."""
+    gained = np.zeros(len(rows), np.int64)
+    for each in needs.preferred:
+        gained += each.weight * columns.labels.match(columns, each.term, rows)
+    return gained * POINTS // sum(each.weight for each in needs.preferred)

@@ -1,0 +1,127 @@
+"""The labels of nodes as columns: for each label key that somebody asks about, the value by row.
+
+Nodes have few values of most keys, so that a question about ten thousand of them is asked of each
+value once.
+
+Invariant: what is said of a row is what `filters.nodes` says of its node's labels.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import eq
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apportion.core.ledger.state import NodeState
+from apportion.core.placement.filters.nodes import holds
+from apportion.core.placement.index.row_log import RowLog, Rows
+from apportion_schemas import NodeConstraints, NodeExpression
+
+NO_VALUE: Final = -1
+KEYS_MAX: Final = 256  # label keys kept; the one not asked for longest is dropped
+SLACK: Final = 64  # values of a key beyond twice as many as nodes, before those of before go
+FEW: Final = 64  # nodes that are asked themselves about a key that is not kept
+
+Flags = NDArray[np.bool_]
+Ids = NDArray[np.int64]
+ValueOf = Callable[[NodeState, str], str | None]
+
+
+class Nodes(Protocol):
+    """What is asked of the index: its nodes by row, and which of them were reported anew."""
+
+    generation: int
+    nodes: list[NodeState]
+    every: Rows
+    facts_changed: RowLog
+
+
+def label(node: NodeState, key: str) -> str | None:
+    """The node's label, None where it has none of that key."""
+    return node.host.labels.get(key)
+
+
+class LabelColumns:
+    """The columns of nodes, always the same ones, by label key; `value_of` reads a node's value."""
+
+    def __init__(self, value_of: ValueOf = label) -> None:
+        self._value_of = value_of
+        self._keys: dict[str, _Key] = {}
+
+    def ids(self, nodes: Nodes, key: str) -> Ids:
+        """For each row a number that it shares with those of the same value, or `NO_VALUE`."""
+        return self._column(nodes, key).ids
+
+    def allowed(self, nodes: Nodes, needs: NodeConstraints, rows: Rows) -> Flags:
+        """Of each of these rows whether its labels are as the pod requires them."""
+        found: Flags = np.ones(len(rows), np.bool_)
+        for key, value in needs.selector.items():
+            found &= self._where(nodes, key, rows, partial(eq, value))
+        if needs.required:
+            found &= np.logical_or.reduce(
+                [self.match(nodes, term, rows) for term in needs.required]
+            )
+        return found
+
+    def match(self, nodes: Nodes, term: Sequence[NodeExpression], rows: Rows) -> Flags:
+        """Of each of these rows whether every expression holds; an empty term matches nothing."""
+        found: Flags = np.full(len(rows), bool(term))
+        for each in term:
+            found &= self._where(nodes, each.key, rows, partial(holds, each))
+        return found
+
+    def _where(
+        self, nodes: Nodes, key: str, rows: Rows, test: Callable[[str | None], bool]
+    ) -> Flags:
+        """Of each of these rows whether its value of the key, None for none, passes the test."""
+        if key not in self._keys and len(rows) <= FEW:
+            values = [self._value_of(nodes.nodes[row], key) for row in rows.tolist()]
+            return np.array([test(value) for value in values], np.bool_)
+        column = self._column(nodes, key)
+        if len(rows) < len(column.values):
+            return np.array([test(column.values[at]) for at in column.ids[rows]], np.bool_)
+        return np.array([test(value) for value in column.values], np.bool_)[column.ids[rows]]
+
+    def _column(self, nodes: Nodes, key: str) -> "_Key":
+        found = self._keys.pop(key, None) or _Key(key, self._value_of)
+        if len(self._keys) >= KEYS_MAX:
+            del self._keys[next(iter(self._keys))]
+        self._keys[key] = found
+        found.refresh(nodes)
+        return found
+
+
+class _Key:
+    """One label key: `ids` by row, and `values` by id, the last of which is that of `NO_VALUE`."""
+
+    def __init__(self, key: str, value_of: ValueOf) -> None:
+        self.ids: Ids = np.zeros(0, np.int64)
+        self.values: list[str | None] = [None]
+        self._key, self._value_of = key, value_of
+        self._numbers: dict[str | None, int] = {None: NO_VALUE}
+        self._generation = -1
+        self._seen = 0
+
+    def refresh(self, columns: Nodes) -> None:
+        """Look again at the rows whose node was told of anew."""
+        if self._seen == columns.facts_changed.end and self._generation == columns.generation:
+            return
+        rows = None
+        if self._generation == columns.generation and len(self.values) <= SLACK + 2 * len(self.ids):
+            rows = columns.facts_changed.distinct_since(self._seen, columns.every)
+        if rows is None:
+            self.ids = np.full(len(columns.nodes), NO_VALUE, np.int64)
+            self.values, self._numbers = [None], {None: NO_VALUE}
+            self._generation, rows = columns.generation, columns.every
+        self.ids[rows] = [self._number(columns.nodes[row]) for row in rows.tolist()]
+        self._seen = columns.facts_changed.end
+
+    def _number(self, node: NodeState) -> int:
+        value = self._value_of(node, self._key)
+        known = self._numbers.get(value)
+        if known is None:
+            known = self._numbers[value] = len(self.values) - 1
+            self.values.insert(known, value)
+        return known
