@@ -31,12 +31,15 @@ from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusing import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
 from apportion.core.placement.waking import Waking
-from apportion_schemas import PlacementVoided, PodPlaced, PodRefused
+from apportion_schemas import PlacementVoided, PodAdopted, PodPlaced, PodRefused, PodSubmitted
 from apportion_schemas.quantities import GANG_PODS_MAX
 
 EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
 LOOKS_MAX: Final = 1 << 15  # of one decision, twice: who waited is asked, then who comes is placed
 COUNTED_MAX: Final = 256  # pods, or nodes, that a decision counts for what it has to know first
+
+_COMES: Final = frozenset((PodSubmitted, PodAdopted))
+"""Events of pods that may be the first to mind others."""
 
 DecisionEvent = PodPlaced | PodRefused | PlacementVoided
 
@@ -95,10 +98,13 @@ class Engine:
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
-        pod = change.pod
-        self._finder.observe(change)
-        moved = pod is not None and self._neighbours.note(pod)
-        counts = self._limits.active or type(change.data) in LIMITS_SET
+        pod, node, kind = change.pod, change.node, type(change.data)
+        if node is not None:
+            self._finder.columns.touch(node, change.shares)
+        moved = False
+        if pod is not None and (self._neighbours.active or kind in _COMES):
+            moved = self._neighbours.note(pod)
+        counts = self._limits.active or kind in LIMITS_SET
         freed = counts and self._limits.observe(change)
         self._waiting.observe(change)
         self._waking.observe(change, moved, freed)

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.affinity.domains import domain
 from apportion.core.placement.affinity.neighbours import NO_CONCERN, Concern, Neighbours
@@ -61,11 +60,6 @@ class PlaceFinder:
         """Prefer the nodes of this shard from now on, while kept apart."""
         self._shard = shard
         self._own_rows = None
-
-    def observe(self, change: Change) -> None:
-        """Take note of what the fold changed."""
-        if change.node is not None:
-            self.columns.touch(change.node, change.shares)
 
     def find(self, pod: PodState) -> PodPlaced | None:
         """The best place that the pod's limits allow, or None."""
@@ -135,8 +129,11 @@ class PlaceFinder:
             elif not class_.may_collide or self._all_fit(class_, best[1:]):
                 break
         about, rule = pod.submitted, class_.node_score
-        totals = [(self.columns.names[at], rule.total(points)) for at, points in best]
-        scores = [Score(node=n, total=total, parts={rule.policy: total}) for n, total in totals]
+        names, policy = self.columns.names, rule.policy
+        scores = []
+        for at, points in best:
+            total = rule.total(points)
+            scores.append(Score(node=names[at], total=total, parts={policy: total}))
         return PodPlaced(
             pod=about.uid,
             namespace=about.namespace,

@@ -289,8 +289,7 @@ class Columns:
             self._refresh_all(row, node)
         else:
             self._refresh_devices(row, node, shares)
-        self.flat_free[row * self.width + HOST] = _host_free(node)
-        self.flat_host_load[row] = _host_load(node)
+        _refresh_host(self, row, node)
         sums: Int64s = self._sums
         at: Int64 = row * SUMS
         self.flat_load[row] = mean_load(
@@ -385,21 +384,17 @@ def _schedulable(node: NodeState) -> bool:
     return node.ready and not node.cordon and not any(each.effect in _KEEPS_OUT for each in taints)
 
 
-def _host_free(node: NodeState) -> Int64:
-    """What is free of the host, packed, with its guards set."""
+def _refresh_host(columns: Columns, row: Int64, node: NodeState) -> None:
+    """What is free of the host, and its load."""
     host = node.host
-    memory_free: Int64 = host.memory_mib - node.memory_used_mib
-    cpu_free: Int64 = host.cpu_milli - node.cpu_used_milli
-    guards: Int64 = packed.GUARDS
-    return guards | packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
-
-
-def _host_load(node: NodeState) -> Int64:
-    """The load of the host, in `POINTS`."""
-    memory_mib: Int64 = node.host.memory_mib
-    cpu_milli: Int64 = node.host.cpu_milli
+    memory_mib: Int64 = host.memory_mib
+    cpu_milli: Int64 = host.cpu_milli
     memory_free: Int64 = memory_mib - node.memory_used_mib
-    return mean_load(memory_mib, memory_free, cpu_milli, cpu_milli - node.cpu_used_milli)
+    cpu_free: Int64 = cpu_milli - node.cpu_used_milli
+    guards: Int64 = packed.GUARDS
+    free: Int64 = packed.amounts(memory_free, cpu_free, host.pods - len(node.pods))
+    columns.flat_free[row * columns.width + HOST] = guards | free
+    columns.flat_host_load[row] = mean_load(memory_mib, memory_free, cpu_milli, cpu_free)
 
 
 def _sum_free(sums: NDArray[np.int64], node: NodeState) -> None:

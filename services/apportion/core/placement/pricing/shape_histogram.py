@@ -7,6 +7,7 @@ Invariant: counts depend on what the ledger says and on nothing else, such as th
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec import structs
@@ -45,7 +46,7 @@ class ShapeHistogram:
     """Counts pods by shape. `pods` is how many were ever seen, `fresh` how many since prices."""
 
     def __init__(self, state: State) -> None:
-        self._counts: Counter[bytes] = Counter()
+        self._counts: dict[bytes, int] = {}
         self._shapes: dict[bytes, Shape] = {}
         learnt = state.prices.shapes if state.prices else ()
         self._learnt = Counter({(sort_of(each), each.use_types): each.pods for each in learnt})
@@ -68,9 +69,10 @@ class ShapeHistogram:
     def note(self, pod: PodState) -> None:
         """One more pod was submitted."""
         key = pod.shape_key
-        if key not in self._counts:
+        before = self._counts.get(key, 0)
+        if not before:
             self._shapes[key] = pod.submitted.shape
-        self._counts[key] += 1
+        self._counts[key] = before + 1
         self._counted += 1
         self.pods += 1
         self.fresh += 1
@@ -118,10 +120,10 @@ class ShapeHistogram:
 
     def _forget(self) -> None:
         self._counts = _halved(self._counts)
-        self._learnt = _halved(self._learnt)
+        self._learnt = Counter(_halved(self._learnt))
         self._shapes = {key: self._shapes[key] for key in self._counts}
-        self._counted = self._counts.total() + self._learnt.total()
+        self._counted = sum(self._counts.values()) + self._learnt.total()
 
 
-def _halved(counts: Counter[K]) -> Counter[K]:
-    return Counter({key: count // 2 for key, count in counts.items() if count > 1})
+def _halved(counts: Mapping[K, int]) -> dict[K, int]:
+    return {key: count // 2 for key, count in counts.items() if count > 1}

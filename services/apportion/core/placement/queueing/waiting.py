@@ -47,7 +47,8 @@ class Waiting:
             if pod is not None:
                 self.add(pod)
         elif kind is PodPlaced or kind is PlacementVoided:
-            pod = self._state.pods.get(data.pod)
+            if pod is None:
+                pod = self._state.pods.get(data.pod)
             if pod is not None and pod.phase is PENDING:
                 self.add(pod)
             elif pod is not None:
@@ -89,6 +90,8 @@ class Waiting:
         return bool(self._others)
 
     def _forget(self, uid: str) -> None:
+        if not self._others and not self._part:
+            return
         self._others.pop(uid, None)
         part = self._part.pop(uid, None)
         if part is not None:
