@@ -81,6 +81,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 """What is compiled, each with those of its classes whose attributes stand in fixed places: they may
 not be given others, and their methods not be replaced.
 """
+DIMENSIONS_BELOW = 2  # of arrays that modules hand to one another, by value: all are flat
 NO_COMPILER = """\
 nothing is compiled: there is {missing}. Apportion runs still, and decides several times slower.
 On Debian and Ubuntu: apt install gcc python3-dev"""
@@ -109,8 +110,10 @@ def compile_all() -> dict[Path, Path]:
     Cython does not follow every way in which one module knows the attributes of another.
     """
     from Cython.Build import cythonize  # noqa: PLC0415
+    from Cython.Compiler import Options  # noqa: PLC0415
     from setuptools import Distribution, Extension  # noqa: PLC0415
 
+    Options.buffer_max_dims = DIMENSIONS_BELOW
     here = Path.cwd()
     SCRATCH.mkdir(parents=True, exist_ok=True)
     declared_anew = [_copy(source_of(module), types) for module, types in MODULES.items()]
@@ -120,7 +123,7 @@ def compile_all() -> dict[Path, Path]:
             Extension(
                 _full_name(module),
                 [str(source_of(module))],
-                extra_compile_args=["-O2", "-g0", "-w"],
+                extra_compile_args=["-O2", "-g0", "-w", "-fno-plt"],
             )
             for module in MODULES
         ]
@@ -155,7 +158,8 @@ def _copy(source: Path, types: Iterable[str]) -> bool:
         (SCRATCH / folder / "__init__.py").touch()
     text = (SOURCES / source).read_text()
     _write(target, translatable(text))
-    return _write(target.with_suffix(".pxd"), "\n".join(["cimport cython", *declared(text, types)]))
+    head = f"# arrays of fewer than {DIMENSIONS_BELOW} dimensions\ncimport cython"
+    return _write(target.with_suffix(".pxd"), "\n".join([head, *declared(text, types)]))
 
 
 def _write(file: Path, text: str) -> bool:

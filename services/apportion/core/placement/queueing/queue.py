@@ -49,13 +49,14 @@ class PendingQueue:
         Unless that was `reported` by another scheduler: what that one found may be newer. A pod
         whose node somebody else chooses has no shape queue.
         """
-        if pod.submitted.chooser:
+        about = pod.submitted
+        if about.chooser:
             return
-        gang = pod.submitted.group
+        gang = about.group
         key = gang_key(gang) if gang else queue_key(self._state, pod)
         shape_queue: ShapeQueue | None = self._shape_queues.get(key)
         if shape_queue is None:
-            named = gang or pod.submitted.queue
+            named = gang or about.queue
             queue = queue_of(self._state, pod) if named else DEFAULT
             shape_queue = self._shape_queues[key] = ShapeQueue(key, gang, queue)
         shape_queue.add(self._state, turn_of(pod), reported)
