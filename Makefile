@@ -110,6 +110,6 @@ $(DEV): requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(RUNTIME)
 
 $(COMPILED): hatch_build.py $(shell find services/apportion/core -name '*.py') | $(DEV)
-	@echo "compiling the hot path (once; under a minute)"
+	@echo "compiling the hot path (once; three minutes on two cores)"
 	@$(VENV)/bin/python hatch_build.py
 	@touch $@
