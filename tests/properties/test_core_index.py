@@ -1,5 +1,7 @@
 """For every state: the index answers as the filters do and chooses as a scan of all nodes."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -147,6 +149,18 @@ def told(ledger: Ledger) -> list[Payload]:
     return [event for event in ledger.events if not isinstance(event, PodRefused)]
 
 
+def touching(ledger: Ledger, columns: Columns, steps: list[Step]) -> Iterator[int]:
+    """Play the history without its decisions, and let the columns know; numbers of the steps."""
+    for number, step in enumerate(steps):
+        if isinstance(step, Decide):
+            continue
+        data = step.about(ledger.state) if isinstance(step, Effect) else step
+        change = ledger.take(data) if data is not None else None
+        if change is not None and change.node is not None:
+            columns.touch(change.node, change.shares)
+        yield number
+
+
 @trying(40)
 @given(histories(), st.lists(st.tuples(shapes, st.integers(0, 9)), max_size=4))
 def test_index_kept_up_to_date_is_the_index_made_anew(
@@ -154,16 +168,10 @@ def test_index_kept_up_to_date_is_the_index_made_anew(
 ) -> None:
     """Classes that are asked now and then, whatever has happened in between."""
     ledger = Ledger()
-    policy = ledger.state.policy  # an engine drops its classes when that changes
+    policy = ledger.state.policy  # a cache lets classes follow when that changes
     columns = Columns(ledger.state)
     classes = [(PlacementClass(s, policy, None), every) for s, every in wanted]
-    for number, step in enumerate(steps):
-        if isinstance(step, Decide):
-            continue
-        data = step.about(ledger.state) if isinstance(step, Effect) else step
-        change = ledger.take(data) if data is not None else None
-        if change is not None and change.node is not None:
-            columns.touch(change.node)
+    for number in touching(ledger, columns, steps):
         for class_, every in classes:
             if number % (every + 1) == 0:
                 columns.sync()
@@ -190,13 +198,7 @@ def test_classes_that_are_kept_answer_as_those_made_anew(
     kept = ClassCache(ledger.state, columns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(class_cache, "READ_MAX", 1)
-        for number, step in enumerate(steps):
-            if isinstance(step, Decide):
-                continue
-            data = step.about(ledger.state) if isinstance(step, Effect) else step
-            change = ledger.take(data) if data is not None else None
-            if change is not None and change.node is not None:
-                columns.touch(change.node, change.shares)
+        for number in touching(ledger, columns, steps):
             kept.prepare()
             for at, (shape, every) in enumerate(wanted):
                 if number % (every + 1) == 0:
