@@ -142,7 +142,7 @@ class PendingQueue:
         return None
 
     def unschedulable(self, keys: Iterable[bytes] | None = None) -> list[ShapeQueue]:
-        """Shape queues whose last answer was no, in a fixed order; those that ran empty are dropped.
+        """Shape queues whose last answer was no, in a fixed order; those that ran empty go.
 
         Of these keys only, where they are given.
         """
@@ -186,7 +186,7 @@ class PendingQueue:
             heappush(order, (head, shape_queue.key))
 
     def _begin_order(self, name: str) -> list[tuple[Turn, bytes]]:
-        """Shape queues of another queue wait; an order that has run out gives way to its own."""
+        """Another queue has shape queues; an order that has run out gives way to its own."""
         if not self.contested and not self._order:
             self._orders.clear()
         self._orders[name] = self._order = []
