@@ -23,19 +23,16 @@ from apportion.core.placement.filters import (
     refused_amount,
     refused_node,
 )
-from apportion.core.placement.filters.amounts import AMOUNTS
-from apportion.core.placement.index import packed, refusal_loops
-from apportion.core.placement.index.asks import AskColumns, flags, unnamed
+from apportion.core.placement.index import packed
+from apportion.core.placement.index.asks import AskColumns, unnamed
 from apportion.core.placement.index.board_loops import REFUSED
-from apportion.core.placement.index.columns import HOST, Columns
+from apportion.core.placement.index.columns import CORDONED, HOST, UNHEALTHY, Columns
 from apportion_schemas import NearMiss, RefusalCode
 
 NEAREST_KEPT: Final = 3
 NEAREST_WEIGHED: Final = 16  # rows whose shortage is compared to find the nearest three
 
 Ranks = NDArray[np.uint8]
-
-_ANYWHERE: Final = np.zeros(0, np.uint8)
 
 
 def explain(
@@ -108,40 +105,57 @@ def _collision(class_: PlacementClass) -> RefusalCode:
 def _ask_ranks(ask: AskColumns, columns: Columns) -> Ranks:
     """For each node how far the last device that the ask would need got."""
     never = [FITS if isinstance(known, Demand) else RANK[known] for known in ask.demands]
-    alone = [isinstance(known, Demand) and known.alone for known in ask.demands]
-    last: Ranks = np.empty(len(columns.names), np.uint8)
-    refusal_loops.rank_nodes(
-        columns.flat_free,
-        columns.flat_kind,
-        columns.flat_closed,
-        columns.flat_cut,
-        columns.width,
-        np.array(ask.needs, np.int64).data,
-        np.array(never, np.uint8).data,
-        np.array(alone, np.uint8).data,
-        flags(ask.instance_fits),
-        ask.instance_fits.shape[1],
-        _place_ranks(ask, columns).reshape(-1).data,
-        np.empty(ask.ask.count, np.uint8).data,
-        RANK[RefusalCode.NO_SUCH_DEVICE],
-        RANK[RefusalCode.DEVICES_TOO_FEW],
-        RANK[AMOUNTS[0][0]],
-        FITS,
-        last.data,
-    )
-    return last
+    ranks: Ranks = np.array(never, np.uint8).take(columns.kind)
+    _stop_by_name(ranks, ask, columns)
+    devices = ranks.reshape(-1)
+    asked = np.flatnonzero(devices == FITS)
+    devices[asked] = _amount_ranks(ask, columns, asked)
+    return _last_needed(ranks, ask.ask.count)
 
 
-def _place_ranks(ask: AskColumns, columns: Columns) -> Ranks:
-    """For each device the rank of the rule on ids or indexes that it breaks, or `FITS`."""
+def _stop_by_name(ranks: Ranks, ask: AskColumns, columns: Columns) -> None:
+    """Note the rule on ids or indexes that each device breaks, if the pod names any."""
     wanted = ask.constraints
     if not (wanted.use_ids or wanted.nouse_ids or wanted.indexes):
-        return _ANYWHERE
-    ranks: Ranks = np.full(columns.kind.shape, FITS, np.uint8)
+        return
     by_id, by_index = unnamed(columns, wanted, columns.every)
-    _stop(ranks, by_id, RefusalCode.UUID_MISMATCH)
-    _stop(ranks, by_index, RefusalCode.INDEX_MISMATCH)
+    np.minimum(ranks, RANK[RefusalCode.UUID_MISMATCH], out=ranks, where=by_id)
+    np.minimum(ranks, RANK[RefusalCode.INDEX_MISMATCH], out=ranks, where=by_index)
+
+
+def _amount_ranks(ask: AskColumns, columns: Columns, asked: NDArray[np.intp]) -> Ranks:
+    """For these devices the rank of the first filter of amounts that stops them, or `FITS`."""
+    kind, closed = columns.kind.take(asked), columns.closed.take(asked)
+    alone = [isinstance(known, Demand) and known.alone for known in ask.demands]
+    needs = np.array(ask.needs, np.int64).take(kind)
+    lacks = packed.lacking_each(columns.free.take(asked), needs)
+    full = (lacks & packed.SLOTS_GUARD) != 0
+    ranks: Ranks = np.full(len(asked), FITS, np.uint8)
+    _stop(ranks, closed == UNHEALTHY, RefusalCode.DEVICE_UNHEALTHY)
+    _stop(ranks, closed == CORDONED, RefusalCode.DEVICE_CORDONED)
+    _stop(ranks, full & np.array(alone).take(kind), RefusalCode.DEVICE_IN_USE)
+    _stop(ranks, full, RefusalCode.SLOTS_EXHAUSTED)
+    _stop(ranks, (lacks & packed.COMPUTE_GUARD) != 0, RefusalCode.CORES_INSUFFICIENT)
+    _stop(ranks, (lacks & packed.MEMORY_GUARD) != 0, RefusalCode.MEMORY_INSUFFICIENT)
+    if ask.cuts_instances:
+        fits = ask.instance_fits[kind, columns.cut.take(asked)]
+        _stop(ranks, ~fits, RefusalCode.MIG_SLICES_OCCUPIED)
+    _stop(ranks, (lacks & packed.TEMPLATE_CPU_GUARD) != 0, RefusalCode.TEMPLATE_CPU_INSUFFICIENT)
     return ranks
+
+
+def _last_needed(ranks: Ranks, count: int) -> Ranks:
+    """Of each row the rank of the device that got furthest but for so many less one.
+
+    Where that is none, too few are there, unless there is no such device at all.
+    """
+    least, few = RANK[RefusalCode.NO_SUCH_DEVICE], RANK[RefusalCode.DEVICES_TOO_FEW]
+    width = ranks.shape[1]
+    at = max(width - count, 0)
+    ordered = np.partition(ranks, sorted({at, width - 1}), axis=1)
+    last: Ranks = np.full(len(ranks), least, np.uint8) if count > width else ordered[:, at].copy()
+    last[(last == least) & (ordered[:, -1] > least)] = few
+    return last
 
 
 def _field(amounts: NDArray[np.int64], at: int, bits: int) -> NDArray[np.int64]:

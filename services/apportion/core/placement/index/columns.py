@@ -214,7 +214,6 @@ class Columns:
         self.flat_kind: UInt32s = self.kind.reshape(-1).data
         self.flat_cut: UInt16s = self.cut.reshape(-1).data
         self.flat_slices: UInt8s = self.slices.reshape(-1).data
-        self.flat_closed: UInt8s = self.closed.reshape(-1).data
         self.flat_load: Int32s = self.load.data
         self.flat_host_load: Int32s = self.host_load.data
         self.flat_left: Int32s = self.left.data
@@ -349,7 +348,7 @@ class Columns:
         self.kind[row] = NO_KIND
         self.index[row], self.ids[row] = -1, NO_ID
         self.slices[row] = self.cut[row] = self.closed[row] = 0
-        self.kind[row, :count] = [HOST_KIND, *map(kinds.number, devices)]
+        self.kind[row, :count] = [HOST_KIND, *[kinds.number(device) for device in devices]]
         kinds.count(self.kind[row].tolist(), 1)
         self.index[row, 1:count] = [device.index for device in devices]
         self.ids[row, 1:count] = [kinds.id_number(device.id) for device in devices]

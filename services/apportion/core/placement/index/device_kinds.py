@@ -24,7 +24,7 @@ class DeviceKinds:
         self.devices: list[Device] = []
         self._counts = [0] * FIRST_KIND
         self._offered: list[Device | None] = []
-        self._as_of = -1
+        self._as_of: Int64 = -1
 
     def number(self, device: Device) -> int:
         """The number of devices that differ from this one in id and index at most."""
@@ -57,7 +57,7 @@ class DeviceKinds:
         for number in numbers:
             self._counts[number] += by
 
-    def offered(self, as_of: int) -> list[Device | None]:
+    def offered(self, as_of: Int64) -> list[Device | None]:
         """The kinds of device that there are, by number; None where no node has any (more).
 
         The same list as long as they are the same; `as_of` tells whether they may differ. What is

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from apportion.core.placement.index.packed import POINTS
+from apportion.core.placement.index.packed import POINTS, Int64
 from apportion.core.placement.index.score_input import NO_ASK, ScoreInput
 from apportion.core.placement.pricing import loss_loops
 from apportion.core.placement.pricing.price_table import PriceTable
@@ -25,7 +25,7 @@ from apportion.core.placement.pricing.states import (
 )
 from apportion_schemas import Ask, NodeConstraints, Shape
 
-MILLION: Final = 1_000_000
+MILLION: Final[Int64] = 1_000_000
 
 
 class Price:
@@ -53,7 +53,7 @@ class Price:
         """The device that leaves the most value."""
         return self._taken.device[row]
 
-    def total(self, points: int) -> float:
+    def total(self, points: Int64) -> float:
         """100 where nothing is lost, 50 where a whole device is, and so on."""
         return 100 * MILLION / (MILLION + POINTS - points)
 
