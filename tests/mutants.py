@@ -99,7 +99,7 @@ def changes(node: ast.AST) -> Iterator[str]:
             yield "pass"
         case ast.Expr(value=ast.Call() | ast.Await()):
             yield "pass"
-        case ast.Return(value=ast.expr()):
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
             yield "return None"
 
 
@@ -222,7 +222,8 @@ def _caught(step: Sequence[str], copy: Path) -> str:
         return "never ended"
     if done.returncode == 0:
         return ""
-    if done.returncode in {USAGE_ERROR, NO_TESTS}:
+    broken = "while loading conftest" in done.stderr  # which pytest takes for a wrong usage
+    if done.returncode in {USAGE_ERROR, NO_TESTS} and not broken:
         raise RuntimeError(done.stdout + done.stderr)
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     return found[1] if found else "nothing could be imported any more"
