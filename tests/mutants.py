@@ -2,8 +2,9 @@
 
 Each mutant changes one place of the services, chosen at random by the seed, on a copy of the tree
 without compiled modules, so that what is changed is what runs. Nearest tests come first: those that
-name the changed module, then the simulation for a few seeds, then every fast test there is; the
-first that fails has caught it, unless it fails without the change as well. Left out is what no test
+name the changed module, then the simulation for a few seeds, then every fast test there is, and for
+what speaks with Kubernetes those with a real API server, where there is one; the first that fails
+has caught it, unless it fails without the change as well. Left out is what no test
 should hold fast: annotations, texts, logs, metrics, and the command line's own wiring.
 """
 
@@ -25,6 +26,7 @@ from typing import NamedTuple
 
 from click import echo
 
+from tests.support.control_plane import find_binaries
 from tests.support.interpreted import copy_tree, environment
 from tests.tidy.tree import ROOT
 
@@ -32,6 +34,8 @@ SCOPE = ROOT / "services" / "apportion"
 LEFT_OUT = {"cli"}
 QUIET = re.compile(r"_log\.|metrics|\.inc\(|\.labels\(|\.observe\(|echo\(")
 FAST = ("tests/unit", "tests/properties", "tests/golden", "tests/contracts/ledger")
+KUBERNETES = ("tests/integration/kube", "tests/contracts/kube", "tests/e2e/test_admission.py")
+OF_KUBERNETES = re.compile(r"/kube(rnetes_\w+)?(\.py|/)")
 SIMULATION = "tests/simulation/test_simulation.py::test_nothing_is_ever_wrong[0]"
 LIMIT_S = 1500
 USAGE_ERROR, NO_TESTS = 4, 5  # exit statuses of pytest
@@ -198,6 +202,8 @@ def trial(mutant: Mutant, copy: Path) -> str:
     near = nearest(mutant.path)
     steps = [near] if near else []
     steps += [[SIMULATION], [*FAST]]
+    if OF_KUBERNETES.search(mutant.path) and find_binaries()[0]:
+        steps.append([*KUBERNETES])
     caught = ""
     try:
         for step in steps:

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from apportion.runtime.ledger.port import Delivery, Ledger, LedgerDrifted, NotPermitted, WorkQueue
+from apportion.runtime.ledger.port import (
+    Delivery,
+    Ledger,
+    LedgerDrifted,
+    LedgerUnavailable,
+    NotPermitted,
+    WorkQueue,
+)
 from tests.support.nats import Bus, draft
 
 PLACEMENTS = ("apportion.v1.placement.>",)
@@ -137,6 +144,14 @@ async def test_a_queue_set_up_differently_is_named_and_left_alone(bus: Bus) -> N
     with pytest.raises(LedgerDrifted, match="consumer binder max_ack_pending") as drifted:
         await _queue(binder, max_in_flight=20)
     assert (drifted.value.found, drifted.value.wanted) == (10, 20)
+
+
+async def test_a_queue_that_cannot_be_made_says_why(bus: Bus) -> None:
+    """The server's own words, and not that there is no such queue."""
+    binder = await bus.connect("binder")
+    twice = ["apportion.v1.placement.*", "apportion.v1.placement.>"]
+    with pytest.raises(LedgerUnavailable, match="overlap"):
+        await binder.work_queue("binder", twice, ack_wait_s=5, max_in_flight=10)
 
 
 async def test_nobody_else_may_open_the_binders_queue(bus: Bus) -> None:

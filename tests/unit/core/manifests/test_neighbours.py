@@ -127,6 +127,9 @@ def test_topology_spread() -> None:
 ANTI = f"spec.affinity.podAntiAffinity.{REQUIRED}[0]"
 SPREAD = "spec.topologySpreadConstraints[0]"
 TWO_SPACES = near(term(), term(key=ZONE, selector={"matchLabels": {"b": "c"}}, namespaces=["x"]))
+MANY = [{"key": f"key-{number}", "operator": "Exists"} for number in range(64)]
+TOO_MANY = {"matchExpressions": MANY, "matchLabels": {"app": "web"}}
+TOO_MANY_TOGETHER = near(term({"matchExpressions": MANY}), term(key=ZONE))
 GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
 
 
@@ -140,6 +143,8 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
         (anti(term(GREATER)), f"{ANTI}.labelSelector.matchExpressions[0].operator", "In, NotIn"),
         (anti(term({"matchLabels": {"a": 1}})), f'{ANTI}.labelSelector.matchLabels["a"]', "quotes"),
         (anti(term(namespaces=["A"])), f"{ANTI}.namespaces[0]", "DNS label"),
+        (anti(term(TOO_MANY)), f"{ANTI}.labelSelector", "at most 64"),
+        (TOO_MANY_TOGETHER, f"spec.affinity.podAffinity.{REQUIRED}", "at most 64"),
         (TWO_SPACES, f"spec.affinity.podAffinity.{REQUIRED}", "different namespaces"),
         (spread(nodeTaintsPolicy="Honor"), f"{SPREAD}.nodeTaintsPolicy", "write Ignore"),
         (spread(nodeAffinityPolicy="Ignore"), f"{SPREAD}.nodeAffinityPolicy", "write Honor"),
