@@ -196,25 +196,30 @@ NEEDY = (
 
 def trial(mutant: Mutant, copy: Path) -> str:
     """Who catches it, or nothing."""
-    place = copy / mutant.path
-    place.write_text(mutant.source())
     pytest = ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
     near = nearest(mutant.path)
     steps = [near] if near else []
     steps += [[SIMULATION], [*FAST]]
     if OF_KUBERNETES.search(mutant.path) and find_binaries()[0]:
         steps.append([*KUBERNETES])
-    caught = ""
+    for step in steps:
+        command = [*pytest, *step]
+        while caught := _caught_with(mutant, command, copy):
+            test = caught.partition("[")[0]
+            if "::" not in test or not _caught([*pytest, test], copy):
+                return caught
+            echo(f"        {test} fails without any change, so it catches nothing")
+            command += ["--deselect", test]
+    return ""
+
+
+def _caught_with(mutant: Mutant, step: Sequence[str], copy: Path) -> str:
+    place = copy / mutant.path
+    place.write_text(mutant.source())
     try:
-        for step in steps:
-            if caught := _caught([*pytest, *step], copy):
-                break
+        return _caught(step, copy)
     finally:
         shutil.copy(ROOT / mutant.path, place)
-    if "::" in caught and _caught([*pytest, caught.partition("[")[0]], copy):
-        echo(f"        {caught} fails without any change, so it catches nothing")
-        return ""
-    return caught
 
 
 def _caught(step: Sequence[str], copy: Path) -> str:
