@@ -1,10 +1,12 @@
 """The shared queue: each record goes to one worker, and comes back until somebody is done."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import pytest
 
+from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import (
     Delivery,
     Ledger,
@@ -14,8 +16,10 @@ from apportion.runtime.ledger.port import (
     WorkQueue,
 )
 from tests.support.nats import Bus, draft
+from tests.support.polling import until
 
 PLACEMENTS = ("apportion.v1.placement.>",)
+_INFO = f"CONSUMER.INFO.{STREAM}.binder"
 
 
 async def _queue(ledger: Ledger, *, ack_wait_s: float = 30, max_in_flight: int = 100) -> WorkQueue:
@@ -160,3 +164,20 @@ async def test_nobody_else_may_open_the_binders_queue(bus: Bus) -> None:
     for role in ("agent", "auditor", "gateway", "operator", "scheduler", "watcher"):
         with pytest.raises(NotPermitted):
             await _queue(await bus.connect(role), max_in_flight=1)
+
+
+async def test_a_worker_that_has_left_passes_on_what_still_comes(bus: Bus) -> None:
+    """The server may hand it a record that it asked for before; the next worker has it at once."""
+    ledger = await bus.connect("binder")
+    leaver, stayer = await _queue(ledger), await _queue(await bus.connect("binder"))
+    asking = asyncio.ensure_future(leaver.fetch(1, 30))
+
+    async def asked() -> bool:
+        return bool(json.loads(await call_api(ledger.wire, _INFO))["num_waiting"])
+
+    await until(asked, "the server to know who asks")
+    await leaver.leave()
+    await _placements(bus, 1)
+    (delivery,) = await stayer.fetch(1, 10)
+    assert (delivery.record.revision, delivery.attempt) == (1, 2)
+    asking.cancel()

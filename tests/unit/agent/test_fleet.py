@@ -128,3 +128,10 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(FleetInvalid, match="at most"):
         read_fleet(path)
+
+
+def test_a_node_may_have_no_device(tmp_path: Path) -> None:
+    """Pods without a device need a place as well."""
+    path = written(tmp_path, "f.yaml", "nodes: [{node: plain, cpu_milli: 4000}]")
+    [node] = read_fleet(path)
+    assert (node.devices, node.host.cpu_milli) == ((), 4000)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apportion.agent.models import models
+from apportion.agent.models import Model, models
 from apportion.agent.simulated import (
     DeviceUnknown,
     SimulatedBackend,
@@ -120,3 +120,12 @@ async def test_restored_failures() -> None:
     after = SimulatedBackend(devices)
     after.restore(known)
     assert await after.inventory() == await before.inventory()
+
+
+def test_the_scarcest_resource_bounds_what_a_card_is_cut_into() -> None:
+    """Of templates as many as memory, cores and CPU have room for; memory never runs short here."""
+    roomy = {
+        family: Model(model="x", family=family, memory_mib=1 << 20).slots("vnpu")
+        for family in ("ascend310p", "ascend910a")
+    }
+    assert roomy == {"ascend310p": 7, "ascend910a": 15}

@@ -4,11 +4,13 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase
 from apportion.core.placement.engine import EVENTS_MAX
+from apportion.runtime.ledger import choosing
 from apportion.runtime.ledger.batching import FEW_DRAFTS, Appended
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
@@ -170,3 +172,24 @@ def test_a_taken_decision_forgives_the_refusals_before_it() -> None:
         scheduler.ledger.rivals = REFUSALS_MAX
 
     after(REFUSALS_MAX, check=check)
+
+
+def test_a_choice_is_served_once_the_prices_are_known() -> None:
+    """They are made ready in parts, and others of this process go on between two of them."""
+
+    async def main() -> None:
+        scheduler = Scheduler(rivals=0)
+        running = asyncio.create_task(scheduler.run())
+        await rest(10.0)
+        gateway = MemoryLedger(scheduler.server, role="operator")
+        choice = choosing.Choice(pod="late", node="n3")
+        await gateway.request(choosing.SUBJECT, msgspec.json.encode(choice), 5.0)
+        scheduler.write(rack("n2", 8, model="T4"), rack("n3", 8, model="A10"))
+        scheduler.write(pod("late", ask(1000, cores=1)))
+        await rest(10.0)
+        running.cancel()
+        placement = scheduler.cluster.state.pods["late"].placement
+        assert placement is not None
+        assert placement.node == "n3"
+
+    run_virtually(main())

@@ -1,11 +1,21 @@
 """Server-sent events: one record, one event, whatever its bytes are."""
 
-import pytest
+import asyncio
 
-from apportion.gateway.api.stream import encoded
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from apportion.gateway.api import stream
+from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.stream import EventStream, encoded
+from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import Record
+from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import encode
 from tests.support.ledger_of import event_of
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
 from tests.support.pods import pod
 
 
@@ -34,3 +44,17 @@ def test_separators_that_json_allows_stay_data() -> None:
     payload = encode(event_of(pod("u1", owner="a\u2028b\u0085c")))
     lines = encoded(Record(7, "s", payload)).decode().split("\n")
     assert lines[2] == f"data: {payload.decode()}"
+
+
+async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again, or a proxy takes it for dead; a comment is no event to a client."""
+    monkeypatch.setattr(stream, "LOOK_S", 0.02)
+    monkeypatch.setattr(stream, "BEAT_S", 0.05)
+    ledger = MemoryLedger(MemoryServer(), role="gateway")
+    application = web.Application()
+    events = EventStream(Feed(), ledger, measures=Measures(Metrics()))
+    application.router.add_get("/events", events.handle)
+    async with TestClient(TestServer(application)) as client, asyncio.timeout(10):
+        answer = await client.get("/events")
+        lines = [(await answer.content.readline()).decode() for _ in range(6)]
+    assert lines[2:] == [": still here\n", "\n"] * 2
