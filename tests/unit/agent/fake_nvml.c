@@ -110,8 +110,10 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, unsigned link, Pci *out) {
     snprintf(out->bus_id, sizeof out->bus_id, "%s", link < 2 ? BUS[1] : "00000000:C1:00.0");
     return OK;
 }
-int nvmlEventSetCreate(void **set) { *set = (void *)0x1; return OK; }
-int nvmlEventSetFree(void *set) { (void)set; return OK; }
+static int event_sets;
+int fake_event_sets(void) { return event_sets; } /* made and not freed */
+int nvmlEventSetCreate(void **set) { *set = (void *)0x1; event_sets++; return OK; }
+int nvmlEventSetFree(void *set) { (void)set; event_sets--; return OK; }
 int nvmlDeviceRegisterEvents(void *h, unsigned long long types, void *set) {
     (void)types;
     (void)set;

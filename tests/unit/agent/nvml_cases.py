@@ -1,6 +1,7 @@
 """What the NVML backend makes of a driver's answers; run by test_nvml over the fake driver."""
 
 import asyncio
+import ctypes
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -110,3 +111,12 @@ async def test_nothing_comes_of_a_closed_backend() -> None:
     await closed.close()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(closed.changed(), 0.05)
+
+
+async def test_a_closed_backend_gives_back_what_it_took_of_the_driver() -> None:
+    """The driver holds events for whoever listens, and nobody frees them later."""
+    driver = ctypes.CDLL("libnvidia-ml.so.1")
+    backend = NvmlBackend(SystemClock())
+    assert driver.fake_event_sets() == 1
+    await backend.close()
+    assert driver.fake_event_sets() == 0

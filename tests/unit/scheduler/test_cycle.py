@@ -22,7 +22,7 @@ from apportion.scheduler.cycle import (
     DecisionMetrics,
     DecisionsRefused,
 )
-from apportion_schemas import Event, encode, subject_of
+from apportion_schemas import Event, PolicyChanged, encode, subject_of
 from apportion_schemas.catalogue import BY_PAYLOAD
 from apportion_schemas.quantities import Payload
 from tests.simulation.clocks import SkewedClock
@@ -31,6 +31,7 @@ from tests.support.fleet import rack
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
 from tests.support.pods import ask, pod
+from tests.support.prices import learnt, priced, whole
 
 TIME = "2026-01-01T00:00:00.000000Z"
 PODS = 40
@@ -179,17 +180,18 @@ def test_a_choice_is_served_once_the_prices_are_known() -> None:
 
     async def main() -> None:
         scheduler = Scheduler(rivals=0)
+        scheduler.write(PolicyChanged(by="test", node_policy="price"), learnt(priced(whole(), 9)))
         running = asyncio.create_task(scheduler.run())
         await rest(10.0)
-        gateway = MemoryLedger(scheduler.server, role="operator")
-        choice = choosing.Choice(pod="late", node="n3")
-        await gateway.request(choosing.SUBJECT, msgspec.json.encode(choice), 5.0)
-        scheduler.write(rack("n2", 8, model="T4"), rack("n3", 8, model="A10"))
-        scheduler.write(pod("late", ask(1000, cores=1)))
-        await rest(10.0)
+        for uid, model in (("early", "T4"), ("late", "A10")):
+            choice = choosing.Choice(pod=uid, node=f"of-{uid}")
+            gateway = MemoryLedger(scheduler.server, role="operator")
+            await gateway.request(choosing.SUBJECT, msgspec.json.encode(choice), 5.0)
+            scheduler.write(rack(f"of-{uid}", 8, model=model), pod(uid, ask(1000, cores=1)))
+            await rest(10.0)
+        assert not running.done()
         running.cancel()
-        placement = scheduler.cluster.state.pods["late"].placement
-        assert placement is not None
-        assert placement.node == "n3"
+        placements = [scheduler.cluster.state.pods[uid].placement for uid in ("early", "late")]
+        assert [each and each.node for each in placements] == ["of-early", "of-late"]
 
     run_virtually(main())
