@@ -3,9 +3,11 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from apportion.runtime.jetstream.client import connect
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.port import (
     Delivery,
@@ -15,7 +17,7 @@ from apportion.runtime.ledger.port import (
     NotPermitted,
     WorkQueue,
 )
-from tests.support.nats import Bus, draft
+from tests.support.nats import Bus, PlainServer, draft, remake_stream
 from tests.support.polling import until
 
 PLACEMENTS = ("apportion.v1.placement.>",)
@@ -181,3 +183,18 @@ async def test_a_worker_that_has_left_passes_on_what_still_comes(bus: Bus) -> No
     (delivery,) = await stayer.fetch(1, 10)
     assert (delivery.record.revision, delivery.attempt) == (1, 2)
     asking.cancel()
+
+
+async def test_a_queue_that_was_deleted_cannot_say_how_much_waits(tmp_path: Path) -> None:
+    """That is said, and no number made up."""
+    plain = PlainServer(tmp_path / "plain")
+    await plain.start()
+    ledger = await connect(plain.url, name="test")
+    await remake_stream(ledger.wire, {"name": STREAM, "subjects": ["apportion.v1.>"]})
+    queue = await _queue(ledger)
+    assert await queue.waiting() == 0
+    await call_api(ledger.wire, f"CONSUMER.DELETE.{STREAM}.binder")
+    with pytest.raises(LedgerUnavailable, match="consumer not found"):
+        await queue.waiting()
+    await ledger.close()
+    await plain.stop()

@@ -1,0 +1,148 @@
+"""What a watcher does about things of a cluster that no watch tells it, in virtual time."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from apportion.core.ledger.fold import Change
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
+from apportion.watcher.kubernetes_watching import kubernetes_watching
+from apportion_schemas import PodAdopted, PodGone, encode, subject_of
+from apportion_schemas.quantities import Payload
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.ledger_of import event_of
+from tests.support.memory_kube import MemoryKube
+from tests.support.memory_kube_api import MemoryKubeApi, PerfectKubeLink
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+from tests.support.pods import ask, pod
+
+COMPARE_EVERY_S = 30.0
+PODS = "/api/v1/namespaces/default/pods"
+HELD = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1000,0:;"}
+
+
+class LateLink(PerfectKubeLink):
+    """A network that answers, and holds back what watches are told while it is not `clear`."""
+
+    def __init__(self) -> None:
+        self.clear = asyncio.Event()
+        self.clear.set()
+
+    async def carry(self, lines: list[bytes], idle_s: float) -> tuple[list[bytes], bool]:
+        """See KubeLink."""
+        await self.clear.wait()
+        return await super().carry(lines, idle_s)
+
+
+class Watched:
+    """A cluster in memory with one node, a ledger in memory, and a watcher between them."""
+
+    def __init__(self) -> None:
+        self.kube, self.link = MemoryKube(), LateLink()
+        self.server = MemoryServer()
+        ledger, cluster = MemoryLedger(self.server, role="watcher"), StateFold()
+        self.state = cluster.state
+        self._ledger = ledger
+        self._commit = GroupCommit(ledger)
+        clock = SkewedClock(random.Random(7), skew_s=0.0)
+        self.watching = kubernetes_watching(
+            MemoryKubeApi(self.kube, self.link),
+            cluster.state,
+            Publisher("watcher/test", clock, self._commit.append),
+            self._commit.append,
+            schedulers=frozenset(("apportion",)),
+            clock=clock,
+        )
+        self._reader: Reader[Change] = Reader(
+            ledger, cluster, metrics=Metrics(), on_change=self._observe
+        )
+        self.changes: list[Change] = []
+        self.ask("POST", "/api/v1/nodes", kube_node("n1"))
+
+    def _observe(self, change: Change) -> None:
+        self.changes.append(change)
+        self.watching.observe(change)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the API server answers to a user."""
+        raw = json.dumps(body or {}).encode()
+        answer = self.kube.handle(
+            method, path, query=None, body=raw, content_type="application/json"
+        )
+        assert answer.ok, answer.refusal()
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
+
+    def write(self, data: Payload) -> None:
+        """An event of another watcher."""
+        identity = f"other-{self.server.last_revision}"
+        draft = Draft(subject_of(data), identity, encode(event_of(data)))
+        self.server.append([draft], {}, role="watcher", writer="other")
+
+    async def run(self) -> None:
+        """Read and watch, until cancelled."""
+        async with self._commit, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reader.run())
+            tasks.create_task(
+                self.watching.run(self._reader, self._ledger, compare_every_s=COMPARE_EVERY_S)
+            )
+
+
+def watched(check: Callable[[Watched], Awaitable[None]]) -> None:
+    """Run `check` beside a watcher that is in step."""
+
+    async def main() -> None:
+        cluster = Watched()
+        running = asyncio.create_task(cluster.run())
+        await rest(5.0)
+        assert not running.done()
+        await check(cluster)
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_comparison_finds_what_no_watch_has_told() -> None:
+    """However much happens before its time: a pod that only the ledger has is asked for by name."""
+
+    async def check(cluster: Watched) -> None:
+        cluster.ask("POST", PODS, kube_pod("a", share()))
+        await rest(1.0)
+        assert [each.submitted.name for each in cluster.state.pods.values()] == ["a"]
+        cluster.write(pod("ghost", ask(1000)))
+        await rest(1.0)
+        assert "ghost" in cluster.state.pods
+        await rest(2 * COMPARE_EVERY_S)
+        assert "ghost" not in cluster.state.pods
+        assert cluster.watching.repairs["pod"] == 1
+
+    watched(check)
+
+
+def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
+    """Its own watch may be late: the server says that there is no such pod any more."""
+
+    async def check(cluster: Watched) -> None:
+        running = kube_pod("a", share(), schedulerName="hami-scheduler", annotations=HELD)
+        running["spec"]["nodeName"] = "n1"
+        uid = cluster.ask("POST", PODS, running)["metadata"]["uid"]
+        await rest(1.0)
+        assert cluster.state.pods[uid].adopted
+        cluster.link.clear.clear()
+        cluster.ask("DELETE", f"{PODS}/a", {"gracePeriodSeconds": 0})
+        cluster.write(PodGone(uid=uid))
+        await rest(10.0)
+        assert uid not in cluster.state.pods
+        taken = [change for change in cluster.changes if isinstance(change.data, PodAdopted)]
+        assert len(taken) == 1
+
+    watched(check)
