@@ -21,7 +21,7 @@ from apportion.core.placement.filters import (
     refused_kind,
     refused_node,
 )
-from apportion.core.placement.filters.nodes import matches
+from apportion.core.placement.filters.nodes import discouraged, matches
 from apportion.core.placement.index.packed import POINTS
 from apportion_schemas import Ask, MigInstance, RefusalCode, Shape, Share
 
@@ -50,6 +50,7 @@ def choose(state: State, shape: Shape) -> Choice:
     refused: Counter[RefusalCode] = Counter()
     best: tuple[int, str, tuple[Share, ...]] | None = None
     fitting = 0
+    shunned = any(discouraged(shape, node) for node in state.nodes.values())
     for name, node in sorted(state.nodes.items()):
         code = refusal(shape, node)
         if code is not None:
@@ -61,7 +62,7 @@ def choose(state: State, shape: Shape) -> Choice:
             numa = shape.devices.numa_bind
             refused[RefusalCode.NUMA_MISMATCH if numa else RefusalCode.CONTAINERS_COLLIDE] += 1
             continue
-        points = score(shape, node)
+        points = score(shape, node, shunned=shunned)
         if best is None or points > best[0]:
             best = (points, name, shares)
     if best is None:
@@ -114,8 +115,11 @@ def assigned(shape: Shape, node: NodeState) -> tuple[Share, ...] | None:
     return None
 
 
-def score(shape: Shape, node: NodeState) -> int:
-    """The node's points: how full it is, or how empty, and half of that for its affinity."""
+def score(shape: Shape, node: NodeState, *, shunned: bool) -> int:
+    """The node's points: how full it is, or how empty, and half of that for what it prefers.
+
+    `shunned`: a taint asks such pods to leave some node of the cluster to others.
+    """
     if shape.asks:
         pairs = [
             [(d.device.memory_mib, d.memory_free_mib) for d in node.devices],
@@ -131,9 +135,15 @@ def score(shape: Shape, node: NodeState) -> int:
     if shape.node_policy == "spread":
         points = POINTS - points
     terms = shape.node.preferred
+    parts: list[tuple[int, int]] = []
     if terms:
         gained = sum(term.weight for term in terms if matches(term.term, node))
-        points = (points + gained * POINTS // sum(term.weight for term in terms)) // 2
+        parts.append((2, gained * POINTS // sum(term.weight for term in terms)))
+    if shunned:
+        parts.append((3, 0 if discouraged(shape, node) else POINTS))
+    if parts:
+        others = sum(weight * each for weight, each in parts) // sum(weight for weight, _ in parts)
+        points = (points + others) // 2
     return points
 
 

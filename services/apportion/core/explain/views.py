@@ -43,7 +43,7 @@ def summary_answer(state: State) -> SummaryAnswer:
         phases[REJECTED] = len(state.rejected)
     there = [node for node in state.nodes.values() if not node.gone]
     devices = [device for node in there for device in node.devices if device.present]
-    closed = sum(1 for node in there if node.cordon for device in node.devices if device.open)
+    closed = sum(1 for node in there if node.cordoned for device in node.devices if device.open)
     return SummaryAnswer(
         revision=state.revision,
         policy=state.policy,
@@ -135,7 +135,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         node=node.name,
         ready=node.ready,
         gone=node.gone,
-        cordon=node.cordon,
+        cordon=node.cordoned,
         simulated=node.reported.simulated if node.reported else False,
         driver=node.reported.driver if node.reported else "",
         devices=len(present),
@@ -193,7 +193,7 @@ def _device_answer(
         healthy=state.healthy,
         health_reason=state.health_reason,
         cordon=state.cordon,
-        node_cordon=node.cordon,
+        node_cordon=node.cordoned,
         numa=device.numa,
         holders=holders,
     )

@@ -51,7 +51,11 @@ WORDS: dict[RefusalCode, Words] = {
         "node has left the cluster", Unit.NOTHING, "the node joins the cluster again"
     ),
     _C.NODE_NOT_READY: Words("node is not ready", Unit.NOTHING, "the node becomes ready"),
-    _C.NODE_CORDONED: Words("node is cordoned", Unit.NOTHING, "apportion uncordon NODE"),
+    _C.NODE_CORDONED: Words(
+        "node is cordoned",
+        Unit.NOTHING,
+        "apportion uncordon NODE, or kubectl uncordon NODE where Kubernetes says so",
+    ),
     _C.TAINT_NOT_TOLERATED: Words(
         "node has a taint that the pod does not tolerate",
         Unit.TAINTS,

@@ -40,6 +40,7 @@ from apportion_schemas import (
 )
 
 NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
+DRAINED: Final = "in Kubernetes (kubectl cordon)"
 REFUSED_EVENTS_KEPT = 1_000  # the newest; the count is exact
 
 
@@ -90,10 +91,18 @@ class NodeState(Struct, eq=False):
 
     @property
     def ready(self) -> bool:
-        """Whether the node takes pods at all: there, ready, and not marked unschedulable."""
-        if not self.present:
-            return False
-        return self.observed is None or (self.observed.ready and not self.observed.unschedulable)
+        """Whether the node is there and can run pods: its condition `Ready`."""
+        return self.present and (self.observed is None or self.observed.ready)
+
+    @property
+    def drained(self) -> bool:
+        """Whether Kubernetes takes no new pods there: `spec.unschedulable`, as `kubectl cordon`."""
+        return self.observed is not None and self.observed.unschedulable
+
+    @property
+    def cordoned(self) -> str:
+        """Why it takes no new pods, in words: a person's reason, or that Kubernetes says so."""
+        return self.cordon or (DRAINED if self.drained else "")
 
 
 class Placement(Struct, frozen=True, array_like=True, gc=False):

@@ -159,7 +159,10 @@ class PlacementClass:
             self._resize(len(columns.names))
         for ask in self.asks:
             ask.rebuild(columns, rows)
+        preferred = self.facts.prefers
         self.facts.rebuild(columns, rows)
+        if self.facts.prefers != preferred:  # one node more or less makes a point of all of them
+            self._begin_anew()
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""

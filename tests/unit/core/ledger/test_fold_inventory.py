@@ -165,10 +165,13 @@ def test_kubernetes_speaks_for_the_host_where_it_knows_the_node() -> None:
     assert (ledger.node().present, ledger.node().ready) == (True, False)
 
 
-@pytest.mark.parametrize("mark", [{"ready": False}, {"unschedulable": True}])
-def test_node_that_takes_no_pods(mark: dict[str, bool]) -> None:
-    """Kubernetes says that it is not ready, or a person drained it."""
-    assert not Ledger(observed("n1", **mark)).node().ready
+def test_node_that_takes_no_pods() -> None:
+    """Kubernetes says that it is not ready, or a person has cordoned it there, and says which."""
+    node = Ledger(observed("n1", ready=False)).node()
+    assert (node.ready, node.drained, node.cordoned) == (False, False, "")
+    node = Ledger(observed("n1", unschedulable=True)).node()
+    assert (node.ready, node.drained) == (True, True)
+    assert "kubectl cordon" in node.cordoned
 
 
 def test_node_that_only_a_cordon_names_is_not_there() -> None:

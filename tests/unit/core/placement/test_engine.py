@@ -27,6 +27,8 @@ from apportion_schemas import (
     PricesLearnt,
     RefusalCode,
     Shape,
+    Taint,
+    Toleration,
 )
 from apportion_schemas.quantities import Payload
 from tests.support.deciding import decided
@@ -112,6 +114,33 @@ def test_preferred_affinity_weighs_as_much_as_the_policy() -> None:
     ledger.submit(pod("p", shape=wants(ask(1000), preferred=(term,)))).settle()
     assert ledger.where("p") == "a"
     assert ledger.placement("p").score.total == 50.0
+
+
+SHUN = Taint(key="t", effect="PreferNoSchedule")
+
+
+def test_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
+    """The fuller node is left to others as soon as its taint says so, and taken where it must be.
+
+    Whoever tolerates the taint does not mind it.
+    """
+    tolerant = wants(ask(1000), tolerations=(Toleration(key="t", operator="Exists"),))
+    ledger = half_full(policy("binpack")).submit(pod("before", ask(1000))).settle()
+    ledger.play(observed("b", taints=(SHUN,))).submit(pod("after", ask(1000))).settle()
+    ledger.submit(pod("tolerant", shape=tolerant)).settle()
+    ledger.play(observed("a", ready=False)).submit(pod("must", ask(1000))).settle()
+    assert [ledger.where(uid) for uid in ("before", "after", "tolerant", "must")] == list("babb")
+
+
+def test_taints_and_affinity_count_three_to_two() -> None:
+    """As in kube-scheduler: a preferred node that asks its pods to go elsewhere is not preferred."""
+    term = PreferredTerm(weight=10, term=(NodeExpression(key="zone", operator="Exists"),))
+    wish = wants(ask(1000), preferred=(term,))
+    ledger = half_full(policy("binpack")).submit(pod("early", shape=wish)).settle()
+    ledger.play(observed("a", labels={"zone": "z"}, taints=(SHUN,)))
+    ledger.submit(pod("p", shape=wish)).settle()
+    assert ledger.where("p") == "b"
+    assert ledger.placement("p").runners_up[0].total == 20.0
 
 
 def test_placement_names_score_runners_up_and_how_many_fitted() -> None:

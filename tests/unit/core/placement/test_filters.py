@@ -73,7 +73,21 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         Verdict(C.NODE_GONE, 1, 0),
     ),
     ("not ready", (observed("n1", ready=False),), wants(), Verdict(C.NODE_NOT_READY, 1, 0)),
-    ("drained", (observed("n1", unschedulable=True),), wants(), Verdict(C.NODE_NOT_READY, 1, 0)),
+    ("drained", (observed("n1", unschedulable=True),), wants(), Verdict(C.NODE_CORDONED, 1, 0)),
+    (
+        "drained, and its taint tolerated",
+        (observed("n1", unschedulable=True),),
+        tolerating(key="node.kubernetes.io/unschedulable", operator="Exists"),
+        None,
+    ),
+    (
+        "drained, and its taint tolerated for another effect",
+        (observed("n1", unschedulable=True),),
+        tolerating(
+            key="node.kubernetes.io/unschedulable", operator="Exists", effect="NoExecute"
+        ),
+        Verdict(C.NODE_CORDONED, 1, 0),
+    ),
     (
         "cordoned",
         (rack("n1", 1), NodeCordoned(node="n1", by="ann", reason="kernel")),

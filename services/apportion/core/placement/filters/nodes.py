@@ -6,6 +6,9 @@ from apportion.core.ledger.state import NodeState
 from apportion_schemas import NodeExpression, RefusalCode, Shape, Taint, Toleration
 
 YES, NO = (1, 1), (1, 0)
+UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""What stands for `spec.unschedulable` among the taints that a pod may tolerate."""
+PREFERABLY_NOT = "PreferNoSchedule"
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
 
 
@@ -16,15 +19,22 @@ def present(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """The node's Ready condition is true and `spec.unschedulable` is not."""
+    """The node's condition `Ready` is true."""
     del shape
     return YES if node.ready else NO
 
 
 def cordon(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """No person has cordoned the node in the ledger."""
-    del shape
-    return NO if node.cordon else YES
+    """Nobody has cordoned the node: in the ledger, or by `spec.unschedulable` in Kubernetes.
+
+    The latter is as kube-scheduler's NodeUnschedulable has it: whoever tolerates the taint that
+    goes with it may come.
+    """
+    if node.cordon:
+        return NO
+    if not node.drained or any(_tolerates(each, UNSCHEDULABLE) for each in shape.node.tolerations):
+        return YES
+    return NO
 
 
 def taints(shape: Shape, node: NodeState) -> tuple[int, int]:
@@ -37,6 +47,19 @@ def taints(shape: Shape, node: NodeState) -> tuple[int, int]:
         for taint in keeping_out
     )
     return len(keeping_out), tolerated
+
+
+def discouraged(shape: Shape, node: NodeState) -> bool:
+    """Whether a taint asks such pods to go elsewhere if they can (effect `PreferNoSchedule`).
+
+    It is no filter, but a score: kube-scheduler's TaintToleration.
+    """
+    taints = node.observed.taints if node.observed else ()
+    return any(
+        taint.effect == PREFERABLY_NOT
+        and not any(_tolerates(toleration, taint) for toleration in shape.node.tolerations)
+        for taint in taints
+    )
 
 
 def labels(shape: Shape, node: NodeState) -> tuple[int, int]:

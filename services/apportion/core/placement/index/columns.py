@@ -20,6 +20,7 @@ from apportion.core.devices.demand import Known
 from apportion.core.devices.geometries import cut_state, groups_of
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.state import NodeState, State
+from apportion.core.placement.filters.nodes import PREFERABLY_NOT
 from apportion.core.placement.index import packed, row_loops
 from apportion.core.placement.index.device_kinds import HOST_KIND, NO_ID, NO_KIND, DeviceKinds
 from apportion.core.placement.index.labels import LabelColumns
@@ -56,6 +57,7 @@ _COLUMNS: Final = (
     "left",
     "host_total",
     "schedulable",
+    "discouraging",
     "sums",
 )
 SUMS: Final[Int64] = 4
@@ -207,6 +209,7 @@ class Columns:
         self.left = np.zeros(rows, np.int32)
         self.host_total = np.zeros((rows, 2), np.int64)
         self.schedulable = np.zeros(rows, np.bool_)
+        self.discouraging = np.zeros(rows, np.bool_)
         self.sums = np.zeros((rows, SUMS), np.int64)
         # A value at a time: numpy takes thrice as long to give or take a single one.
         self.width: Int64 = width
@@ -356,6 +359,8 @@ class Columns:
         sums[MEMORY] = sum(device.memory_mib for device in devices)
         sums[CORES] = sum(device.cores for device in devices)
         self.schedulable[row] = _schedulable(node)
+        taints = node.observed.taints if node.observed else ()
+        self.discouraging[row] = any(each.effect == PREFERABLY_NOT for each in taints)
 
 
 def _move(columns: Columns, was: Rows, now: Rows, rows: Int64, width: Int64) -> None:
@@ -380,7 +385,8 @@ def _differs(facts: NodeFacts, node: NodeState, devices: list[Device]) -> bool:
 def _schedulable(node: NodeState) -> bool:
     """Whether it keeps out no pod that has no wishes of its own."""
     taints = node.observed.taints if node.observed else ()
-    return node.ready and not node.cordon and not any(each.effect in _KEEPS_OUT for each in taints)
+    open_to_all = node.ready and not node.cordon and not node.drained
+    return open_to_all and not any(each.effect in _KEEPS_OUT for each in taints)
 
 
 def _refresh_host(columns: Columns, row: Int64, node: NodeState) -> None:

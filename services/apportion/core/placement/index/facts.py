@@ -12,12 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.filters import FITS, RANK, facts_beside, facts_refusal
+from apportion.core.placement.filters.nodes import discouraged
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import Flags
 from apportion.core.placement.index.packed import POINTS, Int32s, UInt8s
 from apportion.core.placement.index.row_log import Rows
-from apportion_schemas import NodeConstraints, RefusalCode, Shape
+from apportion_schemas import RefusalCode, Shape
 
+AFFINITY_WEIGHT: Final = 2
+TAINT_WEIGHT: Final = 3
+"""How much preferred node affinity and taints count beside each other (kube-scheduler's defaults).
+"""
 _LABELS_MISMATCH: Final = RANK[RefusalCode.NODE_LABELS_MISMATCH]
 _NODE_GONE: Final = RANK[RefusalCode.NODE_GONE]
 _ANSWERED: Final = frozenset(
@@ -37,13 +42,13 @@ class FactColumns:
 
     `ranks` are those of the facts filter that refuses the node, or `FITS`, and `node_ok` whether
     none does. `eligible` are the nodes whose pods count for the shape's spread. `preferred` are the
-    points of its preferred node affinity, where it `prefers` any.
+    points of its preferred node affinity and of taints that ask it to go elsewhere, where it
+    `prefers` any nodes for them.
     """
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._spreads = bool(shape.pods.spread)
-        self.prefers = bool(shape.node.preferred)
         self.resize(0)
 
     def resize(self, rows: int) -> None:
@@ -51,9 +56,9 @@ class FactColumns:
         self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
         self.eligible: Flags = np.ones(rows, np.bool_)
         self._node_ok: Flags = np.ones(rows, np.bool_)
-        self._preferred: NDArray[np.int32] = np.zeros(rows if self.prefers else 0, np.int32)
+        self._discouraged: set[int] = set()
         self.node_ok: UInt8s = self._node_ok.view(np.uint8).data
-        self.preferred: Int32s = self._preferred.data
+        self._prefer_among(rows if self.prefers else 0)
 
     def rebuild(self, columns: Columns, rows: Rows) -> None:
         """Look at these rows again."""
@@ -70,13 +75,44 @@ class FactColumns:
             # Kubernetes honours the pod's own selector and affinity, also on nodes that are closed.
             present = [columns.nodes[row].present for row in rows.tolist()]
             self.eligible[rows] = allowed & np.array(present, np.bool_)
-        if self.prefers:
-            self._preferred[rows] = _preference(columns, needs, rows)
+        self._look_at_preferences(columns, rows)
 
+    @property
+    def prefers(self) -> bool:
+        """Whether it prefers some nodes for their labels, or others for their taints."""
+        return bool(self._shape.node.preferred or self._discouraged)
 
-def _preference(columns: Columns, needs: NodeConstraints, rows: Rows) -> NDArray[np.int64]:
-    """Preferred node affinity: the part of the weights that each of the nodes gains, in points."""
-    gained = np.zeros(len(rows), np.int64)
-    for each in needs.preferred:
-        gained += each.weight * columns.labels.match(columns, each.term, rows)
-    return gained * POINTS // sum(each.weight for each in needs.preferred)
+    def _prefer_among(self, rows: int) -> None:
+        self._preferred: NDArray[np.int32] = np.zeros(rows, np.int32)
+        self.preferred: Int32s = self._preferred.data
+
+    def _look_at_preferences(self, columns: Columns, rows: Rows) -> None:
+        """The points of these rows, or of all where none had any."""
+        shunned_before = bool(self._discouraged)
+        self._discouraged.difference_update(rows.tolist() if shunned_before else ())
+        for row in rows[columns.discouraging[rows] & ~columns.vacant[rows]].tolist():
+            if discouraged(self._shape, columns.nodes[row]):
+                self._discouraged.add(row)
+        if not self.prefers:
+            return
+        if shunned_before != bool(self._discouraged):
+            self._prefer_among(len(columns.names))
+            rows = columns.every
+        self._preferred[rows] = self._preference(columns, rows)
+
+    def _preference(self, columns: Columns, rows: Rows) -> NDArray[np.int64]:
+        """Points of these rows: weights as kube-scheduler's NodeAffinity and TaintToleration."""
+        parts: list[tuple[int, NDArray[np.int64]]] = []
+        preferred = self._shape.node.preferred
+        if preferred:
+            gained = np.zeros(len(rows), np.int64)
+            for each in preferred:
+                gained += each.weight * columns.labels.match(columns, each.term, rows)
+            whole = sum(each.weight for each in preferred)
+            parts.append((AFFINITY_WEIGHT, gained * POINTS // whole))
+        if self._discouraged:
+            shunned = np.isin(rows, list(self._discouraged))
+            parts.append((TAINT_WEIGHT, np.where(shunned, 0, POINTS)))
+        total = np.add.reduce([weight * points for weight, points in parts])
+        found: NDArray[np.int64] = total // sum(weight for weight, _ in parts)
+        return found

@@ -27,7 +27,7 @@ def node_types(state: State) -> list[NodeType]:
     groups: dict[tuple[str, ...], list[NodeState]] = {}
     for name in sorted(state.nodes):
         node = state.nodes[name]
-        if node.ready:
+        if node.ready and not node.drained:
             groups.setdefault(_key(node), []).append(node)
     found = [_type(nodes) for _, nodes in sorted(groups.items())]
     largest = sorted(found, key=lambda t: -t.nodes * (t.devices * 1_000_000 + t.cpu_milli))
