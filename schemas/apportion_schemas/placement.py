@@ -35,6 +35,7 @@ class RefusalCode(StrEnum):
     NODE_GONE = "NodeGone"
     NODE_NOT_READY = "NodeNotReady"
     NODE_CORDONED = "NodeCordoned"
+    NODE_UNSCHEDULABLE = "NodeUnschedulable"
     TAINT_NOT_TOLERATED = "TaintNotTolerated"
     NODE_LABELS_MISMATCH = "NodeLabelsMismatch"
     CPU_INSUFFICIENT = "CpuInsufficient"

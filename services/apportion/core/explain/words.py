@@ -48,13 +48,12 @@ _C = RefusalCode
 
 WORDS: dict[RefusalCode, Words] = {
     _C.NODE_GONE: Words(
-        "node has left the cluster", Unit.NOTHING, "the node joins the cluster again"
+        "node is not in the cluster", Unit.NOTHING, "the node joins the cluster"
     ),
     _C.NODE_NOT_READY: Words("node is not ready", Unit.NOTHING, "the node becomes ready"),
-    _C.NODE_CORDONED: Words(
-        "node is cordoned",
-        Unit.NOTHING,
-        "apportion uncordon NODE, or kubectl uncordon NODE where Kubernetes says so",
+    _C.NODE_CORDONED: Words("node is cordoned", Unit.NOTHING, "apportion uncordon NODE"),
+    _C.NODE_UNSCHEDULABLE: Words(
+        "node is cordoned in Kubernetes", Unit.NOTHING, "kubectl uncordon NODE"
     ),
     _C.TAINT_NOT_TOLERATED: Words(
         "node has a taint that the pod does not tolerate",

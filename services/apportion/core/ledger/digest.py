@@ -51,6 +51,8 @@ def _optional(state: State) -> dict[str, Any]:
         found["differences"] = [state.differences, state.differing]
     if state.quotas:
         found["quotas"] = state.quotas
+    if state.of_kubernetes:
+        found["of_kubernetes"] = True
     return found
 
 

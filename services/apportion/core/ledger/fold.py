@@ -159,7 +159,8 @@ def _node_reported(context: _Context, data: NodeReported) -> Change:
             )
     node = _node(state, data.node)
     previous = node.by_id
-    node.reported, node.reported_revision, node.gone = data, context.revision, False
+    node.reported, node.reported_revision = data, context.revision
+    node.gone = state.of_kubernetes and node.observed is None
     node.host = host_of(node)
     devices = [_merged(state, previous.get(device.id), device) for device in data.devices]
     for old in node.devices:
@@ -246,7 +247,13 @@ def _health_changed(context: _Context, data: DeviceHealthChanged) -> Change:
 
 
 def _node_observed(context: _Context, data: NodeObserved) -> Change:
-    node = _node(context.state, data.node)
+    """Once an API server has told of a node, there are no other nodes than those it tells of."""
+    state = context.state
+    node = _node(state, data.node)
+    if data.version and not state.of_kubernetes:
+        state.of_kubernetes = True
+        for other in state.nodes.values():
+            other.gone = other.observed is None
     node.observed, node.gone = data, False
     node.host = host_of(node)
     _judge(node)

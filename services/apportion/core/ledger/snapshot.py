@@ -38,7 +38,7 @@ from apportion_schemas import (
     Shape,
 )
 
-FORMAT = 4
+FORMAT = 5
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"
@@ -129,6 +129,7 @@ class _Head(Struct, array_like=True, tag=1):
     nodes: int
     pods: int
     quotas: dict[str, dict[str, QuotaObserved]] = {}
+    of_kubernetes: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode

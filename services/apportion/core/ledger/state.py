@@ -63,7 +63,8 @@ ALLOCATED: Final = Phase.ALLOCATED
 class NodeState(Struct, eq=False):
     """One node: its devices in the order of their index, and what of its host is free.
 
-    `host` is what Kubernetes says of it, and where it says nothing, what its agent does.
+    `host` is what Kubernetes says of it, and where it says nothing, what its agent does. `gone`: it
+    left the cluster, or was never a node of Kubernetes although an agent reports it.
     `fence` is the last revision on the node's placement subject and `chain` the SHA-256 of that
     message: the next placement expects the one and names the other.
     """
@@ -184,7 +185,7 @@ class State(Struct, eq=False):
     `failing` are placements that came to nothing and wait to be voided, by pod uid, with the cause.
     `rejected` are pods that cannot be read, by uid. `device_cordons` outlive the report of the
     device. `differences` counts by kind what comparisons with the cluster found; `differing` is the
-    newest of each live pod, by uid.
+    newest of each live pod, by uid. `of_kubernetes`: an API server says which nodes there are.
     """
 
     revision: int = 0
@@ -207,5 +208,6 @@ class State(Struct, eq=False):
     refused_events: list[RefusedEvent] = []
     refused_count: int = 0
     released_count: int = 0
+    of_kubernetes: bool = False
     differences: dict[str, int] = {}
     differing: dict[str, DifferenceFound] = {}

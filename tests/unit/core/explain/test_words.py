@@ -70,6 +70,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.NODE_GONE,
         RefusalCode.NODE_NOT_READY,
         RefusalCode.NODE_CORDONED,
+        RefusalCode.NODE_UNSCHEDULABLE,
         RefusalCode.NODE_LABELS_MISMATCH,
         RefusalCode.NO_SUCH_DEVICE,
         RefusalCode.MODE_MISMATCH,

@@ -15,7 +15,7 @@ from apportion_schemas import (
 from tests.support.fleet import gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import placed as placement
-from tests.support.pods import pod, share
+from tests.support.pods import ask, pod, share
 
 HOLDS_G0 = (node("n1", gpu("g0"), gpu("g1")), pod("p1"), placement("p1", shares=[share("g0")]))
 
@@ -172,6 +172,22 @@ def test_node_that_takes_no_pods() -> None:
     node = Ledger(observed("n1", unschedulable=True)).node()
     assert (node.ready, node.drained) == (True, True)
     assert "kubectl cordon" in node.cordoned
+
+
+def test_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
+    """An agent whose node Kubernetes does not have offers nothing, and does when it gets one."""
+    ledger = Ledger(rack("early", 1), observed("n1", version=7), rack("late", 1))
+    assert [ledger.node(name).present for name in ("early", "n1", "late")] == [False, True, False]
+    ledger.submit(pod("p", ask(1000))).settle()
+    assert ledger.where("p") == ""
+    ledger.play(observed("late", version=8)).settle()
+    assert (ledger.where("p"), ledger.node("early").present) == ("late", False)
+
+
+def test_without_an_api_server_nodes_are_those_of_agents() -> None:
+    """What a manifest says of one node takes none away."""
+    ledger = Ledger(rack("n1", 1), observed("n2"))
+    assert ledger.node("n1").present
 
 
 def test_node_that_only_a_cordon_names_is_not_there() -> None:

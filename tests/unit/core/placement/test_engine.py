@@ -307,6 +307,7 @@ CLOSED: list[tuple[str, Payload, Payload, RefusalCode]] = [
         C.NODE_CORDONED,
     ),
     ("not ready", observed("n1", ready=False), observed("n1"), C.NODE_NOT_READY),
+    ("drained", observed("n1", unschedulable=True), observed("n1"), C.NODE_UNSCHEDULABLE),
     ("not reported", node("n1"), rack("n1", 1), C.DEVICE_UNHEALTHY),
 ]
 

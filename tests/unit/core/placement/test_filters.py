@@ -73,7 +73,7 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         Verdict(C.NODE_GONE, 1, 0),
     ),
     ("not ready", (observed("n1", ready=False),), wants(), Verdict(C.NODE_NOT_READY, 1, 0)),
-    ("drained", (observed("n1", unschedulable=True),), wants(), Verdict(C.NODE_CORDONED, 1, 0)),
+    ("drained", (observed("n1", unschedulable=True),), wants(), Verdict(C.NODE_UNSCHEDULABLE, 1, 0)),
     (
         "drained, and its taint tolerated",
         (observed("n1", unschedulable=True),),
@@ -86,7 +86,7 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         tolerating(
             key="node.kubernetes.io/unschedulable", operator="Exists", effect="NoExecute"
         ),
-        Verdict(C.NODE_CORDONED, 1, 0),
+        Verdict(C.NODE_UNSCHEDULABLE, 1, 0),
     ),
     (
         "cordoned",

@@ -78,6 +78,7 @@ REACHED: dict[RefusalCode, Reached] = {
     C.NODE_GONE: ((*ONE, NodeGone(node="n1")), shape(ask(1)), 1, 0, ""),
     C.NODE_NOT_READY: ((*ONE, observed("n1", ready=False)), shape(ask(1)), 1, 0, ""),
     C.NODE_CORDONED: ((*ONE, CORDON), shape(ask(1)), 1, 0, ""),
+    C.NODE_UNSCHEDULABLE: ((*ONE, observed("n1", unschedulable=True)), shape(ask(1)), 1, 0, ""),
     C.TAINT_NOT_TOLERATED: ((*ONE, TAINTED), shape(ask(1)), 1, 0, ""),
     C.NODE_LABELS_MISMATCH: (ONE, wants(ask(1), selector={"zone": "a"}), 1, 0, ""),
     C.CPU_INSUFFICIENT: (ONE, wants(ask(1), cpu_milli=300_000), 300_000, 256_000, ""),

@@ -25,13 +25,16 @@ def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
 
 
 def cordon(shape: Shape, node: NodeState) -> tuple[int, int]:
-    """Nobody has cordoned the node: in the ledger, or by `spec.unschedulable` in Kubernetes.
+    """No person has cordoned the node in the ledger."""
+    del shape
+    return NO if node.cordon else YES
 
-    The latter is as kube-scheduler's NodeUnschedulable has it: whoever tolerates the taint that
-    goes with it may come.
+
+def unschedulable(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """Nobody has cordoned the node in Kubernetes (`spec.unschedulable`).
+
+    As in kube-scheduler's NodeUnschedulable whoever tolerates the taint that goes with it may come.
     """
-    if node.cordon:
-        return NO
     if not node.drained or any(_tolerates(each, UNSCHEDULABLE) for each in shape.node.tolerations):
         return YES
     return NO
@@ -145,6 +148,7 @@ FACT_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
     (RefusalCode.NODE_GONE, present),
     (RefusalCode.NODE_NOT_READY, ready),
     (RefusalCode.NODE_CORDONED, cordon),
+    (RefusalCode.NODE_UNSCHEDULABLE, unschedulable),
     (RefusalCode.TAINT_NOT_TOLERATED, taints),
     (RefusalCode.NODE_LABELS_MISMATCH, labels),
 )

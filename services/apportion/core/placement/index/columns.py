@@ -119,6 +119,7 @@ class Columns:
         self._state = state
         self.geometries = self._configured = state.configuration.nvidia.known_mig_geometries
         self._cut_otherwise = False
+        self._of_kubernetes = state.of_kubernetes
         self.allocate(0, 1)
 
     def touch(self, node: NodeState, shares: Iterable[Share] | None = None) -> None:
@@ -144,6 +145,10 @@ class Columns:
             self._configured = geometries
             self._cut_otherwise = geometries != self.geometries
             self.geometries = geometries if self._cut_otherwise else self.geometries
+        if self._state.of_kubernetes != self._of_kubernetes:  # nodes that only agents know are gone
+            self._of_kubernetes = self._state.of_kubernetes
+            for node in self._state.nodes.values():
+                self.touch(node)
         if self._touched:
             self._refresh_touched()
         if self._cut_otherwise:

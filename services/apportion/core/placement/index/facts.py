@@ -30,6 +30,7 @@ _ANSWERED: Final = frozenset(
         RefusalCode.NODE_GONE,
         RefusalCode.NODE_NOT_READY,
         RefusalCode.NODE_CORDONED,
+        RefusalCode.NODE_UNSCHEDULABLE,
         RefusalCode.TAINT_NOT_TOLERATED,
         RefusalCode.NODE_LABELS_MISMATCH,
     )

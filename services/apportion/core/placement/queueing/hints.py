@@ -128,7 +128,8 @@ _C = RefusalCode
 BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.NODE_GONE: _TOLD,
     _C.NODE_NOT_READY: _TOLD,
-    _C.NODE_CORDONED: (*_TOLD, Hint(NodeUncordoned, SOME)),
+    _C.NODE_CORDONED: (Hint(NodeUncordoned, SOME),),
+    _C.NODE_UNSCHEDULABLE: _TOLD,
     _C.TAINT_NOT_TOLERATED: _TOLD,
     _C.NODE_LABELS_MISMATCH: _TOLD,
     _C.CPU_INSUFFICIENT: _HOST,
