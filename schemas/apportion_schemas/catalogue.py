@@ -25,6 +25,7 @@ from apportion_schemas.cluster import (
 )
 from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
+from apportion_schemas.older import pod_adopted_1, pod_submitted_1
 from apportion_schemas.operations import (
     DeviceCordoned,
     DeviceUncordoned,
@@ -35,7 +36,7 @@ from apportion_schemas.operations import (
 from apportion_schemas.placement import PlacementVoided, PodPlaced, PodRefused
 from apportion_schemas.pricing import PricesLearnt
 from apportion_schemas.quantities import Payload
-from apportion_schemas.workload import PodGone, PodRejected, PodSubmitted
+from apportion_schemas.workload import PodChanged, PodGone, PodRejected, PodSubmitted
 
 SUBJECTS = "apportion.v1"
 TYPE_PREFIX = "apportion.dev/"
@@ -129,7 +130,18 @@ CATALOGUE: tuple[EventType, ...] = (
     EventType(
         AllocationFailed, "allocation", _node, "agent", "all", "the node could not hand them out"
     ),
-    EventType(PodSubmitted, "workload", _uid, "watcher", "all", "a pod wants a place"),
+    EventType(
+        PodSubmitted,
+        "workload",
+        _uid,
+        "watcher",
+        "all",
+        "a pod wants a place",
+        older=(Older(pod_submitted_1.PodSubmitted, pod_submitted_1.lift),),
+    ),
+    EventType(
+        PodChanged, "workload", _uid, "watcher", "all", "a pod's labels, gates or size changed"
+    ),
     EventType(PodRejected, "workload", _uid, "watcher", "all", "a pod cannot be read, and why"),
     EventType(PodGone, "workload", _uid, "watcher", "all", "a pod ended: its shares are free"),
     EventType(
@@ -139,6 +151,7 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a pod runs without a placement of this ledger: what it holds is held",
+        older=(Older(pod_adopted_1.PodAdopted, pod_adopted_1.lift),),
     ),
     EventType(
         DifferenceFound,

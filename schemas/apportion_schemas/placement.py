@@ -42,6 +42,7 @@ class RefusalCode(StrEnum):
     HOST_MEMORY_INSUFFICIENT = "HostMemoryInsufficient"
     PODS_EXHAUSTED = "PodsExhausted"
     EXTENDED_RESOURCE_INSUFFICIENT = "ExtendedResourceInsufficient"
+    HOST_PORT_TAKEN = "HostPortTaken"
     POD_AFFINITY_MISMATCH = "PodAffinityMismatch"
     POD_ANTI_AFFINITY = "PodAntiAffinity"
     TOPOLOGY_SPREAD_EXCEEDED = "TopologySpreadExceeded"

@@ -83,11 +83,15 @@ class Toleration(Payload, frozen=True):
 
 
 class NodeExpression(Payload, frozen=True):
-    """One match expression of a node selector term."""
+    """One match expression of a node selector term.
+
+    `of_field`: the key is no label but the field `metadata.name` (`matchFields`).
+    """
 
     key: Key
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
     values: Annotated[tuple[Text, ...], Meta(max_length=256)] = ()
+    of_field: bool = False
 
 
 Term = Annotated[tuple[NodeExpression, ...], Meta(max_length=64)]
@@ -98,6 +102,14 @@ class PreferredTerm(Payload, frozen=True):
 
     weight: Annotated[int, Meta(ge=1, le=100)]
     term: Term
+
+
+class HostPort(Payload, frozen=True):
+    """`ports[].hostPort` of a container: a port of its node, at `ip` or, if empty, any address."""
+
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    protocol: Literal["TCP", "UDP", "SCTP"] = "TCP"
+    ip: Annotated[str, Meta(max_length=64)] = ""
 
 
 class NodeConstraints(Payload, frozen=True):
@@ -113,6 +125,7 @@ class NodeConstraints(Payload, frozen=True):
     required: Annotated[tuple[Term, ...], Meta(max_length=64)] = ()
     preferred: Annotated[tuple[PreferredTerm, ...], Meta(max_length=64)] = ()
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=256)] = ()
+    ports: Annotated[tuple[HostPort, ...], Meta(max_length=256)] = ()
 
 
 class LabelExpression(Payload, frozen=True):
@@ -149,7 +162,9 @@ class SpreadConstraint(Payload, frozen=True):
 
     `required` is `DoNotSchedule`: with the pod, no value of the label `topology_key` may have more
     than `max_skew` such pods above the value that has fewest. Where there are fewer than
-    `min_domains` values, the fewest count as none.
+    `min_domains` values, the fewest count as none. Nodes count whatever the pod's own selector and
+    affinity say of them if `any_node` (`nodeAffinityPolicy: Ignore`), and only without taints that
+    it does not tolerate if `untainted` (`nodeTaintsPolicy: Honor`).
     """
 
     pods: PodSelector
@@ -157,6 +172,8 @@ class SpreadConstraint(Payload, frozen=True):
     max_skew: Annotated[int, Meta(ge=1, le=1 << 31)] = 1
     required: bool = True
     min_domains: Annotated[int, Meta(ge=1, le=1 << 31)] = 1
+    any_node: bool = False
+    untainted: bool = False
 
 
 PodTerms = Annotated[tuple[PodTerm, ...], Meta(max_length=64)]
@@ -210,7 +227,8 @@ class PodSubmitted(Payload, frozen=True):
     node and asks our extender; the pod is then placed when that is asked for, where it says.
     `queue` is what the pod itself says; a gang's queue goes before it, and without both it is
     `default`. `borrowing` are asks of init containers that take nothing: the first container that
-    holds as much, and starts when they have ended, lends them its devices.
+    holds as much, and starts when they have ended, lends them its devices. While the pod has
+    `gates` (`spec.schedulingGates`) no place is looked for.
     """
 
     uid: Name
@@ -229,6 +247,21 @@ class PodSubmitted(Payload, frozen=True):
     chooser: Text = ""
     queue: Name = ""
     borrowing: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
+    gates: Names = ()
+
+
+class PodChanged(Payload, frozen=True):
+    """A live pod says otherwise of itself than when it was submitted, or changed last.
+
+    It is the whole of what may change of a pod: its labels, its gates, which only ever go, and its
+    CPU and memory, which are resized in place (`pods/resize`).
+    """
+
+    uid: Name
+    labels: Labels = {}
+    gates: Names = ()
+    cpu_milli: CpuMilli = 0
+    memory_mib: HostMemoryMib = 0
 
 
 class PodGone(Payload, frozen=True):

@@ -3,9 +3,11 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-agreement.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-quotas.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-pods.jsonl
 
 The first has every type of event that there was at first, the second those by which a ledger comes
-to agree with a cluster that it did not make, the third quotas of namespaces. In them are the turns
+to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
+wait for gates, change while they live, and take ports of nodes. In them are the turns
 that matter: placements that come to nothing, a gang, a refusal that a release ends, a device that
 fails, an event that contradicts. Once recorded, a ledger is never recorded anew: it stands for all
 ledgers that people have. The digest beside it (`--digest` writes it) changes only when the state
@@ -42,7 +44,9 @@ from apportion_schemas import (
     DeviceHealthChanged,
     DeviceUncordoned,
     DifferenceFound,
+    HostPort,
     LedgerRebuilt,
+    NodeConstraints,
     NodeCordoned,
     NodeGone,
     NodeReported,
@@ -50,6 +54,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodAdopted,
     PodBound,
+    PodChanged,
     PodGone,
     PodGroupGone,
     PodPlaced,
@@ -77,6 +82,7 @@ CARDS = (
 )
 """Of the simulated node-1 with two A100-80GB."""
 AGENT = ("agent", "--simulate", "2xA100-80GB", "--node", "node-1")
+HTTP = HostPort(port=80)
 SCHEDULER = ("scheduler", "--name", "golden", "--snapshot-every", "0")
 BINDER = ("binder",)
 
@@ -245,7 +251,36 @@ async def limit(bus: Bus, facts: Facts) -> None:
         await pens.write(told, cards)
 
 
-SCENES = {"v1": happen, "v1-agreement": agree, "v1-quotas": limit}
+async def change(bus: Bus, facts: Facts) -> None:
+    """Kubernetes says which nodes there are, and pods wait for gates, change and take ports."""
+    pens = Pens(bus, facts)
+    web = shape(ask(2_000, cores=5), node=NodeConstraints(cpu_milli=2_000, ports=(HTTP,)))
+    agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "3", "--node", "node-{}")
+    async with services(bus, agents, SCHEDULER, BINDER):
+        await facts.count(NodeReported, 3)
+        await pens.write(
+            observed("node-1", version=7),
+            observed("node-2", version=8, unschedulable=True),
+            *(pod(f"web-{n}", shape=web, labels={"app": "web"}) for n in range(2)),
+            pod("gated", ask(2_000, cores=5), gates=("example.com/quota", "example.com/data")),
+            PodChanged(uid="gated", gates=("example.com/data",)),
+        )
+        await facts.count(SharesAllocated, 1)
+        await facts.count(PodRefused, 1)
+        await pens.write(PodChanged(uid="gated", labels={"app": "late"}))
+        await facts.count(SharesAllocated, 2)
+        await pens.write(
+            PodChanged(uid="web-0", labels={"app": "web"}, cpu_milli=3_000, memory_mib=512),
+            observed("node-2", version=9),
+        )
+        await facts.count(SharesAllocated, 3)
+        await pens.write(
+            PodGone(uid="web-0", reason="finished"),
+            PodChanged(uid="web-0", labels={"app": "told too late"}),
+        )
+
+
+SCENES = {"v1": happen, "v1-agreement": agree, "v1-quotas": limit, "v1-pods": change}
 
 
 async def record(path: Path) -> None:

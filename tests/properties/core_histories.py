@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from apportion.core.ledger.state import Phase, State
+from apportion.core.placement.filters.nodes import UNSCHEDULABLE
 from apportion_schemas import (
     AllocationFailed,
     Ask,
@@ -24,6 +25,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     DeviceUncordoned,
     DeviceWeights,
+    HostPort,
     LabelExpression,
     MigInstance,
     NodeConstraints,
@@ -33,6 +35,7 @@ from apportion_schemas import (
     NodeUncordoned,
     PlacementVoided,
     PodBound,
+    PodChanged,
     PodConstraints,
     PodGone,
     PodGroupObserved,
@@ -67,6 +70,18 @@ GANGS = ("", "", "", "team/x", "team/y")
 QUEUES = ("ml", "default", "web")
 NAMESPACES = ("team", "team", "web", "free")
 QUEUED = ("ml", "ml", "ml", "default", "", "web")
+GATES = ((), (), (), (), ("g",))
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"labels": {"app": "x"}},
+    {"labels": {"app": "y"}, "cpu_milli": 300},
+    {"labels": {"app": "x"}, "cpu_milli": 600},
+    {"memory_mib": 400},
+    {"cpu_milli": 300},
+    {"gates": ("g",)},
+    {"labels": {"app": "y"}},
+)
+"""What a pod may say of itself when it changes, one for each of `picks`."""
 FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p")
 picks = st.integers(0, 7)
 pods = st.sampled_from(PODS)
@@ -109,6 +124,8 @@ class Effect(NamedTuple):
         pod = found[self.pick % len(found)]
         if self.kind is PodGone:
             return PodGone(uid=pod.uid)
+        if self.kind is PodChanged:
+            return PodChanged(uid=pod.uid, **CHANGES[self.pick])
         placed = pod.placement
         assert placed is not None
         fields: dict[str, Any] = {"pod": pod.uid, "node": placed.node, "attempt": placed.attempt}
@@ -135,6 +152,7 @@ class Effect(NamedTuple):
 _PHASES: dict[type[Payload], set[Phase]] = {
     DeviceHealthChanged: set(),
     PodGone: set(Phase),
+    PodChanged: set(Phase),
     PodBound: {Phase.PLACED},
     BindFailed: {Phase.PLACED},
     SharesAllocated: {Phase.PLACED, Phase.BOUND},
@@ -173,6 +191,13 @@ terms = st.lists(
         key=st.sampled_from(("zone", "rank")),
         operator=st.sampled_from(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")),
         values=st.sampled_from((("1",), ("7",), ("6", "2"))),
+    )
+    | st.builds(
+        NodeExpression,
+        key=st.just("metadata.name"),
+        operator=st.sampled_from(("In", "NotIn")),
+        values=names.map(lambda name: (name,)),
+        of_field=st.just(True),
     ),
     max_size=2,
 ).map(tuple)
@@ -196,7 +221,16 @@ node_constraints = st.just(NodeConstraints()) | st.builds(
     preferred=st.lists(
         st.builds(PreferredTerm, weight=st.integers(1, 100), term=terms), max_size=2
     ).map(tuple),
-    tolerations=st.sampled_from(((), (Toleration(key="t", operator="Exists"),))),
+    tolerations=st.sampled_from(
+        (
+            (),
+            (Toleration(key="t", operator="Exists"),),
+            (Toleration(key=UNSCHEDULABLE.key, operator="Exists"),),
+        )
+    ),
+    ports=st.sampled_from(
+        ((), (), (HostPort(port=80),), (HostPort(port=80, ip="a"), HostPort(port=1)))
+    ),
 )
 policies = st.sampled_from(get_args(Policy))
 own_policies = st.sampled_from(("", "", "", *get_args(Policy)))
@@ -233,6 +267,8 @@ relations = weighed(
                     max_skew=st.integers(1, 2),
                     required=st.booleans(),
                     min_domains=st.integers(1, 3),
+                    any_node=st.booleans(),
+                    untainted=st.booleans(),
                 ),
                 max_size=1,
             ).map(tuple),
@@ -322,6 +358,7 @@ def submissions(
         labels=apps,
         task=tasks,
         queue=st.sampled_from(queues),
+        gates=st.sampled_from(GATES),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the ledger must be told so that it agrees with the cluster: pure, one thing at a time.
+"""What the ledger must be change_of so that it agrees with the cluster: pure, one thing at a time.
 
 Every fact is fenced by the newest revision on its subject, so of two watchers one writes it, and a
 watcher that lags writes nothing. Invariant: nothing differs, nothing is written.
@@ -18,7 +18,7 @@ from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.manifests import submitted
 from apportion.core.manifests.placed import shares_text
 from apportion.watcher.kubernetes_objects import NodeView, PodView
-from apportion.watcher.kubernetes_view import ClusterView, placed_on
+from apportion.watcher.kubernetes_view import ClusterView, change_of, placed_on, says_otherwise
 from apportion_schemas import (
     DifferenceFound,
     NodeGone,
@@ -97,8 +97,10 @@ class Facts:
 
     def _end(self, data: PodGone, known: PodState | None) -> Fact:
         if known is not None and not self._is_adopted(known):
-            return Fact(data, f"{data.uid}/gone", known.submitted_revision)
-        expect = self._revisions.of(data)  # a pod that was let go before it was adopted ends twice
+            newest = max(known.submitted_revision, known.changed_revision)
+            return Fact(data, f"{data.uid}/gone", newest)
+        # A pod that was let go before it was adopted ends twice.
+        expect = max(self._revisions.of(data), known.changed_revision if known else 0)
         return Fact(data, f"{data.uid}/gone" + (f"/{expect}" if expect else ""), expect)
 
     def _is_adopted(self, pod: PodState) -> bool:
@@ -162,7 +164,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """That no watch told of these."""
+        """That no watch change_of of these."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")
@@ -201,6 +203,25 @@ class Facts:
         if self._state.rejected.get(pod.uid) != data:
             expect = self._revisions.of(data)
             yield Fact(data, f"{pod.uid}/rejected/{expect}", expect)
+
+    # -------------------------------------------------------------- pods that change
+
+    def changes(self, uids: Iterable[str]) -> Iterator[Fact]:
+        """Pods of the ledger whose labels, gates, CPU or memory are others than it knows."""
+        for uid in uids:
+            pod, known = self._view.pods.get(uid), self._state.pods.get(uid)
+            if pod is None or known is None or pod.ended:
+                continue
+            if says_otherwise(known, pod):
+                data = change_of(pod)
+                expect = max(known.changed_revision, self._newest_of(known))
+                yield Fact(data, f"{uid}/changed/{expect}", expect)
+
+    def _newest_of(self, pod: PodState) -> int:
+        """The newest revision on the pod's own subject."""
+        if self._is_adopted(pod):
+            return self._revisions.of(PodGone(uid=pod.uid))
+        return pod.submitted_revision
 
     # -------------------------------------------------------------- nodes, gangs, queues, quotas
 

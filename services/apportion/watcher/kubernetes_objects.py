@@ -68,12 +68,18 @@ class _Container(_Kube, frozen=True):
     restart_policy: str = ""
 
 
+class _Gate(_Kube, frozen=True):
+    name: str
+
+
 class _PodSpec(_Kube, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
     containers: list[_Container] = []
     init_containers: list[_Container] | None = None
     overhead: Raw = _NO_RESOURCES
+    resources: Raw = _NO_RESOURCES
+    scheduling_gates: list[_Gate] | None = None
 
 
 class _PodStatus(_Kube, frozen=True):
@@ -154,6 +160,8 @@ class PodView:
     ended: str = ""
     deleting: bool = False
     amounts: NodeAmounts = NOTHING
+    labels: dict[str, str] = field(default_factory=dict)
+    gates: tuple[str, ...] = ()
     shares: str = ""
     attempt: str = ""
     draft: PodDraft | None = None
@@ -230,22 +238,24 @@ class ObjectReader:
             ours=chooser is Chooser.US or extended,
             node=spec.node_name,
             deleting=meta.deletion_timestamp is not None,
+            labels=meta.labels or {},
+            gates=tuple(dict.fromkeys(gate.name for gate in spec.scheduling_gates or ())),
             shares=notes.get(SHARES, ""),
             attempt=notes.get(ATTEMPT, ""),
         )
         if pod.status.phase in ENDED:
             view.ended = f"{pod.status.phase}: {pod.status.reason}".rstrip(": ")
             return view if view.ours or self._knows(view.uid) else None
+        view.amounts = self._amounts(spec)
         if view.node:
-            view.amounts = self._amounts(spec)
             view.unread = self._knows(view.uid)
             if not view.unread and (view.shares or self._asks(spec)):
                 view.claim = self._claim(raw, ours=view.ours)
             return view
         if not view.ours:
             return None
-        if before is not None and before.draft is not None:
-            view.draft = before.draft
+        if before is not None and before.draft is not None and self._knows(view.uid):
+            view.draft = before.draft  # what may change of it is told by itself
         elif not view.deleting:
             self._read(raw, view, chooser=spec.scheduler_name if extended else "")
         return view
@@ -278,7 +288,8 @@ class ObjectReader:
     def _amounts(self, spec: _PodSpec) -> NodeAmounts:
         parts = [(bytes(c.resources), _init_role(c)) for c in spec.init_containers or ()]
         parts += [(bytes(c.resources), "app") for c in spec.containers]
-        return _amounts(tuple(parts), bytes(spec.overhead), claimed(self._config.dialects))
+        of_pod = (bytes(spec.overhead), bytes(spec.resources))
+        return _amounts(tuple(parts), of_pod, claimed(self._config.dialects))
 
     def _asks(self, spec: _PodSpec) -> bool:
         """Whether any container asks for devices."""
@@ -379,16 +390,26 @@ def _template(raw: bytes) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=8192)
 def _amounts(
-    parts: tuple[tuple[bytes, Role], ...], overhead: bytes, ours: frozenset[str]
+    parts: tuple[tuple[bytes, Role], ...], of_pod: tuple[bytes, bytes], ours: frozenset[str]
 ) -> NodeAmounts:
-    """What a pod takes of its node; pods of one template ask once."""
+    """What a pod takes of its node, with overhead and resources of its own; pods of one template
+    ask once.
+    """
+    overhead, resources = of_pod
+    whole = _decode_resources(resources) or _Resources()
     containers = []
     for i, (raw, role) in enumerate(parts):
         found = _decode_resources(raw) or _Resources()
         at = f"spec.containers[{i}]"
         containers.append(Container(str(i), at, found.limits or {}, found.requests or {}, role))
     try:
-        return node_amounts(containers, _decode_any(overhead), field="spec", claimed=ours)
+        return node_amounts(
+            containers,
+            _decode_any(overhead),
+            whole=Container("", "spec", whole.limits or {}, whole.requests or {}),
+            field="spec",
+            claimed=ours,
+        )
     except ManifestError:
         return NOTHING  # the API server took what we cannot add up; the kubelet has the last word
 

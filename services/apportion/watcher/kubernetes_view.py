@@ -24,6 +24,7 @@ from apportion_schemas import (
     NodeGone,
     NodeObserved,
     PodAdopted,
+    PodChanged,
     PodGone,
     PodGroupGone,
     PodGroupObserved,
@@ -168,7 +169,7 @@ class ClusterView:
     def mark(self, data: object) -> None:
         """Compare again what this event is about."""
         match data:
-            case PodSubmitted() | PodRejected() | PodGone():
+            case PodSubmitted() | PodChanged() | PodRejected() | PodGone():
                 self.mark_pod(data.uid)
             case PodAdopted():
                 self.mark_pod(data.pod)
@@ -258,8 +259,7 @@ class ClusterView:
         views = [view for view in (before, now) if view is not None]
         matters = known or any(view.ours or view.claim is not None for view in views)
         # Of our own binding nothing follows; should the ledger let go of it, it is marked then.
-        echo = now is not None and pod is not None and runs_as_placed(pod, now)
-        if matters and not echo:
+        if matters and not (now is not None and pod is not None and _is_echo(pod, now)):
             self.marked.pods[uid] = None
         if self.marked:
             self.stirred.set()
@@ -361,6 +361,30 @@ def runs_as_placed(pod: PodState, view: PodView) -> bool:
         and (view.node, view.attempt) == (placed.node, str(placed.attempt))
         and not (view.ended or view.deleting)
     )
+
+
+def _is_echo(pod: PodState, view: PodView) -> bool:
+    """Whether the cluster says of the pod what the ledger has."""
+    return runs_as_placed(pod, view) and not says_otherwise(pod, view)
+
+
+def change_of(view: PodView) -> PodChanged:
+    """What the cluster says now of what may change of a pod."""
+    return PodChanged(
+        uid=view.uid,
+        labels=view.labels,
+        gates=view.gates,
+        cpu_milli=view.amounts.cpu_milli,
+        memory_mib=view.amounts.memory_mib,
+    )
+
+
+def says_otherwise(pod: PodState, view: PodView) -> bool:
+    """Whether that is not what the ledger has."""
+    about, now = pod.submitted, view.amounts
+    needs = about.shape.node
+    same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)
+    return not (same and about.labels == view.labels and about.gates == view.gates)
 
 
 class _Named(msgspec.Struct, frozen=True, rename="camel"):

@@ -223,6 +223,7 @@ class KubernetesWatching:
         # Also nothing: what these pods hold is read now.
         yield [*facts.ends(self._unchanged(marked.pods))]
         yield [*self._adoptions(self._unchanged(marked.pods))]
+        yield [*facts.changes(self._unchanged(marked.pods))]
         limits = [*facts.queues(marked.queues), *facts.quotas(marked.quotas)]
         yield [*facts.nodes(marked.nodes), *limits]
         groups = facts.groups_of(pods) | {

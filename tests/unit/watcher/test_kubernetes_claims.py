@@ -49,7 +49,7 @@ def test_a_pod_that_we_bound_says_itself_what_it_holds() -> None:
     assert (data.shares, data.evidence) == ((of("g1", 4000, 0),), SHARES)
     assert data.submitted.labels == {"app": "a"}
     cluster.ledger.play(data)
-    cluster.pod("p", version=2, annotations=notes, on="n1")
+    cluster.pod("p", version=2, annotations=notes, on="n1", labels={"app": "a"})
     assert cluster.pod_facts() == []
     assert cluster.adoptions() == []
 

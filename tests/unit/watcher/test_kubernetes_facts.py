@@ -14,6 +14,7 @@ from apportion.watcher.kubernetes_view import ClusterView
 from apportion_schemas import (
     NodeGone,
     NodeObserved,
+    PodChanged,
     PodGone,
     PodGroupGone,
     PodRejected,
@@ -64,7 +65,8 @@ class Cluster:
     def pod_facts(self) -> list[Fact]:
         """What is to be told of pods."""
         marked = self.view.take().pods
-        return [*self.facts.ends(marked), *self.facts.arrivals(marked)]
+        facts = self.facts
+        return [*facts.ends(marked), *facts.changes(marked), *facts.arrivals(marked)]
 
     def adoptions(self) -> list[Adoption]:
         """What pods hold that the ledger has not."""
@@ -108,6 +110,45 @@ def test_a_pod_ends_with_its_reason_and_expects_its_submission(
     (fact,) = cluster.pod_facts()
     assert isinstance(fact.data, PodGone)
     assert (fact.data.reason, fact.expect) == (reason, 1)
+
+
+def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() -> None:
+    """Labels, gates and size, while it waits and when it runs; its end expects the change."""
+    cluster = Cluster()
+    cluster.pod("p", schedulingGates=[{"name": "g"}])
+    cluster.write(cluster.pod_facts())
+    assert cluster.ledger.pod("p").submitted.gates == ("g",)
+    cluster.pod("p", version=2, labels={"app": "web"})
+    (fact,) = cluster.pod_facts()
+    assert fact.data == PodChanged(uid="p", labels={"app": "web"})
+    assert (fact.event_id, fact.expect) == ("p/changed/1", 1)
+    cluster.write([fact])
+    assert cluster.pod_facts() == []
+    cluster.pod("p", version=3, labels={"app": "web"}, resources={"requests": {"cpu": "2"}})
+    (fact,) = cluster.pod_facts()
+    assert (fact.data, fact.expect) == (
+        PodChanged(uid="p", labels={"app": "web"}, cpu_milli=2000),
+        2,
+    )
+    cluster.write([fact])
+    cluster.pod("p", version=4, phase="Failed")
+    (fact,) = cluster.pod_facts()
+    assert (fact.data, fact.expect) == (PodGone(uid="p", reason="Failed"), 3)
+
+
+def test_a_bound_pod_that_gets_another_label_is_marked() -> None:
+    """Of our own binding nothing follows; of what a person then writes on the pod it does."""
+    cluster = Cluster()
+    cluster.ledger.play(node("n1", gpu("n1-g0")))
+    cluster.pod("p")
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle().bound("p")
+    notes = {ATTEMPT: "1"}
+    cluster.pod("p", version=2, on="n1", annotations=notes)
+    assert cluster.pod_facts() == []
+    cluster.pod("p", version=3, on="n1", annotations=notes, labels={"app": "web"})
+    (fact,) = cluster.pod_facts()
+    assert fact.data == PodChanged(uid="p", labels={"app": "web"})
 
 
 def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_gone() -> None:

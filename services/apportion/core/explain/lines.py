@@ -27,6 +27,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodAdopted,
     PodBound,
+    PodChanged,
     PodGone,
     PodGroupGone,
     PodGroupObserved,
@@ -136,6 +137,12 @@ def _submitted(data: PodSubmitted, name: str) -> str:
     return f"{name} submitted: {asks} ({data.dialect}{gang})"
 
 
+def _changed(data: PodChanged, name: str) -> str:
+    waits = f"; it waits for {listed(list(data.gates))}" if data.gates else ""
+    labels = listed([f"{key}={value}" for key, value in sorted(data.labels.items())]) or "no label"
+    return f"{name} changed: {data.cpu_milli / 1000:g} CPU, {data.memory_mib} MiB, {labels}{waits}"
+
+
 def _placed(data: PodPlaced, name: str) -> str:
     return f"{name} placed on {data.node}: {shares_words(data.shares)}"
 
@@ -201,6 +208,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     ),
     AllocationFailed: lambda e, name: f"{name}: {e.node} could not hand out shares: {e.message}",
     PodSubmitted: _submitted,
+    PodChanged: _changed,
     PodRejected: lambda e, name: f"{name} rejected: {rejection_words(e)}",
     PodGone: lambda e, name: f"{name} is gone{_because(e.reason)}",
     PodAdopted: lambda e, _: _adopted(e),

@@ -68,6 +68,8 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
     if pod.refusal is not None:
         said = f"{name} is pending since revision {pod.refused_revision}: "
         said += words.refusal(pod.refusal)
+    elif pod.submitted.gates:
+        said = f"{name} waits until its gates are taken away: {', '.join(pod.submitted.gates)}"
     elif chooser:
         said = f"{name} waits until {chooser} has chosen its node"
     elif waiting is not None:
@@ -121,7 +123,7 @@ def _gang_words(state: State, pod: PodState) -> str:
         return ""
     if group.observed is None:
         return f"its gang {pod.submitted.group} is not declared yet"
-    here = len(group.pods)
+    here = sum(not each.submitted.gates for each in group.pods.values())
     if here >= group.min_available:
         return ""
     return (
@@ -144,7 +146,7 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting:
     mine = (-pod.submitted.priority, pod.submitted_revision)
     ahead = pending = 0
     for other in state.pods.values():
-        if other.phase is Phase.PENDING:
+        if other.phase is Phase.PENDING and not other.submitted.gates:
             pending += 1
             ahead += (-other.submitted.priority, other.submitted_revision) < mine
     return WhyWaiting(position=ahead + 1, pending=pending)

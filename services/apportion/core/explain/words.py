@@ -34,6 +34,7 @@ class Unit(Enum):
     TAINTS = "taints"
     DEVICES = "devices"
     PODS = "pods"
+    PORTS = "ports"
 
 
 class Words(NamedTuple):
@@ -47,9 +48,7 @@ class Words(NamedTuple):
 _C = RefusalCode
 
 WORDS: dict[RefusalCode, Words] = {
-    _C.NODE_GONE: Words(
-        "node is not in the cluster", Unit.NOTHING, "the node joins the cluster"
-    ),
+    _C.NODE_GONE: Words("node is not in the cluster", Unit.NOTHING, "the node joins the cluster"),
     _C.NODE_NOT_READY: Words("node is not ready", Unit.NOTHING, "the node becomes ready"),
     _C.NODE_CORDONED: Words("node is cordoned", Unit.NOTHING, "apportion uncordon NODE"),
     _C.NODE_UNSCHEDULABLE: Words(
@@ -78,6 +77,11 @@ WORDS: dict[RefusalCode, Words] = {
         "not enough of an extended resource on the node",
         Unit.PIECES,
         "pods end on the node, or a node that offers the resource",
+    ),
+    _C.HOST_PORT_TAKEN: Words(
+        "a pod there has the same host port",
+        Unit.PORTS,
+        "that pod ends, or another hostPort",
     ),
     _C.POD_AFFINITY_MISMATCH: Words(
         "no pod that this one must be near is there",

@@ -17,7 +17,7 @@ class Change(Struct, frozen=True, gc=False):
     `node` is one that offers or holds something else now; that a pod goes on with its life where it
     is placed changes nothing there. `refused` is empty, or why the event was not applied. `shares`
     came to the node or left it with the pod and nothing else of it changed; None where anything may
-    have.
+    have. `before` is the pod as it was, where the event says otherwise of what it is or wants.
     """
 
     data: Any
@@ -25,6 +25,7 @@ class Change(Struct, frozen=True, gc=False):
     pod: PodState | None = None
     refused: str = ""
     shares: tuple[Share, ...] | None = None
+    before: PodState | None = None
 
 
 class Refused(Exception):

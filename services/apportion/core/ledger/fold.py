@@ -10,6 +10,7 @@ Invariant: `apply` either takes an event whole or leaves the state as it was, bu
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, get_args
 
 import msgspec
@@ -22,7 +23,7 @@ from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
 from apportion.core.ledger.change import Refused as _Refused
 from apportion.core.ledger.cluster_facts import CLUSTER_FACTS
-from apportion.core.ledger.hosting import charge_host, release_host
+from apportion.core.ledger.hosting import charge_host, release_host, resize_host
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import (
     ALLOCATED,
@@ -55,6 +56,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodAdopted,
     PodBound,
+    PodChanged,
     PodGone,
     PodPlaced,
     PodRefused,
@@ -304,6 +306,31 @@ def _check_policies(data: PodSubmitted) -> None:
             raise _Refused(f"pod {data.uid} names the policy {policy!r}, which nobody knows")
 
 
+def _pod_changed(context: _Context, data: PodChanged) -> Change:
+    """What it is and wants from now on; where it has a place it takes more or less of the host."""
+    state = context.state
+    pod = state.pods.get(data.uid)
+    if pod is None:
+        raise _Refused(f"pod {data.uid} is not live")
+    before, shape = copy(pod), pod.submitted.shape
+    sized = msgspec.structs.replace(
+        shape.node, cpu_milli=data.cpu_milli, memory_mib=data.memory_mib
+    )
+    node = None
+    if sized != shape.node:
+        shape = msgspec.structs.replace(shape, node=sized)
+        pod.shape_key = _shape_key(shape)
+        shape = state.shapes.setdefault(pod.shape_key, shape)
+        node = state.nodes[pod.placement.node] if pod.placement is not None else None
+    pod.submitted = msgspec.structs.replace(
+        pod.submitted, shape=shape, labels=data.labels, gates=data.gates
+    )
+    pod.changed_revision = context.revision
+    if node is not None:
+        resize_host(before, pod, node)
+    return Change(data, node=node, pod=pod, shares=(), before=before)
+
+
 def _pod_rejected(context: _Context, data: PodRejected) -> Change:
     if data.uid in context.state.pods:
         raise _Refused(f"pod {data.uid} was submitted already")
@@ -352,6 +379,8 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
         raise _Refused(f"pod {data.pod} is not live")
     if pod.phase is not PENDING:
         raise _Refused(f"pod {data.pod} is {pod.phase.value} already")
+    if pod.submitted.gates:
+        raise _Refused(f"pod {data.pod} waits for its gates: {', '.join(pod.submitted.gates)}")
     if data.attempt != pod.attempt:
         raise _Refused(f"pod {data.pod}: attempt {data.attempt}, expected {pod.attempt}")
     node = state.nodes.get(data.node)
@@ -511,6 +540,7 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     NodeObserved: _node_observed,
     NodeGone: _node_gone,
     PodSubmitted: _pod_submitted,
+    PodChanged: _pod_changed,
     PodRejected: _pod_rejected,
     PodGone: _pod_gone,
     PodAdopted: _pod_adopted,

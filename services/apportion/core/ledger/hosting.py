@@ -1,6 +1,6 @@
 """A pod itself on its node: CPU, memory and extended resources, beside the shares of devices.
 
-Invariant: `release_host` is the exact inverse of `charge_host`.
+Invariant: `release_host` is the exact inverse of `charge_host`, also of a pod that was resized.
 """
 
 from apportion.core.ledger.state import PENDING, PLACED, NodeState, Placement, PodState
@@ -32,3 +32,10 @@ def release_host(pod: PodState, node: NodeState) -> None:
     pod.placement, pod.phase = None, PENDING
     pod.placed_revision = pod.bound_revision = pod.allocated_revision = 0
     pod.placed_time = ""
+
+
+def resize_host(before: PodState, pod: PodState, node: NodeState) -> None:
+    """The pod takes what it says now, and no longer what it said before."""
+    was, now = before.submitted.shape.node, pod.submitted.shape.node
+    node.cpu_used_milli += now.cpu_milli - was.cpu_milli
+    node.memory_used_mib += now.memory_mib - was.memory_mib

@@ -120,7 +120,8 @@ class Placement(Struct, frozen=True, array_like=True, gc=False):
 
 
 class PodState(Struct, eq=False, array_like=True, gc=False):
-    """One live pod. Revisions are those of the events that brought it to each phase.
+    """One live pod. Revisions are those of the events that brought it to each phase, and of the
+    newest `PodChanged`.
 
     `shape_key` is the shape as bytes: equal for pods that any node would treat alike.
     Snapshots hold a pod as it stands here: other fields, or another order, are another
@@ -141,6 +142,7 @@ class PodState(Struct, eq=False, array_like=True, gc=False):
     refusal: PodRefused | None = None
     refused_revision: int = 0
     last_failure: str = ""
+    changed_revision: int = 0
 
     @property
     def uid(self) -> str:

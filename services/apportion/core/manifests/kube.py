@@ -6,7 +6,7 @@ What is not here is not looked at; what is not here and would change a decision 
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from apportion_schemas.quantities import CONTAINERS_MAX, Key, Natural, Priority, Text
 
@@ -44,12 +44,28 @@ class Resources(Kube, frozen=True):
     requests: dict[str, Any] = {}
 
 
+class Port(Kube, frozen=True):
+    """One entry of `ports[]` of a container."""
+
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: Text = field(name="hostIP", default="")
+    protocol: Text = "TCP"
+
+
 class ContainerSpec(Kube, frozen=True):
     """One entry of `containers[]` or `initContainers[]`."""
 
     name: Text
     resources: Resources = Resources()
     restart_policy: Text = ""
+    ports: Annotated[list[Port], Meta(max_length=256)] = []
+
+
+class SchedulingGate(Kube, frozen=True):
+    """One entry of `schedulingGates[]`: the pod wants no place before it is taken away."""
+
+    name: Text
 
 
 class Expression(Kube, frozen=True):
@@ -61,9 +77,10 @@ class Expression(Kube, frozen=True):
 
 
 class NodeTerm(Kube, frozen=True):
-    """One term: all of its expressions."""
+    """One term: all of its expressions, over labels and over fields."""
 
     match_expressions: Annotated[list[Expression], Meta(max_length=64)] = []
+    match_fields: Annotated[list[Expression], Meta(max_length=64)] = []
 
 
 class NodeTerms(Kube, frozen=True):
@@ -167,6 +184,9 @@ class PodSpec(Kube, frozen=True):
     priority: Priority | None = None
     priority_class_name: Text = ""
     overhead: dict[str, Any] = {}
+    resources: Resources | None = None
+    host_network: bool = False
+    scheduling_gates: Annotated[list[SchedulingGate], Meta(max_length=256)] = []
 
 
 class PodTemplate(Kube, frozen=True):

@@ -6,6 +6,7 @@ from apportion.core.dialects.errors import ManifestError
 from apportion_schemas.quantities import NAME_MAX
 
 LABEL_MAX = 63
+_QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -39,6 +40,22 @@ def subdomain(value: str, field: str) -> str:
             value,
             "is no DNS name",
             f"write at most {NAME_MAX} of a-z, 0-9, '-' and '.', no '-' or '.' at the ends",
+        )
+    return value
+
+
+def qualified(value: str, field: str) -> str:
+    """A scheduling gate: a name of letters, perhaps after a DNS name and a slash.
+
+    Raises:
+        ManifestError: empty, too long, or with other characters.
+    """
+    prefix, slash, name = value.rpartition("/")
+    if slash:
+        subdomain(prefix, field)
+    if len(name) > LABEL_MAX or not _QUALIFIED.fullmatch(name):
+        raise ManifestError(
+            field, value, "is no qualified name", "write a name as in example.com/quota"
         )
     return value
 

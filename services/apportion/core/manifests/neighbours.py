@@ -6,7 +6,7 @@ would have to know more of the cluster for than the ledger has, by name.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, cast, get_args, get_type_hints
 
 from apportion.core.dialects.errors import ManifestError
 from apportion.core.manifests import kube, naming
@@ -102,9 +102,9 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
 
 
 def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
-    if term.mismatch_label_keys:
-        raise ManifestError(f"{field}.mismatchLabelKeys", None, _LATER, "write labelSelector")
     found = _selector(term.label_selector, field, own, term.match_label_keys)
+    found += _own_labels("NotIn", term.mismatch_label_keys, own)
+    _bounded(found, f"{field}.labelSelector")
     pods = PodSelector(expressions=found, namespaces=_namespaces(term, field, own))
     return PodTerm(pods=pods, topology_key=term.topology_key)
 
@@ -127,12 +127,12 @@ def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, 
 
 
 def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint:
-    for name, value, only in (
-        ("nodeAffinityPolicy", each.node_affinity_policy, "Honor"),
-        ("nodeTaintsPolicy", each.node_taints_policy, "Ignore"),
+    for name, value in (
+        ("nodeAffinityPolicy", each.node_affinity_policy),
+        ("nodeTaintsPolicy", each.node_taints_policy),
     ):
-        if value != only:
-            raise ManifestError(f"{field}.{name}", value, _LATER, f"write {only}, or leave it out")
+        if value not in {"Honor", "Ignore"}:
+            raise ManifestError(f"{field}.{name}", value, "is unknown", "write Honor or Ignore")
     if each.when_unsatisfiable not in {"DoNotSchedule", "ScheduleAnyway"}:
         raise ManifestError(
             f"{field}.whenUnsatisfiable",
@@ -147,6 +147,8 @@ def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint
         max_skew=each.max_skew,
         required=each.when_unsatisfiable == "DoNotSchedule",
         min_domains=each.min_domains,
+        any_node=each.node_affinity_policy == "Ignore",
+        untainted=each.node_taints_policy == "Honor",
     )
 
 
@@ -165,14 +167,29 @@ def _selector(
         _expression(expression, f"{at}.matchExpressions[{i}]")
         for i, expression in enumerate(selector.match_expressions)
     ]
-    found += [
-        LabelExpression(key=key, operator="In", values=(own.labels[key],))
+    return _bounded((*found, *_own_labels("In", keys, own)), at)
+
+
+def _own_labels(
+    operator: Literal["In", "NotIn"], keys: list[str], own: Own
+) -> tuple[LabelExpression, ...]:
+    """`matchLabelKeys` and `mismatchLabelKeys`: the same values as the pod's own, or others.
+
+    Keys that the pod has not are passed over. Newer API servers write the same into the selector.
+    """
+    return tuple(
+        LabelExpression(key=key, operator=operator, values=(own.labels[key],))
         for key in sorted(set(keys))
         if key in own.labels
-    ]
-    if len(found) > EXPRESSIONS_MAX:
-        raise ManifestError(at, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
-    return tuple(found)
+    )
+
+
+def _bounded(found: tuple[LabelExpression, ...], field: str) -> tuple[LabelExpression, ...]:
+    """Expressions, each once."""
+    once = tuple(dict.fromkeys(found))
+    if len(once) > EXPRESSIONS_MAX:
+        raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
+    return once
 
 
 def _expression(expression: kube.Expression, field: str) -> LabelExpression:

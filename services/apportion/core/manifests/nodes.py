@@ -6,15 +6,23 @@ meets well-formed ones.
 
 from typing import Any, cast, get_args, get_type_hints
 
+from msgspec import structs
+
 from apportion.core.dialects.errors import ManifestError
 from apportion.core.manifests import kube
 from apportion.core.manifests.document import texts
-from apportion_schemas import NodeExpression, PreferredTerm, Toleration
+from apportion_schemas import HostPort, NodeExpression, PreferredTerm, Toleration
 
 SELECTOR_MAX = 64
+NAME_FIELD = "metadata.name"
+PORTS_MAX = 256
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _OPERATORS = get_args(get_type_hints(NodeExpression)["operator"])
+HIGHEST_PORT = 65535
+ADDRESS_MAX = 64
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - what manifests say, nobody listens there
+_PROTOCOLS = get_args(get_type_hints(HostPort)["protocol"])
 _EFFECTS = get_args(get_type_hints(Toleration)["effect"])
 
 
@@ -76,11 +84,62 @@ def tolerations(spec: kube.PodSpec, field: str) -> tuple[Toleration, ...]:
     )
 
 
+def ports(spec: kube.PodSpec, field: str) -> tuple[HostPort, ...]:
+    """`ports[].hostPort` of containers and sidecars, and all ports of a pod on the host's network.
+
+    As kube-scheduler counts them: an init container that ends takes none.
+
+    Raises:
+        ManifestError: a port or protocol is unknown, or there are too many.
+    """
+    found: dict[HostPort, None] = {}
+    sidecars = ((i, c) for i, c in enumerate(spec.init_containers) if c.restart_policy == "Always")
+    for kind, group in (("initContainers", sidecars), ("containers", enumerate(spec.containers))):
+        for i, container in group:
+            for j, port in enumerate(container.ports):
+                number = port.host_port or (port.container_port if spec.host_network else 0)
+                if number:
+                    at = f"{field}.{kind}[{i}].ports[{j}]"
+                    found[_port(port, number, at)] = None
+    if len(found) > PORTS_MAX:
+        raise ManifestError(
+            f"{field}.containers", None, "takes too many host ports", f"{PORTS_MAX}"
+        )
+    return tuple(found)
+
+
+def _port(port: kube.Port, number: int, field: str) -> HostPort:
+    if not 0 < number <= HIGHEST_PORT:
+        raise ManifestError(f"{field}.hostPort", number, "is no port", "write 1 to 65535")
+    if port.protocol not in _PROTOCOLS:
+        raise _choice(f"{field}.protocol", port.protocol, _PROTOCOLS)
+    address = "" if port.host_ip in ANY_ADDRESS else port.host_ip
+    if len(address) > ADDRESS_MAX:
+        raise ManifestError(f"{field}.hostIP", address, "is no address", "write an IP address")
+    return HostPort(port=number, protocol=cast("Any", port.protocol), ip=address)
+
+
 def _term(term: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
-    return tuple(
+    labels = [
         _expression(expression, f"{field}.matchExpressions[{i}]")
         for i, expression in enumerate(term.match_expressions)
-    )
+    ]
+    fields = [
+        _of_field(expression, f"{field}.matchFields[{i}]")
+        for i, expression in enumerate(term.match_fields)
+    ]
+    return (*labels, *fields)
+
+
+def _of_field(expression: kube.Expression, field: str) -> NodeExpression:
+    """`matchFields`, of which Kubernetes knows one field and two operators, with one value."""
+    if expression.key != NAME_FIELD:
+        raise ManifestError(f"{field}.key", expression.key, "is unknown", f"write {NAME_FIELD}")
+    if expression.operator not in {"In", "NotIn"}:
+        raise _choice(f"{field}.operator", expression.operator, ("In", "NotIn"))
+    if len(expression.values) != 1:
+        raise ManifestError(f"{field}.values", expression.values, "is not one name", "name one")
+    return structs.replace(_expression(expression, field), of_field=True)
 
 
 def _expression(expression: kube.Expression, field: str) -> NodeExpression:

@@ -18,6 +18,8 @@ from apportion_schemas.quantities import CPU_MILLI_MAX, HOST_MEMORY_MIB_MAX
 
 EXTENDED_MAX = 64
 _MIB = 1 << 20
+_OF_PODS = ("cpu", "memory")
+NOTHING = Container("", "spec", {}, {})
 _FRACTIONAL = ("cpu", "memory", "ephemeral-storage")
 
 _Vector = dict[str, Fraction]
@@ -37,8 +39,12 @@ def node_amounts(
     *,
     field: str,
     claimed: frozenset[str],
+    whole: Container = NOTHING,
 ) -> NodeAmounts:
     """What the pod whose spec stands at `field` needs; resources in `claimed` are about devices.
+
+    `whole` has the resources of the pod itself (`spec.resources`), which go before the sum over its
+    containers, as in Kubernetes 1.34.
 
     Raises:
         ManifestError: an amount is malformed, a request is above its limit, or the sum is absurd.
@@ -59,7 +65,21 @@ def node_amounts(
         for name, amount in overhead.items()
         if name not in claimed
     }
-    return _rounded(_sum(_most(_sum(running, sidecars), peak), extra), f"{field}.containers")
+    total = _most(_sum(running, sidecars), peak) | _of_pod(whole, claimed)
+    return _rounded(_sum(total, extra), f"{field}.containers")
+
+
+def _of_pod(whole: Container, claimed: frozenset[str]) -> _Vector:
+    for kind in ("limits", "requests"):
+        for name in getattr(whole, kind):
+            if name in claimed or not (name in _OF_PODS or name.startswith("hugepages-")):
+                raise ManifestError(
+                    whole.at("limits" if kind == "limits" else "requests", name),
+                    None,
+                    "is asked for by containers only",
+                    "write it in the resources of a container",
+                )
+    return _requests(whole, claimed)
 
 
 def _requests(container: Container, claimed: frozenset[str]) -> _Vector:

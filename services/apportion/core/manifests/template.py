@@ -55,6 +55,7 @@ class Template(Struct, frozen=True, kw_only=True):
     group: str = ""
     task: str = ""
     queue: str = ""
+    gates: tuple[str, ...] = ()
 
 
 def read_template(
@@ -98,11 +99,11 @@ def read_template(
         scheduler_name=parts.spec.scheduler_name,
         high_priority=request.high_priority,
         borrowing=request.borrowing,
-        init_containers=_names(parts.spec.init_containers) if request.asks else (),
-        containers=_names(parts.spec.containers) if request.asks else (),
+        **(_every_container(parts.spec) if request.asks else {}),
         group=_group(notes, notes_field),
         task=notes.get(TASK, ""),
         queue=_queue(notes, notes_field),
+        gates=_gates(parts.spec, spec_field),
     )
 
 
@@ -134,8 +135,21 @@ def _queue(annotations: dict[str, str], field: str) -> str:
     return naming.subdomain(annotations[key], within(field, key)) if key else ""
 
 
-def _names(containers: list[kube.ContainerSpec]) -> tuple[str, ...]:
-    return tuple(container.name for container in containers)
+def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:
+    """`schedulingGates`: whoever set one takes it away once the pod may have a place."""
+    names = (
+        naming.qualified(gate.name, f"{field}.schedulingGates[{i}].name")
+        for i, gate in enumerate(spec.scheduling_gates)
+    )
+    return tuple(dict.fromkeys(names))
+
+
+def _every_container(spec: kube.PodSpec) -> dict[str, tuple[str, ...]]:
+    """The names of all containers, for device plugins that count them."""
+    return {
+        "init_containers": tuple(container.name for container in spec.init_containers),
+        "containers": tuple(container.name for container in spec.containers),
+    }
 
 
 def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
@@ -169,7 +183,14 @@ def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:
 def _node(
     containers: tuple[Container, ...], spec: kube.PodSpec, field: str, config: DialectConfig
 ) -> NodeConstraints:
-    amounts = node_amounts(containers, spec.overhead, field=field, claimed=claimed(config))
+    whole = spec.resources or kube.Resources()
+    amounts = node_amounts(
+        containers,
+        spec.overhead,
+        whole=Container("", field, whole.limits, whole.requests),
+        field=field,
+        claimed=claimed(config),
+    )
     return NodeConstraints(
         cpu_milli=amounts.cpu_milli,
         memory_mib=amounts.memory_mib,
@@ -178,6 +199,7 @@ def _node(
         required=nodes.required(spec, field),
         preferred=nodes.preferred(spec, field),
         tolerations=nodes.tolerations(spec, field),
+        ports=nodes.ports(spec, field),
     )
 
 

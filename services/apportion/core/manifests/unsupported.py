@@ -24,32 +24,14 @@ class Unsupported(NamedTuple):
 _VOLUME = "may tie the pod to a node and is not implemented yet"
 _VOLUME_FIX = "use a volume that every node has, as emptyDir, hostPath and nfs are"
 _ZONAL = ("awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk")
-_NODES = "affinity.nodeAffinity"
-_BY_LABEL = "match the label kubernetes.io/hostname instead"
 _GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/group-name"
 
 POD_SPEC = (
     Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
-    Unsupported("schedulingGates"),
     Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
-    Unsupported("resources", fix="write the resources of each container"),
-    Unsupported("containers[].ports[].hostPort"),
-    Unsupported("initContainers[].ports[].hostPort"),
     Unsupported("volumes[].persistentVolumeClaim", _VOLUME, _VOLUME_FIX),
     Unsupported("volumes[].ephemeral", _VOLUME, _VOLUME_FIX),
     *(Unsupported(f"volumes[].{kind}", _VOLUME, _VOLUME_FIX) for kind in _ZONAL),
-    Unsupported(
-        f"{_NODES}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchFields",
-        fix=_BY_LABEL,
-    ),
-    Unsupported(
-        f"{_NODES}.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchFields",
-        fix=_BY_LABEL,
-    ),
-)
-HOST_NETWORK_POD_SPEC = (
-    Unsupported("containers[].ports", "takes ports of the node and is not implemented yet"),
-    Unsupported("initContainers[].ports", "takes ports of the node and is not implemented yet"),
 )
 VOLCANO_JOB_SPEC = (
     Unsupported("networkTopology"),
@@ -70,8 +52,6 @@ def check_pod_spec(spec: dict[str, Any], field: str) -> None:
         ManifestError: names the field as it stands in the document.
     """
     check(spec, field, POD_SPEC)
-    if spec.get("hostNetwork") is True:
-        check(spec, field, HOST_NETWORK_POD_SPEC)
 
 
 def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> None:

@@ -43,6 +43,7 @@ class PodDraft(Struct, frozen=True, kw_only=True):
     scheduler_name: str = ""
     chooser: str = ""
     queue: str = ""
+    gates: tuple[str, ...] = ()
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -74,6 +75,7 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
         containers=draft.containers,
         chooser=draft.chooser,
         queue=draft.queue,
+        gates=draft.gates,
     )
 
 
@@ -224,6 +226,7 @@ def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> It
             containers=template.containers,
             scheduler_name=template.scheduler_name,
             queue=template.queue,
+            gates=template.gates,
         )
 
 

@@ -85,7 +85,7 @@ class PlacementClass:
         self.facts = FactColumns(shape)
         self.collided: set[int] = set()
         self._host_need = host_need
-        self._extended = bool(shape.node.extended)
+        self._needy = bool(shape.node.extended or shape.node.ports)
         self._resize(0)
         self._generation = -1
         self._facts_seen = 0
@@ -231,8 +231,8 @@ class PlacementClass:
             look.rows, look.count = columns.some, columns.changed_from(begin)
             look.enough = columns.enough  # another since there are wider nodes
         row_loops.admit(look.rows, look.count, self.facts.node_ok, look.given)
-        if self._extended:
-            self._look_at_extended(look)
+        if self._needy:
+            self._look_at_needs(look)
         self._look_at_asks(look)
         self.node_score.rate(look)
         if self.facts.prefers:
@@ -258,13 +258,14 @@ class PlacementClass:
         for at, ask in enumerate(self.asks):
             ask.look(look, 1, at == noted)
 
-    def _look_at_extended(self, look: ScoreInput) -> None:
-        """Refuse the rows that have too little of what is no device."""
+    def _look_at_needs(self, look: ScoreInput) -> None:
+        """Refuse the rows that have too little of what few pods want, and no column holds."""
         for at in range(look.count):
             node = look.columns.nodes[look.rows[at]]
-            needed, available = node_filters.extended(self.shape, node)
-            if available < needed:
-                look.given[at] = REFUSED
+            for check in (node_filters.extended, node_filters.ports):
+                needed, available = check(self.shape, node)
+                if available < needed:
+                    look.given[at] = REFUSED
 
     def _relate(self, columns: Columns, relations: Relations, *, evaluated: bool) -> bool:
         """Refuse and prefer nodes for the pods that are there already; whether it had to."""
@@ -281,7 +282,8 @@ class PlacementClass:
 
 def _row_looks(shape: Shape, score: NodeScore) -> Int64:
     """What it costs to look at one row: more where its score, or a filter, is no row loop."""
-    return 1 if isinstance(score, Binpack) and not shape.node.extended else SCORED
+    needy = shape.node.extended or shape.node.ports
+    return 1 if isinstance(score, Binpack) and not needy else SCORED
 
 
 def _wants_one(shape: Shape) -> bool:

@@ -31,7 +31,14 @@ from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusing import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
 from apportion.core.placement.waking import Waking
-from apportion_schemas import PlacementVoided, PodAdopted, PodPlaced, PodRefused, PodSubmitted
+from apportion_schemas import (
+    PlacementVoided,
+    PodAdopted,
+    PodChanged,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+)
 from apportion_schemas.quantities import GANG_PODS_MAX
 
 EVENTS_MAX: Final = 512  # of one decision, which is one atomic batch; a gang may take more
@@ -102,7 +109,9 @@ class Engine:
         if node is not None:
             self._finder.columns.touch(node, change.shares)
         moved = False
-        if pod is not None and (self._neighbours.active or kind in _COMES):
+        if kind is PodChanged and pod is not None:
+            moved = self._neighbours.rename(pod)
+        elif pod is not None and (self._neighbours.active or kind in _COMES):
             moved = self._neighbours.note(pod)
         counts = self._limits.active or kind in LIMITS_SET
         freed = counts and self._limits.observe(change)

@@ -78,7 +78,7 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
             (RefusalCode.PODS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS, 1),
         ):
             _stop(ranks, _field(room, at, bits) < needed, code)
-    if needs.extended:
+    if needs.extended or needs.ports:
         for row in np.flatnonzero(ranks == FITS).tolist():
             verdict = refused_node(class_.shape, columns.nodes[row])
             if verdict is not None:

@@ -14,8 +14,8 @@ from apportion_schemas import (
 )
 from tests.support.fleet import gpu, node, npu, observed, rack
 from tests.support.ledger_of import Ledger
-from tests.support.pods import placed as placement
 from tests.support.pods import ask, pod, share
+from tests.support.pods import placed as placement
 
 HOLDS_G0 = (node("n1", gpu("g0"), gpu("g1")), pod("p1"), placement("p1", shares=[share("g0")]))
 

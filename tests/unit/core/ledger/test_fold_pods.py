@@ -13,6 +13,7 @@ from apportion_schemas import (
     NodeConstraints,
     PlacementVoided,
     PodBound,
+    PodChanged,
     PodGone,
     PodRefused,
     RefusalCode,
@@ -199,6 +200,13 @@ CONTRADICTIONS: list[tuple[str, Callable[[], Ledger], Payload, str]] = [
         PodBound(pod="p1", node="n1", attempt=2),
         "pod p1 is placed on n1 by attempt 1, not on n1 by 2",
     ),
+    (
+        "placed before its gates are gone",
+        lambda: Ledger(rack("n1", 1), pod("p1", ask(1000), gates=("a", "b"))),
+        placement("p1", shares=[share("n1-g0")]),
+        "pod p1 waits for its gates: a, b",
+    ),
+    ("changed and not there", Ledger, PodChanged(uid="p9"), "pod p9 is not live"),
 ]
 
 

@@ -124,6 +124,28 @@ def test_topology_spread() -> None:
     assert soft == SpreadConstraint(pods=web(IS_NEW), topology_key=ZONE, required=False)
 
 
+def test_which_nodes_count_for_a_spread() -> None:
+    """Those that the pod's own selector allows, whatever their taints, unless it says otherwise."""
+    (found,) = wishes(**spread(nodeAffinityPolicy="Ignore", nodeTaintsPolicy="Honor")).spread
+    assert (found.any_node, found.untainted) == (True, True)
+    (found,) = wishes(**spread(nodeAffinityPolicy="Honor", nodeTaintsPolicy="Ignore")).spread
+    assert (found.any_node, found.untainted) == (False, False)
+
+
+def test_other_values_than_the_pods_own() -> None:
+    """Of labels that the pod has; what the API server has merged already counts once."""
+    both = term(matchLabelKeys=["version"], mismatchLabelKeys=["version", "absent"])
+    (found,) = wishes(**anti(both)).anti_affinity
+    other = LabelExpression(key="version", operator="NotIn", values=IS_NEW.values)
+    assert found.pods.expressions[-2:] == (IS_NEW, other)
+    merged = {
+        "matchLabels": {"app": "web"},
+        "matchExpressions": [{"key": "version", "operator": "In", "values": list(IS_NEW.values)}],
+    }
+    (found,) = wishes(**anti(term(merged, matchLabelKeys=["version"]))).anti_affinity
+    assert found.pods.expressions.count(IS_NEW) == 1
+
+
 ANTI = f"spec.affinity.podAntiAffinity.{REQUIRED}[0]"
 SPREAD = "spec.topologySpreadConstraints[0]"
 TWO_SPACES = near(term(), term(key=ZONE, selector={"matchLabels": {"b": "c"}}, namespaces=["x"]))
@@ -137,7 +159,6 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
     ("spec", "field", "says"),
     [
         (anti(term(namespaceSelector=WEB)), f"{ANTI}.namespaceSelector", "not implemented yet"),
-        (anti(term(mismatchLabelKeys=["a"])), f"{ANTI}.mismatchLabelKeys", "not implemented yet"),
         (anti({"topologyKey": HOST}), f"{ANTI}.labelSelector", "no pod is meant"),
         (anti(term(key="")), f"{ANTI}.topologyKey", "out of bounds"),
         (anti(term(GREATER)), f"{ANTI}.labelSelector.matchExpressions[0].operator", "In, NotIn"),
@@ -146,8 +167,8 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
         (anti(term(TOO_MANY)), f"{ANTI}.labelSelector", "at most 64"),
         (TOO_MANY_TOGETHER, f"spec.affinity.podAffinity.{REQUIRED}", "at most 64"),
         (TWO_SPACES, f"spec.affinity.podAffinity.{REQUIRED}", "different namespaces"),
-        (spread(nodeTaintsPolicy="Honor"), f"{SPREAD}.nodeTaintsPolicy", "write Ignore"),
-        (spread(nodeAffinityPolicy="Ignore"), f"{SPREAD}.nodeAffinityPolicy", "write Honor"),
+        (spread(nodeTaintsPolicy="Never"), f"{SPREAD}.nodeTaintsPolicy", "write Honor or Ignore"),
+        (spread(nodeAffinityPolicy=""), f"{SPREAD}.nodeAffinityPolicy", "write Honor or Ignore"),
         (spread(whenUnsatisfiable="Never"), f"{SPREAD}.whenUnsatisfiable", "ScheduleAnyway"),
         (spread(maxSkew=0), f"{SPREAD}.maxSkew", "out of bounds"),
         (spread(labelSelector=None), f"{SPREAD}.labelSelector", "no pod is meant"),

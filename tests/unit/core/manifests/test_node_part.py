@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apportion_schemas import NodeExpression, PreferredTerm, Toleration
+from apportion_schemas import HostPort, NodeExpression, PreferredTerm, Toleration
 from tests.support.manifests import container, draft, pod, refused
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -118,6 +118,95 @@ def test_node_affinity() -> None:
                 {"weight": 1, "preference": {}}]  # fmt: skip
     preferred = draft(affinity(PREFERRED, weighted)).shape.node.preferred
     assert preferred == (PreferredTerm(weight=7, term=(in_zone,)),)
+
+
+def test_match_fields() -> None:
+    """The one field that there is, beside labels in one term."""
+    by_name = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
+    label = {"key": "zone", "operator": "Exists"}
+    terms = [{"matchFields": [by_name], "matchExpressions": [label]}]
+    required = draft(affinity(REQUIRED, {"nodeSelectorTerms": terms})).shape.node.required
+    assert required == (
+        (
+            NodeExpression(key="zone", operator="Exists"),
+            NodeExpression(key="metadata.name", operator="NotIn", values=("n1",), of_field=True),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "at", "says"),
+    [
+        ({"key": "metadata.uid", "operator": "In", "values": ["a"]}, "key", "metadata.name"),
+        ({"key": "metadata.name", "operator": "Exists"}, "operator", "In, NotIn"),
+        ({"key": "metadata.name", "operator": "In", "values": ["a", "b"]}, "values", "name one"),
+    ],
+)
+def test_match_fields_refused(field: dict[str, Any], at: str, says: str) -> None:
+    """What an API server refuses as well."""
+    error = refused(affinity(REQUIRED, {"nodeSelectorTerms": [{"matchFields": [field]}]}))
+    assert error.field == f"{TERM}.matchFields[0].{at}"
+    assert says in str(error)
+
+
+def test_host_ports() -> None:
+    """Of containers and sidecars, each once; any address is one way of saying it."""
+    http = {"containerPort": 8080, "hostPort": 80, "hostIP": "0.0.0.0"}
+    dns = {"containerPort": 53, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}
+    sidecar = container("s", ports=[dns]) | {"restartPolicy": "Always"}
+    found = draft(
+        pod(
+            containers=[container("a", ports=[http]), container("b", ports=[http])],
+            initContainers=[container("i", ports=[{"containerPort": 1, "hostPort": 1}]), sidecar],
+        )
+    )
+    assert found.shape.node.ports == (
+        HostPort(port=53, protocol="UDP", ip="10.0.0.1"),
+        HostPort(port=80),
+    )
+
+
+def test_every_port_of_a_pod_on_the_hosts_network_is_the_hosts() -> None:
+    """As the API server fills it in."""
+    ports = [{"containerPort": 80}]
+    assert draft(pod(containers=[container(ports=ports)])).shape.node.ports == ()
+    found = draft(pod(hostNetwork=True, containers=[container(ports=ports)]))
+    assert found.shape.node.ports == (HostPort(port=80),)
+
+
+@pytest.mark.parametrize(
+    ("port", "at", "says"),
+    [
+        ({"hostPort": 65536}, "hostPort", "1 to 65535"),
+        ({"hostPort": -1}, "hostPort", "1 to 65535"),
+        ({"hostPort": 80, "protocol": "ICMP"}, "protocol", "TCP, UDP, SCTP"),
+        ({"hostPort": 80, "hostIP": "x" * 65}, "hostIP", "an IP address"),
+    ],
+)
+def test_host_ports_refused(port: dict[str, Any], at: str, says: str) -> None:
+    """By field, value and fix."""
+    error = refused(pod(containers=[container(ports=[port])]))
+    assert error.field == f"spec.containers[0].ports[0].{at}"
+    assert says in str(error)
+
+
+def test_scheduling_gates() -> None:
+    """Names as Kubernetes allows them, each once."""
+    gates = [{"name": "example.com/quota"}, {"name": "wait"}, {"name": "wait"}]
+    assert draft(pod(schedulingGates=gates)).gates == ("example.com/quota", "wait")
+    error = refused(pod(schedulingGates=[{"name": "no spaces"}]))
+    assert error.field == "spec.schedulingGates[0].name"
+
+
+def test_resources_of_the_pod_itself() -> None:
+    """They go before the sum over its containers, resource by resource, and below the overhead."""
+    own = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}}
+    one = container(requests={"cpu": "3", "memory": "1Mi"})
+    found = draft(pod(containers=[one], resources=own, overhead={"cpu": "500m"})).shape.node
+    assert (found.cpu_milli, found.memory_mib) == (1500, 1024)
+    error = refused(pod(resources={"limits": {"nvidia.com/gpu": "1"}}))
+    assert error.field == 'spec.resources.limits["nvidia.com/gpu"]'
+    assert "by containers only" in str(error)
 
 
 TERM = f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0]"

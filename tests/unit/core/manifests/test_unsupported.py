@@ -6,9 +6,6 @@ import pytest
 
 from tests.support.manifests import container, draft, pod, read, refused, task, volcano_job
 
-REQUIRED = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
-TERMS = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name"}]}]}
-PORTS = [{"containerPort": 80, "hostPort": 80}]
 CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
 
 
@@ -16,29 +13,10 @@ CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
     ("spec", "field"),
     [
         ({"nodeName": "node-1"}, "nodeName"),
-        ({"schedulingGates": [{"name": "wait"}]}, "schedulingGates"),
         ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
-        ({"resources": {"limits": {"cpu": 1}}}, "resources"),
-        ({"containers": [container(ports=PORTS)]}, "containers[0].ports[0].hostPort"),
-        (
-            {"initContainers": [container("i"), container("j", ports=PORTS)]},
-            "initContainers[1].ports[0].hostPort",
-        ),
-        (
-            {"hostNetwork": True, "containers": [container(ports=[{"containerPort": 80}])]},
-            "containers[0].ports",
-        ),
         ({"volumes": [{"emptyDir": {}}, CLAIM]}, "volumes[1].persistentVolumeClaim"),
         ({"volumes": [{"ephemeral": {"x": 1}}]}, "volumes[0].ephemeral"),
         ({"volumes": [{"gcePersistentDisk": {"pdName": "a"}}]}, "volumes[0].gcePersistentDisk"),
-        (
-            {
-                "affinity": {
-                    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}
-                }
-            },
-            f"{REQUIRED}.nodeSelectorTerms[0].matchFields",
-        ),
     ],
 )
 def test_pod_spec(spec: dict[str, Any], field: str) -> None:

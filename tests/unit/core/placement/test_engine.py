@@ -133,7 +133,7 @@ def test_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
 
 
 def test_taints_and_affinity_count_three_to_two() -> None:
-    """As in kube-scheduler: a preferred node that asks its pods to go elsewhere is not preferred."""
+    """As in kube-scheduler: what a node gains by its label its taint takes away."""
     term = PreferredTerm(weight=10, term=(NodeExpression(key="zone", operator="Exists"),))
     wish = wants(ask(1000), preferred=(term,))
     ledger = half_full(policy("binpack")).submit(pod("early", shape=wish)).settle()

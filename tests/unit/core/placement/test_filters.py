@@ -25,6 +25,7 @@ from apportion_schemas import (
     Ask,
     Device,
     DeviceConstraints,
+    HostPort,
     NodeCordoned,
     NodeExpression,
     NodeGone,
@@ -61,6 +62,18 @@ def expression(key: str, operator: str, *values: str) -> Shape:
     return wants(required=((found,),))
 
 
+def named(name: str) -> Shape:
+    """A shape that requires the node of this name (`matchFields`)."""
+    found = NodeExpression(key="metadata.name", operator="In", values=(name,), of_field=True)
+    return wants(required=((found,),))
+
+
+def serving(port: HostPort) -> tuple[Payload, ...]:
+    """A node with a pod that has this host port."""
+    return rack("n1", 1), pod("web", shape=wants(ports=(port,))), placement("web")
+
+
+HTTP, LOCAL = HostPort(port=80), HostPort(port=80, ip="127.0.0.1")
 BUSY = (rack("n1", 1), pod("x", shape=wants(cpu_milli=255_000, memory_mib=1_999_000)))
 LABELLED = observed("n1", labels={"zone": "a", "cards": "8"})
 NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
@@ -73,7 +86,12 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         Verdict(C.NODE_GONE, 1, 0),
     ),
     ("not ready", (observed("n1", ready=False),), wants(), Verdict(C.NODE_NOT_READY, 1, 0)),
-    ("drained", (observed("n1", unschedulable=True),), wants(), Verdict(C.NODE_UNSCHEDULABLE, 1, 0)),
+    (
+        "drained",
+        (observed("n1", unschedulable=True),),
+        wants(),
+        Verdict(C.NODE_UNSCHEDULABLE, 1, 0),
+    ),
     (
         "drained, and its taint tolerated",
         (observed("n1", unschedulable=True),),
@@ -83,9 +101,7 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
     (
         "drained, and its taint tolerated for another effect",
         (observed("n1", unschedulable=True),),
-        tolerating(
-            key="node.kubernetes.io/unschedulable", operator="Exists", effect="NoExecute"
-        ),
+        tolerating(key="node.kubernetes.io/unschedulable", operator="Exists", effect="NoExecute"),
         Verdict(C.NODE_UNSCHEDULABLE, 1, 0),
     ),
     (
@@ -210,6 +226,36 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         ),
         wants(extended=NIC),
         Verdict(C.EXTENDED_RESOURCE_INSUFFICIENT, 2, 1),
+    ),
+    ("a host port, free", serving(HostPort(port=81)), wants(ports=(HTTP,)), None),
+    ("a host port, taken", serving(HTTP), wants(ports=(HTTP,)), Verdict(C.HOST_PORT_TAKEN, 1, 0)),
+    (
+        "one of two host ports, taken",
+        serving(HTTP),
+        wants(ports=(HTTP, HostPort(port=443))),
+        Verdict(C.HOST_PORT_TAKEN, 2, 1),
+    ),
+    ("another protocol", serving(HTTP), wants(ports=(HostPort(port=80, protocol="UDP"),)), None),
+    ("another address", serving(LOCAL), wants(ports=(HostPort(port=80, ip="10.0.0.2"),)), None),
+    (
+        "one of all addresses",
+        serving(HTTP),
+        wants(ports=(LOCAL,)),
+        Verdict(C.HOST_PORT_TAKEN, 1, 0),
+    ),
+    (
+        "all addresses, one taken",
+        serving(LOCAL),
+        wants(ports=(HTTP,)),
+        Verdict(C.HOST_PORT_TAKEN, 1, 0),
+    ),
+    ("by name", (rack("n1", 1),), named("n1"), None),
+    ("by another name", (rack("n1", 1),), named("n2"), Verdict(C.NODE_LABELS_MISMATCH, 1, 0)),
+    (
+        "a label that is called as the field",
+        (observed("n1", labels={"metadata.name": "n2"}),),
+        named("n2"),
+        Verdict(C.NODE_LABELS_MISMATCH, 1, 0),
     ),
 ]
 

@@ -8,6 +8,7 @@ from apportion_schemas import (
     Ask,
     DeviceConstraints,
     DeviceCordoned,
+    HostPort,
     LabelExpression,
     NearMiss,
     NodeCordoned,
@@ -73,6 +74,8 @@ FAN = DeviceCordoned(device="n1-g0", by="ann", reason="fan")
 NPU = ask(8000, family="ascend910b2")
 BOTH = shape(cards(2), devices=X(numa_bind=True))
 ONE = (rack("n1", 1),)
+PORT = HostPort(port=80)
+PORT_TAKEN = (pod("web", shape=wants(ports=(PORT,))), placement("web"))
 Reached = tuple[tuple[Payload, ...], Shape, int, int, str]
 REACHED: dict[RefusalCode, Reached] = {
     C.NODE_GONE: ((*ONE, NodeGone(node="n1")), shape(ask(1)), 1, 0, ""),
@@ -85,6 +88,7 @@ REACHED: dict[RefusalCode, Reached] = {
     C.HOST_MEMORY_INSUFFICIENT: (ONE, wants(memory_mib=2_000_001), 2_000_001, 2_000_000, ""),
     C.PODS_EXHAUSTED: ((*ONE, observed("n1", pods=0)), shape(ask(1)), 1, 0, ""),
     C.EXTENDED_RESOURCE_INSUFFICIENT: (ONE, wants(extended={"example.com/nic": 2}), 2, 0, ""),
+    C.HOST_PORT_TAKEN: ((*ONE, *PORT_TAKEN), wants(ports=(PORT,)), 1, 0, ""),
     C.NO_SUCH_DEVICE: (ONE, shape(NPU), 1, 0, ""),
     C.MODE_MISMATCH: (ONE, shape(ask(1), devices=X(modes=("mps",))), 1, 0, ""),
     C.TYPE_MISMATCH: (ONE, shape(ask(1), devices=X(use_types=("T4",))), 1, 0, ""),

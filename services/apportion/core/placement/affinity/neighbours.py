@@ -134,6 +134,20 @@ class Neighbours:
             self._kinds.pop(kind.key, None)
         return changed
 
+    def rename(self, pod: PodState) -> bool:
+        """The pod has other labels; whether a count changed."""
+        at = self._at.get(pod.uid) if self.active else None
+        kind = None if at is None else self._kind(kind_of(pod.submitted))
+        if at is None or kind is None or kind is at[0]:
+            return False
+        self._at[pod.uid] = (kind, at[1])
+        changed = False
+        for each, amount in ((at[0], -1), (kind, 1)):
+            changed |= self._count(each, pod.submitted.shape.pods, at[1], amount)
+            if not each.by_node:
+                self._kinds.pop(each.key, None)
+        return changed
+
     def concern(self, pod: PodSubmitted) -> Concern:
         """What of other pods decides about this one."""
         if not self.active:

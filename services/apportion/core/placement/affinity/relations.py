@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from apportion.core.placement.affinity.neighbours import Concern, Counts, Neighbours
 from apportion.core.placement.filters import FITS, RANK
 from apportion.core.placement.index.columns import Columns
+from apportion.core.placement.index.facts import Eligible
 from apportion.core.placement.index.labels import NO_VALUE, LabelColumns
 from apportion.core.placement.index.packed import POINTS
 from apportion_schemas import PodConstraints, PodSelector, PodTerm, RefusalCode, SpreadConstraint
@@ -52,7 +53,7 @@ class Relations:
         self.ranks: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.points: NDArray[np.int32] | None = None
 
-    def refresh(self, columns: Columns, eligible: Flags) -> bool:
+    def refresh(self, columns: Columns, eligible: Eligible) -> bool:
         """Work everything out again if a count or a node changed; whether one did."""
         if self._epoch != self._neighbours.epoch:
             self._epoch = self._neighbours.epoch
@@ -66,10 +67,23 @@ class Relations:
         if seen == self._seen:
             return False
         self._seen = seen
-        eligible = eligible & ~columns.vacant
         self._refuse(columns, eligible)
         self._prefer(columns, eligible)
         return True
+
+    def _counted(self, columns: Columns, spread: SpreadConstraint, eligible: Eligible) -> Flags:
+        """The nodes whose pods count for this constraint; each must have all labels of required
+        ones.
+        """
+        counted = eligible.counted(spread) & ~columns.vacant
+        keys = (
+            {spread.topology_key}
+            if not spread.required
+            else {each.topology_key for each in self._wishes.spread if each.required}
+        )
+        for key in sorted(keys):
+            counted &= self._domains.ids(columns, key) != NO_VALUE
+        return counted
 
     def _selectors(self) -> list[PodSelector]:
         wishes = self._wishes
@@ -78,15 +92,12 @@ class Relations:
 
     # -------------------------------------------------------------- filters
 
-    def _refuse(self, columns: Columns, eligible: Flags) -> None:
+    def _refuse(self, columns: Columns, eligible: Eligible) -> None:
         self.ranks = np.full(len(columns.names), FITS, np.uint8)
-        keys = [spread.topology_key for spread in self._wishes.spread if spread.required]
-        counted = eligible.copy()
-        for key in keys:
-            counted &= self._domains.ids(columns, key) != NO_VALUE
         offset = len(self._wishes.affinity)
         for at, spread in enumerate(self._wishes.spread, offset):
             if spread.required:
+                counted = self._counted(columns, spread, eligible)
                 fits = self._spread(columns, spread, counted, itself=self._itself[at])
                 self._stop(~fits, RefusalCode.TOPOLOGY_SPREAD_EXCEEDED)
         for term in self._wishes.anti_affinity:
@@ -124,17 +135,18 @@ class Relations:
 
     # -------------------------------------------------------------- points
 
-    def _prefer(self, columns: Columns, eligible: Flags) -> None:
+    def _prefer(self, columns: Columns, eligible: Eligible) -> None:
         parts: list[Numbers] = []
         if self._wishes.preferred:
             gained = np.zeros(len(columns.names), np.int64)
             for each in self._wishes.preferred:
                 gained += each.weight * self._at(columns, each.term).pods
-            parts.append(_normal(gained, eligible))
+            among = eligible.present & eligible.allowed & ~columns.vacant
+            parts.append(_normal(gained, among))
         for spread in self._wishes.spread:
             if not spread.required:
                 ids = self._domains.ids(columns, spread.topology_key)
-                counted = eligible & (ids != NO_VALUE)
+                counted = self._counted(columns, spread, eligible)
                 pods = self._neighbours.counts(spread.pods).rows(columns)
                 here = _sums(ids, pods, counted).here
                 parts.append(np.where(counted, _normal(-here, counted), 0))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from apportion.core.ledger.state import NodeState
-from apportion_schemas import NodeExpression, RefusalCode, Shape, Taint, Toleration
+from apportion_schemas import HostPort, NodeExpression, RefusalCode, Shape, Taint, Toleration
 
 YES, NO = (1, 1), (1, 0)
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -104,10 +104,30 @@ def extended(shape: Shape, node: NodeState) -> tuple[int, int]:
     return YES
 
 
+def ports(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """Every host port that the pod wants is free (kube-scheduler's NodePorts)."""
+    wanted = shape.node.ports
+    if not wanted:
+        return YES
+    taken = [port for pod in node.pods.values() for port in pod.submitted.shape.node.ports]
+    return len(wanted), sum(not any(_same_port(each, one) for one in taken) for each in wanted)
+
+
+def _same_port(left: HostPort, right: HostPort) -> bool:
+    """Whether two pods on one node cannot have both; a port of any address is one of each."""
+    if (left.port, left.protocol) != (right.port, right.protocol):
+        return False
+    return left.ip == right.ip or not left.ip or not right.ip
+
+
 def matches(term: tuple[NodeExpression, ...], node: NodeState) -> bool:
     """Whether every expression of a node selector term holds; an empty term matches nothing."""
-    have = node.host.labels
-    return bool(term) and all(holds(each, have.get(each.key)) for each in term)
+    return bool(term) and all(holds(each, value_of(each, node)) for each in term)
+
+
+def value_of(expression: NodeExpression, node: NodeState) -> str | None:
+    """What the expression is about: a label, or the node's name (`matchFields`)."""
+    return node.name if expression.of_field else node.host.labels.get(expression.key)
 
 
 def holds(expression: NodeExpression, value: str | None) -> bool:
@@ -160,4 +180,5 @@ NODE_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
     (RefusalCode.HOST_MEMORY_INSUFFICIENT, host_memory),
     (RefusalCode.PODS_EXHAUSTED, pods),
     (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, extended),
+    (RefusalCode.HOST_PORT_TAKEN, ports),
 )

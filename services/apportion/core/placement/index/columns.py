@@ -152,7 +152,8 @@ class Columns:
         if self._touched:
             self._refresh_touched()
         if self._cut_otherwise:
-            self._cut_anew()
+            self._cut_otherwise = False
+            _cut_anew(self)
 
     def _refresh_touched(self) -> None:
         touched, self._touched = self._touched, {}
@@ -162,20 +163,6 @@ class Columns:
         for name, touch in touched.items():
             row: Int64 = row_of[name]
             self._refresh(row, touch.node, touch.shares)
-            self.changed.append(row)
-
-    def _cut_anew(self) -> None:
-        """Cards may be cut otherwise than they might: of those that are cut, read again how."""
-        self._cut_otherwise = False
-        known: dict[tuple[int, int, str], int] = {}
-        rows, columns = (found.tolist() for found in np.nonzero(self.slices))
-        for row, column in zip(rows, columns, strict=True):
-            state = self.nodes[row].devices[column - 1]
-            key = (self.kind.item(row, column), state.slices, state.group)
-            if key not in known:
-                known[key] = _cut(state, self.geometries)
-            self.cut[row, column] = known[key]
-        for row in dict.fromkeys(rows):
             self.changed.append(row)
 
     def changed_from(self, begin: Int64) -> Int64:
@@ -366,6 +353,20 @@ class Columns:
         self.schedulable[row] = _schedulable(node)
         taints = node.observed.taints if node.observed else ()
         self.discouraging[row] = any(each.effect == PREFERABLY_NOT for each in taints)
+
+
+def _cut_anew(columns: Columns) -> None:
+    """Cards may be cut otherwise than they might: of those that are cut, read again how."""
+    known: dict[tuple[int, int, str], int] = {}
+    rows, places = (found.tolist() for found in np.nonzero(columns.slices))
+    for row, at in zip(rows, places, strict=True):
+        state = columns.nodes[row].devices[at - 1]
+        key = (columns.kind.item(row, at), state.slices, state.group)
+        if key not in known:
+            known[key] = _cut(state, columns.geometries)
+        columns.cut[row, at] = known[key]
+    for row in dict.fromkeys(rows):
+        columns.changed.append(row)
 
 
 def _move(columns: Columns, was: Rows, now: Rows, rows: Int64, width: Int64) -> None:

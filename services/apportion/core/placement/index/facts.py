@@ -6,18 +6,18 @@ and whether its pods count for an even spread.
 Invariant: after `rebuild` of the rows that changed, each row says what the filters say of its node.
 """
 
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.placement.filters import FITS, RANK, facts_beside, facts_refusal
-from apportion.core.placement.filters.nodes import discouraged
+from apportion.core.placement.filters.nodes import discouraged, taints
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import Flags
 from apportion.core.placement.index.packed import POINTS, Int32s, UInt8s
 from apportion.core.placement.index.row_log import Rows
-from apportion_schemas import RefusalCode, Shape
+from apportion_schemas import RefusalCode, Shape, SpreadConstraint
 
 AFFINITY_WEIGHT: Final = 2
 TAINT_WEIGHT: Final = 3
@@ -38,6 +38,26 @@ _ANSWERED: Final = frozenset(
 """Filters that the columns answer for each node that is `schedulable`; others are asked of all."""
 
 
+class Eligible(NamedTuple):
+    """Which nodes' pods may count for an even spread: those there, those that the pod's selector
+    and affinity allow, and those whose taints it tolerates.
+    """
+
+    present: Flags
+    allowed: Flags
+    tolerated: Flags
+
+    @classmethod
+    def of(cls, rows: int) -> Self:
+        """So many nodes, none of which has been looked at."""
+        return cls(*(np.ones(rows, np.bool_) for _ in range(3)))
+
+    def counted(self, spread: SpreadConstraint) -> Flags:
+        """By the policies of this constraint (kube-scheduler's node inclusion policies)."""
+        found: Flags = self.present if spread.any_node else self.present & self.allowed
+        return found & self.tolerated if spread.untainted else found
+
+
 class FactColumns:
     """One shape against every node, by row.
 
@@ -55,7 +75,7 @@ class FactColumns:
     def resize(self, rows: int) -> None:
         """So many nodes, none of which has been looked at."""
         self.ranks: NDArray[np.uint8] = np.full(rows, FITS, np.uint8)
-        self.eligible: Flags = np.ones(rows, np.bool_)
+        self.eligible = Eligible.of(rows)
         self._node_ok: Flags = np.ones(rows, np.bool_)
         self._discouraged: set[int] = set()
         self.node_ok: UInt8s = self._node_ok.view(np.uint8).data
@@ -73,10 +93,17 @@ class FactColumns:
             self.ranks[row] = FITS if code is None else RANK[code]
         self._node_ok[rows] = self.ranks[rows] == FITS
         if self._spreads:
-            # Kubernetes honours the pod's own selector and affinity, also on nodes that are closed.
-            present = [columns.nodes[row].present for row in rows.tolist()]
-            self.eligible[rows] = allowed & np.array(present, np.bool_)
+            self._look_at_eligible(columns, rows, allowed)
         self._look_at_preferences(columns, rows)
+
+    def _look_at_eligible(self, columns: Columns, rows: Rows, allowed: Flags) -> None:
+        """Also nodes that are closed count."""
+        nodes = [columns.nodes[row] for row in rows.tolist()]
+        self.eligible.present[rows] = [node.present for node in nodes]
+        self.eligible.allowed[rows] = allowed
+        if any(spread.untainted for spread in self._shape.pods.spread):
+            amounts = (taints(self._shape, node) for node in nodes)
+            self.eligible.tolerated[rows] = [available >= needed for needed, available in amounts]
 
     @property
     def prefers(self) -> bool:

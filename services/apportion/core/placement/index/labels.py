@@ -20,6 +20,7 @@ from apportion.core.placement.index.row_log import RowLog, Rows
 from apportion_schemas import NodeConstraints, NodeExpression
 
 NO_VALUE: Final = -1
+OWN_NAME: Final = "\0metadata.name"  # no label has such a key
 KEYS_MAX: Final = 256  # label keys kept; the one not asked for longest is dropped
 SLACK: Final = 64  # values of a key beyond twice as many as nodes, before those of before go
 FEW: Final = 64  # nodes that are asked themselves about a key that is not kept
@@ -39,8 +40,8 @@ class Nodes(Protocol):
 
 
 def label(node: NodeState, key: str) -> str | None:
-    """The node's label, None where it has none of that key."""
-    return node.host.labels.get(key)
+    """The node's label, None where it has none of that key; `OWN_NAME` is the node's name."""
+    return node.name if key == OWN_NAME else node.host.labels.get(key)
 
 
 class LabelColumns:
@@ -69,7 +70,8 @@ class LabelColumns:
         """Of each of these rows whether every expression holds; an empty term matches nothing."""
         found: Flags = np.full(len(rows), bool(term))
         for each in term:
-            found &= self._where(nodes, each.key, rows, partial(holds, each))
+            key = OWN_NAME if each.of_field else each.key
+            found &= self._where(nodes, key, rows, partial(holds, each))
         return found
 
     def _where(

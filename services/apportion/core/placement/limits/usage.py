@@ -14,7 +14,7 @@ from typing import Final
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import NodeState, Placement, PodState, State
 from apportion.core.placement.limits.quotas import Amount, Amounts
-from apportion_schemas import NodeGone, NodeObserved, NodeReported, Shape, Share
+from apportion_schemas import NodeGone, NodeObserved, NodeReported, PodChanged, Shape, Share
 
 OFFERS: Final = (NodeReported, NodeObserved, NodeGone)
 NOTHING: Final[Amounts] = {}
@@ -80,7 +80,7 @@ class Holdings:
             for pod in change.node.pods.values():
                 freed |= self.note(pod, again=True)
         if change.pod is not None:
-            freed |= self.note(change.pod)
+            freed |= self.note(change.pod, again=type(change.data) is PodChanged)
         return freed
 
     def count(self, pods: int) -> bool:

@@ -30,6 +30,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodAdopted,
     PodBound,
+    PodChanged,
     PodGone,
     PodGroupGone,
     PodGroupObserved,
@@ -81,6 +82,7 @@ _LEFT: Final = (
     Hint(PodGone, SOME),
     Hint(PlacementVoided, SOME),
     Hint(PodPlaced, SOME, REFUSED),
+    Hint(PodChanged, SOME),  # it may take less of its host
 )
 _TOLD: Final = (Hint(NodeObserved, SOME), Hint(NodeReported, SOME))
 _CUT: Final = (Hint(ConfigurationChanged, REORDERED),)
@@ -101,11 +103,13 @@ _NEAR: Final = (
     Hint(PodAdopted, SOME, MOVED),
     Hint(PlacementVoided, SOME, MOVED),
     Hint(PodGone, SOME, MOVED),
+    Hint(PodChanged, SOME, MOVED),
     Hint(NodeGone, SOME),  # it is no domain any more, or takes the label of its domain with it
     *_TOLD,
 )
 _HELD: Final = (
     Hint(PodGone, SOME, FREED),
+    Hint(PodChanged, SOME, FREED),
     Hint(PlacementVoided, SOME, FREED),
     Hint(PodPlaced, SOME, REFUSED),
     Hint(NodeGone, SOME, FREED),
@@ -122,6 +126,7 @@ _FEWER: Final = (
     Hint(PodGroupObserved, GANG),
     Hint(PodPlaced, GANG),
     Hint(PodAdopted, GANG),
+    Hint(PodChanged, GANG),
 )
 _C = RefusalCode
 
@@ -136,6 +141,7 @@ BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.HOST_MEMORY_INSUFFICIENT: _HOST,
     _C.PODS_EXHAUSTED: _HOST,
     _C.EXTENDED_RESOURCE_INSUFFICIENT: _HOST,
+    _C.HOST_PORT_TAKEN: _LEFT,
     _C.POD_AFFINITY_MISMATCH: _NEAR,
     _C.POD_ANTI_AFFINITY: _NEAR,
     _C.TOPOLOGY_SPREAD_EXCEEDED: _NEAR,

@@ -47,10 +47,10 @@ class PendingQueue:
         """Put a pending pod in its shape queue; where that is unschedulable, it is to be told why.
 
         Unless that was `reported` by another scheduler: what that one found may be newer. A pod
-        whose node somebody else chooses has no shape queue.
+        whose node somebody else chooses has no shape queue, nor has one that has gates.
         """
         about = pod.submitted
-        if about.chooser:
+        if about.chooser or about.gates:
             return
         gang = about.group
         key = gang_key(gang) if gang else queue_key(self._state, pod)

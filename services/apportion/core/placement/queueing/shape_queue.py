@@ -67,8 +67,9 @@ def turn_of(pod: PodState) -> Turn:
 
 
 def is_pending(state: State, pod: PodState) -> bool:
-    """Whether the pod is live and has no place."""
-    return pod.phase is PENDING and state.pods.get(pod.uid) is pod
+    """Whether the pod is live, has no place, and waits for nothing before it may have one."""
+    waits = pod.phase is PENDING and not pod.submitted.gates
+    return waits and state.pods.get(pod.uid) is pod
 
 
 def still_waits(state: State, turn: Turn) -> bool:

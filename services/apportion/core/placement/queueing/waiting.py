@@ -13,6 +13,7 @@ from apportion.core.placement.queueing.shape_queue import is_pending, turn_of
 from apportion.core.placement.queueing.sharding import WHOLE, Shard, key_of, part_of
 from apportion_schemas import (
     PlacementVoided,
+    PodChanged,
     PodGone,
     PodPlaced,
     PodRefused,
@@ -57,19 +58,32 @@ class Waiting:
             self._forget(data.uid)
             if pod is not None and change.node is None:
                 self._queue.leave(pod)
+        elif kind is PodChanged:
+            self._change(change)
         elif kind is PodRefused:
             self._others.pop(data.pod, None)
         elif kind is QuotaObserved or kind is QuotaGone:
             self._regroup(data.namespace)
 
     def add(self, pod: PodState) -> None:
-        """The pod waits, or waits again; one whose node somebody else chooses waits for him."""
-        if pod.submitted.chooser:
+        """The pod waits, or waits again; one whose node somebody else chooses waits for him, and
+        one with gates for whoever takes them away.
+        """
+        if pod.submitted.chooser or pod.submitted.gates:
             return
         if self.shard is WHOLE or self._note(pod) in self.shard.parts:
             self._queue.add(pod)
         elif pod.refusal is None:
             self._others[pod.uid] = None
+
+    def _change(self, change: Change) -> None:
+        """What it wants may be another question now, so it is asked in its turn."""
+        pod, before = change.pod, change.before
+        if pod is None or before is None or pod.phase is not PENDING:
+            return
+        self._queue.leave(before)
+        self._forget(pod.uid)
+        self.add(pod)
 
     def _pending(self) -> Iterator[PodState]:
         """Every pod that waits for a scheduler, in order."""

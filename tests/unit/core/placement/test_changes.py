@@ -1,0 +1,153 @@
+"""What follows for placements when a live pod says otherwise of itself: gates, labels, size."""
+
+from apportion.core.explain.why import why
+from apportion.core.placement.engine import Engine
+from apportion_schemas import (
+    LabelExpression,
+    NodeConstraints,
+    PodChanged,
+    PodConstraints,
+    PodSelector,
+    PodTerm,
+    QueueObserved,
+    SpreadConstraint,
+    Taint,
+)
+from tests.support.deciding import decided
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, gang, member, pod, shape, wants
+
+WEB = PodSelector(
+    expressions=(LabelExpression(key="app", operator="In", values=("web",)),),
+    namespaces=("default",),
+)
+HOST = "kubernetes.io/hostname"
+NEAR_WEB = PodConstraints(affinity=(PodTerm(pods=WEB, topology_key=HOST),))
+FAR_FROM_WEB = PodConstraints(anti_affinity=(PodTerm(pods=WEB, topology_key=HOST),))
+
+
+def test_a_pod_with_gates_waits_and_says_for_what() -> None:
+    """It is refused nothing, it stands in no line, and it goes on when the last gate is gone."""
+    ledger = Ledger(rack("n1", 1), pod("p", ask(1000), gates=("quota", "team.io/data")))
+    assert ledger.decide() == []
+    said = why(ledger.state, ledger.pod("p")).sentence
+    assert "until its gates are taken away: quota, team.io/data" in said
+    ledger.play(PodChanged(uid="p", gates=("quota",)))
+    assert ledger.decide() == []
+    ledger.play(PodChanged(uid="p")).settle()
+    assert ledger.where("p") == "n1"
+
+
+def test_a_pod_with_gates_keeps_nobody_behind_it_waiting() -> None:
+    """Pods of the same shape go past it."""
+    ledger = Ledger(rack("n1", 1), pod("first", ask(1000), gates=("g",), priority=9))
+    ledger.submit(pod("second", ask(1000))).settle()
+    assert [ledger.where(uid) for uid in ("first", "second")] == ["", "n1"]
+
+
+def test_a_gang_is_whole_without_its_gates_only() -> None:
+    """As long as one of two has a gate, none of them is placed."""
+    ledger = Ledger(rack("n1", 2), gang(min_available=2), member("a", ask(1000)))
+    ledger.submit(member("b", ask(1000), gates=("g",))).settle()
+    short = ledger.refusal("a").gang
+    assert short is not None
+    assert (short.needed, short.present) == (2, 1)
+    ledger.play(PodChanged(uid="b")).settle()
+    assert [ledger.where(uid) for uid in ("a", "b")] == ["n1", "n1"]
+
+
+def test_a_label_that_comes_later_counts_for_those_who_look_for_it() -> None:
+    """Whoever must be near such a pod waits for it, and is asked again."""
+    ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
+    ledger.submit(pod("p", shape=shape(ask(1000), pods=NEAR_WEB))).settle()
+    assert ledger.where("p") == ""
+    ledger.play(PodChanged(uid="x", labels={"app": "web"})).settle()
+    assert ledger.where("p") == "n1"
+
+
+def test_a_label_that_comes_later_keeps_others_away() -> None:
+    """kube-scheduler sees it too: the label of a running pod is a fact like any other."""
+    ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
+    ledger.submit(pod("q", shape=shape(ask(1000), pods=FAR_FROM_WEB))).settle()
+    ledger.play(PodChanged(uid="x", labels={"app": "web"}))
+    ledger.submit(pod("p", shape=shape(ask(1000), pods=FAR_FROM_WEB))).settle()
+    assert [ledger.where(uid) for uid in ("q", "p")] == ["n1", ""]
+    ledger.play(PodChanged(uid="x")).settle()
+    assert ledger.where("p") == "n1"
+
+
+def test_a_waiting_pod_with_another_label_is_another_question() -> None:
+    """A placed pod keeps pods with this label away, and no others."""
+    keeper = pod("x", shape=shape(ask(1000), pods=FAR_FROM_WEB))
+    ledger = Ledger(rack("n1", 1), keeper).settle()
+    ledger.submit(pod("p", ask(1000), labels={"app": "web"})).settle()
+    assert ledger.where("p") == ""
+    ledger.play(PodChanged(uid="p", labels={"app": "db"})).settle()
+    assert ledger.where("p") == "n1"
+
+
+def test_a_pod_that_shrinks_makes_room() -> None:
+    """`pods/resize`: the node is charged what the pod says now, and gets back that at its end."""
+    big = pod("x", shape=wants(cpu_milli=200_000))
+    ledger = Ledger(observed("n1"), big, pod("p", shape=wants(cpu_milli=100_000))).settle()
+    assert ledger.where("p") == ""
+    ledger.play(PodChanged(uid="x", cpu_milli=150_000)).settle()
+    assert ledger.where("p") == "n1"
+    assert ledger.node().cpu_used_milli == 250_000
+    ledger.play(PodChanged(uid="x", cpu_milli=170_000, memory_mib=5))
+    assert (ledger.node().cpu_used_milli, ledger.node().memory_used_mib) == (270_000, 5)
+    ledger.gone("x", "p")
+    assert (ledger.node().cpu_used_milli, ledger.node().memory_used_mib) == (0, 0)
+
+
+def test_a_waiting_pod_that_asks_for_less_may_fit() -> None:
+    """Its old question is forgotten with its answer."""
+    ledger = Ledger(observed("n1"), pod("p", shape=wants(cpu_milli=300_000))).settle()
+    assert ledger.where("p") == ""
+    ledger.play(PodChanged(uid="p", cpu_milli=1000)).settle()
+    assert ledger.where("p") == "n1"
+
+
+def test_a_pod_that_shrinks_frees_its_queue() -> None:
+    """CPU counts for the capability of a queue."""
+    capability = QueueObserved(queue="ml", capability={"cpu": 4000})
+    asked = {"queue": "ml", "shape": wants(cpu_milli=3000)}
+    ledger = Ledger(observed("n1"), capability, pod("x", **asked), pod("p", **asked)).settle()
+    assert ledger.where("p") == ""
+    ledger.play(PodChanged(uid="x", cpu_milli=1000)).settle()
+    assert ledger.where("p") == "n1"
+
+
+def test_nodes_that_a_pod_cannot_take_count_only_where_it_says_so() -> None:
+    """A spread over nodes of which one has a taint: full by the others, or not."""
+    tainted = observed("n2", taints=(Taint(key="t", effect="NoSchedule"),), labels={HOST: "n2"})
+    for untainted, where in ((False, ""), (True, "n1")):
+        spread = SpreadConstraint(pods=WEB, topology_key=HOST, untainted=untainted)
+        asked = shape(pods=PodConstraints(spread=(spread,)))
+        ledger = Ledger(observed("n1", labels={HOST: "n1"}), tainted)
+        ledger.submit(pod("x", labels={"app": "web"})).settle()
+        ledger.submit(pod("p", shape=asked, labels={"app": "web"})).settle()
+        assert ledger.where("p") == where
+
+
+def test_nodes_that_the_selector_leaves_out_count_where_it_says_so() -> None:
+    """With `nodeAffinityPolicy: Ignore` an empty node elsewhere forbids a second pod here."""
+    for any_node, where in ((False, "n1"), (True, "")):
+        spread = SpreadConstraint(pods=WEB, topology_key=HOST, any_node=any_node)
+        asked = shape(
+            node=NodeConstraints(selector={HOST: "n1"}), pods=PodConstraints(spread=(spread,))
+        )
+        ledger = Ledger(observed("n1", labels={HOST: "n1"}), observed("n2", labels={HOST: "n2"}))
+        ledger.submit(pod("x", shape=wants(selector={HOST: "n1"}), labels={"app": "web"})).settle()
+        ledger.submit(pod("p", shape=asked, labels={"app": "web"})).settle()
+        assert ledger.where("p") == where
+
+
+def test_a_restart_finds_the_same() -> None:
+    """An engine that begins with the changed state decides as one that saw it change."""
+    ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
+    ledger.submit(pod("p", shape=shape(ask(1000), pods=NEAR_WEB)), pod("g", ask(1), gates=("g",)))
+    ledger.settle().play(PodChanged(uid="x", labels={"app": "web"}))
+    anew = decided(Engine(ledger.state))
+    assert anew.events == decided(ledger.engine).events != []
