@@ -24,14 +24,16 @@ class Unsupported(NamedTuple):
 _VOLUME = "may tie the pod to a node and is not implemented yet"
 _VOLUME_FIX = "use a volume that every node has, as emptyDir, hostPath and nfs are"
 _ZONAL = ("awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk")
+_OF_NODES = ("iscsi", "portworxVolume", "rbd", "vsphereVolume")
 _GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/group-name"
 
 POD_SPEC = (
     Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
     Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
+    Unsupported("schedulingGroup", fix="name a PodGroup of Volcano in an annotation"),
     Unsupported("volumes[].persistentVolumeClaim", _VOLUME, _VOLUME_FIX),
     Unsupported("volumes[].ephemeral", _VOLUME, _VOLUME_FIX),
-    *(Unsupported(f"volumes[].{kind}", _VOLUME, _VOLUME_FIX) for kind in _ZONAL),
+    *(Unsupported(f"volumes[].{kind}", _VOLUME, _VOLUME_FIX) for kind in (*_ZONAL, *_OF_NODES)),
 )
 VOLCANO_JOB_SPEC = (
     Unsupported("networkTopology"),

@@ -1,0 +1,109 @@
+"""The fields of a pod that decide nothing of its place: what is in no other table is here.
+
+A field of the newest API that is neither read (`kube`), nor refused (`unsupported`), nor here would
+be ignored in silence; a test with a real API server goes through all of them. Invariant: a field
+that kube-scheduler minds, or an admission of the API server turns into one that it minds, has its
+reason beside it.
+"""
+
+from collections.abc import Mapping
+
+_KUBELET = "the kubelet's business, on whatever node the pod is"
+_NETWORK = "names and addresses, alike on every node"
+_SECURITY = "what the containers may do, on whatever node the pod is"
+_ANY_NODE = "a volume that every node has, or makes for itself"
+
+POD_FIELDS: Mapping[str, str] = {
+    "activeDeadlineSeconds": _KUBELET,
+    "automountServiceAccountToken": _SECURITY,
+    "dnsConfig": _NETWORK,
+    "dnsPolicy": _NETWORK,
+    "enableServiceLinks": _NETWORK,
+    "ephemeralContainers": "they come when the pod runs, and ask for nothing",
+    "hostAliases": _NETWORK,
+    "hostIPC": _SECURITY,
+    "hostPID": _SECURITY,
+    "hostUsers": _SECURITY,
+    "hostname": _NETWORK,
+    "hostnameOverride": _NETWORK,
+    "imagePullSecrets": _KUBELET,
+    "os": "kube-scheduler does not look at it either; select kubernetes.io/os",
+    "preemptionPolicy": "nobody is preempted for anybody",
+    "readinessGates": _KUBELET,
+    "restartPolicy": _KUBELET,
+    "runtimeClassName": "the API server writes its overhead and node selector into the pod",
+    "securityContext": _SECURITY,
+    "serviceAccount": _SECURITY,
+    "serviceAccountName": _SECURITY,
+    "setHostnameAsFQDN": _NETWORK,
+    "shareProcessNamespace": _SECURITY,
+    "subdomain": _NETWORK,
+    "terminationGracePeriodSeconds": _KUBELET,
+}
+"""Of `spec`."""
+
+CONTAINER_FIELDS: Mapping[str, str] = {
+    "args": _KUBELET,
+    "command": _KUBELET,
+    "env": _KUBELET,
+    "envFrom": _KUBELET,
+    "image": "which nodes have it already counts for nothing",
+    "imagePullPolicy": _KUBELET,
+    "lifecycle": _KUBELET,
+    "livenessProbe": _KUBELET,
+    "ports[].name": _NETWORK,
+    "readinessProbe": _KUBELET,
+    "resizePolicy": _KUBELET,
+    "resources.claims": "they name claims of the pod, which are refused",
+    "restartPolicyRules": _KUBELET,
+    "securityContext": _SECURITY,
+    "startupProbe": _KUBELET,
+    "stdin": _KUBELET,
+    "stdinOnce": _KUBELET,
+    "terminationMessagePath": _KUBELET,
+    "terminationMessagePolicy": _KUBELET,
+    "tty": _KUBELET,
+    "volumeDevices": _KUBELET,
+    "volumeMounts": _KUBELET,
+    "workingDir": _KUBELET,
+}
+"""Of `spec.containers[]` and `spec.initContainers[]`."""
+
+VOLUME_FIELDS: Mapping[str, str] = {
+    "azureFile": _ANY_NODE,
+    "cephfs": _ANY_NODE,
+    "configMap": _ANY_NODE,
+    "csi": "made by its driver on the node; how many a driver can have there is not counted",
+    "downwardAPI": _ANY_NODE,
+    "emptyDir": _ANY_NODE,
+    "fc": "kube-scheduler does not look at it either; select nodes that reach it",
+    "flexVolume": _ANY_NODE,
+    "flocker": _ANY_NODE,
+    "gitRepo": _ANY_NODE,
+    "glusterfs": _ANY_NODE,
+    "hostPath": _ANY_NODE,
+    "image": _ANY_NODE,
+    "name": "its name within the pod",
+    "nfs": _ANY_NODE,
+    "photonPersistentDisk": _ANY_NODE,
+    "projected": _ANY_NODE,
+    "quobyte": _ANY_NODE,
+    "scaleIO": _ANY_NODE,
+    "secret": _ANY_NODE,
+    "storageos": _ANY_NODE,
+}
+"""Of `spec.volumes[]`."""
+
+OTHER_FIELDS: Mapping[str, str] = {
+    "resources.claims": "they name claims of the pod, which are refused",
+    "tolerations[].tolerationSeconds": "how long the pod stays once the taint comes",
+}
+"""Of parts of `spec` that are read otherwise."""
+
+
+def every() -> dict[str, str]:
+    """All of them, as paths below `spec`, with the reason of each."""
+    found = {**POD_FIELDS, **OTHER_FIELDS}
+    for part in ("containers[]", "initContainers[]"):
+        found |= {f"{part}.{path}": why for path, why in CONTAINER_FIELDS.items()}
+    return found | {f"volumes[].{path}": why for path, why in VOLUME_FIELDS.items()}

@@ -1,0 +1,95 @@
+"""Every field of a pod, as the API server has them: read, refused by name, or listed as harmless."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from apportion.core.manifests import harmless, kube
+from apportion.core.manifests.unsupported import POD_SPEC
+from tests.support.control_plane import ControlPlane
+
+CORE = "io.k8s.api.core.v1."
+
+
+class Schemas:
+    """The OpenAPI document of the core group."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        document = json.loads(plane.kubectl("get", "--raw", "/openapi/v3/api/v1"))
+        self._schemas: dict[str, Any] = document["components"]["schemas"]
+
+    def fields(self, name: str) -> dict[str, str]:
+        """The fields of a type, each with the name of the type that it is, or is a list of."""
+        properties: Mapping[str, Any] = self._schemas[name].get("properties", {})
+        return {field: _named(schema) for field, schema in properties.items()}
+
+
+def _named(schema: Mapping[str, Any]) -> str:
+    """The type that a field refers to; empty for a plain value."""
+    of = schema.get("items", schema)
+    found = [of, *of.get("allOf", ())]
+    refs = [each["$ref"].rpartition("/")[2] for each in found if "$ref" in each]
+    return refs[0] if refs else ""
+
+
+def _structs(kind: msgspec.inspect.Type) -> msgspec.inspect.StructType | None:
+    """The struct in a type, alone, in a list, or beside None."""
+    match kind:
+        case msgspec.inspect.StructType():
+            return kind
+        case msgspec.inspect.ListType(item_type=item):
+            return _structs(item)
+        case msgspec.inspect.UnionType(types=types):
+            return next((found for each in types if (found := _structs(each))), None)
+    return None
+
+
+def unknown(
+    schemas: Schemas, name: str, read: msgspec.inspect.StructType | None, path: str
+) -> Iterator[str]:
+    """The paths below a type of which nobody says anything."""
+    fields = {} if read is None else {field.encode_name: field.type for field in read.fields}
+    for field, of in sorted(schemas.fields(name).items()):
+        below = f"{path}{field}"
+        if field in fields:
+            struct = _structs(fields[field])
+            if struct is not None:
+                listed = "[]" if _is_list(fields[field]) else ""
+                yield from unknown(schemas, of, struct, f"{below}{listed}.")
+        elif below == "volumes":  # read by no struct: each kind is refused or harmless
+            yield from unknown(schemas, of, None, "volumes[].")
+        elif below not in SAID:
+            yield below
+
+
+def _is_list(kind: msgspec.inspect.Type) -> bool:
+    return isinstance(kind, msgspec.inspect.ListType)
+
+
+SAID = {*harmless.every(), *(row.path for row in POD_SPEC)}
+
+
+def test_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: ControlPlane) -> None:
+    """The test of tomorrow's API: a new field fails here until somebody has decided about it."""
+    schemas = Schemas(control_plane)
+    spec = _structs(msgspec.inspect.type_info(kube.PodSpec))
+    assert list(unknown(schemas, f"{CORE}PodSpec", spec, "")) == []
+
+
+def test_nothing_is_listed_that_is_not_a_field(control_plane: ControlPlane) -> None:
+    """A misspelt name would hide the field that it means."""
+    schemas = Schemas(control_plane)
+    if control_plane.version < (1, 36):
+        return  # older servers lack what newer ones have
+    missing = []
+    for path in sorted(SAID):
+        name = f"{CORE}PodSpec"
+        for part in path.split("."):
+            fields = schemas.fields(name)
+            if part.removesuffix("[]") not in fields:
+                missing.append(path)
+                break
+            name = fields[part.removesuffix("[]")]
+    assert missing == []
