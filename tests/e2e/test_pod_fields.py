@@ -1,4 +1,4 @@
-"""Every field of a pod, as the API server has them: read, refused by name, or listed as harmless."""
+"""Every field of a pod that the API server knows: read, refused by name, or listed as harmless."""
 
 import json
 from collections.abc import Iterator, Mapping
