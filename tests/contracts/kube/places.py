@@ -43,12 +43,12 @@ class MemoryPlace:
 
 
 class RealPlace:
-    """kube-apiserver over etcd. Its version is 1.20, which ignores the uid of a binding."""
+    """kube-apiserver over etcd. Before 1.21 it ignores the uid of a binding."""
 
     def __init__(self, plane: ControlPlane, api: KubeApi) -> None:
         self._plane = plane
         self.api = api
-        self.checks_uid = False
+        self.checks_uid = plane.version >= (1, 21)
 
     async def forget(self) -> None:
         """See Place: compaction of etcd at what the server has reached."""
