@@ -23,6 +23,8 @@ POLICY = ROOT / "deploy" / "extender" / "vcuda-policy.json"
 USER = "system:kube-scheduler"
 FIRST_V1 = (1, 25)
 """The first version that reads the configuration as the project has it."""
+LAST_INSECURE = (1, 22)
+"""The last version that listens without TLS unless it is told not to."""
 LAST_POLICY = (1, 22)
 """The last version that reads a policy file."""
 
@@ -55,7 +57,8 @@ def kube_scheduler(plane: ControlPlane, folder: Path, url: str, **extender: Any)
     kubeconfig = _as_itself(plane, folder)
     path = folder / "kube-scheduler.yaml"
     path.write_text(yaml.safe_dump(configuration(plane.version, kubeconfig, url, **extender)))
-    with _running(folder, "--config", str(path)) as log:
+    insecure = ["--port=0"] if plane.version <= LAST_INSECURE else []
+    with _running(folder, "--config", str(path), *insecure) as log:
         yield log
 
 
@@ -73,7 +76,8 @@ def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Pa
     path.write_text(json.dumps(policy))
     told = ("--policy-config-file", str(path), "--use-legacy-policy-config=true")
     kubeconfig = str(_as_itself(plane, folder))
-    with _running(folder, *told, "--kubeconfig", kubeconfig, "--leader-elect=false") as log:
+    told += ("--kubeconfig", kubeconfig, "--leader-elect=false", "--port=0")
+    with _running(folder, *told) as log:
         yield log
 
 
@@ -82,7 +86,7 @@ def _running(folder: Path, *arguments: str) -> Iterator[Path]:
     path = folder / "kube-scheduler.log"
     with path.open("ab") as log:
         process = subprocess.Popen(
-            [binary(), *arguments, "--port=0", "--secure-port=0", "-v=2"], stdout=log, stderr=log
+            [binary(), *arguments, "--secure-port=0", "-v=2"], stdout=log, stderr=log
         )
     try:
         yield path
