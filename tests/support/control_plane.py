@@ -14,7 +14,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from ssl import create_default_context
 from typing import Any
@@ -161,6 +161,12 @@ class ControlPlane:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+    @cached_property
+    def version(self) -> tuple[int, int]:
+        """Major and minor version of the API server."""
+        about = json.loads(self.kubectl("get", "--raw", "/version"))
+        return int(about["major"]), int(about["minor"].rstrip("+"))
 
     # -------------------------------------------------------------- people and accounts
 

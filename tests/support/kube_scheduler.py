@@ -21,6 +21,12 @@ from tests.support.control_plane import ROOT, ControlPlane, binaries
 CONFIGURATION = ROOT / "deploy" / "extender" / "kube-scheduler.yaml"
 POLICY = ROOT / "deploy" / "extender" / "vcuda-policy.json"
 USER = "system:kube-scheduler"
+FIRST_V1 = (1, 25)
+"""The first version that reads the configuration as the project has it."""
+LAST_INSECURE = (1, 22)
+"""The last version that listens without TLS unless it is told not to."""
+LAST_POLICY = (1, 22)
+"""The last version that reads a policy file."""
 
 
 def binary() -> Path:
@@ -31,10 +37,13 @@ def binary() -> Path:
     return found
 
 
-def configuration(kubeconfig: Path, url: str, **extender: Any) -> dict[str, Any]:
+def configuration(
+    version: tuple[int, int], kubeconfig: Path, url: str, **extender: Any
+) -> dict[str, Any]:
     """The project's configuration for this version, with the address of a gateway of the test."""
     made: dict[str, Any] = yaml.safe_load(CONFIGURATION.read_text())
-    made["apiVersion"] = "kubescheduler.config.k8s.io/v1beta1"
+    if version < FIRST_V1:
+        made["apiVersion"] = "kubescheduler.config.k8s.io/v1beta1"
     made["clientConnection"] = {"kubeconfig": str(kubeconfig)}
     made["leaderElection"] = {"leaderElect": False}
     made["podInitialBackoffSeconds"] = made["podMaxBackoffSeconds"] = 1
@@ -47,21 +56,28 @@ def kube_scheduler(plane: ControlPlane, folder: Path, url: str, **extender: Any)
     """A kube-scheduler with our extender at `url`, until the end of the block; yields its log."""
     kubeconfig = _as_itself(plane, folder)
     path = folder / "kube-scheduler.yaml"
-    path.write_text(yaml.safe_dump(configuration(kubeconfig, url, **extender)))
-    with _running(folder, "--config", str(path)) as log:
+    path.write_text(yaml.safe_dump(configuration(plane.version, kubeconfig, url, **extender)))
+    insecure = ["--port=0"] if plane.version <= LAST_INSECURE else []
+    with _running(folder, "--config", str(path), *insecure) as log:
         yield log
 
 
 @contextmanager
 def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Path]:
-    """A kube-scheduler with a policy file, as the design of gpu-manager has it."""
+    """A kube-scheduler with a policy file, as the design of gpu-manager has it.
+
+    Skips the test where kube-scheduler reads none.
+    """
+    if plane.version > LAST_POLICY:
+        pytest.skip("kube-scheduler reads policy files up to {}.{}".format(*LAST_POLICY))
     policy = json.loads(POLICY.read_text())
     policy["extenders"][0]["urlPrefix"] = f"{url}/scheduler"
     path = folder / "policy.json"
     path.write_text(json.dumps(policy))
     told = ("--policy-config-file", str(path), "--use-legacy-policy-config=true")
     kubeconfig = str(_as_itself(plane, folder))
-    with _running(folder, *told, "--kubeconfig", kubeconfig, "--leader-elect=false") as log:
+    told += ("--kubeconfig", kubeconfig, "--leader-elect=false", "--port=0")
+    with _running(folder, *told) as log:
         yield log
 
 
@@ -70,7 +86,7 @@ def _running(folder: Path, *arguments: str) -> Iterator[Path]:
     path = folder / "kube-scheduler.log"
     with path.open("ab") as log:
         process = subprocess.Popen(
-            [binary(), *arguments, "--port=0", "--secure-port=0", "-v=2"], stdout=log, stderr=log
+            [binary(), *arguments, "--secure-port=0", "-v=2"], stdout=log, stderr=log
         )
     try:
         yield path

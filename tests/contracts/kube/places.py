@@ -20,10 +20,15 @@ LINES_S = 10.0
 
 
 class Place(Protocol):
-    """A cluster with nothing in it. `api` may do everything."""
+    """A cluster with nothing in it. `api` may do everything.
+
+    `checks_uid`: a binding that names another uid than the pod's is refused. `keeps_lists`: the
+    rest of a list stays to be had when the past is forgotten.
+    """
 
     api: KubeApi
     checks_uid: bool
+    keeps_lists: bool
 
     async def forget(self) -> None:
         """Forget the past, as every API server does in the end."""
@@ -36,6 +41,7 @@ class MemoryPlace:
         self.server = MemoryKube()
         self.api: KubeApi = MemoryKubeApi(self.server)
         self.checks_uid = True
+        self.keeps_lists = False
 
     async def forget(self) -> None:
         """See Place."""
@@ -43,12 +49,15 @@ class MemoryPlace:
 
 
 class RealPlace:
-    """kube-apiserver over etcd. Its version is 1.20, which ignores the uid of a binding."""
+    """kube-apiserver over etcd. Before 1.21 it ignores the uid of a binding; since 1.34 it keeps
+    snapshots of lists in its own memory.
+    """
 
     def __init__(self, plane: ControlPlane, api: KubeApi) -> None:
         self._plane = plane
         self.api = api
-        self.checks_uid = False
+        self.checks_uid = plane.version >= (1, 21)
+        self.keeps_lists = plane.version >= (1, 34)
 
     async def forget(self) -> None:
         """See Place: compaction of etcd at what the server has reached."""
