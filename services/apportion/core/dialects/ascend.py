@@ -14,7 +14,7 @@ from apportion.core.dialects.container import Amount, Amounts, Container
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.errors import ManifestError
 from apportion.core.dialects.names import DialectConfig
-from apportion.core.dialects.notes import Notes, disjoint, names, one
+from apportion.core.dialects.notes import Notes, names, one, some_left
 from apportion.core.dialects.placed_pod import PlacedPod, record
 from apportion.core.dialects.resource import Resource, Resources, of_family
 from apportion_schemas import Ask, DeviceConstraints, Share
@@ -110,21 +110,15 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
 
 def _read_family(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
     count, memory = _either(amounts, npu.count), _either(amounts, npu.memory)
-    if cores := _either(amounts, npu.cores):
+    if (cores := _either(amounts, npu.cores)) and cores.value:
         raise cores.refusal(
             "is not implemented yet: AI cores come with the template that holds the memory",
             f"remove it, and ask by {npu.memory}",
         )
-    memory_mib = measures.memory_mib(memory, 1) if memory else None
-    if count is None and memory_mib is None:
+    deciding = count or memory
+    if deciding is None or deciding.value == 0:
         return None
-    if count is not None and count.value == 0:
-        if memory is None or memory_mib is None:
-            return None
-        raise memory.refusal(
-            f"is asked of no device, since {npu.count} is 0",
-            f"set {npu.count} to 1 or more, or leave both out",
-        )
+    memory_mib = _memory_mib(memory, npu) if memory else None
     whole = memory_mib is None or memory_mib > _largest_template_mib(npu)
     devices = measures.count(count) if count else 1
     if memory and devices > 1 and not whole:
@@ -140,6 +134,17 @@ def _read_family(container: Container, amounts: Amounts, npu: Npu) -> Ask | None
         cores=WHOLE if memory_mib is None else 0,
         init=container.role == "init",
     )
+
+
+def _memory_mib(memory: Amount, npu: Npu) -> int | None:
+    """The amount; None, which is the whole device, where it is what is printed on the device, or
+    as much of it as no template has (`trimMemory` of HAMi and Volcano: up to `memoryCapacity`).
+    """
+    wanted, family = measures.memory_mib(memory, 1), FAMILIES.get(npu.family)
+    printed = family.printed_mib if family else 0
+    if wanted is not None and _largest_template_mib(npu) < wanted <= printed:
+        return None
+    return wanted
 
 
 def _paired(devices: int, count: Amount | None) -> int:
@@ -170,9 +175,11 @@ def _choose(notes: Notes) -> DeviceConstraints:
     use_ids: dict[str, None] = {}
     nouse_ids: dict[str, None] = {}
     for npu in NPUS:
-        use_ids |= dict.fromkeys(one(notes, (npu.use_ids,), names) or ())
-        nouse_ids |= dict.fromkeys(one(notes, (npu.nouse_ids,), names) or ())
-        disjoint(notes, (npu.nouse_ids,), tuple(use_ids), tuple(nouse_ids))
+        use = one(notes, (npu.use_ids,), names) or ()
+        nouse = one(notes, (npu.nouse_ids,), names) or ()
+        some_left(notes, (npu.nouse_ids,), use, nouse)
+        use_ids |= dict.fromkeys(use)
+        nouse_ids |= dict.fromkeys(nouse)
     return DeviceConstraints(use_ids=tuple(use_ids), nouse_ids=tuple(nouse_ids))
 
 

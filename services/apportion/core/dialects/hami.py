@@ -26,6 +26,14 @@ TYPE = "NVIDIA"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+MANNER = vgpu.Manner(
+    cap_memory=False,
+    percentage_first=False,
+    zero_is_unset=True,
+    clamp_cores=True,
+    full_percentage_is_alone=True,
+)
+"""Source: `GenerateResourceRequests` and `Fit` of HAMi's NVIDIA device."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -38,7 +46,7 @@ def _priority(config: DialectConfig) -> str:
 
 
 def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-    return vgpu.read(container, amounts, config.hami, config)
+    return vgpu.read(container, amounts, config.hami, config, MANNER)
 
 
 def render(it: PlacedPod) -> dict[str, str]:

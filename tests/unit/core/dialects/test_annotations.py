@@ -99,7 +99,6 @@ def test_B4_a_core_limit_binds_no_decision() -> None:
         (GPU, "hami.io/node-scheduler-policy", "random", "write one of binpack, spread"),
         (GPU, "hami.io/node-scheduler-policy", "binpack,spread", "write one of binpack, spread"),
         (GPU, "hami.io/gpu-scheduler-policy", "binpack,best", "is no policy for devices"),
-        (GPU, "hami.io/gpu-scheduler-policy", "", "is no policy for devices"),
         (GPU, "hami.io/gpu-scheduler-policy", "price", "is no policy for devices"),
         (GPU, "hami.io/device-scoring-weights", "slot=1", "slot, core and memory once each"),
         (GPU, "hami.io/device-scoring-weights", "slot=1,slot=2,core=1,memory=3", "once each"),
@@ -131,7 +130,7 @@ def test_refusals(limits: dict[str, int], key: str, value: str, says: str) -> No
         (
             {"nvidia.com/use-gputype": "a100", "nvidia.com/nouse-gputype": "A100,T4"},
             "nvidia.com/nouse-gputype",
-            "rules out 'A100', which is asked for as well",
+            "rules out 'a100', which is asked for as well",
         ),
         (
             {"nvidia.com/use-gpuuuid": "GPU-a", "volcano.sh/vgpu-nouse-gpuuuid": "GPU-a"},

@@ -1,0 +1,160 @@
+"""Where a pod that runs elsewhere today was not served as there; now it is, or says why not.
+
+The rows are those of the section of differences in docs/compatibility.md.
+"""
+
+from typing import Any
+
+import pytest
+
+from apportion_schemas import Ask, DeviceConstraints, RefusalCode
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import A100_80, node, npu, rack
+from tests.support.ledger_of import Ledger
+from tests.support.manifests import asks, draft, pod, refused
+from tests.support.pods import pod as submitted
+
+GPU = {"nvidia.com/gpu": 1}
+TESLA = "Tesla V100-PCIE-32GB"
+
+
+def hami(**amounts: object) -> dict[str, Any]:
+    """A pod in HAMi's names: `gpu`, `gpumem`, `gpumem_percentage`, `gpucores`, `priority`."""
+    return pod({f"nvidia.com/{name.replace('_', '-')}": n for name, n in amounts.items()})
+
+
+def ask(**fields: Any) -> tuple[Ask, ...]:
+    """The one ask of container `main`."""
+    return (Ask(container="main", **{"family": "nvidia", **fields}),)
+
+
+def placed(document: dict[str, Any], *before: Payload) -> Ledger:
+    """The pod `p` of this document, after these events, with a place if there is one."""
+    found = draft(document)
+    pod_p = submitted(
+        "p", shape=found.shape, dialect=found.dialect, borrowing=found.borrowing,
+        init_containers=found.init_containers, containers=found.containers,
+    )  # fmt: skip
+    return Ledger(*before, pod_p).settle()
+
+
+# ---------------------------------------------------------------- HAMi and Volcano, NVIDIA
+
+
+@pytest.mark.parametrize("name", [f"NVIDIA-{TESLA}", "NVIDIA", "nvidia-tesla", TESLA, "V100"])
+def test_F2_a_type_is_also_known_as_the_plugin_registers_it(name: str) -> None:
+    """HAMi's and Volcano's plugins put `NVIDIA-` before a model of the driver without it."""
+    fleet = rack("v", 1, model=TESLA)
+    assert placed(pod(GPU, {"nvidia.com/use-gputype": name}), fleet).where("p") == "v"
+    banned = placed(pod(GPU, {"nvidia.com/nouse-gputype": name}), fleet)
+    assert banned.reasons("p") == {RefusalCode.TYPE_MISMATCH: 1}
+
+
+def test_F2_a_prefix_makes_no_other_model() -> None:
+    """The prefix is no type: `NVIDIA-A10` is neither a V100 nor, as before, an A100."""
+    fleet = (rack("v", 1, model=TESLA), rack("a", 1, model=A100_80))
+    ledger = placed(pod(GPU, {"nvidia.com/use-gputype": "NVIDIA-Tesla T4,A10"}), *fleet)
+    assert ledger.reasons("p") == {RefusalCode.TYPE_MISMATCH: 2}
+
+
+@pytest.mark.parametrize(("priority", "high"), [(0, ("main",)), (1, ()), (5, ())])
+def test_F3_any_number_is_a_priority(priority: int, high: tuple[str, ...]) -> None:
+    """HAMi's webhook hands the container whatever number it is; 0 goes first."""
+    found = draft(hami(gpu=1, gpumem=3000, priority=priority))
+    assert found.high_priority == high
+    assert found.shape.asks == ask(memory_mib=3000)
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t\n"])
+@pytest.mark.parametrize(
+    ("limits", "key"),
+    [
+        (GPU, "nvidia.com/use-gputype"),
+        (GPU, "nvidia.com/nouse-gputype"),
+        (GPU, "nvidia.com/use-gpuuuid"),
+        (GPU, "nvidia.com/nouse-gpuuuid"),
+        (GPU, "volcano.sh/vgpu-use-gpuuuid"),
+        (GPU, "volcano.sh/vgpu-nouse-gpuuuid"),
+        (GPU, "volcano.sh/gpu-index"),
+        (GPU, "nvidia.com/numa-bind"),
+        (GPU, "hami.io/gpu-scheduler-policy"),
+        ({"huawei.com/Ascend310P": 1}, "hami.io/use-Ascend310P-uuid"),
+        ({"huawei.com/Ascend310P": 1}, "hami.io/no-use-Ascend310P-uuid"),
+        ({"cambricon.com/vmlu": 1}, "cambricon.com/use-gpuuuid"),
+    ],
+)
+def test_F5_a_blank_value_is_no_constraint(limits: dict[str, int], key: str, value: str) -> None:
+    """As Helm renders a value that nobody set."""
+    assert draft(pod(limits, {key: value})) == draft(pod(limits))
+
+
+def test_F5_a_blank_value_differs_from_no_other_spelling() -> None:
+    """The key that says something counts."""
+    notes = {"nvidia.com/use-gpuuuid": "", "volcano.sh/vgpu-use-gpuuuid": "GPU-b"}
+    assert draft(pod(GPU, notes)).shape.devices == DeviceConstraints(use_ids=("GPU-b",))
+
+
+@pytest.mark.parametrize(
+    ("document", "wanted"),
+    [
+        (hami(gpu=1, gpumem_percentage=0), ask()),
+        (hami(gpu=1, gpumem=3000, gpumem_percentage=0), ask(memory_mib=3000)),
+        (hami(gpu=1, gpumem=0), ask()),
+        (hami(gpu=1, gpumem=3000, gpucores=150), ask(memory_mib=3000, cores=100)),
+        (hami(gpu=1, gpumem=3000, gpumem_percentage=50), ask(memory_mib=3000)),
+        (hami(gpu=1, gpumem=3000, gpumem_percentage=100), ask(memory_mib=3000, cores=100)),
+        (hami(gpu=1, gpumem=0, gpumem_percentage=50), ask(memory_percent=50)),
+        (
+            pod({"volcano.sh/vgpu-memory": 3000, "volcano.sh/vgpu-memory-percentage": 50}),
+            ask(memory_percent=50),
+        ),
+        (hami(gpu=0, gpumem=3000, gpucores=10), ()),
+        (pod({"volcano.sh/vgpu-number": 0, "volcano.sh/vgpu-memory": 3000}), ()),
+        (
+            pod({"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-core": 0}),
+            ask(family="ascend310p", cores=100),
+        ),
+    ],
+)
+def test_F11_amounts_at_the_edge(document: dict[str, Any], wanted: tuple[Ask, ...]) -> None:
+    """Unset, clamped, one of two, or nothing: as each system's own reader has it."""
+    assert asks(document) == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "binds"),
+    [("True", True), ("1", True), ("t", True), ("False", False), ("0", False), ("F", False)],
+)
+def test_F11_numa_bind_as_go_reads_it(value: str, *, binds: bool) -> None:
+    """`strconv.ParseBool`."""
+    wanted = DeviceConstraints(numa_bind=binds)
+    assert draft(pod(GPU, {"nvidia.com/numa-bind": value})).shape.devices == wanted
+
+
+def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> None:
+    """One card of both lists; a pod to which nothing is left is refused instead of kept waiting."""
+    notes = {"nvidia.com/use-gpuuuid": "n1-g0,n1-g1", "nvidia.com/nouse-gpuuuid": "n1-g0"}
+    assert placed(pod(GPU, notes), rack("n1", 3)).devices("p") == ["n1-g1"]
+    error = refused(pod(GPU, notes | {"nvidia.com/nouse-gpuuuid": "n1-g1,n1-g0"}))
+    assert "which is asked for as well" in str(error)
+
+
+# ---------------------------------------------------------------- Ascend
+
+
+@pytest.mark.parametrize("amounts", [{}, {"huawei.com/Ascend310P": 1}])
+@pytest.mark.parametrize("memory_mib", [12289, 21527, 24576])
+def test_F12_what_is_printed_on_a_device_is_the_whole_of_it(
+    amounts: dict[str, int], memory_mib: int
+) -> None:
+    """A 310P of 24576 MiB offers 21527; what no template holds is the device."""
+    document = pod(amounts | {"huawei.com/Ascend310P-memory": memory_mib})
+    (share,) = placed(document, node("n1", npu("u0"))).shares("p")
+    assert (share.template, share.memory_mib, share.cores) == (None, 21527, 8)
+
+
+def test_F12_more_than_is_printed_fits_nowhere() -> None:
+    """HAMi's webhook denies it."""
+    document = pod({"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24577})
+    ledger = placed(document, node("n1", npu("u0")))
+    assert ledger.reasons("p") == {RefusalCode.TEMPLATE_NONE_FITS: 1}
