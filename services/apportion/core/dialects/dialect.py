@@ -7,10 +7,11 @@ one is its module and its row.
 Invariant: a dialect says itself what it means; nobody asks which one it is.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from apportion.core.dialects.borrowing import Parts, parted
 from apportion.core.dialects.bound_pod import BoundPod, Held
 from apportion.core.dialects.container import Amounts, Container
 from apportion.core.dialects.names import DialectConfig
@@ -36,6 +37,9 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     `resources` are the names that it claims under a configuration, each with its meaning.
     `read` says what a container wants of the amounts under these names, and None where it wants no
     device. `choose` says among which devices, by the pod's annotations. Both raise `ManifestError`.
+    `part` says which of a pod's asks take devices and which borrow them (`borrowing`), by the names
+    of the containers that start after all init containers. `instances_alike`: a count of cards that
+    are cut is one of instances, which may be of one card.
     `reserved` are the annotations that only its own pods may have, with what is wrong with each in
     a pod of a dialect that does not reserve it too; `{devices}` is what that pod asks for.
     `render` gives the annotations that its own scheduler writes on a pod with a place, and
@@ -54,3 +58,5 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     render: Callable[[PlacedPod], dict[str, str]]
     recover: Mapping[str, Recover]
     priority: Callable[[DialectConfig], str] = _no_priority
+    part: Callable[[Sequence[Ask], Collection[str]], Parts] = parted
+    instances_alike: bool = False

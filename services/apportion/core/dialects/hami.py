@@ -3,7 +3,8 @@
 The defaults are those of HAMi's admission webhook, which sets `gpucores` to 100 where the memory is
 the whole card and no cores were given. Its device plugin takes a placement from the pod's
 annotations: one segment per container, init containers first, empty ones kept. The plugins of other
-vendors that HAMi serves read segments alike.
+vendors that HAMi serves read segments alike. On cards that are cut it counts instances, and not
+cards (`Fit` looks at such a card again after each).
 """
 
 from collections.abc import Iterable, Iterator
@@ -150,4 +151,5 @@ DIALECT = Dialect(
     render=render,
     recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
     priority=_priority,
+    instances_alike=True,
 )

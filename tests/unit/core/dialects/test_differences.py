@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from apportion_schemas import Ask, DeviceConstraints, RefusalCode
+from apportion.core.manifests.annotations import annotations_for
+from apportion_schemas import Ask, Configuration, DeviceConstraints, RefusalCode
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import A100_80, node, npu, rack
+from tests.support.fleet import A100_40, A100_80, gpu, node, npu, rack
 from tests.support.ledger_of import Ledger
-from tests.support.manifests import asks, draft, pod, refused
+from tests.support.manifests import asks, container, draft, pod, refused
 from tests.support.pods import pod as submitted
 
 GPU = {"nvidia.com/gpu": 1}
@@ -36,6 +37,19 @@ def placed(document: dict[str, Any], *before: Payload) -> Ledger:
         init_containers=found.init_containers, containers=found.containers,
     )  # fmt: skip
     return Ledger(*before, pod_p).settle()
+
+
+def annotations(ledger: Ledger) -> dict[str, str]:
+    """What is written on the pod `p` when it is bound."""
+    at = ledger.placement("p")
+    return annotations_for(
+        ledger.pod("p").submitted,
+        at,
+        revision=1,
+        devices={name: state.device for name, state in ledger.node(at.node).by_id.items()},
+        now_ns=0,
+        configuration=Configuration(),
+    )
 
 
 # ---------------------------------------------------------------- HAMi and Volcano, NVIDIA
@@ -137,6 +151,110 @@ def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> 
     assert placed(pod(GPU, notes), rack("n1", 3)).devices("p") == ["n1-g1"]
     error = refused(pod(GPU, notes | {"nvidia.com/nouse-gpuuuid": "n1-g1,n1-g0"}))
     assert "which is asked for as well" in str(error)
+
+
+# ---------------------------------------------------------------- several containers
+
+
+CARD = node("n1", gpu("g0", memory_mib=8000))
+
+
+def shares(names: str, **amounts: int) -> list[dict[str, Any]]:
+    """Containers that ask for these amounts under a name."""
+    return [container(name, {names: amount}) for name, amount in amounts.items()]
+
+
+def test_F4_an_init_container_that_wants_more_is_placed_on_a_card_that_holds_it() -> None:
+    """6000 and then 3000 of 8000; each container is told its own, as HAMi writes it."""
+    document = pod(
+        initContainers=shares("nvidia.com/gpumem", i=6000),
+        containers=shares("nvidia.com/gpumem", main=3000),
+    )
+    ledger = placed(document, CARD)
+    assert [(s.device, s.memory_mib) for s in ledger.shares("p")] == [("g0", 6000)]
+    told = annotations(ledger)["hami.io/vgpu-devices-allocated"]
+    assert told == "g0,NVIDIA,6000,0:;g0,NVIDIA,3000,0:;"
+
+
+def test_F4_two_init_containers_use_the_same_memory() -> None:
+    """They never run together: the most of both, and of the container after them."""
+    document = pod(
+        initContainers=shares("nvidia.com/gpumem", a=5000, b=6000),
+        containers=shares("nvidia.com/gpumem", main=3000),
+    )
+    ledger = placed(document, CARD)
+    assert [s.memory_mib for s in ledger.shares("p")] == [6000]
+    told = annotations(ledger)["hami.io/vgpu-devices-allocated"]
+    assert told == "g0,NVIDIA,5000,0:;g0,NVIDIA,6000,0:;g0,NVIDIA,3000,0:;"
+
+
+def test_F4_init_containers_alone_use_the_same_memory() -> None:
+    """A pod whose other containers ask for no device."""
+    document = pod(
+        initContainers=shares("nvidia.com/gpumem", a=5000, b=6000), containers=[container("main")]
+    )
+    ledger = placed(document, CARD)
+    assert [s.memory_mib for s in ledger.shares("p")] == [6000]
+    told = annotations(ledger)["hami.io/vgpu-devices-allocated"]
+    assert told == "g0,NVIDIA,5000,0:;g0,NVIDIA,6000,0:;;"
+
+
+def test_F9_hami_counts_instances_of_cards_that_are_cut() -> None:
+    """Two of 4000 MiB on the one A100 that there is; the plugin is told both."""
+    document = hami(gpu=2, gpumem=4000)
+    document["metadata"]["annotations"]["nvidia.com/vgpu-mode"] = "mig"
+    ledger = placed(document, rack("n1", 1, model=A100_40, mode="mig"))
+    assert ledger.devices("p") == ["n1-g0", "n1-g0"]
+    starts = [s.instance.start for s in ledger.shares("p") if s.instance]
+    assert len(set(starts)) == 2
+    told = annotations(ledger)["hami.io/vgpu-devices-allocated"]
+    assert told == "n1-g0,NVIDIA,5120,14:n1-g0,NVIDIA,5120,14:;"
+
+
+def test_F9_volcano_counts_cards() -> None:
+    """It looks at each card once (`checkNodeGPUSharingPredicateAndScore`)."""
+    limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 4000}
+    ledger = placed(
+        pod(limits, {"volcano.sh/vgpu-mode": "mig"}), rack("n1", 1, model=A100_40, mode="mig")
+    )
+    assert ledger.reasons("p") == {RefusalCode.DEVICES_TOO_FEW: 1}
+
+
+def test_F9_instances_of_an_init_container_are_lent() -> None:
+    """As many as are wanted, of those that the container after it has."""
+    document = hami()
+    document["spec"] |= {
+        "initContainers": [container("i", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000})],
+        "containers": [container("main", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 4000})],
+    }
+    document["metadata"]["annotations"]["nvidia.com/vgpu-mode"] = "mig"
+    ledger = placed(document, rack("n1", 1, model=A100_40, mode="mig"))
+    one = "n1-g0,NVIDIA,5120,14:"
+    assert annotations(ledger)["hami.io/vgpu-devices-allocated"] == f"{one};{one}{one};"
+
+
+def test_F13_the_memory_of_a_pod_is_of_one_card() -> None:
+    """Gpushare's plugin shows the pod's cards to every container: spread or not, it is one card."""
+    document = pod(containers=shares("volcano.sh/gpu-memory", a=1000, b=3000))
+    document["metadata"]["annotations"]["hami.io/gpu-scheduler-policy"] = "spread"
+    ledger = placed(document, rack("n1", 2))
+    assert [(s.device, s.memory_mib) for s in ledger.shares("p")] == [("n1-g0", 4000)]
+    assert annotations(ledger)["volcano.sh/gpu-index"] == "0"
+    assert [(ask.container, ask.memory_mib) for ask in draft(document).borrowing] == [
+        ("a", 1000), ("b", 3000),
+    ]  # fmt: skip
+
+
+def test_F13_a_pod_of_more_than_one_card_has_no_place() -> None:
+    """1000 and 3000 on two cards of 3500, as `getGPUMemoryOfPod` counts; an init container's too."""
+    two = node("n1", *(gpu(f"g{n}", memory_mib=3500) for n in range(2)))
+    document = pod(containers=shares("volcano.sh/gpu-memory", a=1000, b=3000))
+    assert placed(document, two).reasons("p") == {RefusalCode.MEMORY_INSUFFICIENT: 1}
+    document = pod(
+        initContainers=shares("volcano.sh/gpu-memory", i=3500),
+        containers=shares("volcano.sh/gpu-memory", a=1000, b=2000),
+    )
+    assert [s.memory_mib for s in placed(document, two).shares("p")] == [3500]
 
 
 # ---------------------------------------------------------------- Ascend

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from apportion.core.dialects.names import VgpuNames
 from apportion_schemas import Ask
@@ -151,7 +152,7 @@ def test_high_priority_containers() -> None:
 
 
 def test_init_containers_and_sidecars() -> None:
-    """Shares of an init container come first and are marked; a sidecar's run with the others."""
+    """A sidecar runs beside all; of the others, which do not meet, the most counts."""
     document = pod(
         containers=[container("main", {"nvidia.com/gpumem": 3})],
         initContainers=[
@@ -160,7 +161,7 @@ def test_init_containers_and_sidecars() -> None:
         ],
     )
     assert [(a.container, a.memory_mib, a.init) for a in asks(document)] == [
-        ("prepare", 4, True), ("proxy", 2, False), ("main", 3, False),
+        ("proxy", 2, False), ("main", 4, False),
     ]  # fmt: skip
 
 
@@ -180,7 +181,6 @@ SOME = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 5
         ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 99}, {"nvidia.com/gpu": 1}, True),
         ({"nvidia.com/gpu": 1}, SOME, False),
         ({"nvidia.com/gpumem-percentage": 50}, {"nvidia.com/gpumem-percentage": 50}, True),
-        ({"nvidia.com/gpumem-percentage": 51}, {"nvidia.com/gpumem-percentage": 50}, False),
         ({"huawei.com/Ascend310P": 1}, {"huawei.com/Ascend310P": 1}, True),
     ],
 )
@@ -195,6 +195,47 @@ def test_an_init_container_borrows_from_one_that_has_as_much(
     assert [ask.container for ask in found.borrowing] == ["prepare"] * borrows
     assert [ask.container for ask in found.shape.asks][-1] == "main"
     assert len(found.shape.asks) == 2 - borrows
+
+
+ONE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
+
+
+@pytest.mark.parametrize(
+    ("init", "main", "most"),
+    [
+        ({"nvidia.com/gpumem": 6000}, ONE, {"memory_mib": 6000, "cores": 30}),
+        ({"nvidia.com/gpumem": 1, "nvidia.com/gpucores": 50}, ONE,
+         {"memory_mib": 3000, "cores": 50}),
+        ({"nvidia.com/gpu": 1}, ONE, {"cores": 100}),
+        ({"nvidia.com/gpumem-percentage": 51}, {"nvidia.com/gpumem-percentage": 50},
+         {"memory_percent": 51}),
+    ],
+)  # fmt: skip
+def test_a_container_holds_the_most_of_its_own_and_an_init_containers_ask(
+    init: dict[str, int], main: dict[str, int], most: dict[str, int]
+) -> None:
+    """HAMi and Kubernetes count so; what each asked for stands among what borrows."""
+    document = pod(
+        containers=[container("main", main)], initContainers=[container("prepare", init)]
+    )
+    found = draft(document)
+    assert found.shape.asks == ask(**most)
+    alone = (*asks(pod(containers=[container("prepare", init)])), *asks(pod(main)))
+    assert [structs.replace(each, init=False) for each in found.borrowing] == list(alone)
+
+
+def test_an_init_container_that_needs_more_is_lent_to_where_it_costs_least() -> None:
+    """Of two containers the one that has most already is raised; a sidecar is not."""
+    document = pod(
+        containers=[container(f"c{n}", {"nvidia.com/gpumem": n}) for n in (1000, 5000)],
+        initContainers=[
+            container("proxy", {"nvidia.com/gpumem": 5999}, restartPolicy="Always"),
+            container("prepare", {"nvidia.com/gpumem": 6000}),
+        ],
+    )
+    assert [(a.container, a.memory_mib) for a in asks(document)] == [
+        ("proxy", 5999), ("c1000", 1000), ("c5000", 6000),
+    ]  # fmt: skip
 
 
 def test_a_sidecar_lends_nothing() -> None:
