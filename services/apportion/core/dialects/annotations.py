@@ -8,7 +8,7 @@ Invariant: an annotation that asks for something we do not do is refused by name
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from apportion.core.devices.chains import CHAINABLE
+from apportion.core.devices.chains import CHAINABLE, MUTEX
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.listing import reserved
 from apportion.core.dialects.notes import Notes, one
@@ -24,8 +24,8 @@ NODE_POLICY = "hami.io/node-scheduler-policy"
 DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 NOT_IMPLEMENTED = {
     "huawei.com/vnpu-mode": "remove it; NPUs are cut by templates",
-    "volcano.sh/vgpu-podgroup-policy": "remove it; pods of one group may share a card",
 }
+GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
 class Selection(NamedTuple):
@@ -50,11 +50,17 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
     for key, problem in reserved().items():
         if key in annotations and key not in dialect.reserved:
             raise notes.refusal(key, problem.format(devices=dialect.devices), "remove it")
+    policy = one(notes, (DEVICE_POLICY,), _chain) or ""
+    weights = one(notes, (SCORING_WEIGHTS,), _weights)
+    if not policy and weights is None:
+        policy, weights = dialect.device_choice
+    if one(notes, (GROUP_POLICY,), _policy) == "spread":
+        policy = _alone(policy)
     return Selection(
         devices=dialect.choose(notes),
         node_policy=one(notes, (NODE_POLICY,), _policy) or "",
-        device_policy=one(notes, (DEVICE_POLICY,), _chain) or "",
-        device_weights=one(notes, (SCORING_WEIGHTS,), _weights),
+        device_policy=policy,
+        device_weights=weights,
     )
 
 
@@ -65,6 +71,16 @@ def _policy(notes: Notes, key: str) -> str:
             key, "is not implemented", f"write one of {', '.join(POLICIES)}, or remove it"
         )
     return value
+
+
+def _alone(chain: str) -> str:
+    """The chain, and only devices that nobody holds.
+
+    Volcano's `spread` puts no two pods of one PodGroup onto a card, and its `binpack` says nothing
+    beyond the cluster's policy. Here it also keeps the pod off cards of other pods, which is more
+    than was asked, and never what was forbidden.
+    """
+    return ",".join(dict.fromkeys((*filter(None, chain.split(",")), MUTEX)))
 
 
 def _chain(notes: Notes, key: str) -> str:

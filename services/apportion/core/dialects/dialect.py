@@ -18,7 +18,7 @@ from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.notes import Notes
 from apportion.core.dialects.placed_pod import PlacedPod
 from apportion.core.dialects.resource import Resources
-from apportion_schemas import Ask, DeviceConstraints
+from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
 Recover = Callable[[BoundPod, str], Iterator[Held]]
 """What a pod holds, out of its annotations; the text is that of the annotation that says so. Raises
@@ -40,6 +40,9 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     `part` says which of a pod's asks take devices and which borrow them (`borrowing`), by the names
     of the containers that start after all init containers. `instances_alike`: a count of cards that
     are cut is one of instances, which may be of one card.
+    `device_choice` is how devices of a node are preferred for pods that do not say it, where the
+    plugin chooses by itself and fails a pod for which another was chosen; elsewhere the policy of
+    the cluster holds.
     `reserved` are the annotations that only its own pods may have, with what is wrong with each in
     a pod of a dialect that does not reserve it too; `{devices}` is what that pod asks for.
     `render` gives the annotations that its own scheduler writes on a pod with a place, and
@@ -59,4 +62,5 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     recover: Mapping[str, Recover]
     priority: Callable[[DialectConfig], str] = _no_priority
     part: Callable[[Sequence[Ask], Collection[str]], Parts] = parted
+    device_choice: tuple[str, DeviceWeights | None] = ("", None)
     instances_alike: bool = False

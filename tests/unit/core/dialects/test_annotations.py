@@ -106,7 +106,7 @@ def test_B4_a_core_limit_binds_no_decision() -> None:
         (GPU, "hami.io/device-scoring-weights", "slot=1,core=1,memory=1001", "from 0 to 1000"),
         (GPU, "hami.io/device-scoring-weights", f"slot={'9' * 5000},core=1,memory=1", "0 to 1000"),
         (GPU, "hami.io/device-scoring-weights", "slot=0,core=0,memory=0", "weighs nothing"),
-        (GPU, "volcano.sh/vgpu-podgroup-policy", "spread", "is not implemented yet"),
+        (GPU, "volcano.sh/vgpu-podgroup-policy", "apart", "write one of binpack, spread"),
         (GPU, "tencent.com/vcuda-core-limit", "10", "limits the cores of tencent.com/vcuda alone"),
         (VCUDA, "docker.com/vcuda-core-limit", "10", "limits the cores of docker.com/vcuda alone"),
         (VCUDA, "tencent.com/vcuda-core-limit", "101", "write a whole number from 1 to 100"),

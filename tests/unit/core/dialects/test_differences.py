@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from apportion.core.manifests.annotations import annotations_for
-from apportion_schemas import Ask, Configuration, DeviceConstraints, RefusalCode
+from apportion_schemas import Ask, Configuration, DeviceConstraints, PolicyChanged, RefusalCode
+from apportion_schemas.operations import Policy
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import A100_40, A100_80, gpu, node, npu, rack
 from tests.support.ledger_of import Ledger
 from tests.support.manifests import asks, container, draft, pod, refused
+from tests.support.pods import ask as own
 from tests.support.pods import pod as submitted
+from tests.support.pods import shape
 
 GPU = {"nvidia.com/gpu": 1}
 TESLA = "Tesla V100-PCIE-32GB"
@@ -37,6 +40,11 @@ def placed(document: dict[str, Any], *before: Payload) -> Ledger:
         init_containers=found.init_containers, containers=found.containers,
     )  # fmt: skip
     return Ledger(*before, pod_p).settle()
+
+
+def on(device: str) -> DeviceConstraints:
+    """On this device and no other."""
+    return DeviceConstraints(use_ids=(device,))
 
 
 def annotations(ledger: Ledger) -> dict[str, str]:
@@ -153,6 +161,29 @@ def test_F11_what_is_wanted_and_ruled_out_is_ruled_out_and_the_rest_serves() -> 
     assert "which is asked for as well" in str(error)
 
 
+@pytest.mark.parametrize(("policy", "devices"), [("spread", 2), ("binpack", 1)])
+def test_F7_two_pods_of_a_group_share_no_card_where_they_are_spread(
+    policy: str, devices: int
+) -> None:
+    """Volcano's `deviceHasPodFromSameGroup`; its `binpack` is the cluster's own way."""
+    notes = {"volcano.sh/vgpu-podgroup-policy": policy, "scheduling.k8s.io/group-name": "job"}
+    document = pod({"volcano.sh/vgpu-memory": 3000}, notes)
+    found = draft(document)
+    other = submitted("q", shape=found.shape, dialect=found.dialect)
+    cluster = PolicyChanged(by="ann", node_policy="binpack", device_policy="binpack")
+    ledger = placed(document, cluster, rack("n1", 3), other)
+    assert len({*ledger.devices("p"), *ledger.devices("q")}) == devices
+
+
+def test_F7_a_group_that_is_spread_has_cards_of_its_own() -> None:
+    """More than Volcano asks: it is kept off another's card too, and says so."""
+    notes = {"volcano.sh/vgpu-podgroup-policy": "spread", "hami.io/gpu-scheduler-policy": "numa"}
+    document = pod({"volcano.sh/vgpu-memory": 3000}, notes)
+    assert draft(document).shape.device_policy == "numa,mutex"
+    ledger = placed(document, rack("n1", 1), submitted("q", own(1000)))
+    assert ledger.reasons("p") == {RefusalCode.DEVICE_IN_USE: 1}
+
+
 # ---------------------------------------------------------------- several containers
 
 
@@ -246,7 +277,7 @@ def test_F13_the_memory_of_a_pod_is_of_one_card() -> None:
 
 
 def test_F13_a_pod_of_more_than_one_card_has_no_place() -> None:
-    """1000 and 3000 on two cards of 3500, as `getGPUMemoryOfPod` counts; an init container's too."""
+    """1000 and 3000 on two cards of 3500; an init container's counts as well."""
     two = node("n1", *(gpu(f"g{n}", memory_mib=3500) for n in range(2)))
     document = pod(containers=shares("volcano.sh/gpu-memory", a=1000, b=3000))
     assert placed(document, two).reasons("p") == {RefusalCode.MEMORY_INSUFFICIENT: 1}
@@ -255,6 +286,30 @@ def test_F13_a_pod_of_more_than_one_card_has_no_place() -> None:
         containers=shares("volcano.sh/gpu-memory", a=1000, b=2000),
     )
     assert [s.memory_mib for s in placed(document, two).shares("p")] == [3500]
+
+
+# ---------------------------------------------------------------- gpu-manager
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread", "price"])
+def test_F10_a_share_is_of_the_card_with_the_fewest_free_cores(policy: Policy) -> None:
+    """Whatever the cluster prefers: gpu-manager's plugin would fail the pod on any other card."""
+    held = ((10, 70_000), (50, 1000), (50, 5000), (0, 0))
+    before = (
+        submitted(f"f{n}", shape=shape(own(memory_mib, cores=cores), devices=on(f"n1-g{n}")))
+        for n, (cores, memory_mib) in enumerate(held)
+    )
+    cluster = PolicyChanged(by="ann", node_policy=policy, device_policy=policy)
+    document = pod({"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 4})
+    ledger = placed(document, cluster, rack("n1", 4), *before)
+    assert ledger.devices("p") == ["n1-g2"]
+
+
+def test_F10_what_a_pod_says_itself_counts() -> None:
+    """HAMi's annotations, for whoever runs no such plugin."""
+    limits = {"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 4}
+    found = draft(pod(limits, {"hami.io/gpu-scheduler-policy": "spread"})).shape
+    assert (found.device_policy, found.device_weights) == ("spread", None)
 
 
 # ---------------------------------------------------------------- Ascend
