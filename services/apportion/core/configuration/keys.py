@@ -143,17 +143,3 @@ KEYS: tuple[Key, ...] = (
         "watcher, admission, gateway",
     ),
 )
-
-NO_EFFECT = {
-    "nvidia.passDeviceSpecs": "the agent hands out devices by their id",
-    "nvidia.libCudaLogLevel": "set LIBCUDA_LOG_LEVEL in the container",
-    "nvidia.gpuCorePolicy": "set GPU_CORE_UTILIZATION_POLICY in the container",
-    "nvidia.runtimeClassName": "set runtimeClassName in the pod",
-    "nvidia.preConfiguredDeviceMemory": "the driver tells the memory of every card",
-    "nvidia.enableNumaTopology": "annotate the pod with nvidia.com/numa-bind",
-    "nvidia.migProfileAllowlist": "say it with knownMigGeometries",
-    "nodeconfig[].preconfigureddevicememory": "the driver tells the memory of every card",
-    "nodeconfig[].enablenumatopology": "annotate the pod with nvidia.com/numa-bind",
-    "nodeconfig[].enablegetpreferredallocation": "the scheduler chooses the devices",
-}
-"""Keys of HAMi and Volcano that mean nothing here, and what to do instead."""
