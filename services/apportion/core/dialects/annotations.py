@@ -22,9 +22,6 @@ WEIGHTS = {"slot": "slots", "core": "cores", "memory": "memory"}
 """What HAMi calls each weight, and we."""
 NODE_POLICY = "hami.io/node-scheduler-policy"
 DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
-NOT_IMPLEMENTED = {
-    "huawei.com/vnpu-mode": "remove it; NPUs are cut by templates",
-}
 GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
@@ -41,12 +38,9 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
     """What the annotations of a pod that asks for devices in this dialect mean.
 
     Raises:
-        ManifestError: a value is malformed, two contradict, or one is not implemented.
+        ManifestError: a value is malformed, or two contradict.
     """
     notes = Notes(annotations, field)
-    for key, fix in NOT_IMPLEMENTED.items():
-        if key in annotations:
-            raise notes.refusal(key, "is not implemented yet", fix)
     for key, problem in reserved().items():
         if key in annotations and key not in dialect.reserved:
             raise notes.refusal(key, problem.format(devices=dialect.devices), "remove it")

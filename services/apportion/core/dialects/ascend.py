@@ -4,9 +4,16 @@ Memory is cut by templates, which the device catalogue knows: a vNPU is the smal
 holds the amount, else the whole device. Several devices at once are whole ones, and the dies of a
 910C are handed out in pairs (HAMi's Ascend device). The names are also taken in lower case. Its
 device plugin takes a placement from the pod's annotations, family by family.
+
+A pod with `huawei.com/vnpu-mode: hami-core` wants its NPUs split softly instead, by any amount of
+memory and by percent of their cores, of as many devices as it says. It gets NPUs that their agent
+reports in the mode `hami-core`.
 """
 
+from collections.abc import Callable
+
 import msgspec
+from msgspec import structs
 
 from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.dialects import hami, measures
@@ -17,9 +24,11 @@ from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.notes import Notes, names, one, some_left
 from apportion.core.dialects.placed_pod import PlacedPod, record
 from apportion.core.dialects.resource import Resource, Resources, of_family
-from apportion_schemas import Ask, DeviceConstraints, Share
+from apportion_schemas import Ask, DeviceConstraints, Mode, Share
 from apportion_schemas.quantities import WHOLE
 
+VNPU_MODE = "huawei.com/vnpu-mode"
+SOFT: Mode = "hami-core"
 MINDCLUSTER = "huawei.com/npu-core"
 """The MindCluster way to ask; claimed so that it is refused by name."""
 _encode = msgspec.json.Encoder().encode
@@ -48,7 +57,7 @@ class Npu(msgspec.Struct, frozen=True):
 
     @property
     def cores(self) -> str:
-        """The resource of AI cores; claimed so that it is refused by name."""
+        """The resource of AI cores, in percent, of devices that are split softly."""
         return f"huawei.com/{self.word}-core"
 
     @property
@@ -72,6 +81,7 @@ class Npu(msgspec.Struct, frozen=True):
         return f"hami.io/{self.word}-devices-allocated"
 
 
+Read = Callable[[Container, Amounts, Npu], Ask | None]
 NPUS = (
     Npu("Ascend910A"),
     Npu("Ascend910B2"),
@@ -93,11 +103,19 @@ def _resources(_: DialectConfig) -> Resources:
 
 
 def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+    return _read_any(container, amounts, _read_family)
+
+
+def _read_soft(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
+    return _read_any(container, amounts, _read_part)
+
+
+def _read_any(container: Container, amounts: Amounts, read: Read) -> Ask | None:
     if mindcluster := amounts.get(MINDCLUSTER):
         raise mindcluster.refusal(
             "is not implemented yet", "ask by family, as in huawei.com/Ascend310P"
         )
-    asks = [ask for npu in NPUS if (ask := _read_family(container, amounts, npu))]
+    asks = [ask for npu in NPUS if (ask := read(container, amounts, npu))]
     if len(asks) > 1:
         raise ManifestError(
             f"{container.field}.resources",
@@ -112,8 +130,8 @@ def _read_family(container: Container, amounts: Amounts, npu: Npu) -> Ask | None
     count, memory = _either(amounts, npu.count), _either(amounts, npu.memory)
     if (cores := _either(amounts, npu.cores)) and cores.value:
         raise cores.refusal(
-            "is not implemented yet: AI cores come with the template that holds the memory",
-            f"remove it, and ask by {npu.memory}",
+            "is for NPUs that are split softly; a template brings its own cores",
+            f"remove it and ask by {npu.memory}, or annotate the pod with {VNPU_MODE}: {SOFT}",
         )
     deciding = count or memory
     if deciding is None or deciding.value == 0:
@@ -132,6 +150,23 @@ def _read_family(container: Container, amounts: Amounts, npu: Npu) -> Ask | None
         count=_paired(devices, count) if npu.paired and whole else devices,
         memory_mib=memory_mib,
         cores=WHOLE if memory_mib is None else 0,
+        init=container.role == "init",
+    )
+
+
+def _read_part(container: Container, amounts: Amounts, npu: Npu) -> Ask | None:
+    """Of a pod that wants its NPUs split softly: HAMi's webhook lets any amount through."""
+    count, memory, cores = (_either(amounts, n) for n in (npu.count, npu.memory, npu.cores))
+    deciding = count or memory or cores
+    if deciding is None or deciding.value == 0:
+        return None
+    devices = measures.count(count) if count else 1
+    return Ask(
+        container=container.name,
+        family=npu.family,
+        count=_paired(devices, count) if npu.paired else devices,
+        memory_mib=measures.memory_mib(memory, 1) if memory else None,
+        cores=measures.cores_percent(cores, clamp=True) if cores else 0,
         init=container.role == "init",
     )
 
@@ -183,16 +218,33 @@ def _choose(notes: Notes) -> DeviceConstraints:
     return DeviceConstraints(use_ids=tuple(use_ids), nouse_ids=tuple(nouse_ids))
 
 
+def _choose_soft(notes: Notes) -> DeviceConstraints:
+    return structs.replace(_choose(notes), modes=(SOFT,))
+
+
+def _variant(dialect: Dialect, notes: Notes) -> Dialect:
+    if one(notes, (VNPU_MODE,), _mode) is None:
+        return dialect
+    return structs.replace(dialect, read=_read_soft, choose=_choose_soft)
+
+
+def _mode(notes: Notes, key: str) -> str:
+    if notes.values[key].strip() != SOFT:
+        raise notes.refusal(key, "is no way to split an NPU", f'write "{SOFT}", or remove it')
+    return SOFT
+
+
 def _render(it: PlacedPod) -> dict[str, str]:
     """What HAMi's scheduler writes on a pod of this placement."""
     notes = hami.bound(it) | {"predicate-time": it.seconds}
+    soft = it.pod.shape.devices.modes == (SOFT,)
     for npu in NPUS:
         shares = [s for s in it.placed.shares if it.devices[s.device].family == npu.family]
         if not shares:
             continue
         segments = "".join(
             "".join(
-                record(share.device, npu.word, share.memory_mib, 0)
+                record(share.device, npu.word, share.memory_mib, share.cores if soft else 0)
                 for share in it.shares(name)
                 if it.devices[share.device].family == npu.family
             )
@@ -201,13 +253,20 @@ def _render(it: PlacedPod) -> dict[str, str]:
         )
         notes[npu.to_allocate] = segments
         notes[npu.allocated] = segments
-        notes[npu.count] = _encode([_cut(share) for share in shares]).decode()
+        told = [_part(share) if soft else _cut(share) for share in shares]
+        notes[npu.count] = _encode(told).decode()
     return notes
 
 
 def _cut(share: Share) -> dict[str, str]:
     """A device, and the template that it is cut by where it is not taken whole."""
     return {"UUID": share.device, **({"temp": share.template} if share.template else {})}
+
+
+def _part(share: Share) -> dict[str, str | int]:
+    """A device, and what of it is given where it is split softly: what is 0 is left out."""
+    amounts = {"memory": share.memory_mib, "core": share.cores}
+    return {"UUID": share.device, **{name: much for name, much in amounts.items() if much}}
 
 
 DIALECT = Dialect(
@@ -217,9 +276,10 @@ DIALECT = Dialect(
     read=_read,
     choose=_choose,
     reserved=dict.fromkeys(
-        (key for npu in NPUS for key in (npu.use_ids, npu.nouse_ids)),
+        (VNPU_MODE, *(key for npu in NPUS for key in (npu.use_ids, npu.nouse_ids))),
         "selects NPUs in a pod that asks for {devices}",
     ),
+    variant=_variant,
     render=_render,
     recover={
         key: hami.segments_of(npu.family)

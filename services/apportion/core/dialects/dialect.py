@@ -30,6 +30,10 @@ def _no_priority(_: DialectConfig) -> str:
     return ""
 
 
+def _itself(dialect: "Dialect", _: Notes) -> "Dialect":
+    return dialect
+
+
 class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     """One dialect. `name` is what the ledger calls it, and `devices` what people call the vendor's
     devices, as in "GPUs".
@@ -43,6 +47,8 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     `device_choice` is how devices of a node are preferred for pods that do not say it, where the
     plugin chooses by itself and fails a pod for which another was chosen; elsewhere the policy of
     the cluster holds.
+    `variant` gives the dialect as the pod's annotations have it, where they change what amounts
+    mean; it has the same name.
     `reserved` are the annotations that only its own pods may have, with what is wrong with each in
     a pod of a dialect that does not reserve it too; `{devices}` is what that pod asks for.
     `render` gives the annotations that its own scheduler writes on a pod with a place, and
@@ -62,5 +68,6 @@ class Dialect(Struct, frozen=True, kw_only=True, eq=False):
     recover: Mapping[str, Recover]
     priority: Callable[[DialectConfig], str] = _no_priority
     part: Callable[[Sequence[Ask], Collection[str]], Parts] = parted
+    variant: Callable[["Dialect", Notes], "Dialect"] = _itself
     device_choice: tuple[str, DeviceWeights | None] = ("", None)
     instances_alike: bool = False

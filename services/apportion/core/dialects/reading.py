@@ -16,6 +16,7 @@ from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.errors import ManifestError
 from apportion.core.dialects.listing import claims
 from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.notes import Notes
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
 NO_DIALECT = "none"
@@ -55,6 +56,7 @@ def read_pod(
     dialect = _dialect(containers, config)
     if dialect is None:
         return DeviceRequest()
+    dialect = dialect.variant(dialect, Notes(annotations, annotations_field))
     names = claims(config)
     asks: list[Ask] = []
     high_priority: list[str] = []

@@ -122,7 +122,8 @@ def _amounts(
     if each.instance is not None:
         return _charged_mib(each.instance, memory_mib, device), 0, None
     family = FAMILIES.get(each.family)
-    if family is not None and family.templates:
+    split_softly = device is not None and device.mode == "hami-core"
+    if family is not None and family.templates and not split_softly:
         cut = next((t for t in family.templates if t.memory_mib == memory_mib), None)
         if cut is None:  # a whole device
             return memory_mib, device.cores if device else cores, None

@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
+from apportion.core.dialects import DialectConfig
+from apportion.core.dialects.bound_pod import BoundPod
+from apportion.core.dialects.recovering import recover, shares_of
 from apportion.core.manifests.annotations import annotations_for
-from apportion_schemas import Ask, Configuration, DeviceConstraints, PolicyChanged, RefusalCode
+from apportion_schemas import (
+    Ask,
+    Configuration,
+    Device,
+    DeviceConstraints,
+    PolicyChanged,
+    RefusalCode,
+)
 from apportion_schemas.operations import Policy
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import A100_40, A100_80, gpu, node, npu, rack
@@ -331,3 +341,65 @@ def test_F12_more_than_is_printed_fits_nowhere() -> None:
     document = pod({"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24577})
     ledger = placed(document, node("n1", npu("u0")))
     assert ledger.reasons("p") == {RefusalCode.TEMPLATE_NONE_FITS: 1}
+
+
+WORD = "huawei.com/Ascend310P"
+SPLIT_SOFTLY = {"huawei.com/vnpu-mode": "hami-core"}
+
+
+def soft(name: str = "u0", **fields: Any) -> Device:
+    """An NPU that its agent reports as one that is split softly."""
+    return gpu(
+        name, family="ascend310p", model="Ascend310P3", memory_mib=21527, mode="hami-core", **fields
+    )
+
+
+def test_F8_an_npu_that_is_split_softly_is_shared_by_memory_and_cores() -> None:
+    """Any amount, as the plugin is told; two pods share one, and their sum is what it has."""
+    document = pod({WORD: 1, f"{WORD}-memory": 5000, f"{WORD}-core": 60}, SPLIT_SOFTLY)
+    found = draft(document)
+    second = submitted("q", shape=found.shape, dialect=found.dialect)
+    ledger = placed(document, node("n0", npu("v0")), node("n1", soft())).submit(second).settle()
+    (share,) = ledger.shares("p")
+    assert (share.device, share.memory_mib, share.cores, share.template) == ("u0", 5000, 60, None)
+    assert ledger.reasons("q") == {
+        RefusalCode.MODE_MISMATCH: 1, RefusalCode.CORES_INSUFFICIENT: 1,
+    }  # fmt: skip
+    told = annotations(ledger)
+    assert told["hami.io/Ascend310P-devices-allocated"] == "u0,Ascend310P,5000,60:;"
+    assert told[WORD] == '[{"UUID":"u0","memory":5000,"core":60}]'
+
+
+@pytest.mark.parametrize(
+    ("amounts", "wanted"),
+    [
+        ({WORD: 2, f"{WORD}-memory": 5000}, ask(family="ascend310p", count=2, memory_mib=5000)),
+        ({WORD: 1}, ask(family="ascend310p")),
+        ({WORD: 1, f"{WORD}-core": 150}, ask(family="ascend310p", cores=100)),
+        ({f"{WORD}-core": 10}, ask(family="ascend310p", cores=10)),
+        ({"huawei.com/Ascend910C": 1}, ask(family="ascend910c", count=2)),
+        ({WORD: 0, f"{WORD}-memory": 5000}, ()),
+    ],
+)
+def test_F8_amounts_of_npus_that_are_split_softly(
+    amounts: dict[str, int], wanted: tuple[Ask, ...]
+) -> None:
+    """Several devices may be parts, and cores are percent (HAMi's webhook and `Fit`)."""
+    assert asks(pod(amounts, SPLIT_SOFTLY)) == wanted
+
+
+def test_F8_a_template_is_of_no_npu_that_is_split_softly() -> None:
+    """Nor the other way round; a whole one is whole in any mode."""
+    template = placed(pod({WORD: 1, f"{WORD}-memory": 6144}), node("n1", soft()))
+    assert template.reasons("p") == {RefusalCode.MODE_MISMATCH: 1}
+    whole = placed(pod({WORD: 1}), node("n1", soft()))
+    assert [(s.memory_mib, s.cores) for s in whole.shares("p")] == [(21527, 100)]
+
+
+def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
+    """Amounts as they are written, though one is that of a template."""
+    notes = {"hami.io/Ascend310P-devices-allocated": "u0,Ascend310P,6144,30:;"}
+    found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
+    assert found is not None
+    (share,) = shares_of(found.held, (), {"u0": soft()}) or ()
+    assert (share.memory_mib, share.cores, share.template) == (6144, 30, None)
