@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import structs
 
-from apportion.core.devices.catalogue import FAMILIES
+from apportion.core.devices.catalogue import FAMILIES, module_of
 from apportion.core.dialects import hami, measures
 from apportion.core.dialects.container import Amount, Amounts, Container
 from apportion.core.dialects.dialect import Dialect
@@ -29,21 +29,26 @@ from apportion_schemas.quantities import WHOLE
 
 VNPU_MODE = "huawei.com/vnpu-mode"
 SOFT: Mode = "hami-core"
+PAIR = 2
 MINDCLUSTER = "huawei.com/npu-core"
 """The MindCluster way to ask; claimed so that it is refused by name."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Npu(msgspec.Struct, frozen=True):
-    """One family. `paired`: its dies come two to a module and are handed out in pairs."""
+    """One family."""
 
     word: str
-    paired: bool = False
 
     @property
     def family(self) -> str:
         """What the catalogue calls it."""
         return self.word.lower()
+
+    @property
+    def paired(self) -> bool:
+        """Whether its dies come two to a module and are handed out in pairs."""
+        return module_of(self.family) == PAIR
 
     @property
     def count(self) -> str:
@@ -88,7 +93,7 @@ NPUS = (
     Npu("Ascend910B3"),
     Npu("Ascend910B4"),
     Npu("Ascend910B4-1"),
-    Npu("Ascend910C", paired=True),
+    Npu("Ascend910C"),
     Npu("Ascend310P"),
 )
 """One plugin serves them all, so they are one dialect."""
@@ -184,8 +189,8 @@ def _memory_mib(memory: Amount, npu: Npu) -> int | None:
 
 def _paired(devices: int, count: Amount | None) -> int:
     if devices == 1:
-        return 2
-    if count and devices % 2:
+        return PAIR
+    if count and devices % PAIR:
         raise count.refusal(
             "is odd, and the dies of this family come in pairs",
             f"write {devices - 1} or {devices + 1}",

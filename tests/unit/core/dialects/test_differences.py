@@ -16,6 +16,7 @@ from apportion_schemas import (
     Configuration,
     Device,
     DeviceConstraints,
+    NodeReported,
     PolicyChanged,
     RefusalCode,
 )
@@ -341,6 +342,39 @@ def test_F12_more_than_is_printed_fits_nowhere() -> None:
     document = pod({"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24577})
     ledger = placed(document, node("n1", npu("u0")))
     assert ledger.reasons("p") == {RefusalCode.TEMPLATE_NONE_FITS: 1}
+
+
+DIES = pod({"huawei.com/Ascend910C": 2})
+
+
+def dies(*indexes: int) -> NodeReported:
+    """A node with these dies of 910C modules, 0 and 1 of the first, 2 and 3 of the second."""
+    kind: dict[str, Any] = {"model": "Ascend910C", "memory_mib": 65536, "cores": 20}
+    return node("n1", *(npu(f"d{n}", family="ascend910c", **kind) for n in indexes))
+
+
+@pytest.mark.parametrize(("free", "chosen"), [((0, 2, 3), ["d2", "d3"]), ((0, 1, 2), ["d0", "d1"])])
+def test_F1_dies_of_a_910c_are_those_of_one_module(
+    free: tuple[int, ...], chosen: list[str]
+) -> None:
+    """A pair by index, as HAMi's `computeBestCombination910C` has it."""
+    assert placed(DIES, dies(*free)).devices("p") == chosen
+
+
+def test_F1_two_dies_of_two_modules_are_no_pair() -> None:
+    """It waits until a module is whole, and says so."""
+    ledger = placed(DIES, dies(0, 2))
+    assert ledger.reasons("p") == {RefusalCode.MODULES_IN_USE: 1}
+    ledger.report(dies(0, 2, 3)).settle()
+    assert ledger.devices("p") == ["d2", "d3"]
+
+
+def test_F1_two_containers_have_a_module_each() -> None:
+    """And a pod of both fits where two modules are whole, and nowhere else."""
+    both = pod(containers=[container(name, {"huawei.com/Ascend910C": 2}) for name in "ab"])
+    assert placed(both, dies(0, 1, 3, 4, 5)).devices("p") == ["d0", "d1", "d4", "d5"]
+    ledger = placed(both, dies(0, 1, 2, 4))
+    assert ledger.reasons("p") == {RefusalCode.CONTAINERS_COLLIDE: 1}
 
 
 WORD = "huawei.com/Ascend310P"

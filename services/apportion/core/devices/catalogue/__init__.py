@@ -56,7 +56,8 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     `modes` are the ways in which they are shared, the usual one first; where there are templates,
     that is by them, and models with profiles may be cut by these as well. `brand` is the word that
     the device plugins put before a model that does not begin with it. `printed_mib` is what is
-    printed on a device that offers less than that.
+    printed on a device that offers less than that. `module` is how many devices, by their index,
+    share a module and are handed out together.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     modes: tuple[Mode, ...] = ("hami-core", "mps", "exclusive")
     brand: str = ""
     printed_mib: int = 0
+    module: Annotated[int, Meta(ge=1)] = 1
 
 
 class _Vendor(Struct, forbid_unknown_fields=True):
@@ -93,6 +95,12 @@ def template_of(family: str, name: str) -> Template | None:
     """The vNPU template of that name, or None."""
     known = FAMILIES.get(family)
     return next((t for t in known.templates if t.name == name), None) if known else None
+
+
+def module_of(family: str) -> int:
+    """How many devices of this family are handed out together; 1 where each is alone."""
+    known = FAMILIES.get(family)
+    return known.module if known else 1
 
 
 def normal(model: str) -> str:
