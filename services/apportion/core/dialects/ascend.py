@@ -36,7 +36,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Npu(msgspec.Struct, frozen=True):
-    """One family."""
+    """One family of NPUs, by the word that its resources and annotations are made of."""
 
     word: str
 
@@ -258,8 +258,8 @@ def _render(it: PlacedPod) -> dict[str, str]:
         )
         notes[npu.to_allocate] = segments
         notes[npu.allocated] = segments
-        told = [_part(share) if soft else _cut(share) for share in shares]
-        notes[npu.count] = _encode(told).decode()
+        given = [_part(share) if soft else _cut(share) for share in shares]
+        notes[npu.count] = _encode(given).decode()
     return notes
 
 

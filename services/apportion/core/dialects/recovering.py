@@ -58,6 +58,8 @@ def shares_of(
         found = devices.get(each.device) or by_index.get((each.family, each.number))
         if found is None and not each.device:
             return None
+        if found is not None and found.mode == "mig" and not (each.place or each.instance):
+            return None  # a part of a card that is cut, and nobody says which
         if each.place is not None:
             share = _placed(each, each.place, found, known)
             if share is None:

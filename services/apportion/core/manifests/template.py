@@ -78,8 +78,8 @@ def read_template(
     unsupported.check_pod_spec(raw_spec, spec_field)
     notes = texts(parts.metadata.annotations, notes_field)
     unsupported.check_annotations(notes, notes_field)
+    own = neighbours.Own(namespace, _labels(parts.metadata, notes, f"{meta_field}.labels"))
     containers = containers_of(parts.spec, spec_field)
-    own = neighbours.Own(namespace, neighbours.labels_of(parts.metadata, f"{meta_field}.labels"))
     request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
     shape = Shape(
         asks=request.asks,
@@ -132,6 +132,12 @@ def _group(annotations: dict[str, str], field: str) -> str:
 def _queue(annotations: dict[str, str], field: str) -> str:
     key = next((key for key in QUEUES if annotations.get(key)), "")
     return naming.subdomain(annotations[key], within(field, key)) if key else ""
+
+
+def _labels(metadata: kube.Metadata, notes: dict[str, str], field: str) -> dict[str, str]:
+    labels = neighbours.labels_of(metadata, field)
+    unsupported.check_labels(labels, field, in_group=bool(notes.get(GROUP)))
+    return labels
 
 
 def _names(containers: list[kube.ContainerSpec]) -> tuple[str, ...]:

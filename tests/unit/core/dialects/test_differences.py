@@ -437,3 +437,62 @@ def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
     assert found is not None
     (share,) = shares_of(found.held, (), {"u0": soft()}) or ()
     assert (share.memory_mib, share.cores, share.template) == (6144, 30, None)
+
+
+# ---------------------------------------------------------------- beside the devices
+
+
+def test_G3_a_gang_that_a_label_or_a_field_names_is_refused() -> None:
+    """Rather than started pod by pod; beside the annotation that is read it says no more."""
+    document = pod(GPU)
+    document["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "job"}
+    error = refused(document)
+    assert error.field == 'metadata.labels["scheduling.x-k8s.io/pod-group"]'
+    assert "scheduling.k8s.io/group-name" in error.fix
+    document["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "job"}
+    assert draft(document).group.endswith("job")
+    assert (
+        refused(pod(GPU, schedulingGroup={"podGroupName": "job"})).field == "spec.schedulingGroup"
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "taken"), [("restricted", False), ("single-numa-node", False), ("best-effort", True)]
+)
+def test_G4_a_numa_node_for_the_cpus_is_refused(policy: str, *, taken: bool) -> None:
+    """Volcano keeps such a pod off nodes; what it only prefers has no effect here."""
+    document = pod(GPU, {"volcano.sh/numa-topology-policy": policy})
+    if taken:
+        assert draft(document) == draft(pod(GPU))
+    else:
+        assert "nvidia.com/numa-bind" in refused(document).fix
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sla-waiting-time",
+        "volcano.sh/preemptable",
+        "volcano.sh/revocable-zone",
+        "volcano.sh/task-topology-affinity",
+    ],
+)
+def test_G4_what_volcano_only_prefers_or_preempts_has_no_effect(key: str) -> None:
+    """The pod is what it is without."""
+    assert draft(pod(GPU, {key: "x"})) == draft(pod(GPU))
+
+
+def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood() -> None:
+    """HAMi fails closed as well: the slices of nobody could be given away."""
+    notes = {"hami.io/vgpu-devices-allocated": "g0,NVIDIA,5120,14:;"}
+    found = recover(BoundPod(notes, (), ("main",), (), DialectConfig()))
+    assert found is not None
+    cut = gpu("g0", model=A100_40, mode="mig", slots=7)
+    assert shares_of(found.held, (), {"g0": cut}) is None
+    assert shares_of(found.held, (), {"g0": gpu("g0")}) is not None
+
+
+def test_G9_an_unknown_policy_is_refused() -> None:
+    """HAMi and Volcano fall back on their own choice, and nobody hears of the slip of the pen."""
+    error = refused(pod(GPU, {"hami.io/gpu-scheduler-policy": "bestfit"}))
+    assert "write one of binpack, spread" in error.fix

@@ -17,6 +17,8 @@ CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
     [
         ({"nodeName": "node-1"}, "nodeName"),
         ({"schedulingGates": [{"name": "wait"}]}, "schedulingGates"),
+        ({"schedulingGroup": {"podGroupName": "g"}}, "schedulingGroup"),
+        ({"workloadRef": {"name": "w", "podGroup": "g"}}, "workloadRef"),
         ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
         ({"resources": {"limits": {"cpu": 1}}}, "resources"),
         ({"containers": [container(ports=PORTS)]}, "containers[0].ports[0].hostPort"),
