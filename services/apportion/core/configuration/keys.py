@@ -35,7 +35,7 @@ KEYS: tuple[Key, ...] = (
         READERS,
     ),
     Key("nvidia.resourceCoreName", "the resource that asks for compute, in percent", READERS),
-    Key("nvidia.resourcePriorityName", "the resource that gives 0 (high) or 1 (low)", READERS),
+    Key("nvidia.resourcePriorityName", "the resource that gives a priority: 0 is high", READERS),
     Key(
         "nvidia.overwriteEnv",
         "at admission: `NVIDIA_VISIBLE_DEVICES=none` for containers that ask for no GPU, so that "
