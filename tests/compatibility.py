@@ -4,7 +4,8 @@
     python -m tests.compatibility --check     say what differs, write nothing
 
 The rows are in tests/compatibility.toml; a test belongs to the row whose id its name begins with,
-as in `test_A2_...`. Invariant: a row has a test, or says why it has none yet.
+as in `test_A2_...`. Invariant: a row has a test, or says why it has none yet; a difference says
+what happens here, and has a test where that can be tested.
 """
 
 import argparse
@@ -40,8 +41,19 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: tuple[Row, ...]
 
 
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What means something particular elsewhere, and what happens here."""
+
+    id: str
+    text: str
+    here: str
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
     system: tuple[System, ...]
+    difference: tuple[Difference, ...] = ()
 
 
 class Shown(NamedTuple):
@@ -52,9 +64,9 @@ class Shown(NamedTuple):
     says: str
 
 
-def systems() -> tuple[System, ...]:
-    """The rows of the table."""
-    return msgspec.convert(tomllib.loads(TABLE.read_text("utf-8")), _Table).system
+def table() -> Table:
+    """The rows of the file."""
+    return msgspec.convert(tomllib.loads(TABLE.read_text("utf-8")), Table)
 
 
 def by_row(folder: Path) -> dict[str, list[Shown]]:
@@ -75,19 +87,19 @@ def _named(path: Path) -> Iterator[Shown]:
             yield Shown(path.relative_to(ROOT).as_posix(), node.name, " ".join(says.split()))
 
 
-def problems(rows: tuple[System, ...], shown: Mapping[str, list[Shown]]) -> list[str]:
+def problems(rows: Table, shown: Mapping[str, list[Shown]]) -> list[str]:
     """Rows that nobody shows or excuses, and tests of rows that there are not."""
-    known = {row.id: row for system in rows for row in system.rows}
+    known = {row.id: row for system in rows.system for row in system.rows}
     bare = [each for each, row in known.items() if each not in shown and not row.later]
     lines = [f"{each}: has no test named test_{each}_... and no reason why" for each in bare]
-    for each in sorted(set(shown) - set(known)):
+    for each in sorted(set(shown) - set(known) - {row.id for row in rows.difference}):
         lines += [f"{test.path}: {test.name} is of no row of the table" for test in shown[each]]
     return lines
 
 
-def page(rows: tuple[System, ...], shown: Mapping[str, list[Shown]]) -> str:
+def page(rows: Table, shown: Mapping[str, list[Shown]]) -> str:
     """The whole page."""
-    every = [row for system in rows for row in system.rows]
+    every = [row for system in rows.system for row in system.rows]
     tested = sum(row.id in shown for row in every)
     lines = [
         "# Compatibility",
@@ -100,13 +112,35 @@ def page(rows: tuple[System, ...], shown: Mapping[str, list[Shown]]) -> str:
         f"Of {len(every)} rows {tested} have tests here. *Later* is what needs a GPU, a kubelet or",
         "more work, and is not shown by these tests.",
     ]
-    for system in rows:
+    for system in rows.system:
         lines += ["", f"## {system.title}", "", "| row | promise | shown by | later |"]
         lines.append("|---|---|---|---|")
         for row in system.rows:
-            tests = "<br>".join(_link(test) for test in shown.get(row.id, ()))
-            lines.append(f"| {row.id} | {row.text} | {tests or '-'} | {row.later or '-'} |")
-    return "\n".join(lines) + "\n"
+            tests = _tests(shown, row.id)
+            lines.append(f"| {row.id} | {row.text} | {tests} | {row.later or '-'} |")
+    return "\n".join([*lines, *_differences(rows, shown)]) + "\n"
+
+
+def _differences(rows: Table, shown: Mapping[str, list[Shown]]) -> Iterator[str]:
+    """The last section, where there is one."""
+    if not rows.difference:
+        return
+    yield from (
+        "",
+        "## Differences",
+        "",
+        "What HAMi, Volcano, gpu-manager or an Ascend plugin reads in a way of its own, and what",
+        "happens here: served as there, served otherwise and said so, or refused by name.",
+        "",
+        "| row | difference | what happens here | test |",
+        "|---|---|---|---|",
+    )
+    for row in rows.difference:
+        yield f"| {row.id} | {row.text} | {row.here} | {_tests(shown, row.id)} |"
+
+
+def _tests(shown: Mapping[str, list[Shown]], row: str) -> str:
+    return "<br>".join(_link(test) for test in shown.get(row, ())) or "-"
 
 
 def _link(test: Shown) -> str:
@@ -124,7 +158,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="say what differs, write nothing")
     options = parser.parse_args(arguments)
-    rows, shown = systems(), by_row(ROOT / "tests")
+    rows, shown = table(), by_row(ROOT / "tests")
     wrong = problems(rows, shown)
     made, target = page(rows, shown), ROOT / PAGE
     if options.check and (not target.is_file() or target.read_text("utf-8") != made):

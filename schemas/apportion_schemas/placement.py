@@ -63,6 +63,7 @@ class RefusalCode(StrEnum):
     TEMPLATE_NONE_FITS = "TemplateNoneFits"
     NUMA_MISMATCH = "NumaMismatch"
     NVLINK_MISMATCH = "NvlinkMismatch"
+    MODULES_IN_USE = "ModulesInUse"
     DEVICES_TOO_FEW = "DevicesTooFew"
     CONTAINERS_COLLIDE = "ContainersCollide"
     GANG_INCOMPLETE = "GangIncomplete"

@@ -226,9 +226,10 @@ class PodSubmitted(Payload, frozen=True):
     that asks for no device leaves them out. `chooser` is the kube-scheduler that chooses the pod's
     node and asks our extender; the pod is then placed when that is asked for, where it says.
     `queue` is what the pod itself says; a gang's queue goes before it, and without both it is
-    `default`. `borrowing` are asks of init containers that take nothing: the first container that
-    holds as much, and starts when they have ended, lends them its devices. While the pod has
-    `gates` (`spec.schedulingGates`) no place is looked for.
+    `default`. `borrowing` are asks that take nothing: the first container that holds as much, and
+    does not run beside them, lends them its devices. A container that holds more than it asks for,
+    because it lends, has its own ask there as well. While the pod has `gates`
+    (`spec.schedulingGates`) no place is looked for.
     """
 
     uid: Name

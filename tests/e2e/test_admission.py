@@ -63,13 +63,13 @@ async def test_D3_a_pod_that_names_no_scheduler_is_filled_in_and_bound(world: Ku
 
 @pytest.mark.timeout(120)
 async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
-    """Contradictions with their fix, our annotations, and every label that says hands off."""
+    """What is out of bounds with its fix, our annotations, and every label that says hands off."""
     plane = world.plane
     async with running_webhook(world):
-        both = MEMORY | {"nvidia.com/gpumem-percentage": "50"}
-        said = await create(world, pod("both", both), ok=False)
+        many = MEMORY | {"nvidia.com/gpumem-percentage": "500"}
+        said = await create(world, pod("many", many), ok=False)
         assert "denied the request" in said
-        assert "contradicts nvidia.com/gpumem, which says how much as well: keep one" in said
+        assert "is not a percentage from 1 to 100: write 1 to 100, or leave it out" in said
         forged = pod("forged", MEMORY, annotations={"apportion.dev/shares": "[]"})
         said = await create(world, forged, ok=False)
         assert 'metadata.annotations["apportion.dev/shares"]' in said
@@ -83,7 +83,7 @@ async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
             name = key.partition(".")[0]
             await plane.user("create", "namespace", f"left-{name}", ok=None)
             await plane.user("label", "--overwrite", "namespace", f"left-{name}", f"{key}=ignore")
-            left = await dry(world, pod("left", both), "-n", f"left-{name}")
+            left = await dry(world, pod("left", many), "-n", f"left-{name}")
             assert left["spec"]["schedulerName"] == "default-scheduler"
 
 

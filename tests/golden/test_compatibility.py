@@ -4,7 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.compatibility import ROOT, Row, Shown, System, by_row, main, page, problems
+from tests.compatibility import (
+    ROOT,
+    Difference,
+    Row,
+    Shown,
+    System,
+    Table,
+    by_row,
+    main,
+    page,
+    problems,
+)
 
 
 def test_the_committed_page_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -14,7 +25,7 @@ def test_the_committed_page_is_the_generated_one(capsys: pytest.CaptureFixture[s
 
 def test_what_is_neither_shown_nor_excused_is_named() -> None:
     """A row without a test, and a test without a row."""
-    rows = (System("S", (Row("A1", "one"), Row("A2", "two", later="needs a GPU"))),)
+    rows = Table((System("S", (Row("A1", "one"), Row("A2", "two", later="needs a GPU"))),))
     shown = {"Z9": [Shown("tests/unit/test_x.py", "test_Z9_more", "")]}
     assert problems(rows, shown) == [
         "A1: has no test named test_A1_... and no reason why",
@@ -33,8 +44,19 @@ def test_a_test_is_found_by_its_name() -> None:
 
 def test_a_row_shows_its_tests_and_what_is_missing() -> None:
     """In one line of the table."""
-    rows = (System("S", (Row("A1", "one", later="a GPU"),)),)
+    rows = Table((System("S", (Row("A1", "one", later="a GPU"),)),))
     shown = {"A1": [Shown("tests/t.py", "test_A1_the_card_s_own", 'Says "so" | so.')]}
     assert page(rows, shown).splitlines()[-1] == (
         "| A1 | one | [the card's own](../tests/t.py \"Says 'so' / so.\") | a GPU |"
     )
+
+
+def test_a_difference_shows_what_happens_and_its_tests() -> None:
+    """And needs none; a test that is named after one is of a row."""
+    rows = Table((), (Difference("F1", "there", "here"), Difference("F2", "that", "this")))
+    shown = {"F1": [Shown("tests/t.py", "test_F1_so", "So.")]}
+    assert problems(rows, shown) == []
+    assert page(rows, shown).splitlines()[-2:] == [
+        '| F1 | there | here | [so](../tests/t.py "So.") |',
+        "| F2 | that | this | - |",
+    ]

@@ -17,6 +17,10 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"model": T4, "memory_mib": 1000, "mode": "exclusive"},
     {"model": "Ascend310P3", "memory_mib": 21527, "cores": 8, "mode": "vnpu", "slots": 7},
 )
+DIE: dict[str, Any] = {
+    "model": "Ascend910C", "memory_mib": 65536, "cores": 20, "mode": "vnpu", "slots": 4,
+}  # fmt: skip
+FAMILY = {"Ascend310P3": "ascend310p", "Ascend910C": "ascend910c"}
 EFFECTS: tuple[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], ...] = (
     "NoSchedule",
     "PreferNoSchedule",
@@ -34,14 +38,14 @@ homes = {node: st.sampled_from((node,) * 19 + NODES) for node in NODES}
 
 
 @st.composite
-def devices(draw: st.DrawFn, node: str, index: int) -> Device:
+def devices(draw: st.DrawFn, node: str, index: int, *, die: bool = False) -> Device:
     """A device of the node, and now and then one that another node has as well."""
-    home, kind, (numa, healthy) = draw(homes[node]), draw(kinds), draw(states)
+    home, kind, (numa, healthy) = draw(homes[node]), DIE if die else draw(kinds), draw(states)
     linked = draw(lanes)
     return Device(
         id=f"{home}{index}",
         index=index,
-        family="ascend310p" if kind.get("mode") == "vnpu" else "nvidia",
+        family=FAMILY.get(kind["model"], "nvidia"),
         physical_memory_mib=kind["memory_mib"],
         healthy=healthy,
         numa=numa,
@@ -51,13 +55,14 @@ def devices(draw: st.DrawFn, node: str, index: int) -> Device:
 
 
 equipped = {
-    node: st.sampled_from((4, 3, 2, 1, 0)).flatmap(
+    node: st.sampled_from((5, 4, 3, 2, 1, 0)).flatmap(
         [
             st.tuples(*(devices(node, index) for index in range(count))) for count in range(5)
-        ].__getitem__
+        ].__add__([st.tuples(*(devices(node, index, die=True) for index in range(4)))]).__getitem__
     )
     for node in NODES
 }
+"""Nodes of up to four devices, and such as have the dies of two modules."""
 hosts = st.builds(
     Host,
     cpu_milli=st.sampled_from((1000, 500)),

@@ -82,7 +82,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"labels": {"app": "y"}},
 )
 """What a pod may say of itself when it changes, one for each of `picks`."""
-FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p")
+FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p", "ascend910c")
 picks = st.integers(0, 7)
 pods = st.sampled_from(PODS)
 
@@ -313,6 +313,10 @@ def _usual_shapes() -> list[Shape]:
     asks += [
         Ask(container="c0", family="ascend310p", memory_mib=memory_mib)
         for memory_mib in (3000, 6000, 12_000, None)
+    ]
+    asks += [
+        Ask(container="c0", family="ascend910c", count=count, memory_mib=memory_mib, cores=cores)
+        for count, memory_mib, cores in ((2, None, 100), (1, 16_000, 0), (2, 16_000, 0))
     ]
     needs = (NodeConstraints(), NodeConstraints(cpu_milli=300), NodeConstraints(memory_mib=400))
     found = [Shape(asks=(ask,), node=needs[at % 3]) for at, ask in enumerate(asks)]

@@ -59,8 +59,7 @@ def choose(state: State, shape: Shape) -> Choice:
         fitting += 1
         shares = assigned(shape, node)
         if shares is None:
-            numa = shape.devices.numa_bind
-            refused[RefusalCode.NUMA_MISMATCH if numa else RefusalCode.CONTAINERS_COLLIDE] += 1
+            refused[_collision(shape)] += 1
             continue
         points = score(shape, node, shunned=shunned)
         if best is None or points > best[0]:
@@ -69,6 +68,19 @@ def choose(state: State, shape: Shape) -> Choice:
         return Choice("", (), 0, dict(refused), 0, fitting)
     taking = len(state.nodes) - refused.total()
     return Choice(best[1], best[2], best[0], dict(refused), taking, fitting)
+
+
+def _collision(shape: Shape) -> RefusalCode:
+    """Why containers that each fit have no place together."""
+    if shape.devices.numa_bind:
+        return RefusalCode.NUMA_MISMATCH
+    paired = len(shape.asks) == 1 and _in_pairs(shape.asks[0])
+    return RefusalCode.MODULES_IN_USE if paired else RefusalCode.CONTAINERS_COLLIDE
+
+
+def _in_pairs(ask: Ask) -> bool:
+    """Dies of a 910C, of which several are those of whole modules."""
+    return ask.family == "ascend910c" and ask.count > 1
 
 
 def refusal(shape: Shape, node: NodeState) -> RefusalCode | None:
@@ -183,6 +195,9 @@ def _searched(
     fitting = [n for n, state in enumerate(devices) if reached(shape, ask, state) == FITS]
     fitting.sort(key=lambda n: _before(shape, devices[n]))
     for some in combinations(fitting, ask.count):
+        halves = Counter(devices[n].device.index // 2 for n in some)
+        if _in_pairs(ask) and set(halves.values()) != {2}:
+            continue
         left, shares = [copy(state) for state in devices], []
         for state in [left[n] for n in some]:
             wanted = demand(ask, state.device)

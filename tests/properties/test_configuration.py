@@ -57,7 +57,21 @@ JSON = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["nvidia", "nodeconfig", "name", "group", "models", "defaultMemory", "x"]
+                [
+                    "nvidia",
+                    "nodeconfig",
+                    "name",
+                    "group",
+                    "models",
+                    "defaultMemory",
+                    "x",
+                    "vnpus",
+                    "configs",
+                    "commonWord",
+                    "templates",
+                    "cambricon",
+                    "migProfileAllowlist",
+                ]
             ),
             inner,
             max_size=4,

@@ -18,6 +18,8 @@ from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
 from apportion.core.placement.index.score_input import ScoreInput
 from apportion_schemas import (
+    Ask,
+    DeviceConstraints,
     NodeReported,
     PodConstraints,
     PodPlaced,
@@ -38,6 +40,7 @@ from tests.properties.core_histories import (
 )
 from tests.properties.core_playing import follow
 from tests.properties.full_scan import assigned, choose, reached, refusal
+from tests.support import fleet
 from tests.support.ledger_of import Ledger
 from tests.support.pods import pod
 
@@ -107,6 +110,43 @@ def test_choice_is_that_of_a_full_scan(steps: list[Step], wanted: list[Shape]) -
         assert expected.taking <= event.fitting <= expected.fitting
         assert event.score.total == expected.points * 100 / POINTS
         ledger.settle()
+
+
+STATES = st.sampled_from(("free", "free", "free", "held", "sick"))
+DIES = st.lists(st.lists(STATES, min_size=2, max_size=6), min_size=1, max_size=2)
+
+
+@trying(60)
+@given(DIES, st.lists(st.sampled_from((2, 4)), min_size=1, max_size=2), st.booleans())
+def test_dies_of_modules_are_those_of_a_full_scan(
+    nodes: list[list[str]], counts: list[int], soft: bool
+) -> None:
+    """Whole modules or none, whichever dies are held or sick, whole or split softly."""
+    ledger = Ledger()
+    for at, dies in enumerate(nodes):
+        mode = "hami-core" if soft else "vnpu"
+        of = {"family": "ascend910c", "model": "Ascend910C", "memory_mib": 65536, "mode": mode}
+        devices = [fleet.gpu(f"{at}d{n}", healthy=s != "sick", **of) for n, s in enumerate(dies)]
+        ledger.report(fleet.node(f"n{at}", *devices))
+        for n, state in enumerate(dies):
+            if state == "held":
+                only = DeviceConstraints(use_ids=(f"{at}d{n}",), modes=("hami-core", "vnpu"))
+                part = Ask(container="c", family="ascend910c", memory_mib=9000)
+                ledger.submit(pod(f"h{at}{n}", shape=Shape(asks=(part,), devices=only))).settle()
+    asks = tuple(
+        Ask(container=f"c{n}", family="ascend910c", count=count, cores=0 if soft else 100,
+            memory_mib=9000 if soft else None)
+        for n, count in enumerate(counts)
+    )  # fmt: skip
+    modes = DeviceConstraints(modes=("hami-core",) if soft else ())
+    wanted = Shape(asks=asks, devices=modes, node_policy="binpack", device_policy="binpack")
+    expected = choose(ledger.state, wanted)
+    (event,) = ledger.submit(pod("x", shape=wanted, priority=FIRST)).decide()
+    if isinstance(event, PodRefused):
+        assert (expected.node, expected.refused) == ("", event.reasons)
+    else:
+        assert isinstance(event, PodPlaced)
+        assert (event.node, event.shares) == (expected.node, expected.shares)
 
 
 @trying(50)

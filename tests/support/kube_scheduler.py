@@ -75,9 +75,8 @@ def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Pa
     path = folder / "policy.json"
     path.write_text(json.dumps(policy))
     told = ("--policy-config-file", str(path), "--use-legacy-policy-config=true")
-    kubeconfig = str(_as_itself(plane, folder))
-    told += ("--kubeconfig", kubeconfig, "--leader-elect=false", "--port=0")
-    with _running(folder, *told) as log:
+    alone = ("--kubeconfig", str(_as_itself(plane, folder)), "--leader-elect=false", "--port=0")
+    with _running(folder, *told, *alone) as log:
         yield log
 
 

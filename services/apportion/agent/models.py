@@ -14,7 +14,7 @@ import msgspec
 
 from apportion.core.devices.catalogue import FAMILIES, Family, mig_profiles
 from apportion_schemas.inventory import Mode
-from apportion_schemas.quantities import Count, MemoryMib, Name
+from apportion_schemas.quantities import WHOLE, Count, MemoryMib, Name
 
 SLOTS = 10
 """HAMi's default `deviceSplitCount`."""
@@ -28,17 +28,17 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     memory_mib: MemoryMib
     nvlink: Count | None = None
 
-    @property
-    def cores(self) -> int:
-        """Percent of a GPU, AI cores of an NPU."""
-        return FAMILIES[self.family].cores
+    def cores(self, mode: Mode) -> int:
+        """Percent of a GPU, or of an NPU that is split softly; AI cores of any other NPU."""
+        family = FAMILIES[self.family]
+        return WHOLE if family.templates and mode == "hami-core" else family.cores
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """How the card may be shared; the first is the default."""
         family = FAMILIES[self.family]
         if family.templates:
-            return ("vnpu", "exclusive")
+            return ("vnpu", "hami-core", "exclusive")
         mig: tuple[Mode, ...] = ("mig",) if mig_profiles(self.family, self.model) else ()
         return (family.modes[0], *mig, *family.modes[1:])
 

@@ -98,7 +98,7 @@ def _device(node: str, index: int, model: Model, mode: Mode) -> Device:
         model=model.model,
         memory_mib=model.memory_mib,
         physical_memory_mib=model.memory_mib,
-        cores=model.cores,
+        cores=model.cores(mode),
         slots=model.slots(mode),
         mode=mode,
     )

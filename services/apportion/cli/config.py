@@ -14,7 +14,7 @@ from apportion.cli.connection import JSON, Where, asks_both
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.writing import by_whom, person, run, write
-from apportion.core.configuration import ConfigurationError, read_configuration
+from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
 from apportion.core.configuration.keys import KEYS
 from apportion.core.explain.answers import NodeAnswer
 from apportion.runtime.files.manifests import Problem, read_manifest_files
@@ -46,9 +46,14 @@ def command() -> None:
 def check(*, file: str, as_json: bool) -> None:
     """Say what is wrong with a document, by line, key, value and fix; nothing is asked of anyone.
 
+    What a file of HAMi or Volcano says that has no effect here is named as well.
+
     Exit codes: 0 nothing is wrong; 1 something is.
     """
-    configuration = _read(file)
+    content, configuration = _read_both(file)
+    for path, why in passed_over(content):
+        words = f"{path}: has no effect here: {why}"
+        console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)
     if as_json:
         print_json(configuration)
     else:
@@ -128,6 +133,11 @@ def _tell_absent(where: Where, wanted: Configuration) -> None:
 
 def _read(file: str) -> Configuration:
     """The configuration of a file, or the end of the verb with all that is wrong."""
+    return _read_both(file)[1]
+
+
+def _read_both(file: str) -> tuple[object, Configuration]:
+    """The document of a file and the configuration that it is, or the end of the verb."""
     found = list(read_manifest_files([file], sys.stdin.buffer))
     problems = [str(each) for each in found if isinstance(each, Problem)]
     documents = [each for each in found if not isinstance(each, Problem)]
@@ -137,7 +147,7 @@ def _read(file: str) -> Configuration:
         raise NotFound(f"{file}: holds {len(documents)} documents: write one")
     (document,) = documents
     try:
-        return read_configuration(document.content)
+        return document.content, read_configuration(document.content)
     except ConfigurationError as error:
         line = document.parsed.line_of(error.key)
         raise NotFound(str(Problem(file, str(error), line=line))) from None

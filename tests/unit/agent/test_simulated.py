@@ -65,7 +65,7 @@ def test_numa_from_four_cards_on() -> None:
         ("1xT4++1xT4", "cannot be read"),
         ("1xH10", "use H100-80GB"),
         ("1xT4:mig", "use hami-core, mps, exclusive"),
-        ("1xAscend310P:mps", "use vnpu, exclusive"),
+        ("1xAscend310P:mps", "use vnpu, hami-core, exclusive"),
         ("65xT4", "more than 64 devices"),
         ("9999xT4", "more than 64 devices"),
         ("1xT4+" * 500, "at most 1024"),

@@ -102,6 +102,22 @@ def test_an_init_container_that_hami_put_onto_the_same_card_holds_nothing_more()
     assert cluster.ledger.device("g1").slots_free == 9
 
 
+def test_an_init_container_that_hami_put_onto_the_same_card_may_hold_more() -> None:
+    """As HAMi counts: the most of it and of the other container, and not the sum."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    notes = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,60000,0:;g1,NVIDIA,50000,0:;"}
+    init = {"name": "i", "image": "app", "resources": {"limits": asks_share(60_000)}}
+    cluster.pod(
+        "p", annotations=notes, limits=asks_share(50_000), on="n1",
+        schedulerName="hami-scheduler", initContainers=[init],
+    )  # fmt: skip
+    data = held(cluster)
+    assert data.shares == (of("g1", 60_000, 0),)
+    cluster.ledger.play(data)
+    assert cluster.ledger.device("g1").slots_free == 9
+
+
 def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_known() -> None:
     """Until the agent has told of the card, its family is closed there; then its slices are."""
     cluster = Cluster()

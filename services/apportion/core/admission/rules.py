@@ -18,6 +18,7 @@ from apportion.core.admission.defaults import limit_patches, missing_limits
 from apportion.core.admission.environment import Patch, hidden, unlimited
 from apportion.core.admission.own import check_changed, check_created
 from apportion.core.dialects import ManifestError
+from apportion.core.dialects.borrowing import joined
 from apportion.core.dialects.listing import claimed, families_of
 from apportion.core.dialects.nvidia import FAMILY as NVIDIA
 from apportion.core.manifests import ManifestConfig, PodDraft, kube, read_document
@@ -133,8 +134,8 @@ def _freed(spec: Mapping[str, Any], draft: PodDraft, rules: Rules) -> Iterator[P
 
 
 def _asks(draft: PodDraft) -> tuple[Ask, ...]:
-    """Of all containers, also such as take no devices of their own."""
-    return (*draft.shape.asks, *draft.borrowing)
+    """Of all containers, also such as take no devices of their own; of each its own is the last."""
+    return (*joined(draft.shape.asks), *draft.borrowing)
 
 
 def _document(asked: Asked, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ KEYS: tuple[Key, ...] = (
         READERS,
     ),
     Key("nvidia.resourceCoreName", "the resource that asks for compute, in percent", READERS),
-    Key("nvidia.resourcePriorityName", "the resource that gives 0 (high) or 1 (low)", READERS),
+    Key("nvidia.resourcePriorityName", "the resource that gives a priority: 0 is high", READERS),
     Key(
         "nvidia.overwriteEnv",
         "at admission: `NVIDIA_VISIBLE_DEVICES=none` for containers that ask for no GPU, so that "
@@ -143,17 +143,3 @@ KEYS: tuple[Key, ...] = (
         "watcher, admission, gateway",
     ),
 )
-
-NO_EFFECT = {
-    "nvidia.passDeviceSpecs": "the agent hands out devices by their id",
-    "nvidia.libCudaLogLevel": "set LIBCUDA_LOG_LEVEL in the container",
-    "nvidia.gpuCorePolicy": "set GPU_CORE_UTILIZATION_POLICY in the container",
-    "nvidia.runtimeClassName": "set runtimeClassName in the pod",
-    "nvidia.preConfiguredDeviceMemory": "the driver tells the memory of every card",
-    "nvidia.enableNumaTopology": "annotate the pod with nvidia.com/numa-bind",
-    "nvidia.migProfileAllowlist": "say it with knownMigGeometries",
-    "nodeconfig[].preconfigureddevicememory": "the driver tells the memory of every card",
-    "nodeconfig[].enablenumatopology": "annotate the pod with nvidia.com/numa-bind",
-    "nodeconfig[].enablegetpreferredallocation": "the scheduler chooses the devices",
-}
-"""Keys of HAMi and Volcano that mean nothing here, and what to do instead."""

@@ -12,7 +12,8 @@ from msgspec import inspect
 
 from apportion.core.configuration.checks import check
 from apportion.core.configuration.errors import ConfigurationError
-from apportion.core.configuration.keys import KEYS, NO_EFFECT
+from apportion.core.configuration.foreign import Passed, without_foreign
+from apportion.core.configuration.keys import KEYS
 from apportion.core.dialects.errors import ManifestError, below
 from apportion.core.manifests.document import cleaned, refusal
 from apportion_schemas import Configuration
@@ -27,20 +28,34 @@ def read_configuration(document: object) -> Configuration:
     Raises:
         ConfigurationError: names the key, its value, what is wrong and the fix.
     """
-    try:
-        clean = cleaned(document)
-    except ManifestError as error:
-        raise _of(error) from None
-    if not isinstance(clean, dict):
-        raise ConfigurationError(ROOT, document, "is not an object", "start with nvidia:")
-    spelled = _spelled(clean)
-    _check_keys(spelled, inspect.type_info(Configuration), "", "")
+    ours, _ = without_foreign(_clean(document))
+    spelled = _spelled(ours)
+    _check_keys(spelled, inspect.type_info(Configuration), "")
     try:
         configuration = msgspec.convert(spelled, Configuration)
     except msgspec.ValidationError as error:
         raise _of(refusal(spelled, str(error))) from None
     check(configuration)
     return configuration
+
+
+def passed_over(document: object) -> tuple[Passed, ...]:
+    """What a document says beyond our keys that has no effect here.
+
+    Raises:
+        ConfigurationError: it says more than that.
+    """
+    return without_foreign(_clean(document))[1]
+
+
+def _clean(document: object) -> dict[str, Any]:
+    try:
+        clean = cleaned(document)
+    except ManifestError as error:
+        raise _of(error) from None
+    if not isinstance(clean, dict):
+        raise ConfigurationError(ROOT, document, "is not an object", "start with nvidia:")
+    return clean
 
 
 def _of(error: ManifestError) -> ConfigurationError:
@@ -78,31 +93,27 @@ def _named_groups(entry: Any) -> Any:
     return entry | {"allowedGeometries": named}
 
 
-def _check_keys(value: object, kind: inspect.Type, path: str, pattern: str) -> None:
+def _check_keys(value: object, kind: inspect.Type, path: str) -> None:
     """Refuse keys that the struct does not have; types are looked at later."""
     if isinstance(kind, inspect.Metadata):
-        _check_keys(value, kind.type, path, pattern)
+        _check_keys(value, kind.type, path)
     elif isinstance(kind, inspect.UnionType):
         for each in kind.types:
-            _check_keys(value, each, path, pattern)
+            _check_keys(value, each, path)
     elif isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
         for position, entry in enumerate(value):
-            _check_keys(entry, kind.item_type, f"{path}[{position}]", f"{pattern}[]")
+            _check_keys(entry, kind.item_type, f"{path}[{position}]")
     elif isinstance(kind, inspect.StructType) and isinstance(value, Mapping):
         fields = {field.encode_name: field.type for field in kind.fields}
         for key, entry in value.items():
-            at, general = below(path, key), f"{pattern}.{key}".lstrip(".")
+            at = below(path, key)
             if key not in fields:
-                raise _unknown(at, general, entry, list(fields))
-            _check_keys(entry, fields[key], at, general)
+                raise _unknown(at, key, entry, list(fields))
+            _check_keys(entry, fields[key], at)
 
 
-def _unknown(path: str, pattern: str, value: object, known: list[str]) -> ConfigurationError:
-    if pattern in NO_EFFECT:
-        return ConfigurationError(
-            path, value, "would have no effect here", f"remove it; {NO_EFFECT[pattern]}"
-        )
+def _unknown(path: str, key: str, value: object, known: list[str]) -> ConfigurationError:
     lower = {name.lower(): name for name in known}
-    near = get_close_matches(pattern.rpartition(".")[2].lower(), lower, n=1, cutoff=0.5)
+    near = get_close_matches(key.lower(), lower, n=1, cutoff=0.5)
     fix = f"write {lower[near[0]]}, or remove it" if near else f"write one of {', '.join(known)}"
     return ConfigurationError(path, value, "is under a key that is not known", fix)

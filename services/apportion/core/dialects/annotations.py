@@ -8,7 +8,7 @@ Invariant: an annotation that asks for something we do not do is refused by name
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from apportion.core.devices.chains import CHAINABLE
+from apportion.core.devices.chains import CHAINABLE, MUTEX
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.listing import reserved
 from apportion.core.dialects.notes import Notes, one
@@ -22,10 +22,7 @@ WEIGHTS = {"slot": "slots", "core": "cores", "memory": "memory"}
 """What HAMi calls each weight, and we."""
 NODE_POLICY = "hami.io/node-scheduler-policy"
 DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
-NOT_IMPLEMENTED = {
-    "huawei.com/vnpu-mode": "remove it; NPUs are cut by templates",
-    "volcano.sh/vgpu-podgroup-policy": "remove it; pods of one group may share a card",
-}
+GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 
 
 class Selection(NamedTuple):
@@ -41,20 +38,23 @@ def selection(annotations: Mapping[str, str], *, field: str, dialect: Dialect) -
     """What the annotations of a pod that asks for devices in this dialect mean.
 
     Raises:
-        ManifestError: a value is malformed, two contradict, or one is not implemented.
+        ManifestError: a value is malformed, or two contradict.
     """
     notes = Notes(annotations, field)
-    for key, fix in NOT_IMPLEMENTED.items():
-        if key in annotations:
-            raise notes.refusal(key, "is not implemented yet", fix)
     for key, problem in reserved().items():
         if key in annotations and key not in dialect.reserved:
             raise notes.refusal(key, problem.format(devices=dialect.devices), "remove it")
+    policy = one(notes, (DEVICE_POLICY,), _chain) or ""
+    weights = one(notes, (SCORING_WEIGHTS,), _weights)
+    if not policy and weights is None:
+        policy, weights = dialect.device_choice
+    if one(notes, (GROUP_POLICY,), _policy) == "spread":
+        policy = _alone(policy)
     return Selection(
         devices=dialect.choose(notes),
         node_policy=one(notes, (NODE_POLICY,), _policy) or "",
-        device_policy=one(notes, (DEVICE_POLICY,), _chain) or "",
-        device_weights=one(notes, (SCORING_WEIGHTS,), _weights),
+        device_policy=policy,
+        device_weights=weights,
     )
 
 
@@ -65,6 +65,16 @@ def _policy(notes: Notes, key: str) -> str:
             key, "is not implemented", f"write one of {', '.join(POLICIES)}, or remove it"
         )
     return value
+
+
+def _alone(chain: str) -> str:
+    """The chain, and only devices that nobody holds.
+
+    Volcano's `spread` puts no two pods of one PodGroup onto a card, and its `binpack` says nothing
+    beyond the cluster's policy. Here it also keeps the pod off cards of other pods, which is more
+    than was asked, and never what was forbidden.
+    """
+    return ",".join(dict.fromkeys((*filter(None, chain.split(",")), MUTEX)))
 
 
 def _chain(notes: Notes, key: str) -> str:

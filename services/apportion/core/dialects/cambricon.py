@@ -6,7 +6,7 @@ the vendor's own plugin makes.
 """
 
 from apportion.core.dialects import hami, measures
-from apportion.core.dialects.container import Amount, Amounts, Container
+from apportion.core.dialects.container import Amounts, Container
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.notes import Notes, Selecting, selected
@@ -37,13 +37,11 @@ def _resources(_: DialectConfig) -> Resources:
 
 def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | None:
     count, memory, cores = (amounts.get(name) for name in (COUNT, MEMORY, CORES))
-    if count is not None and count.value == 0:
-        _check_nothing(count, [memory, cores])
-        return None
-    if count is None and not any(part and part.value for part in (memory, cores)):
+    deciding = (count,) if count else (memory, cores)
+    if not any(amount and amount.value for amount in deciding):
         return None
     memory_mib = measures.memory_mib(memory, UNIT_MIB) if memory else None
-    percent = measures.cores_percent(cores) if cores and cores.value else 0
+    percent = measures.cores_percent(cores, clamp=True) if cores else 0
     return Ask(
         container=container.name,
         family=FAMILY,
@@ -52,15 +50,6 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
         cores=percent if memory_mib or percent else WHOLE,
         init=container.role == "init",
     )
-
-
-def _check_nothing(count: Amount, parts: list[Amount | None]) -> None:
-    """No MLU, and so nothing of one."""
-    if given := next((part for part in parts if part and part.value), None):
-        raise given.refusal(
-            "is asked of no MLU, since the count is 0",
-            f"set {count.field} to 1 or more, or leave both out",
-        )
 
 
 def _choose(notes: Notes) -> DeviceConstraints:

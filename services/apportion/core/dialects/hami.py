@@ -3,7 +3,8 @@
 The defaults are those of HAMi's admission webhook, which sets `gpucores` to 100 where the memory is
 the whole card and no cores were given. Its device plugin takes a placement from the pod's
 annotations: one segment per container, init containers first, empty ones kept. The plugins of other
-vendors that HAMi serves read segments alike.
+vendors that HAMi serves read segments alike. On cards that are cut it counts instances, and not
+cards (`Fit` looks at such a card again after each).
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,14 @@ TYPE = "NVIDIA"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+MANNER = vgpu.Manner(
+    cap_memory=False,
+    percentage_first=False,
+    zero_is_unset=True,
+    clamp_cores=True,
+    full_percentage_is_alone=True,
+)
+"""Source: `GenerateResourceRequests` and `Fit` of HAMi's NVIDIA device."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -38,7 +47,7 @@ def _priority(config: DialectConfig) -> str:
 
 
 def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-    return vgpu.read(container, amounts, config.hami, config)
+    return vgpu.read(container, amounts, config.hami, config, MANNER)
 
 
 def render(it: PlacedPod) -> dict[str, str]:
@@ -142,4 +151,5 @@ DIALECT = Dialect(
     render=render,
     recover=dict.fromkeys((ALLOCATED, TO_ALLOCATE), segments_of(nvidia.FAMILY)),
     priority=_priority,
+    instances_alike=True,
 )

@@ -1,7 +1,7 @@
 """From amounts to the bounded numbers of an `Ask`.
 
-The bounds are those of the event schema. Invariant: nothing is clamped in silence; an amount that
-an ask cannot hold is refused.
+The bounds are those of the event schema. Invariant: an amount that an ask cannot hold is refused,
+unless the caller says that its dialect clamps it.
 """
 
 from apportion.core.dialects.container import Amount
@@ -37,11 +37,13 @@ def memory_percent(amount: Amount) -> int:
     return amount.value
 
 
-def cores_percent(amount: Amount) -> int:
-    """A part of each device's compute; zero reserves none."""
-    if amount.value > WHOLE:
+def cores_percent(amount: Amount, *, clamp: bool) -> int:
+    """A part of each device's compute; zero reserves none. `clamp`: above the whole is the whole,
+    as HAMi has it (`Fit`: "core limit can't exceed 100").
+    """
+    if amount.value > WHOLE and not clamp:
         raise amount.refusal(
             "is more than 100 percent of a device",
             "write 0 to 100, and ask for more devices with the count",
         )
-    return amount.value
+    return min(amount.value, WHOLE)

@@ -12,6 +12,8 @@ from apportion_schemas.quantities import COUNT_MAX, NAME_MAX
 
 LIST_MAX = 256
 INDEX_DIGITS_MAX = 3
+TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 T = TypeVar("T")
 
 
@@ -41,11 +43,11 @@ def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
     """What these four annotations say, and nothing else.
 
     Raises:
-        ManifestError: a list is malformed, or wants what it rules out.
+        ManifestError: a list is malformed, or all that is wanted is ruled out.
     """
     use_types, nouse_types, use_ids, nouse_ids = (one(notes, (key,), names) or () for key in keys)
-    disjoint(notes, (keys.nouse_types,), use_types, nouse_types)
-    disjoint(notes, (keys.nouse_ids,), use_ids, nouse_ids)
+    some_left(notes, (keys.nouse_types,), use_types, nouse_types)
+    some_left(notes, (keys.nouse_ids,), use_ids, nouse_ids)
     return DeviceConstraints(
         use_types=use_types, nouse_types=nouse_types, use_ids=use_ids, nouse_ids=nouse_ids
     )
@@ -54,29 +56,34 @@ def selected(notes: Notes, keys: Selecting) -> DeviceConstraints:
 def one(notes: Notes, keys: tuple[str, ...], read: Callable[[Notes, str], T]) -> T | None:
     """The value under any of the keys, which are spellings of one thing and must agree.
 
+    A blank value is none: so Helm renders one that nobody set, and so HAMi (`CheckUUID`,
+    `CheckType`) and Volcano (`parseGPUUUIDList`) take it.
+
     Raises:
         ManifestError: two of them differ, or `read` refuses one.
     """
-    found = [(key, read(notes, key)) for key in keys if key in notes.values]
+    found = [(key, read(notes, key)) for key in keys if notes.values.get(key, "").strip()]
     for key, value in found[1:]:
         if value != found[0][1]:
             raise notes.refusal(key, f"differs from {found[0][0]}", "keep one of the two")
     return found[0][1] if found else None
 
 
-def disjoint(
+def some_left(
     notes: Notes, keys: tuple[str, ...], use: tuple[str, ...], nouse: tuple[str, ...]
 ) -> None:
-    """Check that nothing is both wanted and ruled out; `keys` are the spellings of the latter.
+    """Check that not all that is wanted is ruled out; `keys` are the spellings of the latter.
+
+    What is in both lists is ruled out and the rest serves, as HAMi and Volcano have it ("the
+    denylist takes precedence"); where nothing is left, no device would ever do.
 
     Raises:
-        ManifestError: names what is.
+        ManifestError: names what is in both.
     """
-    wanted = {name.lower() for name in use}
-    both = next((name for name in nouse if name.lower() in wanted), None)
-    if both is not None:
-        key = next(key for key in keys if key in notes.values)
-        raise notes.refusal(key, f"rules out {both!r}, which is asked for as well", "keep one")
+    out = {name.lower() for name in nouse}
+    if use and all(name.lower() in out for name in use):
+        key = next(key for key in keys if notes.values.get(key, "").strip())
+        raise notes.refusal(key, f"rules out {use[0]!r}, which is asked for as well", "keep one")
 
 
 def names(notes: Notes, key: str) -> tuple[str, ...]:
@@ -113,12 +120,13 @@ def indexes(notes: Notes, key: str) -> tuple[int, ...]:
 
 
 def flag(notes: Notes, key: str) -> bool:
-    """Whether it says "true".
+    """Whether it says "true", in any spelling that Go's `strconv.ParseBool` takes: HAMi reads
+    `nvidia.com/numa-bind` with it.
 
     Raises:
-        ManifestError: it says neither that nor "false".
+        ManifestError: it is none of them.
     """
     value = notes.values[key]
-    if value not in {"true", "false"}:
+    if value not in TRUE | FALSE:
         raise notes.refusal(key, "is neither true nor false", 'write "true", or remove it')
-    return value == "true"
+    return value in TRUE

@@ -7,7 +7,7 @@ every NVIDIA dialect. Invariant: two spellings of one thing agree, or the pod is
 from typing import Final, get_args
 
 from apportion.core.devices.geometries import NVIDIA as FAMILY
-from apportion.core.dialects.notes import Notes, disjoint, flag, indexes, names, one
+from apportion.core.dialects.notes import Notes, flag, indexes, names, one, some_left
 from apportion_schemas import DeviceConstraints, Mode
 
 __all__ = ["DEVICES", "FAMILY", "RESERVED", "choose"]
@@ -40,8 +40,8 @@ def choose(notes: Notes) -> DeviceConstraints:
     nouse_types = one(notes, NOUSE_TYPES, names) or ()
     use_ids = one(notes, USE_IDS, names) or ()
     nouse_ids = one(notes, NOUSE_IDS, names) or ()
-    disjoint(notes, NOUSE_TYPES, use_types, nouse_types)
-    disjoint(notes, NOUSE_IDS, use_ids, nouse_ids)
+    some_left(notes, NOUSE_TYPES, use_types, nouse_types)
+    some_left(notes, NOUSE_IDS, use_ids, nouse_ids)
     return DeviceConstraints(
         modes=one(notes, MODE, _modes) or (),
         use_types=use_types,

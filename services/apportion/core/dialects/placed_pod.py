@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from apportion.core.devices.demand import Demand, demand, memory_needed_mib
-from apportion.core.dialects.borrowing import lender_of
+from apportion.core.dialects.borrowing import joined, lender_of
 from apportion.core.dialects.names import DialectConfig
 from apportion_schemas import Ask, Device, PodPlaced, PodSubmitted, Share
 
@@ -46,15 +46,15 @@ class PlacedPod(NamedTuple):
         return self._named(self.pod.containers, init=False)
 
     def shares(self, container: str) -> list[Share]:
-        """What the container holds, in the order of its asks; of an init container, what it is
-        lent.
-        """
-        own = [share for share in self.placed.shares if share.container == container]
-        return own or self._lent(container)
+        """What the container gets, in the order of its asks: what it holds, unless it borrows."""
+        borrower = next((ask for ask in self.pod.borrowing if ask.container == container), None)
+        if borrower is not None:
+            return self._lent(borrower)
+        return [share for share in self.placed.shares if share.container == container]
 
     def ask(self, container: str) -> Ask:
         """What the container asked for."""
-        asks = (*self.pod.shape.asks, *self.pod.borrowing)
+        asks = (*self.pod.borrowing, *self.pod.shape.asks)
         return next(ask for ask in asks if ask.container == container)
 
     def asked_memory_mib(self, share: Share) -> int:
@@ -65,12 +65,13 @@ class PlacedPod(NamedTuple):
         """The number of the device on its node."""
         return self.devices[share.device].index
 
-    def _lent(self, container: str) -> list[Share]:
+    def _lent(self, borrower: Ask) -> list[Share]:
         """The first devices of the lender, as many as are wanted, and as much of each."""
-        asks = self.pod.shape.asks
-        borrower = next((ask for ask in self.pod.borrowing if ask.container == container), None)
-        lender = lender_of(borrower, asks) if borrower is not None else None
-        if borrower is None or lender is None:
+        asks = joined(self.pod.shape.asks)
+        early = set(self.pod.init_containers)
+        sidecars = {ask.container for ask in asks if ask.container in early and not ask.init}
+        lender = lender_of(borrower, asks, sidecars)
+        if lender is None:
             return []
         held = [share for share in self.placed.shares if share.container == lender.container]
         return [self._lend(share, borrower) for share in held[: borrower.count]]

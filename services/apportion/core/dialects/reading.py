@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, structs
 
 from apportion.core.dialects.annotations import selection
-from apportion.core.dialects.borrowing import parted
 from apportion.core.dialects.container import Container, amounts_of
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.errors import ManifestError
 from apportion.core.dialects.listing import claims
 from apportion.core.dialects.names import DialectConfig
+from apportion.core.dialects.notes import Notes
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
 NO_DIALECT = "none"
@@ -27,7 +27,7 @@ class DeviceRequest(Struct, frozen=True, kw_only=True):
     """What a pod wants of devices.
 
     `high_priority` names the containers whose tasks go first on a shared card. `borrowing` are the
-    asks of init containers that take no devices of their own.
+    asks that take no devices: those of another container are free when they are wanted.
     """
 
     dialect: str = NO_DIALECT
@@ -56,6 +56,7 @@ def read_pod(
     dialect = _dialect(containers, config)
     if dialect is None:
         return DeviceRequest()
+    dialect = dialect.variant(dialect, Notes(annotations, annotations_field))
     names = claims(config)
     asks: list[Ask] = []
     high_priority: list[str] = []
@@ -64,17 +65,18 @@ def read_pod(
         ask = dialect.read(container, amounts, config)
         if ask is None:
             continue
-        asks += _one_by_one(ask)
+        asks.append(ask)
         priority = amounts.get(dialect.priority(config))
         if priority is not None and priority.value == 0:
             high_priority.append(container.name)
     if not asks:
         return DeviceRequest()
     chosen = selection(annotations, field=annotations_field, dialect=dialect)
-    own, borrowing = parted(asks, {each.name for each in containers if each.role == "app"})
+    own, borrowing = dialect.part(asks, {each.name for each in containers if each.role == "app"})
+    alike = dialect.instances_alike and chosen.devices.modes == ("mig",)
     return DeviceRequest(
         dialect=dialect.name,
-        asks=own,
+        asks=tuple(each for ask in own for each in _one_by_one(ask, instances=alike)),
         borrowing=borrowing,
         devices=chosen.devices,
         node_policy=chosen.node_policy,
@@ -84,9 +86,9 @@ def read_pod(
     )
 
 
-def _one_by_one(ask: Ask) -> list[Ask]:
+def _one_by_one(ask: Ask, *, instances: bool) -> list[Ask]:
     """MIG instances may share a card, and the `count` of an ask is of different cards."""
-    return [structs.replace(ask, count=1)] * ask.count if ask.profile else [ask]
+    return [structs.replace(ask, count=1)] * ask.count if ask.profile or instances else [ask]
 
 
 def _dialect(containers: Sequence[Container], config: DialectConfig) -> Dialect | None:

@@ -58,6 +58,8 @@ def shares_of(
         found = devices.get(each.device) or by_index.get((each.family, each.number))
         if found is None and not each.device:
             return None
+        if found is not None and found.mode == "mig" and not (each.place or each.instance):
+            return None  # a part of a card that is cut, and nobody says which
         if each.place is not None:
             share = _placed(each, each.place, found, known)
             if share is None:
@@ -122,7 +124,8 @@ def _amounts(
     if each.instance is not None:
         return _charged_mib(each.instance, memory_mib, device), 0, None
     family = FAMILIES.get(each.family)
-    if family is not None and family.templates:
+    split_softly = device is not None and device.mode == "hami-core"
+    if family is not None and family.templates and not split_softly:
         cut = next((t for t in family.templates if t.memory_mib == memory_mib), None)
         if cut is None:  # a whole device
             return memory_mib, device.cores if device else cores, None

@@ -17,9 +17,14 @@ from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.notes import Notes
 from apportion.core.dialects.placed_pod import PlacedPod, commas
 from apportion.core.dialects.resource import CORES, DEVICE_MEMORY, Bound, Resource, Resources
-from apportion_schemas import Ask, DeviceConstraints
+from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 from apportion_schemas.quantities import WHOLE
 
+FULLEST = ("binpack", DeviceWeights(slots=0, cores=1000, memory=1))
+"""The fewest free cores, and of equal ones the least free memory: gpu-manager's plugin takes that
+card (`NewShareMode`), and fails a pod for which another was chosen ("Nvidia node mismatch"). A
+percent of the cores weighs more than all memory.
+"""
 PREFIXES = ("docker.com", "tencent.com")
 UNIT_MIB = 256
 CARD = 100
@@ -154,6 +159,7 @@ def _dialect(vcuda: Vcuda) -> Dialect:
         reserved=nvidia.RESERVED | alone,
         render=vcuda.render,
         recover={f"{vcuda.prefix}/predicate-node": vcuda.recover},
+        device_choice=FULLEST,
     )
 
 

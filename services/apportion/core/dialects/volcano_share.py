@@ -1,11 +1,16 @@
 """Volcano's older GPU sharing: `volcano.sh/gpu-memory` on one card, or `gpu-number` whole cards.
 
-Its device plugin is told the numbers of the pod's cards, and finds the pod by the time.
+Its device plugin is told the numbers of the pod's cards, and finds the pod by the time. It shows
+all of them to every container, so the memory of a pod is of one card: that of all containers that
+run together, or of an init container that wants more (`getGPUMemoryOfPod`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+
+from msgspec import structs
 
 from apportion.core.dialects import measures, nvidia
+from apportion.core.dialects.borrowing import Parts, parted
 from apportion.core.dialects.bound_pod import BoundPod, Held, Unclear, natural
 from apportion.core.dialects.container import Amounts, Container
 from apportion.core.dialects.dialect import Dialect
@@ -53,6 +58,19 @@ def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask 
     return Ask(container=container.name, family=nvidia.FAMILY, memory_mib=memory_mib, init=init)
 
 
+def _part(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
+    """The first container that runs on holds the memory of all, and lends the others theirs."""
+    running = [ask for ask in asks if ask.memory_mib is not None and not ask.init]
+    if len(running) <= 1:
+        return parted(asks, apps)
+    first, *others = running
+    total = structs.replace(first, memory_mib=sum(ask.memory_mib or 0 for ask in running))
+    left = [total if ask is first else ask for ask in asks if ask not in others]
+    own, borrowing = parted(left, {*apps, first.container})
+    lent = {ask.container for ask in (*others, first, *borrowing)}
+    return own, tuple(ask for ask in asks if ask.container in lent)
+
+
 def _render(it: PlacedPod) -> dict[str, str]:
     """What Volcano's scheduler writes on a pod of this placement."""
     indexes = dict.fromkeys(it.index_of(share) for share in it.placed.shares)
@@ -88,4 +106,5 @@ DIALECT = Dialect(
     reserved=nvidia.RESERVED,
     render=_render,
     recover={INDEX: _recover},
+    part=_part,
 )

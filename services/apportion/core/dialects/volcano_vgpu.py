@@ -25,6 +25,14 @@ from apportion_schemas.quantities import WHOLE
 NAME = "volcano-vgpu"
 TYPE = "NVIDIA"
 IDS = "volcano.sh/vgpu-ids-new"
+MANNER = vgpu.Manner(
+    cap_memory=True,
+    percentage_first=True,
+    zero_is_unset=False,
+    clamp_cores=False,
+    full_percentage_is_alone=False,
+)
+"""Source: `ExtractResourceRequest` and `checkNodeGPUSharingPredicateAndScore` of Volcano."""
 
 
 def _resources(config: DialectConfig) -> Resources:
@@ -36,14 +44,7 @@ def _priority(config: DialectConfig) -> str:
 
 
 def _read(container: Container, amounts: Amounts, config: DialectConfig) -> Ask | None:
-    return vgpu.read(
-        container,
-        amounts,
-        config.volcano_vgpu,
-        config,
-        cap_memory=True,
-        full_percentage_is_alone=False,
-    )
+    return vgpu.read(container, amounts, config.volcano_vgpu, config, MANNER)
 
 
 def render(it: PlacedPod) -> dict[str, str]:

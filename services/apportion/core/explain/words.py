@@ -175,6 +175,11 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.NOTHING,
         "the better linked devices are freed, or no topology-aware policy",
     ),
+    _C.MODULES_IN_USE: Words(
+        "enough devices fit, but too few modules of which all devices do",
+        Unit.DEVICES,
+        "the other devices of a module are freed",
+    ),
     _C.DEVICES_TOO_FEW: Words(
         "node has fewer fitting devices than asked for",
         Unit.DEVICES,

@@ -66,7 +66,9 @@ class Claim(NamedTuple):
             shares = shares_of(self.held, self.submitted.shape.asks, devices, known)
         if shares is None:
             return None
-        shares = _own_of(shares, {ask.container for ask in self.submitted.borrowing})
+        asking = {ask.container for ask in self.submitted.shape.asks}
+        borrowing = {ask.container for ask in self.submitted.borrowing} - asking
+        shares = _own_of(shares, borrowing)
         about = _asking(self.submitted, shares, self.held, devices)
         return PodAdopted(
             pod=about.uid, node=node, submitted=about,
@@ -163,9 +165,21 @@ def _resources(container: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def _own_of(shares: tuple[Share, ...], borrowers: Collection[str]) -> tuple[Share, ...]:
-    """The shares without those of init containers on a device that another container has too."""
-    held = {share.device for share in shares if share.container not in borrowers}
-    return tuple(s for s in shares if s.container not in borrowers or s.device not in held)
+    """The shares without those of init containers on a device that another container has too, whose
+    share there is as much more as all hold less than the init container does.
+    """
+    own = [share for share in shares if share.container not in borrowers]
+    held = {share.device: at for at, share in reversed([*enumerate(own)])}
+    for share in shares:
+        at = held.get(share.device)
+        if share.container not in borrowers or at is None or share.instance or share.template:
+            continue
+        first, every = own[at], [each for each in own if each.device == share.device]
+        memory_mib = max(share.memory_mib - sum(each.memory_mib for each in every), 0)
+        cores = max(share.cores - sum(each.cores for each in every), 0)
+        more = {"memory_mib": first.memory_mib + memory_mib, "cores": first.cores + cores}
+        own[at] = structs.replace(first, **more)
+    return (*own, *(s for s in shares if s.container in borrowers and s.device not in held))
 
 
 def _asking(

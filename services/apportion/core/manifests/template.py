@@ -79,8 +79,8 @@ def read_template(
     unsupported.check_pod_spec(raw_spec, spec_field)
     notes = texts(parts.metadata.annotations, notes_field)
     unsupported.check_annotations(notes, notes_field)
+    own = neighbours.Own(namespace, _labels(parts.metadata, notes, f"{meta_field}.labels"))
     containers = containers_of(parts.spec, spec_field)
-    own = neighbours.Own(namespace, neighbours.labels_of(parts.metadata, f"{meta_field}.labels"))
     request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
     shape = Shape(
         asks=request.asks,
@@ -150,6 +150,12 @@ def _every_container(spec: kube.PodSpec) -> dict[str, tuple[str, ...]]:
         "init_containers": tuple(container.name for container in spec.init_containers),
         "containers": tuple(container.name for container in spec.containers),
     }
+
+
+def _labels(metadata: kube.Metadata, notes: dict[str, str], field: str) -> dict[str, str]:
+    labels = neighbours.labels_of(metadata, field)
+    unsupported.check_labels(labels, field, in_group=bool(notes.get(GROUP)))
+    return labels
 
 
 def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:

@@ -29,8 +29,9 @@ _GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/gr
 
 POD_SPEC = (
     Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
+    Unsupported("schedulingGroup", fix=_GROUP_FIX),
+    Unsupported("workloadRef", fix=_GROUP_FIX),
     Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
-    Unsupported("schedulingGroup", fix="name a PodGroup of Volcano in an annotation"),
     Unsupported("volumes[].persistentVolumeClaim", _VOLUME, _VOLUME_FIX),
     Unsupported("volumes[].ephemeral", _VOLUME, _VOLUME_FIX),
     *(Unsupported(f"volumes[].{kind}", _VOLUME, _VOLUME_FIX) for kind in (*_ZONAL, *_OF_NODES)),
@@ -45,6 +46,11 @@ VOLCANO_JOB_SPEC = (
 )
 POD_GROUP_SPEC = (Unsupported("networkTopology"), Unsupported("subGroupPolicy"))
 ANNOTATIONS = ("scheduling.volcano.sh/group-min-member",)
+GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+"""How pods of the coscheduling plugin name their gang; HAMi minds it as well."""
+NUMA_POLICY = "volcano.sh/numa-topology-policy"
+NUMA_REQUIRED = ("restricted", "single-numa-node")
+"""Values by which Volcano keeps a pod off nodes; by the others it prefers none, or some."""
 
 
 def check_pod_spec(spec: dict[str, Any], field: str) -> None:
@@ -68,7 +74,7 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
 
 
 def check_annotations(annotations: Mapping[str, str], field: str) -> None:
-    """Refuse a gang that an annotation makes out of single pods.
+    """Refuse a gang that an annotation makes out of single pods, and a NUMA node for the CPUs.
 
     Raises:
         ManifestError: names the annotation.
@@ -76,6 +82,19 @@ def check_annotations(annotations: Mapping[str, str], field: str) -> None:
     for key in ANNOTATIONS:
         if key in annotations:
             raise ManifestError(within(field, key), annotations[key], _LATER, _GROUP_FIX)
+    if annotations.get(NUMA_POLICY) in NUMA_REQUIRED:
+        fix = "remove it; nvidia.com/numa-bind puts the pod's devices onto one NUMA node"
+        raise ManifestError(within(field, NUMA_POLICY), annotations[NUMA_POLICY], _LATER, fix)
+
+
+def check_labels(labels: Mapping[str, str], field: str, *, in_group: bool) -> None:
+    """Refuse a pod whose gang is named by its label alone: it is in no group by its annotation.
+
+    Raises:
+        ManifestError: names the label.
+    """
+    if GROUP_LABEL in labels and not in_group:
+        raise ManifestError(within(field, GROUP_LABEL), labels[GROUP_LABEL], _LATER, _GROUP_FIX)
 
 
 def _find(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:

@@ -174,7 +174,9 @@ class PlacementClass:
         """Whether a node that no filter refuses may still not take the pod."""
         if self._alike:
             return self.asks[0].cuts_instances
-        return len(self.asks) > 1 or self.shape.devices.numa_bind or self.chain.best_linked
+        if len(self.asks) > 1 or self.shape.devices.numa_bind or self.chain.best_linked:
+            return True
+        return bool(self.asks) and self.asks[0].module > 1
 
     @property
     def prefers(self) -> bool:

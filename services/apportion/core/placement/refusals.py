@@ -97,6 +97,8 @@ def _collision(class_: PlacementClass) -> RefusalCode:
         return RefusalCode.NUMA_MISMATCH
     if class_.chain.best_linked:
         return RefusalCode.NVLINK_MISMATCH
+    if len(class_.asks) == 1 and class_.asks[0].module > 1:
+        return RefusalCode.MODULES_IN_USE
     if len(class_.asks) == 1 and class_.asks[0].cuts_instances:
         return RefusalCode.MIG_SLICES_OCCUPIED  # the free ones take more memory than is left
     return RefusalCode.CONTAINERS_COLLIDE

@@ -139,8 +139,8 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
     assert [patch["path"] for patch in verdict.patches] == [
         "/spec/containers/0/resources/limits/nvidia.com~1gpu"
     ]
-    limits(pod)["nvidia.com/gpumem-percentage"] = "50"
-    assert "contradicts nvidia.com/gpumem" in rejection(created(pod, under))
+    limits(pod)["nvidia.com/gpumem-percentage"] = "101"
+    assert "from 1 to 100" in rejection(created(pod, under))
 
 
 # ---------------------------------------------------------------- defaults
@@ -286,8 +286,8 @@ def test_the_environment_is_nobodys_business_by_default() -> None:
     ("pod", "words"),
     [
         (
-            kube_pod("p", share() | {"nvidia.com/gpumem-percentage": "50"}),
-            "contradicts nvidia.com/gpumem, which says how much as well: keep one of the two",
+            kube_pod("p", share() | {"nvidia.com/gpumem-percentage": "101"}),
+            "is not a percentage from 1 to 100: write 1 to 100, or leave it out for the whole",
         ),
         (
             kube_pod("p", share() | {"volcano.sh/vgpu-memory": "1"}),

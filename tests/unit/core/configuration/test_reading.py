@@ -110,10 +110,6 @@ def test_other_spellings() -> None:
             "nvidia.defaultMem: 5000 is under a key that is not known: write defaultMemory",
         ),
         (
-            nvidia(passDeviceSpecs=True),
-            "nvidia.passDeviceSpecs: true would have no effect here: remove it; the agent",
-        ),
-        (
             nvidia(memoryFactor=2, gpuMemoryFactor=3),
             "nvidia.memoryFactor: 2 differs from gpuMemoryFactor, which it spells: keep one",
         ),
@@ -154,7 +150,7 @@ def test_other_spellings() -> None:
         ),
         (
             node(enablenumatopology=True),
-            "nodeconfig[0].enablenumatopology: true would have no effect here",
+            "nodeconfig[0].enablenumatopology: true is not obeyed here: remove it, and annotate",
         ),
         (
             node(filterdevices={"uid": []}),

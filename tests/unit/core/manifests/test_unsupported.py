@@ -13,6 +13,8 @@ CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
     ("spec", "field"),
     [
         ({"nodeName": "node-1"}, "nodeName"),
+        ({"schedulingGroup": {"podGroupName": "g"}}, "schedulingGroup"),
+        ({"workloadRef": {"name": "w", "podGroup": "g"}}, "workloadRef"),
         ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
         ({"volumes": [{"emptyDir": {}}, CLAIM]}, "volumes[1].persistentVolumeClaim"),
         ({"volumes": [{"ephemeral": {"x": 1}}]}, "volumes[0].ephemeral"),

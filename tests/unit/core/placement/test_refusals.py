@@ -6,6 +6,7 @@ from apportion.core.explain import words
 from apportion.core.explain.words import LIMIT_CODES
 from apportion_schemas import (
     Ask,
+    Device,
     DeviceConstraints,
     DeviceCordoned,
     HostPort,
@@ -65,6 +66,11 @@ def small(start: int) -> object:
     return share("m0", 5120, 0, instance=instance("1g.5gb", start, 1))
 
 
+def die(index: int) -> Device:
+    """A die of a 910C."""
+    return npu(f"d{index}", family="ascend910c", model="Ascend910C", memory_mib=65536, cores=20)
+
+
 TEMPLATES = [share("u0", 32768, 12, template="vir12_3c_32g")] + [
     share("u0", 8192, 3, template="vir03_1c_8g")
 ] * 3
@@ -72,6 +78,7 @@ TAINTED = observed("n1", taints=(Taint(key="k", effect="NoSchedule"),))
 CORDON = NodeCordoned(node="n1", by="ann", reason="kernel")
 FAN = DeviceCordoned(device="n1-g0", by="ann", reason="fan")
 NPU = ask(8000, family="ascend910b2")
+DIES = cards(2, family="ascend910c")
 BOTH = shape(cards(2), devices=X(numa_bind=True))
 ONE = (rack("n1", 1),)
 PORT = HostPort(port=80)
@@ -146,6 +153,7 @@ REACHED: dict[RefusalCode, Reached] = {
         1,
         "",
     ),
+    C.MODULES_IN_USE: ((node("n1", die(0), die(2)),), shape(DIES), 2, 1, ""),
     C.CONTAINERS_COLLIDE: (ONE, shape(ask(50_000), ask(50_000, container="b")), 1, 0, ""),
 }
 

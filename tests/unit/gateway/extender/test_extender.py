@@ -147,7 +147,7 @@ def test_every_node_that_fails_has_words() -> None:
 @pytest.mark.parametrize(
     ("of", "words"),
     [
-        (wanted(share() | {"nvidia.com/gpumem-percentage": "5"}), "keep one of the two"),
+        (wanted(share() | {"nvidia.com/gpumem-percentage": "500"}), "from 1 to 100"),
         (kube_pod("p", share(), schedulerName="else"), "add it to extendedSchedulerNames"),
         ({"metadata": {"name": "p"}, "spec": {"containers": []}}, "spec.containers"),
         ({}, "metadata"),

@@ -54,7 +54,10 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Devices that one resource name asks for.
 
     `modes` are the ways in which they are shared, the usual one first; where there are templates,
-    that is by them, and models with profiles may be cut by these as well.
+    that is by them, and models with profiles may be cut by these as well. `brand` is the word that
+    the device plugins put before a model that does not begin with it. `printed_mib` is what is
+    printed on a device that offers less than that. `module` is how many devices, by their index,
+    share a module and are handed out together.
     """
 
     name: str
@@ -65,6 +68,9 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     models: tuple[Model, ...] = ()
     types: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = ("hami-core", "mps", "exclusive")
+    brand: str = ""
+    printed_mib: int = 0
+    module: Annotated[int, Meta(ge=1)] = 1
 
 
 class _Vendor(Struct, forbid_unknown_fields=True):
@@ -91,6 +97,12 @@ def template_of(family: str, name: str) -> Template | None:
     return next((t for t in known.templates if t.name == name), None) if known else None
 
 
+def module_of(family: str) -> int:
+    """How many devices of this family are handed out together; 1 where each is alone."""
+    known = FAMILIES.get(family)
+    return known.module if known else 1
+
+
 def normal(model: str) -> str:
     """A model's name as it is compared: lower case, words joined by hyphens."""
     return "-".join(model.lower().split())
@@ -105,6 +117,14 @@ def mig_profiles(family: str, model: str) -> tuple[MigProfile, ...]:
         if any(f"-{normal(name)}-" in words for name in candidate.match):
             return candidate.profiles
     return ()
+
+
+def registered(family: str, model: str) -> str:
+    """A model as the device plugins of HAMi and Volcano register it: a `Tesla V100` of the driver
+    is an `NVIDIA-Tesla V100` there (HAMi's `register.go`).
+    """
+    brand = FAMILIES[family].brand if family in FAMILIES else ""
+    return model if model.startswith(brand) else f"{brand}-{model}"
 
 
 @lru_cache(maxsize=4096)

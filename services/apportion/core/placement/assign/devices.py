@@ -1,10 +1,10 @@
 """On the chosen node: which devices each container gets, exactly.
 
 Asks are met hardest first (devices wanted alone, then the most memory); a container's `count` is
-that many different devices, those linked best, while two containers of a pod may share one. Where
-one container's first choice leaves nothing for the next, other choices are tried, so whether a pod
-fits does not depend on the order of its devices: a pod that was refused under one order and fits
-under the next would wait for an event that never comes.
+that many different devices, those linked best or whole modules of them, while two containers of a
+pod may share one. Where one container's first choice leaves nothing for the next, other choices are
+tried, so whether a pod fits does not depend on the order of its devices: a pod that was refused
+under one order and fits under the next would wait for an event that never comes.
 
 Invariant: `assign` reads the columns and changes nothing; what one container takes counts for the
 next in a copy of the node's row.
@@ -17,6 +17,7 @@ from typing import Final
 from apportion.core.devices.demand import Demand
 from apportion.core.devices.geometries import Place
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu
+from apportion.core.placement.assign import modules
 from apportion.core.placement.assign.nvlink import best_linked
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index import packed
@@ -191,8 +192,18 @@ class _Search:
             return
         fitting = _fitting(ask, self._row, room, self._chosen)
         fitting.sort(key=lambda at: self._order(room.free[at], room.devices[at]))
-        for some in combinations(fitting, ask.ask.count):
+        for some in _sets(ask, fitting, room):
             yield {at: room.share(ask, at) for at in some}
+
+
+def _sets(ask: AskColumns, fitting: list[int], room: _Room) -> Iterator[Sequence[int]]:
+    """The devices that the ask may take, the preferred ones first."""
+    if ask.module == 1:
+        yield from combinations(fitting, ask.ask.count)
+        return
+    devices = [room.devices[at].device for at in fitting]
+    for chosen in modules.choices(devices, ask.ask.count, ask.module):
+        yield [fitting[position] for position in chosen]
 
 
 def _hardness(ask: AskColumns, kinds: Iterable[int]) -> tuple[bool, int, int]:
@@ -215,6 +226,9 @@ def _choose(
         at = min(keyed)[1] if keyed else fitting[0]
         return {at: room.share(ask, at)}
     picked = [at for _, at in sorted(keyed)]
+    if ask.module > 1:
+        some = next(_sets(ask, picked, room), None)
+        return {at: room.share(ask, at) for at in some} if some is not None else None
     would_do: list[Device] = []
     if ask.chain.best_linked:
         wanted = {at for at, _ in ask.wanted(row, room.kinds)}

@@ -44,6 +44,7 @@ ORDER: Final[tuple[RefusalCode, ...]] = (
     *(code for code, _ in AMOUNTS),
     RefusalCode.NUMA_MISMATCH,
     RefusalCode.NVLINK_MISMATCH,
+    RefusalCode.MODULES_IN_USE,
     RefusalCode.CONTAINERS_COLLIDE,
 )
 RANK: Final = {code: rank for rank, code in enumerate(ORDER)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from apportion.core.devices.catalogue import type_matches
+from apportion.core.devices.catalogue import FAMILIES, registered, type_matches
 from apportion_schemas import Ask, Device, DeviceConstraints, RefusalCode
 
 
@@ -15,20 +15,30 @@ def family(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
 def mode(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
     """The device is shared in a mode that the pod accepts (`volcano.sh/vgpu-mode`).
 
-    A CUDA process sees one MIG instance, so several devices are of MIG cards only by request.
+    A CUDA process sees one MIG instance, so several devices are of MIG cards only by request; and a
+    part of an NPU that is split softly is too (`huawei.com/vnpu-mode`): others get a template.
     """
-    if not constraints.modes:
-        return device.mode != "mig" or ask.count == 1
-    return device.mode in constraints.modes
+    if constraints.modes:
+        return device.mode in constraints.modes
+    if device.mode == "hami-core" and not ask.whole:
+        family = FAMILIES.get(device.family)
+        return family is None or not family.templates
+    return device.mode != "mig" or ask.count == 1
 
 
 def type_name(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:
     """The model is one that `nvidia.com/use-gputype` and `.../nouse-gputype` allow (HAMi)."""
     del ask
-    if any(type_matches(name, device.model) for name in constraints.nouse_types):
+    if any(_means(name, device) for name in constraints.nouse_types):
         return False
     wanted = constraints.use_types
-    return not wanted or any(type_matches(name, device.model) for name in wanted)
+    return not wanted or any(_means(name, device) for name in wanted)
+
+
+def _means(name: str, device: Device) -> bool:
+    """Whether the driver calls the model so, or a device plugin does that registers it."""
+    as_registered = registered(device.family, device.model)
+    return type_matches(name, device.model) or type_matches(name, as_registered)
 
 
 def uuid(ask: Ask, constraints: DeviceConstraints, device: Device) -> bool:

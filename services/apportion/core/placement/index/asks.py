@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from apportion.core.devices.catalogue import module_of
 from apportion.core.devices.chains import Chain
 from apportion.core.devices.demand import Demand, Known, demand
 from apportion.core.devices.geometries import SLICE_STATES
@@ -33,6 +34,7 @@ class AskColumns:
     """One ask against every kind of device: what must be free there, and where it never fits.
 
     The kinds `without` are left out, whatever they have.
+    `module` is how many devices at once are taken together, 1 where each is taken alone.
     `host_need` is what the pod needs of the host, packed, which stands among the devices.
     `demands`, `needs` and `instance_fits` have an entry for each kind; a need is packed, `NEVER`
     where a device rule refuses the kind, and whether an instance fits depends on how the card is
@@ -54,6 +56,7 @@ class AskColumns:
         self._without = without
         self._host_need = host_need
         self.constraints = constraints
+        self.module = module_of(ask.family) if ask.count > 1 else 1
         self.chain = chain
         self._count: Int64 = ask.count
         self.elsewhere: NDArray[np.bool_] | None = None

@@ -162,6 +162,7 @@ BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.TEMPLATE_NONE_FITS: (*_TOLD, *_CUT),
     _C.NUMA_MISMATCH: _DEVICE,
     _C.NVLINK_MISMATCH: _DEVICE,
+    _C.MODULES_IN_USE: _DEVICE,
     _C.DEVICES_TOO_FEW: _DEVICE,
     _C.CONTAINERS_COLLIDE: _DEVICE,
     _C.GANG_INCOMPLETE: (*_FEWER, Hint(PodSubmitted, GANG), Hint(PlacementVoided, GANG)),

@@ -1,0 +1,148 @@
+"""The files of HAMi's chart and of Volcano are taken whole: what we obey, and what is nothing."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
+from apportion.core.devices.catalogue import FAMILIES
+from apportion.core.dialects.ascend import NPUS, Npu
+from apportion_schemas import Configuration
+from apportion_schemas.configuration import NvidiaConfiguration
+
+
+def chip(npu: Npu) -> dict[str, Any]:
+    """What the chart says of an Ascend chip."""
+    templates = [
+        {"name": t.name, "memory": t.memory_mib, "aiCore": t.cores}
+        | ({"aiCPU": t.cpu} if t.cpu else {})
+        for t in FAMILIES[npu.family].templates
+    ]
+    return {
+        "chipName": npu.word, "commonWord": npu.word, "resourceName": npu.count,
+        "resourceMemoryName": npu.memory, "resourceCoreName": npu.cores,
+        "memoryAllocatable": 32768, "memoryCapacity": 32768, "memoryFactor": 1, "aiCore": 20,
+        "runtimeClassName": "", "overwriteEnv": False, "templates": templates,
+        **({"superPod": True} if npu.paired else {}),
+    }  # fmt: skip
+
+
+CHART: dict[str, Any] = {
+    "nvidia": {
+        "resourceCountName": "nvidia.com/gpu",
+        "resourceMemoryName": "nvidia.com/gpumem",
+        "resourceMemoryPercentageName": "nvidia.com/gpumem-percentage",
+        "resourceCoreName": "nvidia.com/gpucores",
+        "resourcePriorityName": "nvidia.com/priority",
+        "overwriteEnv": False, "defaultMemory": 0, "defaultCores": 0, "defaultGPUNum": 1,
+        "preConfiguredDeviceMemory": 0, "memoryFactor": 1, "deviceSplitCount": 10,
+        "deviceMemoryScaling": 1, "deviceCoreScaling": 1, "enableNumaTopology": False,
+        "gpuCorePolicy": "default", "libCudaLogLevel": 1, "runtimeClassName": "",
+        "migProfileAllowlist": [
+            {"models": ["A30"], "profiles": ["1g.6gb", "2g.12gb", "4g.24gb"]},
+            {"models": ["A100-SXM4-80GB"],
+             "profiles": ["1g.10gb", "2g.20gb", "3g.40gb", "7g.79gb"]},
+            {"models": ["H100 on GH200"], "profiles": ["1g.12gb", "2g.24gb", "3g.48gb", "7g.96gb"]},
+        ],
+    },
+    "cambricon": {
+        "resourceCountName": "cambricon.com/vmlu",
+        "resourceMemoryName": "cambricon.com/mlu.smlu.vmemory",
+        "resourceCoreName": "cambricon.com/mlu.smlu.vcore",
+    },
+    "hygon": {"resourceCountName": "hygon.com/dcunum", "memoryFactor": 1},
+    "metax": {"resourceCountName": "metax-tech.com/gpu", "sgpuTopologyAware": False},
+    "enflame": {"resourceNameGCU": "enflame.com/gcu"},
+    "mthreads": {"resourceCountName": "mthreads.com/vgpu"},
+    "iluvatars": [{"chipName": "MR-V100"}],
+    "kunlun": {"resourceCountName": "kunlunxin.com/xpu"},
+    "awsneuron": {"resourceCountName": "aws.amazon.com/neuron"},
+    "amd": {"resourceCountName": "amd.com/gpu"},
+    "vastai": {"resourceCountName": "vastaitech.com/va"},
+    "biren": {"resourceCountName": "birentech.com/gpu"},
+    "vnpus": {"hamiVnpuCore": False, "configs": [chip(npu) for npu in NPUS]},
+}  # fmt: skip
+SIX = (
+    "preConfiguredDeviceMemory", "enableNumaTopology", "gpuCorePolicy", "libCudaLogLevel",
+    "runtimeClassName", "migProfileAllowlist",
+)  # fmt: skip
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """The chart's file with another value at this path."""
+    document = deepcopy(CHART)
+    *above, last = (int(key) if key.isdecimal() else key for key in path.split("."))
+    part: Any = document
+    for key in above:
+        part = part[key]
+    part[last] = value
+    return document
+
+
+def test_F6_the_file_of_hamis_chart_is_taken_whole() -> None:
+    """What of it we obey is the configuration; the rest is named, once each."""
+    names = {key: name for key, name in CHART["nvidia"].items() if key.endswith("Name")}
+    kept = {key: name for key, name in names.items() if key != "runtimeClassName"}
+    assert read_configuration(CHART) == read_configuration({"nvidia": kept})
+    assert {each.path for each in passed_over(CHART)} == {
+        *(f"nvidia.{key}" for key in SIX), *(key for key in CHART if key != "nvidia"),
+    }  # fmt: skip
+    assert passed_over({"nvidia": kept}) == ()
+
+
+def test_F6_the_list_of_older_files_and_nodes_of_config_json() -> None:
+    """Volcano's `vnpus` was the list itself; HAMi says some keys of a node as well."""
+    document = {
+        "vnpus": [chip(NPUS[0]), {"commonWord": "Ascend910Z"}],
+        "nodeconfig": [
+            {"name": "n1", "operatingmode": "mig", "enablegetpreferredallocation": True}
+        ],
+    }
+    assert [each.path for each in passed_over(document)] == [
+        "nodeconfig[0].enablegetpreferredallocation", "vnpus",
+    ]  # fmt: skip
+    assert read_configuration(document).nodeconfig[0].operating_mode == "mig"
+
+
+def test_F6_a_core_policy_of_disable_is_obeyed() -> None:
+    """It is what `disableCoreLimit` says; what the file says of that itself counts."""
+    nvidia = NvidiaConfiguration(disable_core_limit=True)
+    document: dict[str, Any] = {"nvidia": {"gpuCorePolicy": "disable"}}
+    assert read_configuration(document) == Configuration(nvidia=nvidia)
+    document = {"nvidia": {"gpuCorePolicy": "disable", "disableCoreLimit": False}}
+    assert read_configuration(document) == Configuration()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("nvidia.gpuCorePolicy", "force", "'force' is not obeyed here: write default or disable"),
+        ("nvidia.runtimeClassName", "nvidia", "'nvidia' is not obeyed here: remove it, and set"),
+        ("nvidia.preConfiguredDeviceMemory", 8192, "8192 is not obeyed here: remove it"),
+        ("nvidia.enableNumaTopology", True, "annotate pods with nvidia.com/numa-bind"),
+        ("nvidia.enableNumaTopology", 0, "0 is not obeyed here"),
+        ("nvidia.migProfileAllowlist.0.profiles", ["1g.6gb"], "leaves out 2g.12gb of A30"),
+        ("nvidia.migProfileAllowlist.0.profiles", "1g.6gb", "is not a list"),
+        ("nvidia.migProfileAllowlist.0.models", [1], "is not text"),
+        ("nvidia.migProfileAllowlist", [7], "is not an object"),
+        ("cambricon.resourceCountName", "cambricon.com/mlu", "remove it: it is fixed here"),
+        ("cambricon", [], "is not an object"),
+        ("vnpus.hamiVnpuCore", True, "true is not obeyed here"),
+        ("vnpus.configs.0.resourceName", "huawei.com/npu", "it is fixed here"),
+        ("vnpus.configs.1.memoryFactor", 1024, "1024 is not obeyed here"),
+        ("vnpus.configs.5.superPod", False, "false is not obeyed here"),
+        ("vnpus.configs.6.templates.0.memory", 4096, "differ from those that are known"),
+        ("vnpus.configs.6.templates", [], "differ from those that are known"),
+        ("vnpus.configs.6.templates", 7, "is not a list"),
+        ("vnpus.configs.6.templates", [7], "is not an object"),
+        ("vnpus", 7, "is not a list"),
+    ],
+)
+def test_F6_what_would_be_otherwise_is_refused_by_its_key(
+    path: str, value: object, says: str
+) -> None:
+    """A value that HAMi minds and we do not is never passed over."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_configuration(changed(path, value))
+    assert says in str(caught.value)
