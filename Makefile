@@ -25,7 +25,7 @@ UP_ARGS ?=
 TEST_ARGS ?=
 LANE ?=
 
-.PHONY: help up test compile wheel sim faults mutants check format lock generate clean
+.PHONY: help up test compile wheel sim faults mutants check format lock generate oldest clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -67,6 +67,11 @@ check: $(DEV) ## format, lint, types, layers, tidy
 format: $(DEV) ## rewrite the files the way `make check` wants them
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we claim; nightly
+	KUBEBUILDER_ASSETS=$$(tests/support/control_plane_build.sh --oldest) APPORTION_REQUIRE_KUBERNETES=1 \
+	  $(VENV)/bin/python -m pytest -q tests/contracts/kube tests/integration/kube/test_binding.py \
+	  tests/integration/kube/test_watching.py tests/e2e/test_life.py tests/e2e/test_extender.py
 
 generate: $(DEV) ## schemas, events, compatibility and kube-scheduler's resources, from structs and tests
 	$(VENV)/bin/python schemas/generate.py
