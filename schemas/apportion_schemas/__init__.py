@@ -13,6 +13,7 @@ from apportion_schemas.allocation import AllocationFailed, SharesAllocated
 from apportion_schemas.binding import BindFailed, PodBound
 from apportion_schemas.catalogue import CATALOGUE, EventType, subject_of
 from apportion_schemas.cluster import (
+    Neighbour,
     NodeGone,
     NodeObserved,
     PodGroupGone,
@@ -104,6 +105,7 @@ __all__ = [
     "MigInstance",
     "Mode",
     "NearMiss",
+    "Neighbour",
     "NodeConstraints",
     "NodeCordoned",
     "NodeExpression",

@@ -25,7 +25,7 @@ from apportion_schemas.cluster import (
 )
 from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
-from apportion_schemas.older import pod_adopted_1, pod_submitted_1
+from apportion_schemas.older import node_observed_1, pod_adopted_1, pod_submitted_1
 from apportion_schemas.operations import (
     DeviceCordoned,
     DeviceUncordoned,
@@ -168,6 +168,7 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a node as Kubernetes has it",
+        older=(Older(node_observed_1.NodeObserved, node_observed_1.lift),),
     ),
     EventType(
         NodeGone,

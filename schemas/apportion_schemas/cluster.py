@@ -17,6 +17,7 @@ from apportion_schemas.quantities import (
     Priority,
     Text,
 )
+from apportion_schemas.workload import HostPort, PodTerms
 
 
 class Taint(Payload, frozen=True):
@@ -27,6 +28,20 @@ class Taint(Payload, frozen=True):
     value: Text = ""
 
 
+class Neighbour(Payload, frozen=True):
+    """Pods on a node that others placed there, `count` of them alike, as far as pods of ours mind.
+
+    They are of one namespace and have the same labels, host ports and required anti-affinity, which
+    keeps pods away that come after them.
+    """
+
+    namespace: Name
+    labels: Labels = {}
+    count: Annotated[int, Meta(ge=1, le=4096)] = 1
+    ports: Annotated[tuple[HostPort, ...], Meta(max_length=256)] = ()
+    anti_affinity: PodTerms = ()
+
+
 class NodeObserved(Payload, frozen=True):
     """A node of the cluster; amounts are `status.allocatable` less what other schedulers placed.
 
@@ -34,7 +49,8 @@ class NodeObserved(Payload, frozen=True):
     `unnamed_families` are families of devices of which pods of other schedulers hold some that
     nobody names, so that none of them can be offered.
     `version` is the API server's revision as of which this is so; of two writers, the one with the
-    lower version has nothing to say. 0 where there is no API server.
+    lower version has nothing to say. 0 where there is no API server. `others` are the pods that
+    other schedulers placed there.
     """
 
     node: Name
@@ -49,6 +65,7 @@ class NodeObserved(Payload, frozen=True):
     unhealthy_indexes: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
     version: Natural = 0
     unnamed_families: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+    others: Annotated[tuple[Neighbour, ...], Meta(max_length=1024)] = ()
 
 
 class NodeGone(Payload, frozen=True):

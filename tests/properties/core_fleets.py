@@ -4,7 +4,18 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from apportion_schemas import Device, Host, NodeObserved, NodeReported, Taint
+from apportion_schemas import (
+    Device,
+    Host,
+    HostPort,
+    LabelExpression,
+    Neighbour,
+    NodeObserved,
+    NodeReported,
+    PodSelector,
+    PodTerm,
+    Taint,
+)
 from tests.support.fleet import A30, A100_40, A100_80, T4
 
 NODES = ("a", "b", "c", "d")
@@ -79,6 +90,19 @@ def reports(draw: st.DrawFn) -> NodeReported:
     return NodeReported(node=node, devices=draw(equipped[node]), host=draw(hosts))
 
 
+WEB = Neighbour(namespace="team", labels={"app": "x"}, count=2, ports=(HostPort(port=80),))
+GUARD = Neighbour(
+    namespace="default",
+    anti_affinity=(
+        PodTerm(
+            pods=PodSelector(
+                expressions=(LabelExpression(key="app", operator="In", values=("y",)),)
+            ),
+            topology_key="zone",
+        ),
+    ),
+)
+"""Pods that others placed: one that some of ours look for, one that keeps some of ours away."""
 observations = st.builds(
     NodeObserved,
     node=names,
@@ -90,4 +114,5 @@ observations = st.builds(
     labels=labels,
     taints=st.sampled_from(((),) * 5 + tuple((Taint(key="t", effect=e),) for e in EFFECTS)),
     unschedulable=st.sampled_from((False,) * 7 + (True,)),
+    others=st.sampled_from(((),) * 4 + ((WEB,), (WEB, GUARD), (GUARD,))),
 )

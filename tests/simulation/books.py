@@ -86,6 +86,7 @@ class Books:
         self.devices: dict[str, Device] = {}
         self.node_of: dict[str, str] = {}
         self.started: set[str] = set()
+        self._of_kubernetes: set[str] | None = None  # its nodes, once it tells of them
         self._shut: dict[str, History] = defaultdict(lambda: History(""))
         self._sick: dict[str, History] = defaultdict(lambda: History(""))
         self._cordon: dict[str, History] = defaultdict(lambda: History(""))
@@ -136,9 +137,11 @@ class Books:
                 why = "cordoned" if isinstance(data, NodeCordoned) else ""
                 self._cordon[f"node {data.node}"].set(revision, why)
             case NodeObserved():
-                self._shut[f"node {data.node}"].set(revision, _why_shut(data))
+                self._observe(revision, data)
             case NodeGone():
                 self._shut[f"node {data.node}"].set(revision, LEFT)
+                if self._of_kubernetes is not None:
+                    self._of_kubernetes.discard(data.node)
             case PodGroupObserved():
                 self._least[data.group].set(revision, data.min_available)
             case _:
@@ -151,8 +154,20 @@ class Books:
             self.node_of[device.id] = data.node
             why = "" if device.healthy else "unhealthy"
             self._sick[f"device {device.id}"].set(revision, why)
-        if self._shut[f"node {data.node}"].now == LEFT:
-            self._shut[f"node {data.node}"].set(revision, "")  # whoever reports is there
+        shut, nodes = self._shut[f"node {data.node}"], self._of_kubernetes
+        if nodes is not None and data.node not in nodes:
+            shut.set(revision, LEFT)  # an agent makes no node of Kubernetes
+        elif shut.now == LEFT:
+            shut.set(revision, "")  # whoever reports is there
+
+    def _observe(self, revision: int, data: NodeObserved) -> None:
+        self._shut[f"node {data.node}"].set(revision, _why_shut(data))
+        if self._of_kubernetes is None and data.version:
+            self._of_kubernetes = set()
+            for node in {*self.node_of.values()} - {data.node}:
+                self._shut[f"node {node}"].set(revision, LEFT)
+        if self._of_kubernetes is not None:
+            self._of_kubernetes.add(data.node)
 
     def _life(self, revision: int, data: Any) -> str:
         match data:

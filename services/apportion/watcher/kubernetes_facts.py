@@ -6,6 +6,7 @@ watcher that lags writes nothing. Invariant: nothing differs, nothing is written
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -21,17 +22,23 @@ from apportion.watcher.kubernetes_objects import NodeView, PodView
 from apportion.watcher.kubernetes_view import ClusterView, change_of, placed_on, says_otherwise
 from apportion_schemas import (
     DifferenceFound,
+    HostPort,
+    Neighbour,
     NodeGone,
     NodeObserved,
     PodAdopted,
     PodGone,
     PodGroupGone,
     PodRejected,
+    PodTerm,
     QuotaGone,
     subject_of,
 )
 from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.quantities import NAME_MAX, TEXT_MAX, Payload
+
+OTHERS_MAX, ALIKE_MAX = 1024, 4096
+_Alike = tuple[str, tuple[tuple[str, str], ...], tuple[HostPort, ...], tuple[PodTerm, ...]]
 
 
 class Fact(NamedTuple):
@@ -285,9 +292,11 @@ class Facts:
         cpu_milli, memory_mib, pods = node.cpu_milli, node.memory_mib, node.pods
         extended = dict(node.extended)
         unnamed: set[str] = set()
+        others: Counter[_Alike] = Counter()
         for uid, pod in self._view.pods_on.get(node.name, {}).items():
             if pod.ended or placed_on(self._state.pods.get(uid), node.name):
                 continue
+            others[_alike(pod)] += 1
             cpu_milli -= pod.amounts.cpu_milli
             memory_mib -= pod.amounts.memory_mib
             pods -= 1
@@ -308,7 +317,29 @@ class Facts:
             unhealthy_indexes=node.unhealthy_indexes,
             version=self._view.version_of(node),
             unnamed_families=tuple(sorted(unnamed)),
+            others=_counted(others),
         )
+
+
+def _alike(pod: PodView) -> _Alike:
+    return (
+        pod.namespace, tuple(sorted(pod.labels.items())), pod.ports, pod.anti_affinity
+    )  # fmt: skip
+
+
+def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
+    """In a fixed order; no kubelet runs so many pods that any would be left out."""
+    found = [
+        Neighbour(
+            namespace=namespace,
+            labels=dict(labels),
+            count=min(count, ALIKE_MAX),
+            ports=ports,
+            anti_affinity=terms,
+        )
+        for (namespace, labels, ports, terms), count in others.items()
+    ]
+    return tuple(sorted(found, key=msgspec.json.encode)[:OTHERS_MAX])
 
 
 def _bound_by_another(known: PodState, pod: PodView) -> bool:

@@ -23,7 +23,14 @@ from apportion.core.dialects.container import Role
 from apportion.core.dialects.listing import claimed
 from apportion.core.dialects.node_annotations import unhealthy_indexes
 from apportion.core.dialects.quantity import quantity
-from apportion.core.manifests import ManifestConfig, PodDraft, read_document
+from apportion.core.manifests import (
+    ManifestConfig,
+    PodDraft,
+    kube,
+    neighbours,
+    nodes,
+    read_document,
+)
 from apportion.core.manifests.card_quota import card_quota
 from apportion.core.manifests.claims import ENDED, Claim, claim_of
 from apportion.core.manifests.devices_only import devices_only
@@ -34,7 +41,9 @@ from apportion.core.manifests.schedulers import Chooser, SchedulerNames, schedul
 from apportion.runtime.kube.watch import number
 from apportion_schemas import (
     Configuration,
+    HostPort,
     PodGroupObserved,
+    PodTerm,
     QueueObserved,
     QuotaObserved,
     Taint,
@@ -46,6 +55,7 @@ NOTHING = NodeAmounts(0, 0, {})
 _PLAIN = ("cpu", "memory", "pods")
 TEMPLATES_MAX = 2_000
 _NO_RESOURCES = Raw(b"{}")
+_NO_LIST = Raw(b"[]")
 _TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
@@ -65,6 +75,7 @@ class _Meta(_Kube, frozen=True):
 
 class _Container(_Kube, frozen=True):
     resources: Raw = _NO_RESOURCES
+    ports: Raw = _NO_LIST
     restart_policy: str = ""
 
 
@@ -79,6 +90,8 @@ class _PodSpec(_Kube, frozen=True):
     init_containers: list[_Container] | None = None
     overhead: Raw = _NO_RESOURCES
     resources: Raw = _NO_RESOURCES
+    affinity: Raw = _NO_RESOURCES
+    host_network: bool = False
     scheduling_gates: list[_Gate] | None = None
 
 
@@ -141,14 +154,17 @@ _decode_pod = msgspec.json.Decoder(_Pod).decode
 _decode_node = msgspec.json.Decoder(_Node).decode
 _decode_resources = msgspec.json.Decoder(_Resources | None).decode
 _decode_parts = msgspec.json.Decoder(_PodParts).decode
+_decode_ports = msgspec.json.Decoder(list[kube.Port] | None).decode
+_decode_affinity = msgspec.json.Decoder(kube.Affinity | None).decode
 _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @dataclass(slots=True, eq=False)
 class PodView:
     """A pod of the cluster. `ended` says how, once it has; `draft` or `problem` is set while it
-    wants a place from us; `amounts` is what it takes of its node. `claim` is what it says to hold,
-    where it is bound and the ledger does not have it; `unread` where the ledger had it.
+    wants a place from us; `amounts` is what it takes of its node. `ports` and `anti_affinity` are
+    set of a pod that others placed. `claim` is what it says to hold, where it is bound and the
+    ledger does not have it; `unread` where the ledger had it.
     """
 
     uid: str
@@ -162,6 +178,8 @@ class PodView:
     amounts: NodeAmounts = NOTHING
     labels: dict[str, str] = field(default_factory=dict)
     gates: tuple[str, ...] = ()
+    ports: tuple[HostPort, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
     shares: str = ""
     attempt: str = ""
     draft: PodDraft | None = None
@@ -247,6 +265,11 @@ class ObjectReader:
             view.ended = f"{pod.status.phase}: {pod.status.reason}".rstrip(": ")
             return view if view.ours or self._knows(view.uid) else None
         view.amounts = self._amounts(spec)
+        if view.node and not view.ours:
+            of_spec = (bytes(spec.affinity), *(bytes(each.ports) for each in spec.containers))
+            view.ports, view.anti_affinity = _minded(
+                of_spec, spec.host_network, meta.namespace, tuple(sorted(view.labels.items()))
+            )
         if view.node:
             view.unread = self._knows(view.uid)
             if not view.unread and (view.shares or self._asks(spec)):
@@ -412,6 +435,34 @@ def _amounts(
         )
     except ManifestError:
         return NOTHING  # the API server took what we cannot add up; the kubelet has the last word
+
+
+@lru_cache(maxsize=8192)
+def _minded(
+    of_spec: tuple[bytes, ...],
+    host_network: bool,  # noqa: FBT001 - a key of the cache
+    namespace: str,
+    labels: tuple[tuple[str, str], ...],
+) -> tuple[tuple[HostPort, ...], tuple[PodTerm, ...]]:
+    """The host ports and the required anti-affinity of a pod that others placed: what of it pods of
+    ours may mind beside its labels. Pods of one template ask once.
+
+    What cannot be read keeps nobody away: the API server and its scheduler took it.
+    """
+    affinity, *ports = of_spec
+    try:
+        containers = [
+            kube.ContainerSpec(name="c", ports=_decode_ports(each) or []) for each in ports
+        ]
+        spec = kube.PodSpec(
+            containers=containers,
+            affinity=_decode_affinity(affinity) or kube.Affinity(),
+            host_network=host_network,
+        )
+        own = neighbours.Own(namespace, dict(labels))
+        return nodes.ports(spec, "spec"), neighbours.wishes(spec, "spec", own).anti_affinity
+    except (ManifestError, msgspec.MsgspecError):
+        return (), ()
 
 
 @lru_cache(maxsize=8192)

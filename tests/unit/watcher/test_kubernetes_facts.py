@@ -12,13 +12,17 @@ from apportion.watcher.kubernetes_facts import Adoption, Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import ClusterView
 from apportion_schemas import (
+    LabelExpression,
+    Neighbour,
     NodeGone,
     NodeObserved,
     PodChanged,
     PodGone,
     PodGroupGone,
     PodRejected,
+    PodSelector,
     PodSubmitted,
+    PodTerm,
     QuotaGone,
     QuotaObserved,
     subject_of,
@@ -228,6 +232,45 @@ def test_a_foreign_pod_that_ended_gives_back_what_it_took() -> None:
     (fact,) = cluster.node_facts()
     assert isinstance(fact.data, NodeObserved)
     assert (fact.data.cpu_milli, fact.data.version) == (64_000, 500)
+
+
+ANTI = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "zone"}
+        ]
+    }
+}
+
+
+def test_pods_of_other_schedulers_are_told_with_their_node() -> None:
+    """As far as ours may mind: labels, host ports, required anti-affinity; like ones once."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "on": "n1", "limits": {}}
+    for uid in ("a", "b"):
+        cluster.pod(uid, labels={"app": "db"}, **theirs)
+    cluster.pod("guard", affinity=ANTI, hostNetwork=True, **theirs)
+    cluster.pod("ours", on="n1")
+    (fact,) = cluster.node_facts()
+    away = PodTerm(
+        pods=PodSelector(
+            expressions=(LabelExpression(key="app", operator="In", values=("web",)),),
+            namespaces=("default",),
+        ),
+        topology_key="zone",
+    )
+    assert isinstance(fact.data, NodeObserved)
+    assert fact.data.others == (
+        Neighbour(namespace="default", anti_affinity=(away,)),
+        Neighbour(namespace="default", labels={"app": "db"}, count=2),
+        Neighbour(namespace="default"),
+    )
+    cluster.write([fact])
+    cluster.pod("b", version=2, labels={"app": "web"}, **theirs)
+    (fact,) = cluster.node_facts()
+    assert isinstance(fact.data, NodeObserved)
+    assert [each.labels for each in fact.data.others] == [{}, {"app": "db"}, {"app": "web"}, {}]
 
 
 def test_a_watcher_that_lags_says_nothing_of_a_node() -> None:

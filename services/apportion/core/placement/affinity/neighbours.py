@@ -17,9 +17,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.core.ledger.state import PodState, State
+from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.index.columns import Columns
-from apportion_schemas import LabelExpression, PodConstraints, PodSelector, PodSubmitted, PodTerm
+from apportion_schemas import (
+    LabelExpression,
+    Neighbour,
+    PodConstraints,
+    PodSelector,
+    PodSubmitted,
+    PodTerm,
+)
 from apportion_schemas.workload import NO_WISHES
 
 SELECTORS_MAX: Final = 4096  # counted at once; beyond, all are forgotten and asked for anew
@@ -91,7 +98,7 @@ NO_CONCERN: Final = Concern((), wishes=False, itself=())
 
 
 class Neighbours:
-    """Every placed pod by what it is and where."""
+    """Every placed pod by what it is and where, and those that others placed."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -103,8 +110,10 @@ class Neighbours:
         self._guards: dict[PodTerm, Counts] = {}
         self._against: dict[KindKey, tuple[PodTerm, ...]] = {}
         self._clock = count(1)
-        self._uncounted: list[PodState] = []
-        if any(has_wishes(pod.submitted.shape.pods) for pod in state.pods.values()):
+        self._uncounted: list[PodState | NodeState] = []
+        self._others: dict[str, tuple[Neighbour, ...]] = {}
+        mind = any(has_wishes(pod.submitted.shape.pods) for pod in state.pods.values())
+        if mind or any(map(_keeps_away, state.nodes.values())):
             self._activate()
 
     def note(self, pod: PodState) -> bool:
@@ -132,6 +141,32 @@ class Neighbours:
                 changed |= self._count(kind, pod.submitted.shape.pods, node, amount)
         if not kind.by_node:
             self._kinds.pop(kind.key, None)
+        return changed
+
+    def look_at(self, node: NodeState) -> bool:
+        """The node was told of anew: other pods of others may be there; whether a count changed."""
+        if not self.active:
+            if not _keeps_away(node):
+                return False
+            self._activate()
+            return True
+        return self._count_others(node)
+
+    def _count_others(self, node: NodeState) -> bool:
+        before = self._others.pop(node.name, ())
+        now = _others_of(node)
+        if now:
+            self._others[node.name] = now
+        if before is now or before == now:
+            return False
+        changed = False
+        for others, sign in ((before, -1), (now, 1)):
+            for each in others:
+                kind = self._kind((each.namespace, tuple(sorted(each.labels.items()))))
+                wishes = PodConstraints(anti_affinity=each.anti_affinity)
+                changed |= self._count(kind, wishes, node.name, sign * each.count)
+                if not kind.by_node:
+                    self._kinds.pop(kind.key, None)
         return changed
 
     def rename(self, pod: PodState) -> bool:
@@ -181,17 +216,20 @@ class Neighbours:
 
     def _activate(self) -> None:
         self.active = True
-        self._uncounted = list(self._state.pods.values())
+        self._uncounted = [*self._state.pods.values(), *self._state.nodes.values()]
 
-    def count(self, pods: int) -> bool:
-        """Count up to so many of the pods that stood before anybody minded; whether all are.
+    def count(self, some: int) -> bool:
+        """Count up to so many of the pods that stood before anybody minded, or of nodes with pods
+        of others; whether all are.
 
         Whoever asks for a `concern` before has all of them counted.
         """
-        for _ in range(min(pods, len(self._uncounted))):
-            pod = self._uncounted.pop()
-            if self._state.pods.get(pod.uid) is pod:  # one that has gone may have left its uid
-                self.note(pod)
+        for _ in range(min(some, len(self._uncounted))):
+            each = self._uncounted.pop()
+            if isinstance(each, NodeState):
+                self._count_others(each)
+            elif self._state.pods.get(each.uid) is each:  # one that has gone may have left its uid
+                self.note(each)
         return not self._uncounted
 
     def _kind(self, key: KindKey) -> _Kind:
@@ -240,6 +278,15 @@ class Neighbours:
         self._matching.clear()
         for kind in self._kinds.values():
             kind.counts = []
+
+
+def _others_of(node: NodeState) -> tuple[Neighbour, ...]:
+    return node.observed.others if node.observed is not None else ()
+
+
+def _keeps_away(node: NodeState) -> bool:
+    """Whether a pod of others is there that keeps pods away."""
+    return any(each.anti_affinity for each in _others_of(node))
 
 
 def kind_of(pod: PodSubmitted) -> KindKey:

@@ -110,6 +110,8 @@ def ports(shape: Shape, node: NodeState) -> tuple[int, int]:
     if not wanted:
         return YES
     taken = [port for pod in node.pods.values() for port in pod.submitted.shape.node.ports]
+    if node.observed is not None:
+        taken += [port for each in node.observed.others for port in each.ports]
     return len(wanted), sum(not any(_same_port(each, one) for one in taken) for each in wanted)
 
 

@@ -1,15 +1,20 @@
 """Pods that mind other pods: affinity, anti-affinity and spread, against a walk over all pods."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.affinity.neighbours import selects
 from apportion_schemas import (
+    HostPort,
     LabelExpression,
+    Neighbour,
     NodeConstraints,
+    PodChanged,
     PodConstraints,
     PodPlaced,
     PodSelector,
@@ -98,6 +103,47 @@ def test_affinity_follows_and_the_first_goes_ahead() -> None:
     assert ledger.where("first") != "bare", "the node must have the label"
     zone = {"a": "x", "b": "y", "c": "y"}
     assert zone[ledger.where("lost")] == zone[ledger.where("first")]
+
+
+def others(**fields: Any) -> tuple[Neighbour, ...]:
+    """One pod of another scheduler in the default namespace."""
+    return (Neighbour(namespace="default", **fields),)
+
+
+def at_a(**fields: Any) -> Any:
+    """What Kubernetes says of node a."""
+    return observed("a", labels={HOST: "a", ZONE: "x"}, pods=3, **fields)
+
+
+def test_pods_of_other_schedulers_count_as_ours_do() -> None:
+    """Whom a pod wants near, or away, may be anybody's; and it may change while it waits."""
+    ledger = fleet(a="x").submit(minding("p", affinity=(near(HOST, "db"),))).settle()
+    assert ledger.where("p") == ""
+    ledger.play(at_a(others=others(labels={"app": "db"}))).settle()
+    assert ledger.where("p") == "a"
+    ledger.submit(minding("q", anti_affinity=(near(HOST, "db"),))).settle()
+    assert ledger.reasons("q") == {C.POD_ANTI_AFFINITY: 1}
+    ledger.play(at_a()).settle()
+    assert ledger.where("q") == "a"
+
+
+def test_pods_of_other_schedulers_keep_ours_away() -> None:
+    """Their own anti-affinity holds, though nobody here minds anybody."""
+    guard = others(anti_affinity=(near(HOST, "web"),))
+    ledger = fleet(a="x").play(at_a(others=guard)).submit(minding("p", "web")).settle()
+    assert ledger.reasons("p") == {C.POD_ANTI_AFFINITY: 1}
+    ledger.play(at_a()).settle()
+    assert ledger.where("p") == "a"
+
+
+def test_host_ports_of_other_schedulers_pods_are_taken() -> None:
+    """The kubelet would refuse the second."""
+    asked = shape(node=NodeConstraints(ports=(HostPort(port=80),)))
+    ledger = fleet(a="x").play(at_a(others=others(ports=(HostPort(port=80),))))
+    ledger.submit(pod("p", shape=asked)).settle()
+    assert ledger.reasons("p") == {C.HOST_PORT_TAKEN: 1}
+    ledger.play(at_a(others=others(ports=(HostPort(port=80, protocol="UDP"),)))).settle()
+    assert ledger.where("p") == "a"
 
 
 def test_namespaces_count() -> None:
@@ -192,11 +238,16 @@ def domain(node: NodeState, key: str) -> str | None:
     return node.host.labels.get(key)
 
 
-def placed(state: State) -> list[tuple[PodSubmitted, NodeState]]:
-    """Every placed pod and its node."""
-    return [
-        (p.submitted, state.nodes[p.placement.node]) for p in state.pods.values() if p.placement
-    ]
+def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
+    """Every pod that has a node: ours, and those that others placed."""
+    for each in state.pods.values():
+        if each.placement is not None:
+            yield each.submitted, state.nodes[each.placement.node]
+    for node in state.nodes.values():
+        for other in node.observed.others if node.observed else ():
+            minds = shape(pods=PodConstraints(anti_affinity=other.anti_affinity))
+            about = pod("other", shape=minds, labels=other.labels, namespace=other.namespace)
+            yield from [(about, node)] * other.count
 
 
 def means(selector: PodSelector, asked: PodSubmitted) -> bool:
@@ -276,6 +327,16 @@ WISHES = st.builds(
 )
 LABELS = st.sampled_from(({"app": "a"}, {"app": "b"}, {}))
 SOME = st.one_of(st.just(PodConstraints()), WISHES)
+OTHERS = st.lists(
+    st.builds(
+        Neighbour,
+        namespace=st.just("default"),
+        labels=LABELS,
+        count=st.integers(1, 2),
+        anti_affinity=st.lists(TERMS, max_size=1).map(tuple),
+    ),
+    max_size=2,
+).map(tuple)
 
 
 @settings(max_examples=60, deadline=None)
@@ -285,8 +346,15 @@ def test_every_answer_is_that_of_a_walk(data: st.DataObject, zones: list[str]) -
     ledger = fleet(**{f"n{at}": zone for at, zone in enumerate(zones)})
     live: list[str] = []
     for number in range(data.draw(st.integers(1, 10))):
-        if live and data.draw(st.integers(0, 3)) == 0:
+        what = data.draw(st.sampled_from(("gone", "changed", "others", *["new"] * 4)))
+        if what == "others":
+            known = ledger.node(data.draw(st.sampled_from(sorted(ledger.state.nodes)))).observed
+            assert known is not None
+            ledger.play(structs.replace(known, others=data.draw(OTHERS)))
+        elif what == "gone" and live:
             ledger.gone(live.pop(data.draw(st.integers(0, len(live) - 1))))
+        elif what == "changed" and live:
+            ledger.play(PodChanged(uid=data.draw(st.sampled_from(live)), labels=data.draw(LABELS)))
         else:
             live.append(f"p{number}")
             wanted = shape(pods=data.draw(SOME))

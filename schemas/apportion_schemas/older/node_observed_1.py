@@ -1,0 +1,47 @@
+"""`NodeObserved` as it was: it told how much pods of others take, and not what they are."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from apportion_schemas.cluster import Taint
+from apportion_schemas.quantities import (
+    COUNT_MAX,
+    CpuMilli,
+    HostMemoryMib,
+    Index,
+    Key,
+    Labels,
+    Name,
+    Natural,
+    Payload,
+)
+
+
+class NodeObserved(Payload, frozen=True):
+    """A node of the cluster; amounts are `status.allocatable` less what other schedulers placed.
+
+    `unhealthy_indexes` are the devices of the annotation `volcano.sh/gpu-unhealthy-ids`.
+    `unnamed_families` are families of devices of which pods of other schedulers hold some that
+    nobody names, so that none of them can be offered.
+    `version` is the API server's revision as of which this is so; of two writers, the one with the
+    lower version has nothing to say. 0 where there is no API server.
+    """
+
+    node: Name
+    ready: bool
+    cpu_milli: CpuMilli
+    memory_mib: HostMemoryMib
+    pods: Natural
+    extended: dict[Key, Natural] = {}
+    labels: Labels = {}
+    taints: Annotated[tuple[Taint, ...], Meta(max_length=256)] = ()
+    unschedulable: bool = False
+    unhealthy_indexes: Annotated[tuple[Index, ...], Meta(max_length=COUNT_MAX)] = ()
+    version: Natural = 0
+    unnamed_families: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+
+
+def lift(data: dict[str, Any]) -> dict[str, Any]:
+    """What was added has a default that means what silence meant."""
+    return data
