@@ -35,7 +35,7 @@ def pods(items: Iterable[PodAnswer]) -> Table:
         elif pod.shares:
             held = shares_words(pod.shares)
         elif pod.reasons:
-            code, count = words.ranked(pod.reasons)[0]
+            code, count = next(iter(pod.reasons.items()))
             held = f"{words.phrase(code)} ({words.nodes(count)})"
         else:
             held = listed([ask_words(ask) for ask in pod.asks]) or "no device"

@@ -155,14 +155,14 @@ class Facts:
             yield self._fact(data)
 
     def annotations(self) -> Iterator[Fact]:
-        """Bound pods that say otherwise of their shares than the ledger."""
+        """Bound pods that say otherwise of their shares than the ledger, or nothing any more."""
         for uid, pod in self._view.pods.items():
             known = self._state.pods.get(uid)
             placed = known.placement if known else None
             if known is None or placed is None or placed.node != pod.node or pod.ended:
                 continue
             held = shares_text(placed.shares)
-            if pod.shares and pod.shares != held:
+            if pod.shares != held and (pod.shares or _was_written(known)):
                 yield from self.difference(
                     DifferenceFound(
                         kind="annotation", name=known.full_name[:NAME_MAX], pod=uid,
@@ -340,6 +340,12 @@ def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
         for (namespace, labels, ports, terms), count in others.items()
     ]
     return tuple(sorted(found, key=msgspec.json.encode)[:OTHERS_MAX])
+
+
+def _was_written(pod: PodState) -> bool:
+    """Whether our binder has written its shares on the pod, in the write that bound it."""
+    placed = pod.placement
+    return placed is not None and bool(placed.shares and pod.bound_revision) and not pod.adopted
 
 
 def _bound_by_another(known: PodState, pod: PodView) -> bool:

@@ -222,6 +222,25 @@ def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
     assert (gone.expect, gone.event_id) == (7, "p/gone/7")
 
 
+def test_an_annotation_of_ours_that_was_deleted_is_told() -> None:
+    """Only where our binder has written one: an adopted pod, or one without devices, has none."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.pod("p")
+    cluster.write(cluster.pod_facts())
+    cluster.ledger.settle()
+    notes = said(cluster.ledger.shares("p")[0], attempt=1)
+    cluster.pod("p", version=2, annotations=notes, on="n1")
+    cluster.ledger.bound("p")
+    assert list(cluster.facts.annotations()) == []
+    cluster.pod("p", version=3, annotations={ATTEMPT: "1"}, on="n1")
+    (fact,) = cluster.facts.annotations()
+    assert isinstance(fact.data, DifferenceFound)
+    assert (fact.data.kind, fact.data.cluster) == ("annotation", "")
+    cluster.pod("p", version=4, annotations=notes, on="n1")
+    assert list(cluster.facts.annotations()) == []
+
+
 def test_an_annotation_that_differs_is_told_once() -> None:
     """The ledger is right; what somebody wrote over it is said."""
     cluster = Cluster()

@@ -71,7 +71,8 @@ class ConfigurationAnswer(Answer, frozen=True):
 
 
 class PodAnswer(Answer, frozen=True):
-    """One live pod. `reasons` counts nodes per cause while the pod is refused.
+    """One live pod. `reasons` counts nodes per cause while the pod is refused, the
+    nearest cause first.
 
     A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
     """

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from apportion.core.devices.shares import DeviceState
+from apportion.core.explain import words
 from apportion.core.explain.answers import (
     ConfigurationAnswer,
     DeviceAnswer,
@@ -90,7 +91,7 @@ def pod_answer(pod: PodState) -> PodAnswer:
         bound_revision=pod.bound_revision,
         allocated_revision=pod.allocated_revision,
         refused_revision=pod.refused_revision,
-        reasons=pod.refusal.reasons if pod.refusal else {},
+        reasons=dict(words.ranked(pod.refusal)) if pod.refusal else {},
         last_failure=pod.last_failure,
     )
 

@@ -156,9 +156,7 @@ def _refused(pod: PodState, refused: PodRefused) -> WhyRefused:
     return WhyRefused(
         revision=pod.refused_revision,
         nodes=refused.nodes,
-        causes=tuple(
-            _cause_row(code, count, refused) for code, count in words.ranked(refused.reasons)
-        ),
+        causes=tuple(_cause_row(code, count, refused) for code, count in words.ranked(refused)),
         nearest=tuple(_miss_row(miss) for miss in refused.nearest),
     )
 

@@ -292,7 +292,7 @@ def refusal(refused: PodRefused) -> str:
 def _of_nodes(refused: PodRefused) -> str:
     if not refused.nodes:
         return "there is no node yet"
-    causes = [f"{phrase(code)} ({nodes(count)})" for code, count in ranked(refused.reasons)]
+    causes = [f"{phrase(code)} ({nodes(count)})" for code, count in ranked(refused)]
     if len(causes) > CAUSES_NAMED + 1:
         causes[CAUSES_NAMED:] = [f"{len(causes) - CAUSES_NAMED} more causes"]
     said = f"none of {nodes(refused.nodes)} fits: {'; '.join(causes)}"
@@ -342,10 +342,15 @@ def gang(shortage: GangShortage) -> str:
     return f"its gang needs {shortage.needed:,} places together and {shortage.fitting:,} pods fit"
 
 
-def ranked(reasons: dict[RefusalCode, int]) -> list[tuple[RefusalCode, int]]:
-    """The causes, the most frequent first; equal ones in the order of the codes."""
+def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
+    """The causes: what the nearest miss lacks first, for that is worth mending; then the most
+    frequent, and equal ones in the order of the codes.
+    """
     order = list(RefusalCode)
-    return sorted(reasons.items(), key=lambda row: (-row[1], order.index(row[0])))
+    near = refused.nearest[0].code if refused.nearest else None
+    return sorted(
+        refused.reasons.items(), key=lambda row: (row[0] is not near, -row[1], order.index(row[0]))
+    )
 
 
 def nodes(count: int) -> str:
