@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from apportion.binder.kubernetes_pace import Pace
+from apportion.binder.kubernetes_undeclared import UndeclaredGangs
 from apportion.core.explain import lines, words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
@@ -45,6 +46,8 @@ MESSAGE_MAX = 1000
 NAME_MAX = 253 - 1 - 16
 COMPONENT = "apportion"
 REVISION = f"{PREFIX}revision"
+DECLARED_WITHIN_S = 15.0
+"""A gang that is not declared for so long, or at most twice that, is told of."""
 _BUSY = 429
 _CONFLICT = 409
 _SERVER_ERROR = 500
@@ -97,6 +100,7 @@ class Telling:
         self._api = api
         self._pace = pace
         self._state = state
+        self._undeclared = UndeclaredGangs(state)
         self._clock = clock
         self._bad: dict[str, Tale] = {}
         self._good: dict[str, Tale] = {}
@@ -153,6 +157,15 @@ class Telling:
         async with asyncio.TaskGroup() as tellers:
             for number in range(TELLERS):
                 tellers.create_task(self._tell_all(), name=f"tell {number}")
+            tellers.create_task(self._look_for_undeclared(), name="look for undeclared gangs")
+
+    async def _look_for_undeclared(self) -> None:
+        while True:
+            await self._clock.pause(DECLARED_WITHIN_S)
+            for pod in self._undeclared.look():
+                said = words.undeclared(pod.submitted.group)
+                tale = _tale(pod, "FailedScheduling", said, pod.submitted_revision)
+                self._note(msgspec.structs.replace(tale, unschedulable=True))
 
     async def _tell_all(self) -> None:
         while True:

@@ -122,7 +122,7 @@ def _gang_words(state: State, pod: PodState) -> str:
     if group is None:
         return ""
     if group.observed is None:
-        return f"its gang {pod.submitted.group} is not declared yet"
+        return words.undeclared(pod.submitted.group)
     here = sum(not each.submitted.gates for each in group.pods.values())
     if here >= group.min_available:
         return ""

@@ -302,6 +302,11 @@ def _of_nodes(refused: PodRefused) -> str:
     return said
 
 
+def undeclared(group: str) -> str:
+    """What a gang waits for of which nobody knows how many pods it needs."""
+    return f"its gang {group} is not declared yet: there is no PodGroup of that name"
+
+
 def queue(shortage: QueueShortage) -> str:
     """What keeps a pod out of its queue, as in `its queue ml may hold 1 more … and it needs 2`."""
     if not shortage.resource:

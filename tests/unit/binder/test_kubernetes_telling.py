@@ -1,0 +1,111 @@
+"""What a binder tells people that no decision says, in virtual time."""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+from apportion.binder.kubernetes_pace import Pace
+from apportion.binder.kubernetes_telling import DECLARED_WITHIN_S, Telling
+from apportion.core.ledger.fold import Change
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import encode, subject_of
+from apportion_schemas.quantities import Payload
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.kube_objects import kube_pod
+from tests.support.ledger_of import event_of
+from tests.support.memory_kube import MemoryKube
+from tests.support.memory_kube_api import MemoryKubeApi
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+from tests.support.pods import ask, gang, member
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class Told:
+    """A cluster in memory with two pods, and a binder that tells of them."""
+
+    def __init__(self) -> None:
+        self.kube, self.server = MemoryKube(), MemoryServer()
+        cluster, metrics = StateFold(), Metrics()
+        clock = SkewedClock(random.Random(7), skew_s=0.0)
+        pace = Pace(clock)
+        self._telling = Telling(MemoryKubeApi(self.kube), cluster.state, clock, metrics, pace=pace)
+        self._reader: Reader[Change] = Reader(
+            MemoryLedger(self.server, role="binder"),
+            cluster,
+            metrics=metrics,
+            on_change=self._telling.observe,
+        )
+        self.uids = {
+            name: self.ask("POST", PODS, kube_pod(name))["metadata"]["uid"] for name in "ab"
+        }
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the API server answers."""
+        raw = None if body is None else json.dumps(body).encode()
+        answer = self.kube.handle(
+            method, path, query=None, body=raw, content_type="application/json"
+        )
+        assert answer.ok, answer.refusal()
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
+
+    def write(self, *payloads: Payload) -> None:
+        """Facts of the watcher."""
+        for data in payloads:
+            identity = f"test-{self.server.last_revision}"
+            draft = Draft(subject_of(data), identity, encode(event_of(data)))
+            self.server.append([draft], {}, role="watcher", writer="watcher")
+
+    def messages(self) -> list[tuple[str, str]]:
+        """Every event that people see: of which pod, and what it says."""
+        listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
+        return sorted((each["involvedObject"]["name"], each["message"]) for each in listed)
+
+    async def run(self) -> None:
+        """Read and tell, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reader.run())
+            tasks.create_task(self._telling.run(self._reader))
+
+
+def test_a_gang_that_nobody_declares_is_told_of_once() -> None:
+    """Its pods say in an event and in their condition which PodGroup is missing."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        told.write(member(told.uids["a"], ask(1000), group="default/job", name="a"))
+        await rest(10 * DECLARED_WITHIN_S)
+        said = "its gang default/job is not declared yet: there is no PodGroup of that name"
+        assert told.messages() == [("a", said)]
+        (condition,) = told.ask("GET", f"{PODS}/a")["status"]["conditions"]
+        assert (condition["type"], condition["message"]) == ("PodScheduled", said)
+        told.write(member(told.uids["b"], ask(1000), group="default/job", name="b"))
+        await rest(10 * DECLARED_WITHIN_S)
+        assert told.messages() == [("a", said), ("b", said)]
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_gang_that_is_declared_in_time_is_not_told_of() -> None:
+    """As a rule its PodGroup comes a moment after its pods."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        await rest(DECLARED_WITHIN_S / 2)
+        told.write(member(told.uids["a"], ask(1000), group="default/job", name="a"))
+        await rest(DECLARED_WITHIN_S / 2)
+        told.write(gang("default/job", 2))
+        await rest(10 * DECLARED_WITHIN_S)
+        assert told.messages() == []
+        running.cancel()
+
+    run_virtually(main())
