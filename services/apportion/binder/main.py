@@ -56,12 +56,14 @@ async def kube_body(service: Service, kube: KubeChoice) -> None:
     from apportion.binder.kubernetes_pace import Pace  # noqa: PLC0415
     from apportion.binder.kubernetes_target import KubernetesTarget  # noqa: PLC0415
     from apportion.binder.kubernetes_telling import Telling  # noqa: PLC0415
+    from apportion.runtime.kube.reach import Reach  # noqa: PLC0415
 
     async with open_session(service) as session, kube.open() as api:
         cluster = StateFold(await session.restored())
         pace = Pace(service.clock)
         telling = Telling(api, cluster.state, service.clock, service.metrics, pace=pace)
         gangs = Gangs(api, cluster.state, service.clock)
+        reach = Reach(api, service.clock)
 
         def observe(change: Change) -> None:
             telling.observe(change)
@@ -77,6 +79,8 @@ async def kube_body(service: Service, kube: KubeChoice) -> None:
         service.metrics.gauge(
             "apportion_binder_pace", "Bindings that may be with the API server at once."
         ).set_function(lambda: pace.limit)
+        service.ready_when(reach.not_ready)
+        service.loop("reach the API server", reach.run)
         service.loop("tell", lambda: telling.run(reader))
         service.loop("let gangs in", lambda: gangs.run(reader))
         target = KubernetesTarget(api, cluster.state, pace, service.clock)

@@ -11,6 +11,13 @@ from tests.support.kube_objects import kube_node, kube_pod
 ALL = "/api/v1/pods"
 
 
+async def test_the_server_says_its_version(place: Place) -> None:
+    """Whoever has credentials may ask, and so learn that it is in reach."""
+    about = await get(place.api, "/version")
+    assert int(about["major"]) == 1
+    assert int(about["minor"].rstrip("+")) >= 20
+
+
 async def test_a_list_in_pages_is_as_of_one_version(place: Place) -> None:
     """What comes and goes between two pages is not in them; a new list has it."""
     for name in ("a", "b", "c", "d"):

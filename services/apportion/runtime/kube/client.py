@@ -9,16 +9,19 @@ is renewed, and is never part of a message.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
 from kubernetes_asyncio import client, config
+from kubernetes_asyncio.config import kube_config
 
 from apportion.runtime.process.config import ConfigError
 
@@ -34,7 +37,13 @@ HTTP_ERRORS = 400
 JSON = "application/json"
 MERGE_PATCH = "application/strategic-merge-patch+json"
 
+_log = logging.getLogger(__name__)
 _load_incluster: Any = config.load_incluster_config
+_UNUSABLE = (
+    config.ConfigException, kube_config.yaml.YAMLError,
+    OSError, ValueError, KeyError, TypeError, AttributeError,
+)  # fmt: skip
+"""What the library raises of a kubeconfig, which it reads without looking at it first."""
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
@@ -77,27 +86,58 @@ class _Status(msgspec.Struct, frozen=True):
     code: int = 0
 
 
-class KubeApi:
-    """One API server, as one user."""
+class Renewal(Protocol):
+    """Where a configuration comes from, which may be another one by now."""
+
+    async def newer(self) -> Any | None:
+        """The configuration as it is now; None while it is as it was given last."""
+
+
+class _Connection:
+    """One configuration: its address, its credentials and its connections."""
 
     def __init__(self, configuration: Any) -> None:
+        self.url = str(configuration.host)
         self._configuration = configuration
         self._client = client.ApiClient(configuration)
         # The library's own session looks up the environment's proxies in a thread, at each request.
-        self._session = aiohttp.ClientSession(
+        self.session = aiohttp.ClientSession(
             connector=self._client.rest_client.pool_manager.connector, connector_owner=False
         )
-        self._more: dict[str, Any] = {}
+        self.more: dict[str, Any] = {}
         proxy = configuration.proxy or _environment_proxy(configuration.host)
         if proxy:
-            self._more["proxy"] = proxy
+            self.more["proxy"] = proxy
         if configuration.tls_server_name:
-            self._more["server_hostname"] = configuration.tls_server_name
+            self.more["server_hostname"] = configuration.tls_server_name
+
+    async def credentials(self) -> dict[str, str]:
+        """The headers that say who asks."""
+        settings = await self._configuration.auth_settings()
+        return {auth["key"]: auth["value"] for auth in settings.values() if auth["value"]}
+
+    async def close(self) -> None:
+        """End every request under way."""
+        await self.session.close()
+        await self._client.close()
+
+
+class KubeApi:
+    """One API server, as one user; both may be others once the configuration is.
+
+    What is under way when it changes ends as it began: the connections of before are closed when
+    it changes again.
+    """
+
+    def __init__(self, configuration: Any, renewal: Renewal | None = None) -> None:
+        self._connection = _Connection(configuration)
+        self._before: _Connection | None = None
+        self._renewal = renewal
 
     @property
     def url(self) -> str:
         """Where the API server is."""
-        return str(self._configuration.host)
+        return self._connection.url
 
     async def request(
         self,
@@ -115,17 +155,18 @@ class KubeApi:
             KubeUnavailable: no answer within `timeout_s`.
         """
         headers = {"Accept": JSON} | ({"Content-Type": content_type} if body is not None else {})
+        use = await self._newest()
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.request(
+                use.session.request(
                     method,
-                    self._configuration.host + path,
+                    use.url + path,
                     params=query,
                     data=body,
-                    headers=headers | await self._credentials(),
+                    headers=headers | await use.credentials(),
                     timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S),
-                    **self._more,
+                    **use.more,
                 ) as response,
             ):
                 return Answer(
@@ -154,14 +195,15 @@ class KubeApi:
             KubeUnavailable: the connection broke, or was silent for `idle_s`.
             KubeRefused: the server said no at once.
         """
+        use = await self._newest()
         try:
-            async with self._session.request(
+            async with use.session.request(
                 "GET",
-                self._configuration.host + path,
+                use.url + path,
                 params=query,
-                headers={"Accept": JSON} | await self._credentials(),
+                headers={"Accept": JSON} | await use.credentials(),
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_s),
-                **self._more,
+                **use.more,
             ) as response:
                 if response.status >= HTTP_ERRORS:
                     raise _refusal(response.status, await _limited(response))
@@ -173,12 +215,51 @@ class KubeApi:
 
     async def close(self) -> None:
         """Close every connection to the API server."""
-        await self._session.close()
-        await self._client.close()
+        for each in (self._before, self._connection):
+            if each is not None:
+                await each.close()
 
-    async def _credentials(self) -> dict[str, str]:
-        settings = await self._configuration.auth_settings()
-        return {auth["key"]: auth["value"] for auth in settings.values() if auth["value"]}
+    async def _newest(self) -> _Connection:
+        """The connection by the configuration as it is now."""
+        newer = None if self._renewal is None else await self._renewal.newer()
+        if newer is not None:
+            old, self._before = self._before, self._connection
+            self._connection = _Connection(newer)
+            if old is not None:
+                await old.close()
+        return self._connection
+
+
+class KubeconfigFile:
+    """A kubeconfig that somebody may rewrite, as who renews tokens and certificates does.
+
+    Invariant: what cannot be used, as half a file, changes nothing until it is whole.
+    """
+
+    def __init__(self, path: Path, context: str | None) -> None:
+        self._path, self._context = path, context
+        self._seen = self._stamp()
+
+    def _stamp(self) -> tuple[int, int, int]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return (0, 0, 0)
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    async def newer(self) -> Any | None:
+        """See Renewal."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return None
+        self._seen = stamp
+        try:
+            made = await _configuration(self._path, self._context)
+        except ConfigError as error:
+            _log.warning("the credentials stay as they were: %s", error)
+            return None
+        _log.info("%s was rewritten, and is read anew", self._path)
+        return made
 
 
 @asynccontextmanager
@@ -188,7 +269,9 @@ async def open_kube(kubeconfig: Path | None, context: str | None) -> AsyncIterat
     Raises:
         ConfigError: there is no usable configuration.
     """
-    api = KubeApi(await _configuration(kubeconfig, context))
+    file = _file_of(kubeconfig, context)
+    renewal = None if file is None else KubeconfigFile(file, context)
+    api = KubeApi(await _configuration(kubeconfig, context), renewal)
     try:
         yield api
     finally:
@@ -206,7 +289,7 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
                 context=context,
                 client_configuration=made,
             )
-    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+    except _UNUSABLE as error:
         raise ConfigError(
             "--kubeconfig",
             str(kubeconfig or "(the default)"),
@@ -214,6 +297,18 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
         ) from error
     made.connection_pool_maxsize = CONNECTIONS_MAX
     return made
+
+
+def _file_of(kubeconfig: Path | None, context: str | None) -> Path | None:
+    """The one file that the configuration is read from; None in a pod, and where there are more."""
+    if kubeconfig is not None:
+        return kubeconfig
+    if context is None and _in_cluster():
+        return None
+    given = os.environ.get("KUBECONFIG", "")
+    if os.pathsep in given:
+        return None
+    return Path(given or "~/.kube/config").expanduser()
 
 
 def _in_cluster() -> bool:

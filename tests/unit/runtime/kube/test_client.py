@@ -1,0 +1,119 @@
+"""Credentials that are rewritten, and a server that comes and goes."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from aiohttp import web
+
+from apportion.runtime.kube.client import Answer, KubeRefused, KubeUnavailable, open_kube
+from apportion.runtime.kube.reach import EVERY_S, VERSION, Reach
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.memory_kube import MemoryKube
+from tests.support.memory_kube_api import MemoryKubeApi, PerfectKubeLink
+
+
+class Server:
+    """Lets in who has the token."""
+
+    def __init__(self) -> None:
+        self.token, self.url = "first", ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """See class."""
+        known = request.headers.get("Authorization") == f"Bearer {self.token}"
+        return web.json_response({"major": "1"}, status=200 if known else 401)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    """A server on a free port."""
+    serving = Server()
+    app = web.Application()
+    app.router.add_get(VERSION, serving.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    serving.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield serving
+    await runner.cleanup()
+
+
+def written(path: Path, server: Server, token: str) -> Path:
+    """A kubeconfig with this token, put in place whole, as tools do."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    whole = path.with_suffix(".new")
+    whole.write_text(yaml.safe_dump(document))
+    return whole.rename(path)
+
+
+async def test_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: Path) -> None:
+    """Nobody starts a service again because a token was renewed."""
+    path = written(tmp_path / "config", server, "first")
+    async with open_kube(path, None) as api:
+        assert b"major" in await api.get(VERSION)
+        for token in ("second", "third"):
+            server.token = token
+            with pytest.raises(KubeRefused):
+                await api.get(VERSION)
+            written(path, server, token)
+            assert b"major" in await api.get(VERSION)
+
+
+async def test_a_kubeconfig_that_cannot_be_used_changes_nothing(
+    server: Server, tmp_path: Path
+) -> None:
+    """Half a file is read again when it is whole."""
+    path = written(tmp_path / "config", server, "first")
+    async with open_kube(path, None) as api:
+        for broken in ("clusters: [", "{}", ""):
+            path.write_text(broken)
+            assert b"major" in await api.get(VERSION)
+        path.unlink()
+        assert b"major" in await api.get(VERSION)
+        server.token = "second"
+        written(path, server, "second")
+        assert b"major" in await api.get(VERSION)
+
+
+class Away(PerfectKubeLink):
+    """A network that can be cut."""
+
+    def __init__(self) -> None:
+        self.cut = False
+
+    async def ask(self, method: str, act: Callable[[], Answer]) -> Answer:
+        """See KubeLink."""
+        if self.cut:
+            raise KubeUnavailable("cut")
+        return await super().ask(method, act)
+
+
+def test_a_service_is_ready_in_reach_of_the_server_only() -> None:
+    """It says why it is not, and is again as soon as the server answers."""
+
+    async def main() -> None:
+        link = Away()
+        clock = SkewedClock(random.Random(7), skew_s=0.0)
+        reach = Reach(MemoryKubeApi(MemoryKube(), link), clock)
+        assert reach.not_ready() == ["the API server has not answered yet"]
+        running = asyncio.create_task(reach.run())
+        for cut in (False, True, False):
+            link.cut = cut
+            await rest(2 * EVERY_S)
+            assert reach.not_ready() == ["the API server is out of reach: cut"] * cut
+        running.cancel()
+
+    run_virtually(main())
