@@ -39,8 +39,9 @@ MERGE_PATCH = "application/strategic-merge-patch+json"
 
 _log = logging.getLogger(__name__)
 _load_incluster: Any = config.load_incluster_config
+_library: Any = kube_config  # which exports nothing by name
 _UNUSABLE = (
-    config.ConfigException, kube_config.yaml.YAMLError,
+    config.ConfigException, _library.yaml.YAMLError,
     OSError, ValueError, KeyError, TypeError, AttributeError,
 )  # fmt: skip
 """What the library raises of a kubeconfig, which it reads without looking at it first."""
