@@ -163,7 +163,7 @@ _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 class PodView:
     """A pod of the cluster. `ended` says how, once it has; `draft` or `problem` is set while it
     wants a place from us; `amounts` is what it takes of its node. `ports` and `anti_affinity` are
-    set of a pod that others placed. `claim` is what it says to hold, where it is bound and the
+    set of a pod that is on a node. `claim` is what it says to hold, where it is bound and the
     ledger does not have it; `unread` where the ledger had it.
     """
 
@@ -265,7 +265,7 @@ class ObjectReader:
             view.ended = f"{pod.status.phase}: {pod.status.reason}".rstrip(": ")
             return view if view.ours or self._knows(view.uid) else None
         view.amounts = self._amounts(spec)
-        if view.node and not view.ours:
+        if view.node:
             of_spec = (bytes(spec.affinity), *(bytes(each.ports) for each in spec.containers))
             view.ports, view.anti_affinity = _minded(
                 of_spec, spec.host_network, meta.namespace, tuple(sorted(view.labels.items()))

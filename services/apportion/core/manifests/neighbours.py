@@ -88,17 +88,27 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
     """Terms of affinity as Kubernetes takes them: a pod that counts meets every selector."""
     if len({term.pods for term in terms}) <= 1:
         return terms
-    if len({term.pods.namespaces for term in terms}) > 1:
+    namespaces = _common({term.pods.namespaces for term in terms})
+    if namespaces is None:
         raise ManifestError(
-            field, None, "has terms for different namespaces, which " + _LATER, "keep one"
-        )
+            field, None, "has terms with no namespace in common, so that no pod meets all of them",
+            "name a namespace in all of them",
+        )  # fmt: skip
     expressions = tuple(
         dict.fromkeys(expression for term in terms for expression in term.pods.expressions)
     )
     if len(expressions) > EXPRESSIONS_MAX:
         raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
-    pods = PodSelector(expressions=expressions, namespaces=terms[0].pods.namespaces)
+    pods = PodSelector(expressions=expressions, namespaces=namespaces)
     return tuple(PodTerm(pods=pods, topology_key=term.topology_key) for term in terms)
+
+
+def _common(each: set[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The namespaces that all of these name, of which an empty one is any; None for none."""
+    named = [set(namespaces) for namespaces in each if namespaces]
+    if not named:
+        return ()
+    return tuple(sorted(set.intersection(*named))) or None
 
 
 def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:

@@ -97,6 +97,13 @@ def test_affinity_takes_its_terms_together() -> None:
     )
 
 
+def test_terms_of_affinity_mean_pods_of_namespaces_that_all_name() -> None:
+    """An empty selector of namespaces names all of them."""
+    any_space = term(key=ZONE, namespaceSelector={})
+    wanted = near(term(namespaces=["a", "b"]), term(key=ZONE, namespaces=["b", "c"]), any_space)
+    assert {each.pods.namespaces for each in wishes(**wanted).affinity} == {("b",)}
+
+
 def test_preferences_have_a_sign() -> None:
     """Affinity gains its weight, anti-affinity loses it."""
     weighted = [{"weight": 7, "podAffinityTerm": term()}]
@@ -166,7 +173,7 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
         (anti(term(namespaces=["A"])), f"{ANTI}.namespaces[0]", "DNS label"),
         (anti(term(TOO_MANY)), f"{ANTI}.labelSelector", "at most 64"),
         (TOO_MANY_TOGETHER, f"spec.affinity.podAffinity.{REQUIRED}", "at most 64"),
-        (TWO_SPACES, f"spec.affinity.podAffinity.{REQUIRED}", "different namespaces"),
+        (TWO_SPACES, f"spec.affinity.podAffinity.{REQUIRED}", "no namespace in common"),
         (spread(nodeTaintsPolicy="Never"), f"{SPREAD}.nodeTaintsPolicy", "write Honor or Ignore"),
         (spread(nodeAffinityPolicy=""), f"{SPREAD}.nodeAffinityPolicy", "write Honor or Ignore"),
         (spread(whenUnsatisfiable="Never"), f"{SPREAD}.whenUnsatisfiable", "ScheduleAnyway"),

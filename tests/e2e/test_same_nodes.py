@@ -1,0 +1,145 @@
+"""kube-scheduler and Apportion find the same nodes for the same pods: hundreds, from a seed.
+
+Both read the cluster from one API server. kube-scheduler says through an extender which nodes pass
+its filters; here the objects are read as the watcher reads them, and asked of the engine's classes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from apportion.core.ledger.state import PodState
+from apportion.core.manifests import ManifestConfig
+from apportion.core.placement.index.board_loops import REFUSED
+from apportion.watcher.kubernetes_facts import Facts, Revisions
+from apportion.watcher.kubernetes_objects import ObjectReader
+from apportion.watcher.kubernetes_view import ClusterView
+from apportion_schemas import NodeObserved, PodRejected
+from tests.support.asked_extender import SETTINGS, asked_extender
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_scheduler import kube_scheduler
+from tests.support.kube_world import KubeWorld
+from tests.support.ledger_of import Ledger
+from tests.support.polling import until
+from tests.support.random_cluster import NAMESPACES, RandomCluster
+
+SEED = 14
+SINCE = (1, 34)
+"""Older servers drop fields that are drawn here."""
+
+
+async def stands(plane: ControlPlane, cluster: RandomCluster) -> None:
+    """Everything that was drawn is with the API server."""
+    await plane.user("create", "namespace", NAMESPACES[1], ok=None)
+    await _create(plane, cluster.nodes)
+    for namespace in NAMESPACES:
+        pods = [
+            pod
+            for pod in (*cluster.there, *cluster.waiting)
+            if pod["metadata"]["namespace"] == namespace
+        ]
+        await _create(plane, pods, "-n", namespace)
+
+
+async def _create(plane: ControlPlane, documents: list[dict[str, Any]], *where: str) -> None:
+    """As `apply` does, in half the requests."""
+    listed = {"apiVersion": "v1", "kind": "List", "items": documents}
+    await plane.user("create", *where, "-f", "-", stdin=json.dumps(listed))
+
+
+async def cleared(plane: ControlPlane) -> None:
+    """All pods at once: to delete hundreds one by one takes a minute."""
+    for namespace in NAMESPACES:
+        path = f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0"
+        await plane.user("delete", "--raw", path)
+
+
+async def asked(plane: ControlPlane, folder: Path, waiting: int) -> dict[str, set[str]]:
+    """For each waiting pod the nodes that kube-scheduler would take."""
+
+    async def answered() -> bool:
+        listed = json.loads(await plane.user("get", "pods", "-A", "-o", "json"))["items"]
+        told = [pod for pod in listed if (pod["status"].get("conditions") or []) and _waits(pod)]
+        return len(told) == waiting
+
+    with (
+        asked_extender() as (url, fits),
+        kube_scheduler(plane, folder, url, urlPrefix=url, **SETTINGS),
+    ):
+        await until(answered, "kube-scheduler to have tried every pod", timeout_s=240)
+    return fits
+
+
+def _waits(pod: Any) -> bool:
+    name: str = pod["metadata"]["name"]
+    return name.startswith("waits-")
+
+
+async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[PodRejected]]:
+    """A ledger of the same cluster, and the pods that are refused by name.
+
+    `without`: a field of nodes that a filter goes by, and that is left out on purpose.
+    """
+    ledger = Ledger()
+    reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
+    view = ClusterView(reader, ledger.state)
+    facts = Facts(view, ledger.state, Revisions())
+    for kind in ("nodes", "pods"):
+        for document in json.loads(await plane.user("get", kind, "-A", "-o", "json"))["items"]:
+            view.audiences[kind].seen(msgspec.json.encode(document))
+    marked = view.take()
+    for fact in facts.nodes(marked.nodes):
+        assert isinstance(fact.data, NodeObserved)
+        left_out: dict[str, Any] = {without: ()} if without else {}
+        ledger.play(structs.replace(fact.data, **left_out))
+    rejected = []
+    for fact in facts.arrivals(marked.pods):
+        ledger.play(fact.data)
+        rejected += [fact.data] if isinstance(fact.data, PodRejected) else []
+    return ledger, rejected
+
+
+def fitting(ledger: Ledger, pod: PodState) -> set[str]:
+    """The nodes that no filter of ours refuses."""
+    finder = ledger.engine._finder
+    points = finder.class_of(pod).board.points
+    return {name for at, name in enumerate(finder.columns.names) if name and points[at] != REFUSED}
+
+
+def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
+    """Each pod of which the two do not find the same nodes."""
+    found = []
+    for pod in ledger.state.pods.values():
+        ours, his = fitting(ledger, pod), theirs.get(pod.submitted.name, set())
+        if ours != his:
+            only = f"only here {sorted(ours - his)}, only there {sorted(his - ours)}"
+            found.append(f"{pod.full_name}: {only}")
+    return found
+
+
+@pytest.mark.timeout(600)
+async def test_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) -> None:
+    """For every pod whether it fits, and where; a filter that is left out shows."""
+    plane = world.plane
+    if plane.version < SINCE:
+        pytest.skip("an API server before {}.{} drops fields that are drawn".format(*SINCE))
+    cluster = RandomCluster(SEED)
+    await stands(plane, cluster)
+    theirs = await asked(plane, tmp_path, len(cluster.waiting))
+    ledger, rejected = await read(plane)
+    blind = {field: (await read(plane, without=field))[0] for field in ("taints", "others")}
+    await cleared(plane)
+    assert rejected == []
+    assert len(ledger.state.pods) == len(cluster.waiting)
+    assert differences(ledger, theirs) == []
+    some = [len(nodes) for nodes in theirs.values() if nodes]
+    assert len(some) > len(cluster.waiting) // 2
+    assert max(some) > min(some)
+    for field, less in blind.items():
+        assert differences(less, theirs), field
