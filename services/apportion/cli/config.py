@@ -70,7 +70,7 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
 
     Exit codes: 0 in force, or it was already; 1 the document is wrong; 3 unreachable.
     """
-    wanted = _read(file)
+    wanted = read_configuration_file(file)
     now = run(configuration_now(where))
     changed = now.configuration != wanted
     revision = now.configuration_revision
@@ -131,7 +131,7 @@ def _tell_absent(where: Where, wanted: Configuration) -> None:
             console(stderr=True).print(plain(words), style="yellow", soft_wrap=True)
 
 
-def _read(file: str) -> Configuration:
+def read_configuration_file(file: str) -> Configuration:
     """The configuration of a file, or the end of the verb with all that is wrong."""
     return _read_both(file)[1]
 

@@ -33,6 +33,7 @@ SEE = {
 }
 DO = {
     "up": Verb("apportion.cli.up:command", "Everything on this machine, with a simulated fleet."),
+    "check": Verb("apportion.cli.check:command", "What manifests would mean, without a cluster."),
     "submit": Verb("apportion.cli.submit:command", "Submit manifests or a trace."),
     "delete": Verb("apportion.cli.delete:command", "End pods: their shares are free."),
     "cordon": Verb("apportion.cli.cordon:cordon", "Take a device or node off offer."),

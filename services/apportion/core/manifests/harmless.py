@@ -101,6 +101,30 @@ OTHER_FIELDS: Mapping[str, str] = {
 """Of parts of `spec` that are read otherwise."""
 
 
+EXPECTED: Mapping[str, str] = {
+    "preemptionPolicy": POD_FIELDS["preemptionPolicy"],
+    "os": POD_FIELDS["os"],
+    "volumes[].csi": VOLUME_FIELDS["csi"],
+    "volumes[].fc": VOLUME_FIELDS["fc"],
+}
+"""Those of which somebody may think that they decide something."""
+
+_PREEMPTION = "nobody is preempted"
+_TOGETHER = "tasks are neither drawn together nor kept apart"
+ANNOTATIONS: Mapping[str, str] = {
+    "volcano.sh/preemptable": _PREEMPTION,
+    "volcano.sh/cooldown-time": _PREEMPTION,
+    "volcano.sh/revocable-zone": "all nodes serve at any time",
+    "volcano.sh/sla-waiting-time": "how long a pod has waited does not move it forward",
+    "sla-waiting-time": "how long a pod has waited does not move it forward",
+    "volcano.sh/task-priority": "the pods of a job go by their own priority",
+    "volcano.sh/task-topology-affinity": _TOGETHER,
+    "volcano.sh/task-topology-anti-affinity": _TOGETHER,
+    "volcano.sh/task-topology-task-order": _TOGETHER,
+}
+"""Annotations of Volcano's that have no effect here (its `labels.go` and its plugins)."""
+
+
 def every() -> dict[str, str]:
     """All of them, as paths below `spec`, with the reason of each."""
     found = {**POD_FIELDS, **OTHER_FIELDS}

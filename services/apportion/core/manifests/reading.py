@@ -34,7 +34,7 @@ def read_documents(
 ) -> Iterator[Outcome]:
     """The outcome of every document, in order; a List has one per item."""
     for number, document in enumerate(documents, 1):
-        items, error = _items(document)
+        items, error = items_of(document)
         for field, item in items:
             yield _outcome(number, item, field, config)
         if error is not None:
@@ -84,7 +84,7 @@ def _text(document: dict[str, Any], field: str) -> str:
     return value
 
 
-def _items(document: object) -> tuple[list[tuple[str, object]], ManifestError | None]:
+def items_of(document: object) -> tuple[list[tuple[str, object]], ManifestError | None]:
     """The documents in a document, each with the path to it, and what is wrong with a List."""
     if not isinstance(document, dict) or document.get("kind") != "List":
         return [("", document)], None

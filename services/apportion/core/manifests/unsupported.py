@@ -69,7 +69,7 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
         ManifestError: names the field as it stands in the document.
     """
     for row in table:
-        for found, value in _find(part, field, row.path.split(".")):
+        for found, value in places(part, field, row.path.split(".")):
             raise ManifestError(found, value, row.problem, row.fix)
 
 
@@ -97,7 +97,7 @@ def check_labels(labels: Mapping[str, str], field: str, *, in_group: bool) -> No
         raise ManifestError(within(field, GROUP_LABEL), labels[GROUP_LABEL], _LATER, _GROUP_FIX)
 
 
-def _find(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:
+def places(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:
     """Every place of `path` below `value` that has an effect, with its full path."""
     if not path:
         if value not in _NO_EFFECT:
@@ -108,7 +108,7 @@ def _find(value: object, field: str, path: list[str]) -> Iterator[tuple[str, obj
         return
     below, at = value[key], f"{field}.{key}" if field else key
     if key == path[0]:
-        yield from _find(below, at, path[1:])
+        yield from places(below, at, path[1:])
     elif isinstance(below, list):
         for i, entry in enumerate(below):
-            yield from _find(entry, f"{at}[{i}]", path[1:])
+            yield from places(entry, f"{at}[{i}]", path[1:])

@@ -1,0 +1,180 @@
+"""`apportion check`: what manifests would mean here, without a cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from apportion.cli.config import read_configuration_file
+from apportion.cli.connection import JSON
+from apportion.cli.exits import REFUSED
+from apportion.cli.output import console, plain, print_json
+from apportion.core.configuration import manifest_config
+from apportion.core.explain.lines import ask_words
+from apportion.core.manifests.checking import Checked, checked
+from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
+from apportion.runtime.files.manifests import (
+    FILES_MAX,
+    STANDARD_INPUT,
+    SUFFIXES,
+    Document,
+    Problem,
+    read_manifest_files,
+)
+
+HELM = b"{{"
+HELM_LOOKED_AT = 1 << 20
+
+
+class NoteRow(msgspec.Struct, frozen=True):
+    """What of a manifest has no effect here, and why."""
+
+    field: str
+    why: str
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One document: `refused` is empty where it is taken; `asks` are by container, in words."""
+
+    source: str
+    line: int
+    name: str
+    pods: int = 0
+    dialect: str = ""
+    asks: tuple[str, ...] = ()
+    notes: tuple[NoteRow, ...] = ()
+    refused: str = ""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `--json` prints. `passed_over` counts documents that make no pods."""
+
+    documents: list[Row] = []
+    passed_over: int = 0
+
+    @property
+    def refused(self) -> int:
+        """Documents that are refused, or cannot be read."""
+        return sum(bool(row.refused) for row in self.documents)
+
+
+@click.command(epilog="Example:  apportion check -f deploy/ --config apportion.yaml")
+@click.option("-f", "--file", "files", multiple=True, required=True, metavar="FILE|DIR|-",
+              help="Manifests of any kind; a folder with all below it.")  # fmt: skip
+@click.option("--config", "config_file", metavar="FILE",
+              help="The cluster's configuration, for names and units of its own.")  # fmt: skip
+@JSON
+def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -> None:
+    """Say of each manifest its dialect, what it asks for, and what is not taken over, and why.
+
+    Nothing is sent anywhere. Of a StatefulSet, DaemonSet, ReplicaSet or CronJob the pod is looked
+    at that it would make; documents that make no pods are counted.
+
+    Exit codes: 0 everything would be taken; 1 something would be refused; 2 wrong usage.
+    """
+    config = DEFAULT_CONFIG
+    if config_file is not None:
+        config = manifest_config(read_configuration_file(config_file))
+    report = Report()
+    for found in read_manifest_files(list(_expanded(files)), sys.stdin.buffer):
+        if isinstance(found, Problem):
+            report.documents.append(_unreadable(found))
+        else:
+            _look(found, config, report)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    if report.refused:
+        sys.exit(REFUSED)
+
+
+def _expanded(names: tuple[str, ...]) -> Iterator[str]:
+    """Folders as the manifests below them, without what links lead out of."""
+    for name in names:
+        path = Path(name)
+        if name == STANDARD_INPUT or not path.is_dir():
+            yield name
+            continue
+        found = sorted(
+            Path(folder, file)
+            for folder, _, below in os.walk(path)
+            for file in below
+            if Path(file).suffix in SUFFIXES and not file.startswith(".")
+        )
+        inside = [file for file in found if file.resolve().is_relative_to(path.resolve())]
+        if len(inside) > FILES_MAX:
+            raise click.UsageError(f"{name}: {len(inside)} manifests; name at most {FILES_MAX}")
+        if not inside:
+            raise click.UsageError(f"{name}: no manifest ({', '.join(sorted(SUFFIXES))}) in it")
+        yield from map(str, inside)
+
+
+def _look(document: Document, config: ManifestConfig, report: Report) -> None:
+    for each in checked(document.content, config):
+        if not each.about_pods:
+            report.passed_over += 1
+        else:
+            report.documents.append(_row(document, each))
+
+
+def _row(document: Document, found: Checked) -> Row:
+    source, line = document.source, document.parsed.line
+    if found.error is not None:
+        at = document.problem(found.error).line
+        return Row(source=source, line=at or line, name=found.name, refused=str(found.error))
+    asks = {
+        f"{ask.container}: {ask_words(ask)}": None
+        for pod in found.pods
+        for ask in (*pod.shape.asks, *pod.borrowing)
+    }
+    return Row(
+        source=source,
+        line=line,
+        name=found.name,
+        pods=len(found.pods),
+        dialect=", ".join(dict.fromkeys(pod.dialect for pod in found.pods)),
+        asks=tuple(asks),
+        notes=tuple(NoteRow(*note) for note in found.notes),
+    )
+
+
+def _unreadable(problem: Problem) -> Row:
+    said = problem.message
+    if problem.source != STANDARD_INPUT and _is_helm(problem.source):
+        said = f"is a template of Helm, and no manifest: check what `helm template` makes ({said})"
+    return Row(source=problem.source, line=problem.line, name="", refused=said)
+
+
+def _is_helm(source: str) -> bool:
+    try:
+        with Path(source).open("rb") as file:
+            return HELM in file.read(HELM_LOOKED_AT)
+    except OSError:
+        return False
+
+
+def _show(report: Report) -> None:
+    out = console()
+    for row in report.documents:
+        where = f"{row.source}:{row.line}" if row.line else row.source
+        out.print(plain(f"{where}  {row.name}".rstrip()), style="bold", soft_wrap=True)
+        if row.refused:
+            out.print(plain(f"  refused  {row.refused}"), style="red", soft_wrap=True)
+        elif not row.asks:
+            out.print(plain("  taken    no device"), soft_wrap=True)
+        for ask in row.asks:
+            out.print(plain(f"  {row.dialect:<8} {ask}"), soft_wrap=True)
+        for note in row.notes:
+            said = f"  without effect  {note.field}: {note.why}"
+            out.print(plain(said), style="yellow", soft_wrap=True)
+    taken = len(report.documents) - report.refused
+    total = f"{taken:,} taken, {report.refused:,} refused"
+    if report.passed_over:
+        total += f", {report.passed_over:,} that make no pods"
+    out.print(plain(total))
