@@ -26,7 +26,7 @@ class Reach:
         return [self.problem] if self.problem else []
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Ask the server for its version every few seconds, until cancelled."""
         while True:
             try:
                 await self._api.get(VERSION)
