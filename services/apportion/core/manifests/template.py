@@ -13,6 +13,7 @@ from apportion.core.dialects import Container, DialectConfig, ManifestError, rea
 from apportion.core.dialects.container import Role
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.listing import claimed
+from apportion.core.dialects.vendors import refuse_others
 from apportion.core.manifests import kube, naming, neighbours, nodes, unsupported
 from apportion.core.manifests.document import texts
 from apportion.core.manifests.resources import node_amounts
@@ -81,6 +82,7 @@ def read_template(
     unsupported.check_annotations(notes, notes_field)
     own = neighbours.Own(namespace, _labels(parts.metadata, notes, f"{meta_field}.labels"))
     containers = containers_of(parts.spec, spec_field)
+    refuse_others(containers, claimed(config.dialects))
     request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
     shape = Shape(
         asks=request.asks,
