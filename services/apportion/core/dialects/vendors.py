@@ -9,7 +9,7 @@ resources, and stay so. The names are those of HAMi's `pkg/device` and of Volcan
 Invariant: a name that a dialect claims under the configuration is nobody else's.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from apportion.core.dialects.container import Container
@@ -54,8 +54,10 @@ def vendor_of(resource: str) -> Vendor | None:
     return None
 
 
-def refuse_others(containers: Iterable[Container], claimed: Collection[str]) -> None:
-    """Refuse a pod that asks for shared devices of a vendor that we lack.
+def refuse_others(
+    containers: tuple[Container, ...], claimed: Collection[str]
+) -> tuple[Container, ...]:
+    """The same containers, none of which asks for shared devices of a vendor that we lack.
 
     Raises:
         ManifestError: names the vendor.
@@ -73,3 +75,4 @@ def refuse_others(containers: Iterable[Container], claimed: Collection[str]) -> 
                     "leave the pod to the scheduler that does, or ask for a whole device by the "
                     "name that its vendor's plugin offers",
                 )
+    return containers

@@ -81,8 +81,7 @@ def read_template(
     notes = texts(parts.metadata.annotations, notes_field)
     unsupported.check_annotations(notes, notes_field)
     own = neighbours.Own(namespace, _labels(parts.metadata, notes, f"{meta_field}.labels"))
-    containers = containers_of(parts.spec, spec_field)
-    refuse_others(containers, claimed(config.dialects))
+    containers = refuse_others(containers_of(parts.spec, spec_field), claimed(config.dialects))
     request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
     shape = Shape(
         asks=request.asks,
