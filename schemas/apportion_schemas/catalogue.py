@@ -25,7 +25,14 @@ from apportion_schemas.cluster import (
 )
 from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
-from apportion_schemas.older import node_observed_1, pod_adopted_1, pod_submitted_1
+from apportion_schemas.older import (
+    node_observed_1,
+    node_observed_2,
+    pod_adopted_1,
+    pod_adopted_2,
+    pod_submitted_1,
+    pod_submitted_2,
+)
 from apportion_schemas.operations import (
     DeviceCordoned,
     DeviceUncordoned,
@@ -137,7 +144,10 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a pod wants a place",
-        older=(Older(pod_submitted_1.PodSubmitted, pod_submitted_1.lift),),
+        older=(
+            Older(pod_submitted_1.PodSubmitted, pod_submitted_1.lift),
+            Older(pod_submitted_2.PodSubmitted, pod_submitted_2.lift),
+        ),
     ),
     EventType(
         PodChanged, "workload", _uid, "watcher", "all", "a pod's labels, gates or size changed"
@@ -151,7 +161,10 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a pod runs without a placement of this ledger: what it holds is held",
-        older=(Older(pod_adopted_1.PodAdopted, pod_adopted_1.lift),),
+        older=(
+            Older(pod_adopted_1.PodAdopted, pod_adopted_1.lift),
+            Older(pod_adopted_2.PodAdopted, pod_adopted_2.lift),
+        ),
     ),
     EventType(
         DifferenceFound,
@@ -168,7 +181,10 @@ CATALOGUE: tuple[EventType, ...] = (
         "watcher",
         "all",
         "a node as Kubernetes has it",
-        older=(Older(node_observed_1.NodeObserved, node_observed_1.lift),),
+        older=(
+            Older(node_observed_1.NodeObserved, node_observed_1.lift),
+            Older(node_observed_2.NodeObserved, node_observed_2.lift),
+        ),
     ),
     EventType(
         NodeGone,

@@ -137,10 +137,15 @@ class LabelExpression(Payload, frozen=True):
 
 
 class PodSelector(Payload, frozen=True):
-    """Pods whose labels meet every expression; no expression is every pod, no namespace any."""
+    """Pods whose labels meet every expression; no expression is every pod, no namespace any.
+
+    With `by_label` (`namespaceSelector`) the pods of namespaces whose own labels meet all of it
+    count as well as those of `namespaces`, and none beside them.
+    """
 
     expressions: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
     namespaces: Names = ()
+    by_label: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
 
 
 class PodTerm(Payload, frozen=True):
@@ -229,7 +234,9 @@ class PodSubmitted(Payload, frozen=True):
     `default`. `borrowing` are asks that take nothing: the first container that holds as much, and
     does not run beside them, lends them its devices. A container that holds more than it asks for,
     because it lends, has its own ask there as well. While the pod has `gates`
-    (`spec.schedulingGates`) no place is looked for.
+    (`spec.schedulingGates`) no place is looked for. Unless it `preempts` (`preemptionPolicy: Never`)
+    no pod of lower priority is evicted for it. `claims` are the names of the PersistentVolumeClaims
+    of its namespace that it mounts, those of generic ephemeral volumes among them.
     """
 
     uid: Name
@@ -249,6 +256,8 @@ class PodSubmitted(Payload, frozen=True):
     queue: Name = ""
     borrowing: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
     gates: Names = ()
+    preempts: bool = True
+    claims: Names = ()
 
 
 class PodChanged(Payload, frozen=True):

@@ -78,13 +78,13 @@ class World:
         draft.write_text("---\n".join(POD.format(number=number) for number in numbers))
         draft.replace(self.manifests / "pods.yaml")
 
-    async def snapshot_beyond(self, revision: int) -> None:
-        """Wait for a snapshot of a later revision than this."""
+    async def snapshot_beyond(self, revision: int, *, only: bool = False) -> None:
+        """Wait for a snapshot of a later revision than this; `only`, until none is kept before."""
         snapshots = Snapshots((await self.bus.connect("operator")).wire)
 
         async def there() -> bool:
-            stored = await snapshots.stored()
-            return bool(stored) and stored[0].revision > revision
+            stored = await snapshots.stored()  # newest first
+            return bool(stored) and stored[-1 if only else 0].revision > revision
 
         await until(there, f"a snapshot beyond revision {revision}", timeout_s=60)
 
@@ -149,6 +149,7 @@ async def test_all_goes_on_after_the_beginning_is_dropped(world: World) -> None:
             world.want(*range(20 + 10 * more))
             await world.facts.count(SharesAllocated, 30 + 10 * more)
             await world.snapshot_beyond(last)
+        await world.snapshot_beyond(ends, only=True)  # the oldest goes after the newest came
     whole = await world.json("verify", "--before", first)
     rest = await world.json("verify")
     assert (whole["first_revision"], whole["checked"]) == (1, whole["last_revision"])

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from apportion_schemas.older.pod_submitted_2 import PodSelector, PodTerms, PreferredPodTerm
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
     CpuMilli,
@@ -21,9 +22,6 @@ from apportion_schemas.workload import (
     Containers,
     DeviceConstraints,
     DeviceWeights,
-    PodSelector,
-    PodTerms,
-    PreferredPodTerm,
     Toleration,
 )
 
