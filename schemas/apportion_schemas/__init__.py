@@ -13,6 +13,8 @@ from apportion_schemas.allocation import AllocationFailed, SharesAllocated
 from apportion_schemas.binding import BindFailed, PodBound
 from apportion_schemas.catalogue import CATALOGUE, EventType, subject_of
 from apportion_schemas.cluster import (
+    BudgetGone,
+    BudgetObserved,
     Neighbour,
     NodeGone,
     NodeObserved,
@@ -48,6 +50,7 @@ from apportion_schemas.placement import (
     MigInstance,
     NearMiss,
     PlacementVoided,
+    PodEvicted,
     PodPlaced,
     PodRefused,
     QueueShortage,
@@ -84,6 +87,8 @@ __all__ = [
     "AllocationFailed",
     "Ask",
     "BindFailed",
+    "BudgetGone",
+    "BudgetObserved",
     "Configuration",
     "ConfigurationChanged",
     "Device",
@@ -119,6 +124,7 @@ __all__ = [
     "PodBound",
     "PodChanged",
     "PodConstraints",
+    "PodEvicted",
     "PodGone",
     "PodGroupGone",
     "PodGroupObserved",

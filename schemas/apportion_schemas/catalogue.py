@@ -15,6 +15,8 @@ from apportion_schemas.agreement import DifferenceFound, LedgerRebuilt, PodAdopt
 from apportion_schemas.allocation import AllocationFailed, SharesAllocated
 from apportion_schemas.binding import BindFailed, PodBound
 from apportion_schemas.cluster import (
+    BudgetGone,
+    BudgetObserved,
     NodeGone,
     NodeObserved,
     PodGroupGone,
@@ -40,7 +42,7 @@ from apportion_schemas.operations import (
     NodeUncordoned,
     PolicyChanged,
 )
-from apportion_schemas.placement import PlacementVoided, PodPlaced, PodRefused
+from apportion_schemas.placement import PlacementVoided, PodEvicted, PodPlaced, PodRefused
 from apportion_schemas.pricing import PricesLearnt
 from apportion_schemas.quantities import Payload
 from apportion_schemas.workload import PodChanged, PodGone, PodRejected, PodSubmitted
@@ -124,6 +126,10 @@ def _uid(data: Any) -> str:
 
 def _quota(data: Any) -> str:
     return f"quota.{token(data.namespace)}.{token(data.quota)}"
+
+
+def _budget(data: Any) -> str:
+    return f"budget.{token(data.namespace)}.{token(data.budget)}"
 
 
 CATALOGUE: tuple[EventType, ...] = (
@@ -229,9 +235,26 @@ CATALOGUE: tuple[EventType, ...] = (
     EventType(
         QuotaGone, "cluster", _quota, "watcher", "all", "a quota of devices left the cluster"
     ),
+    EventType(
+        BudgetObserved,
+        "cluster",
+        _budget,
+        "watcher",
+        "all",
+        "how many pods of a disruption budget may be evicted",
+    ),
+    EventType(BudgetGone, "cluster", _budget, "watcher", "all", "a disruption budget left"),
     EventType(PodPlaced, "placement", _node, "scheduler", "all", "a pod has a node and shares"),
     EventType(
         PlacementVoided, "placement", _node, "scheduler", "all", "a placement came to nothing"
+    ),
+    EventType(
+        PodEvicted,
+        "placement",
+        _node,
+        "scheduler",
+        "all",
+        "a pod is to give its place up to one of higher priority",
     ),
     EventType(PodRefused, "pending", _pod, "scheduler", "all", "no node fits, and why"),
     EventType(

@@ -17,7 +17,7 @@ from apportion_schemas.quantities import (
     Priority,
     Text,
 )
-from apportion_schemas.workload import HostPort, PodTerms
+from apportion_schemas.workload import HostPort, LabelExpression, PodTerms
 
 
 class Taint(Payload, frozen=True):
@@ -125,3 +125,24 @@ class QuotaGone(Payload, frozen=True):
 
     namespace: Name
     quota: Name
+
+
+class BudgetObserved(Payload, frozen=True):
+    """A `PodDisruptionBudget`: how many of the pods that it selects may be evicted now.
+
+    `allowed` is `status.disruptionsAllowed`; pods of its namespace are selected by `selector`, and
+    an empty one selects none, which is kube-scheduler's reading. `version` is as of a quota.
+    """
+
+    namespace: Name
+    budget: Name
+    selector: Annotated[tuple[LabelExpression, ...], Meta(max_length=64)] = ()
+    allowed: Natural = 0
+    version: Natural = 0
+
+
+class BudgetGone(Payload, frozen=True):
+    """A disruption budget left the cluster."""
+
+    namespace: Name
+    budget: Name

@@ -6,7 +6,7 @@ counts its causes. Refusals are codes with amounts; words are made from them at 
 
 import re
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -19,6 +19,7 @@ from apportion_schemas.quantities import (
     Name,
     Natural,
     Payload,
+    Priority,
     Text,
 )
 
@@ -66,6 +67,7 @@ class RefusalCode(StrEnum):
     MODULES_IN_USE = "ModulesInUse"
     DEVICES_TOO_FEW = "DevicesTooFew"
     CONTAINERS_COLLIDE = "ContainersCollide"
+    NODE_NOMINATED = "NodeNominated"
     GANG_INCOMPLETE = "GangIncomplete"
     GANG_TOO_LARGE = "GangTooLarge"
     QUEUE_CLOSED = "QueueClosed"
@@ -147,6 +149,30 @@ class PlacementVoided(Payload, frozen=True):
     attempt: Natural
     node: Name
     reason: Text
+    previous: Annotated[str, Meta(max_length=64)] = ""
+
+
+class PodEvicted(Payload, frozen=True):
+    """A pod is to give up its place for one of higher priority; it holds it until it is gone.
+
+    `beneficiary` is the uid of the pod for which it goes, `beneficiary_name` that one's
+    `namespace/name`, and `nominated` the node where that is to be placed, which takes no pod of its
+    priority or less until then. `budgets` are the PodDisruptionBudgets that this exceeds. The
+    binder deletes the pod, with the grace that its own spec gives it.
+    """
+
+    pod: Name
+    namespace: Name
+    name: Name
+    attempt: Natural
+    node: Name
+    priority: Priority
+    beneficiary: Name
+    beneficiary_name: Text
+    beneficiary_priority: Priority
+    nominated: Name
+    reason: Literal["preempted"]
+    budgets: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     previous: Annotated[str, Meta(max_length=64)] = ""
 
 

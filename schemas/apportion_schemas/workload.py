@@ -234,9 +234,9 @@ class PodSubmitted(Payload, frozen=True):
     `default`. `borrowing` are asks that take nothing: the first container that holds as much, and
     does not run beside them, lends them its devices. A container that holds more than it asks for,
     because it lends, has its own ask there as well. While the pod has `gates`
-    (`spec.schedulingGates`) no place is looked for. Unless it `preempts` (`preemptionPolicy: Never`)
-    no pod of lower priority is evicted for it. `claims` are the names of the PersistentVolumeClaims
-    of its namespace that it mounts, those of generic ephemeral volumes among them.
+    (`spec.schedulingGates`) no place is looked for. Where not `preempts`
+    (`preemptionPolicy: Never`) no pod of lower priority is evicted for it. `claims` are the names
+    of the PersistentVolumeClaims that it mounts, those of generic ephemeral volumes among them.
     """
 
     uid: Name

@@ -4,10 +4,12 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-agreement.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-quotas.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-pods.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-evictions.jsonl
 
 The first has every type of event that there was at first, the second those by which a ledger comes
 to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
-wait for gates, change while they live, and take ports of nodes. In them are the turns
+wait for gates, change while they live, and take ports of nodes, the fifth pods that give their
+places up for others. In them are the turns
 that matter: placements that come to nothing, a gang, a refusal that a release ends, a device that
 fails, an event that contradicts. Once recorded, a ledger is never recorded anew: it stands for all
 ledgers that people have. The digest beside it (`--digest` writes it) changes only when the state
@@ -38,6 +40,8 @@ from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
+    BudgetGone,
+    BudgetObserved,
     Configuration,
     ConfigurationChanged,
     DeviceCordoned,
@@ -45,6 +49,7 @@ from apportion_schemas import (
     DeviceUncordoned,
     DifferenceFound,
     HostPort,
+    LabelExpression,
     LedgerRebuilt,
     NodeConstraints,
     NodeCordoned,
@@ -55,6 +60,7 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodChanged,
+    PodEvicted,
     PodGone,
     PodGroupGone,
     PodPlaced,
@@ -280,7 +286,36 @@ async def change(bus: Bus, facts: Facts) -> None:
         )
 
 
-SCENES = {"v1": happen, "v1-agreement": agree, "v1-quotas": limit, "v1-pods": change}
+async def evict(bus: Bus, facts: Facts) -> None:
+    """Pods go for one of higher priority, one of them beyond a budget, and it has its place."""
+    pens = Pens(bus, facts)
+    one, two = ask(2_000, cores=100), ask(2_000, cores=100, count=2)
+    app = (LabelExpression(key="app", operator="In", values=("web",)),)
+    async with services(bus, AGENT, SCHEDULER, BINDER):
+        await facts.count(NodeReported, 1)
+        await pens.write(
+            BudgetObserved(namespace="default", budget="web", selector=app, version=3),
+            BudgetObserved(namespace="default", budget="old", selector=app, allowed=1, version=4),
+            BudgetGone(namespace="default", budget="old"),
+            *(pod(f"low-{n}", one, labels={"app": "web"}) for n in range(2)),
+        )
+        await facts.count(SharesAllocated, 2)
+        await pens.write(pod("high", two, priority=100), pod("never", one, preempts=False))
+        await facts.count(PodEvicted, 2)
+        await pens.write(PodGone(uid="low-0", reason="evicted"))
+        await pens.write(pod("late", one), PodGone(uid="low-1", reason="evicted"))
+        await facts.count(SharesAllocated, 3)
+        await pens.write(pod("higher", one, priority=1_000))
+        await facts.count(PodEvicted, 3)
+
+
+SCENES = {
+    "v1": happen,
+    "v1-agreement": agree,
+    "v1-quotas": limit,
+    "v1-pods": change,
+    "v1-evictions": evict,
+}
 
 
 async def record(path: Path) -> None:

@@ -102,11 +102,11 @@ def test_differences_are_named(generate: ModuleType, tmp_path: Path) -> None:
     folder = tmp_path / generate.PACKAGE / "json"
     folder.mkdir(parents=True)
     (folder / "PodGone.json").write_text("{}")
-    (folder / "PodEvicted.json").write_text("{}")
+    (folder / "PodMoved.json").write_text("{}")
     lines = generate.differing(generate.files(CATALOGUE, {}), tmp_path)
     assert "docs/events.md: is missing" in lines
     assert f"{generate.PACKAGE}/json/PodGone.json: is out of date" in lines
-    assert f"{generate.PACKAGE}/json/PodEvicted.json: belongs to no event" in lines
+    assert f"{generate.PACKAGE}/json/PodMoved.json: belongs to no event" in lines
 
 
 def test_every_event_is_on_the_page_and_in_a_channel(generate: ModuleType) -> None:

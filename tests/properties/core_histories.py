@@ -331,13 +331,16 @@ usual_shapes = st.sampled_from(_usual_shapes())
 shapes = usual_shapes | usual_shapes | odd_shapes
 seldom_odd = weighed((5, usual_shapes), (1, odd_shapes))
 gangs = st.sampled_from(GANGS)
-priorities = st.sampled_from((0, 0, 5))
+priorities = st.sampled_from((0, 0, 5, -7, 9))
 apps = st.sampled_from(({}, {"app": "x"}, {"app": "y"}))
 tasks = st.sampled_from(("", "t"))
 
 
 def submissions(
-    *, queues: tuple[str, ...] = ("",), namespaces: tuple[str, ...] = ("default",)
+    *,
+    queues: tuple[str, ...] = ("",),
+    namespaces: tuple[str, ...] = ("default",),
+    wanted: st.SearchStrategy[Shape] | None = None,
 ) -> st.SearchStrategy[PodSubmitted]:
     """A pod, perhaps of a gang; where there are queues or namespaces, of one and rarely odd."""
     usual = (queues, namespaces) == (("",), ("default",))
@@ -357,12 +360,13 @@ def submissions(
         uid=pods,
         group=gangs,
         namespace=st.sampled_from(namespaces),
-        shape=shapes if usual else seldom_odd,
+        shape=(shapes if usual else seldom_odd) if wanted is None else wanted,
         priority=priorities,
         labels=apps,
         task=tasks,
         queue=st.sampled_from(queues),
         gates=st.sampled_from(GATES),
+        preempts=st.sampled_from((True, True, True, False)),
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.placement.engine import Decision, DecisionEvent, Engine
-from apportion_schemas import PodRefused
+from apportion_schemas import PodEvicted, PodRefused
 from apportion_schemas.quantities import Payload
 from tests.properties.core_histories import Decide, Effect, Step
 from tests.support.deciding import decided
@@ -20,8 +20,17 @@ ROUNDS_MAX = 60
 
 
 def certain(decision: Decision) -> list[DecisionEvent]:
-    """Placements and voids: a refusal may have been told before, by an engine that knew less."""
-    return [event for event in decision.events if not isinstance(event, PodRefused)]
+    """Placements and voids: a refusal may have been told before, by an engine that knew less.
+
+    Pods are evicted only once there is none to tell.
+    """
+    untold = (PodRefused, PodEvicted)
+    return [event for event in decision.events if not isinstance(event, untold)]
+
+
+def evictions(decision: Decision) -> list[DecisionEvent]:
+    """Who is to go, and for whom."""
+    return [event for event in decision.events if isinstance(event, PodEvicted)]
 
 
 def unheard(decision: Decision, ledger: Ledger) -> set[str]:
@@ -38,6 +47,8 @@ def decision_of(ledger: Ledger, step: Decide) -> Decision:
     decision = decided(ledger.engine, events_max=step.events_max)
     assert ledger.digest() == before, "a decision must leave the state as it was"
     assert certain(decision) == certain(fresh), "an engine's past must not count"
+    if evictions(decision) and evictions(fresh):
+        assert evictions(decision) == evictions(fresh), "an engine's past must not count"
     if step.events_max > len(ledger.state.pods):
         assert unheard(decision, ledger) == unheard(fresh, ledger)
     about = [event.pod for event in decision.events]

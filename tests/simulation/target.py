@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 
-from apportion.binder.target import Bound, Failed, Outcome
-from apportion_schemas import PodPlaced
+from apportion.binder.target import Bound, Evicted, Failed, Outcome
+from apportion_schemas import PodEvicted, PodPlaced
 from tests.simulation.loop import rest
 from tests.simulation.weather import Weather
 
@@ -34,3 +34,10 @@ class FailingTarget:
         if strikes("bind failed", self._chance):
             return Failed("the API server is busy", final=False)
         return Bound()
+
+    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+        """See Target."""
+        await rest(self._chance.uniform(*CALL_S))
+        if self._weather.strikes("bind failed", self._chance):
+            return Failed(f"pod {evicted.pod} is not let go of yet", final=False)
+        return Evicted()

@@ -1,4 +1,4 @@
-"""From a delivered placement to a recorded binding.
+"""From a delivered placement to a recorded binding, and from a delivered eviction to its effect.
 
 The state decides, not the delivery: a placement is bound only while the fold, having passed it,
 holds it for the pod's live one. Invariants: a delivery is acknowledged only after what came of it
@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 
-from apportion.binder.target import Bound, Failed, Outcome, Target
+from apportion.binder.target import Bound, Evicted, Failed, Outcome, Target
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.state import Phase, State
 from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, Record, WorkQueue
@@ -22,7 +22,15 @@ from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import BindFailed, EventError, PodBound, PodPlaced, UnknownEvent, decode
+from apportion_schemas import (
+    BindFailed,
+    EventError,
+    PodBound,
+    PodEvicted,
+    PodPlaced,
+    UnknownEvent,
+    decode,
+)
 from apportion_schemas.catalogue import untoken
 from apportion_schemas.quantities import TEXT_MAX
 
@@ -62,8 +70,8 @@ class Binding:
         self._unread = ""
         self._outcomes = metrics.counter(
             "apportion_bindings_total",
-            "Placements handed to this binder: bound, passed over, failed for now or for good, or "
-            "left to a newer build.",
+            "Placements and evictions handed to this binder: bound, passed over, failed for now or "
+            "for good, evicted, not evicted yet, or left to a newer build.",
             ("outcome",),
         )
         metrics.gauge(
@@ -149,6 +157,9 @@ class Binding:
         except EventError as error:
             await self._leave_unread(delivery, error)
             return
+        if isinstance(placed, PodEvicted):
+            await self._evict(placed, delivery)
+            return
         live = isinstance(placed, PodPlaced) and self._is_live(placed, record.revision)
         outcome = await self._bind(placed) if live else None
         if outcome is None or not self._is_live(placed, record.revision):
@@ -160,6 +171,26 @@ class Binding:
             await self._record_bound(placed, delivery)
         else:
             await self._record_failed(placed, outcome, delivery)
+
+    async def _evict(self, evicted: PodEvicted, delivery: Delivery) -> None:
+        """Let the pod end, unless that is over; it is tried until it is."""
+        if self._state.evictions.get(evicted.pod) != evicted:
+            self._outcomes.labels("passed over").inc()
+            await delivery.ack()
+            return
+        try:
+            async with asyncio.timeout(BIND_TIMEOUT_S):
+                outcome = await self._target.evict(evicted)
+        except TimeoutError:
+            outcome = Failed(f"no answer within {BIND_TIMEOUT_S:g} s", final=False, unknown=True)
+        if isinstance(outcome, Evicted):
+            self._outcomes.labels("evicted").inc()
+            await delivery.ack()
+            return
+        name = f"{evicted.namespace}/{evicted.name}"
+        _log.warning("pod %s cannot be evicted yet: %s", name, outcome.message)
+        self._outcomes.labels("not evicted yet").inc()
+        await delivery.retry(BACK_OFF.after(delivery.attempt))
 
     async def _leave_unread(self, delivery: Delivery, error: EventError) -> None:
         """What every build refuses, and no fold has taken, is done with; the rest is not ours.

@@ -1,4 +1,5 @@
 """A binding in Kubernetes: one `pods/binding` call, whose annotations go onto the pod with it.
+An eviction is one deletion, as kube-scheduler makes it.
 
 So a pod and what the devices' plugins must know of it change in one write or not at all.
 Invariants: a call that may have been done is looked up before anything is said of it; a pod that is
@@ -7,19 +8,29 @@ bound where it was placed, by this attempt, is bound, however often that is aske
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from apportion.binder.kubernetes_pace import Pace
-from apportion.binder.target import Bound, Failed, Outcome
+from apportion.binder.target import Bound, Evicted, Failed, Outcome
+from apportion.core.explain import words
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.annotations import annotations_for
 from apportion.core.manifests.placed import ATTEMPT
-from apportion.runtime.kube.client import Answer, KubeApi, KubeRefused, KubeUnavailable, pod_path
+from apportion.runtime.kube.client import (
+    MERGE_PATCH,
+    Answer,
+    KubeApi,
+    KubeRefused,
+    KubeUnavailable,
+    pod_path,
+)
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
-from apportion_schemas import PodPlaced
+from apportion_schemas import PodEvicted, PodPlaced
 
 TRY_TIMEOUT_S = 6.0
 BACK_OFF = BackOff(0.1, 2.0)
@@ -50,6 +61,7 @@ class _Pod(msgspec.Struct, frozen=True):
 
 
 _decode_pod = msgspec.json.Decoder(_Pod).decode
+_log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -86,6 +98,48 @@ class KubernetesTarget:
                 return outcome
             failures += 1
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
+
+    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+        """See `Target`. The pod says why it goes, and the one for which it goes where it will be.
+
+        Source: kube-scheduler's preemption. The pod gets the condition DisruptionTarget, is deleted
+        with the grace of its own spec, and the other one gets `status.nominatedNodeName`.
+        """
+        path = pod_path(evicted.namespace, evicted.name)
+        try:
+            await self._patch_status(evicted.namespace, evicted.name, evicted.pod, _goes(evicted))
+            body = _encode(
+                {
+                    "apiVersion": "v1",
+                    "kind": "DeleteOptions",
+                    "preconditions": {"uid": evicted.pod},
+                }
+            )
+            answer = await self._api.request("DELETE", path, body=body, timeout_s=TRY_TIMEOUT_S)
+            if not answer.ok and answer.status not in (_NOT_FOUND, _CONFLICT):
+                return Failed(str(answer.refusal()), final=False)
+            namespace, _, name = evicted.beneficiary_name.partition("/")
+            where = {"nominatedNodeName": evicted.nominated}
+            await self._patch_status(namespace, name, evicted.beneficiary, where)
+        except KubeUnavailable as error:
+            return Failed(str(error), final=False, unknown=True)
+        return Evicted()
+
+    async def _patch_status(
+        self, namespace: str, name: str, uid: str, status: Mapping[str, object]
+    ) -> None:
+        """Say this of the pod, for people and controllers: nothing here depends on it.
+
+        Raises:
+            KubeUnavailable: nobody answered.
+        """
+        body = _encode({"metadata": {"uid": uid}, "status": status})
+        path = f"{pod_path(namespace, name)}/status"
+        answer = await self._api.request(
+            "PATCH", path, body=body, content_type=MERGE_PATCH, timeout_s=TRY_TIMEOUT_S
+        )
+        if not answer.ok:
+            _log.info("pod %s/%s: its status is left: %s", namespace, name, answer.refusal())
 
     async def _gone(self, placed: PodPlaced) -> Outcome:
         """What became of the placement on a node that has left: a call before may have bound it.
@@ -166,6 +220,17 @@ class KubernetesTarget:
         except KubeRefused as error:
             return Failed(str(error), final=False, unknown=error.status != _NOT_FOUND)
         return _found(placed, _decode_pod(body), refusal)
+
+
+def _goes(evicted: PodEvicted) -> dict[str, object]:
+    """The condition of a pod that goes for another: controllers count it as no failure."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": words.eviction(evicted),
+    }
+    return {"conditions": [condition]}
 
 
 def _found(placed: PodPlaced, pod: _Pod, refusal: KubeRefused) -> Outcome | _Unclear:

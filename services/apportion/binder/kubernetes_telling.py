@@ -31,6 +31,7 @@ from apportion_schemas import (
     AllocationFailed,
     BindFailed,
     PodBound,
+    PodEvicted,
     PodRefused,
     PodRejected,
 )
@@ -125,6 +126,8 @@ class Telling:
         data = change.data
         if isinstance(data, PodRejected):
             self._note(_rejected(data))
+        elif isinstance(data, PodEvicted) and change.pod is not None:
+            self._note_eviction(data, change.pod)
         elif change.pod is not None:
             self._note(_of(change.pod, data, self._state.revision))
 
@@ -147,6 +150,14 @@ class Telling:
             del waiting[next(iter(waiting))]
             self._reported.labels("dropped").inc()
         self._news.set()
+
+    def _note_eviction(self, data: PodEvicted, pod: PodState) -> None:
+        """Both sides hear of it, the one that goes and the one for which it goes."""
+        said, revision = words.eviction(data), self._state.revision
+        self._note(_tale(pod, "Preempted", said, revision, kind="Normal"))
+        other = self._state.pods.get(data.beneficiary)
+        if other is not None:
+            self._note(_tale(other, "Preempting", said, revision, kind="Normal"))
 
     # -------------------------------------------------------------- telling
 
@@ -285,7 +296,9 @@ class Telling:
         pod = self._state.pods.get(tale.uid)
         if pod is not None:
             condition["lastTransitionTime"] = f"{pod.submitted_time[:19]}Z"
-        return _encode({"metadata": {"uid": tale.uid}, "status": {"conditions": [condition]}})
+        nominated = self._state.nominated.get(tale.uid)  # None takes it away
+        status = {"conditions": [condition], "nominatedNodeName": nominated}
+        return _encode({"metadata": {"uid": tale.uid}, "status": status})
 
 
 def _event_name(tale: Tale) -> str:

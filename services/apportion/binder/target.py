@@ -1,7 +1,8 @@
-"""Where bindings take effect.
+"""Where bindings and evictions take effect.
 
-Kubernetes stands behind this port with one `pods/binding` call (`kubernetes_target`); where there
-is no Kubernetes the ledger is all there is, and a binding has no effect outside it. Invariant:
+Kubernetes stands behind this port with one `pods/binding` call, or one deletion
+(`kubernetes_target`); where there is no Kubernetes the ledger is all there is, and neither has an
+effect outside it. Invariant:
 `bind` may be called again for the same placement and then says what the first call did.
 """
 
@@ -11,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from apportion_schemas import PodPlaced
+from apportion_schemas import PodEvicted, PodPlaced
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -30,6 +31,10 @@ class Failed(msgspec.Struct, frozen=True):
     unknown: bool = False
 
 
+class Evicted(msgspec.Struct, frozen=True):
+    """The pod is told to go, or has gone; its end is for the watcher to tell."""
+
+
 Outcome = Bound | Failed
 
 
@@ -39,6 +44,9 @@ class Target(Protocol):
     async def bind(self, placed: PodPlaced) -> Outcome:
         """Bind the pod. What goes wrong is an outcome, not an exception."""
 
+    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+        """Let the pod end, with the grace that is its own. As `bind` it may be asked again."""
+
 
 class LocalTarget:
     """No API server: the agent of the node acts on the ledger's PodBound alone."""
@@ -46,3 +54,7 @@ class LocalTarget:
     async def bind(self, placed: PodPlaced) -> Outcome:  # noqa: ARG002 - nothing can go wrong
         """See `Target`."""
         return Bound()
+
+    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:  # noqa: ARG002 - as above
+        """See `Target`: its source reads the event, and lets the pod go."""
+        return Evicted()

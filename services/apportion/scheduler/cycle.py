@@ -43,6 +43,7 @@ from apportion.scheduler.fencing import fence
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
+    PodEvicted,
     PodPlaced,
     PodRefused,
     PodSubmitted,
@@ -186,7 +187,7 @@ class Cycle:
         drafts = fence(decision.events, self._state, self._publisher, self._fences)
         outcome = UNKNOWN
         try:
-            revision = await commit(self._ledger, drafts, together=_of_gangs(decision))
+            revision = await commit(self._ledger, drafts, together=_together(decision))
         except (FenceRefused, DuplicateRefused) as refusal:
             _log.info("decision refused, deciding again: %s", refusal)
             outcome = REFUSED
@@ -227,6 +228,8 @@ class Cycle:
         await self._clock.pause(BACK_OFF.after(1 + self._failures))
 
 
-def _of_gangs(decision: Decision) -> bool:
-    """Whether pods of a gang are among those placed: they are stored all or none."""
+def _together(decision: Decision) -> bool:
+    """Whether pods of a gang are among those placed, or pods are evicted: all or none is stored."""
+    if not decision.placed:
+        return any(isinstance(event, PodEvicted) for event in decision.events)
     return any(pod.submitted.group for pod in decision.placed)

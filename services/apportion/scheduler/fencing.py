@@ -19,7 +19,7 @@ from apportion.core.placement.engine import DecisionEvent
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
-from apportion_schemas import PlacementVoided, PodPlaced, PodRefused
+from apportion_schemas import PlacementVoided, PodEvicted, PodPlaced, PodRefused
 
 
 def fence(
@@ -62,6 +62,8 @@ def _id(event: DecisionEvent, state: State) -> str:
     match event:
         case PodPlaced():
             return f"{event.pod}/{event.attempt}/placed"
+        case PodEvicted():
+            return f"{event.pod}/{event.attempt}/evicted"
         case PlacementVoided():
             again = f"/{pod.submitted_revision}" if pod.adopted else ""
             return f"{event.pod}/{event.attempt}/voided{again}"

@@ -2,7 +2,8 @@
 
 Pure, so that two watchers and two runs come to the same events with the same ids. A pod whose
 manifest changed is another pod: the old one is gone and the next incarnation is submitted, as with
-the kubelet's static pods. Invariant: nothing differs, nothing is written.
+the kubelet's static pods. So is one that is evicted: nobody else would let it go, and as long as
+its manifest is there it waits for another place. Invariant: nothing differs, nothing is written.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.manifests import submitted
 from apportion.watcher.source import Observation, Source
-from apportion_schemas import PodGone, PodGroupObserved, PodSubmitted
-from apportion_schemas.quantities import Payload
+from apportion_schemas import PodEvicted, PodGone, PodGroupObserved, PodSubmitted
+from apportion_schemas.quantities import TEXT_MAX, Payload
 
 REMOVED = "manifest removed"
 CHANGED = "manifest changed"
+PREEMPTED = "evicted for"
 SUPERSEDED = "superseded by a later pod of the same name"
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -83,6 +85,8 @@ class Known:
         if isinstance(data, PodGroupObserved):
             self.declared[data.group] = state.revision
             return True
+        if isinstance(data, PodEvicted):
+            return True
         if isinstance(data, PodSubmitted | PodGone) and change.pod is not None:
             pod = change.pod.submitted
             if isinstance(data, PodGone) and pod.group and pod.group not in state.groups:
@@ -113,19 +117,21 @@ def next_facts(source: Source, known: Known, state: State, wanted: Observation) 
     with its last pod, so gangs are declared after pods have left, and before their pods come.
     """
     return (
-        list(_gone(known, wanted))
+        list(_gone(known, state, wanted))
         or list(_gangs(known, state, wanted))
         or list(_new(source, known, wanted))
     )
 
 
-def _gone(known: Known, wanted: Observation) -> Iterator[Fact]:
+def _gone(known: Known, state: State, wanted: Observation) -> Iterator[Fact]:
     for key, pods in known.live.items():
         draft = wanted.pods.get(key)
         newest = max(pods)
         for incarnation, pod in pods.items():
             if incarnation != newest:
                 reason = SUPERSEDED
+            elif pod.uid in state.evictions:
+                reason = f"{PREEMPTED} {state.evictions[pod.uid].beneficiary_name}"[:TEXT_MAX]
             elif draft is not None:
                 reason = "" if submitted(draft, pod.uid) == pod else CHANGED
             else:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from apportion.binder.binding import BACK_OFF, TRIES_MAX, Binding
-from apportion.binder.target import Bound, Failed, Outcome
+from apportion.binder.target import Bound, Evicted, Failed, Outcome
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import NodeState, Phase, PodState, State
 from apportion.runtime.ledger.batching import Appended
@@ -19,6 +19,7 @@ from apportion_schemas import (
     Event,
     PlacementVoided,
     PodBound,
+    PodEvicted,
     PodPlaced,
     PodSubmitted,
     Score,
@@ -32,21 +33,35 @@ PLACED = PodPlaced(
     pod="p", namespace="d", name="p", attempt=3, node="n", shares=(), score=Score(node="n", total=0)
 )
 
+EVICTED = PodEvicted(
+    pod="p", namespace="d", name="p", attempt=3, node="n", priority=0, beneficiary="h",
+    beneficiary_name="d/h", beneficiary_priority=9, nominated="n", reason="preempted",
+)  # fmt: skip
 SUBJECT = "apportion.v1.placement.n"
 
 
 class Answers:
     """A target that gives the answers of a test, in order, and counts the asking."""
 
-    def __init__(self, *outcomes: Outcome) -> None:
+    def __init__(self, *outcomes: Outcome | Evicted) -> None:
         self._outcomes = list(outcomes)
         self.asked = 0
+
+    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+        """The next answer."""
+        assert evicted == EVICTED
+        self.asked += 1
+        outcome = self._outcomes.pop(0)
+        assert not isinstance(outcome, Bound)
+        return outcome
 
     async def bind(self, placed: PodPlaced) -> Outcome:
         """The next answer."""
         assert placed == PLACED
         self.asked += 1
-        return self._outcomes.pop(0)
+        outcome = self._outcomes.pop(0)
+        assert not isinstance(outcome, Evicted)
+        return outcome
 
 
 class Handed:
@@ -73,7 +88,7 @@ class Handed:
 class Desk:
     """A binding over a state in which pod p is placed at revision 7, and what it appended."""
 
-    def __init__(self, *outcomes: Outcome) -> None:
+    def __init__(self, *outcomes: Outcome | Evicted) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
         self.pod = PodState(submitted, b"", 1, "", attempt=3)
         self.pod.phase, self.pod.placed_revision = Phase.PLACED, 7
@@ -228,6 +243,10 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
             await asyncio.Event().wait()
             raise AssertionError(placed)
 
+        async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+            await asyncio.Event().wait()
+            raise AssertionError(evicted)
+
     monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
     desk = Desk()
     desk.binding = Binding(
@@ -240,3 +259,40 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
     handed = await desk.settle()
     assert handed.answer.startswith("retry")
     assert isinstance(desk.said[0], BindFailed)
+
+
+async def test_an_eviction_is_tried_until_it_has_effect() -> None:
+    """It is acknowledged once the pod is told to go, and nothing is written of it."""
+    desk = Desk(Failed("forbidden", final=False), Evicted())
+    desk.state.evictions["p"] = EVICTED
+    assert (await desk.settle(EVICTED)).answer == f"retry in {BACK_OFF.after(1)}"
+    assert (await desk.settle(EVICTED, attempt=2)).answer == "ack"
+    assert (desk.target.asked, desk.drafts) == (2, [])
+
+
+async def test_an_eviction_that_is_over_is_passed_over() -> None:
+    """The pod has gone, or another eviction of it counts."""
+    desk = Desk()
+    assert (await desk.settle(EVICTED)).answer == "ack"
+    assert desk.target.asked == 0
+
+
+async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again."""
+    monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
+    desk = Desk()
+
+    class Silent(Answers):
+        async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
+            await asyncio.Event().wait()
+            raise AssertionError(evicted)
+
+    desk.state.evictions["p"] = EVICTED
+    desk.binding = Binding(
+        desk.state,
+        Silent(),
+        Publisher("binder", SystemClock(), desk._append),
+        clock=SystemClock(),
+        metrics=Metrics(),
+    )
+    assert (await desk.settle(EVICTED)).answer == f"retry in {BACK_OFF.after(1)}"

@@ -68,7 +68,7 @@ def test_unreadable(payload: bytes, says: str) -> None:
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        (wire(type="apportion.dev/PodEvicted"), "'apportion.dev/PodEvicted' is not known"),
+        (wire(type="apportion.dev/PodMoved"), "'apportion.dev/PodMoved' is not known"),
         (wire(type="PodGone"), "is not known"),
         (wire(schemaversion=2), "schemaversion 2 .* which reads up to 1: .*upgrade Apportion here"),
         (wire(specversion="2.0"), r"CloudEvents 2\.0"),

@@ -90,8 +90,8 @@ def test_a_newer_one_halts_whatever_it_holds(tomorrow: None) -> None:
     for payload in (wire(4, {"x": 1}), wire(4, [], traceparent="00-1"), wire(4, 0, id="")):
         with pytest.raises(UnknownEvent, match=r"schemaversion 4 .* reads up to 3: .*upgrade App"):
             decode(payload, subject=SUBJECT)
-    with pytest.raises(UnknownEvent, match=r"'apportion\.dev/PodEvicted' is not known"):
-        decode(wire(1, {}, type="apportion.dev/PodEvicted", more=1), subject=SUBJECT)
+    with pytest.raises(UnknownEvent, match=r"'apportion\.dev/PodMoved' is not known"):
+        decode(wire(1, {}, type="apportion.dev/PodMoved", more=1), subject=SUBJECT)
     with pytest.raises(UnreadableEvent, match="traceparent"):
         decode(wire(3, DATA[2], traceparent="00-1"), subject=SUBJECT)
 

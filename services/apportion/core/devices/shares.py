@@ -101,10 +101,18 @@ def occupy(state: DeviceState, share: Share) -> None:
             raise Oversold(
                 f"device {state.device.id}: {quantity} needed {needed}, available {available}"
             )
+    retake(state, share)
+
+
+def retake(state: DeviceState, share: Share) -> None:
+    """Charge again what `release` gave back, though the device may offer less since it was held."""
     state.slots_free -= 1
     state.memory_free_mib -= share.memory_mib
     state.cores_free -= share.cores
-    state.template_cpu_free -= cpu
+    if share.instance is None and share.template is None:
+        return
+    state.template_cpu_free -= template_cpu(share, state)
+    mask = slice_mask(share)
     if mask and share.instance:
         state.group = share.instance.group
     state.slices |= mask

@@ -12,6 +12,8 @@ from apportion_schemas import (
     AllocationFailed,
     Ask,
     BindFailed,
+    BudgetGone,
+    BudgetObserved,
     ConfigurationChanged,
     DeviceCordoned,
     DeviceHealthChanged,
@@ -28,6 +30,7 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodChanged,
+    PodEvicted,
     PodGone,
     PodGroupGone,
     PodGroupObserved,
@@ -68,7 +71,7 @@ class Teller:
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
             case PodAdopted():
                 self._remember(data.pod, f"{data.submitted.namespace}/{data.submitted.name}")
-            case PodPlaced() | PodRefused():
+            case PodPlaced() | PodRefused() | PodEvicted():
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")
         return _LINES[type(data)](data, self._names.get(uid, f"pod {uid}"))
@@ -229,6 +232,11 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     PodPlaced: _placed,
     PlacementVoided: lambda e, name: f"{name}: placement on {e.node} voided: {e.reason}",
     PodRefused: lambda e, name: f"{name} refused: {words.refusal(e)}",
+    PodEvicted: lambda e, _: words.eviction(e),
+    BudgetObserved: lambda e, _: (
+        f"disruption budget {e.namespace}/{e.budget} lets {e.allowed} pods be evicted"
+    ),
+    BudgetGone: lambda e, _: f"disruption budget {e.namespace}/{e.budget} left the cluster",
     PodBound: lambda e, name: f"{name} bound to {e.node}",
     BindFailed: _bind_failed,
     DeviceCordoned: lambda e, _: f"device {e.device} cordoned by {e.by}: {e.reason}",

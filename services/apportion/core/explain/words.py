@@ -13,6 +13,7 @@ from typing import NamedTuple
 from apportion_schemas import (
     GangShortage,
     NearMiss,
+    PodEvicted,
     PodRefused,
     QueueShortage,
     QuotaShortage,
@@ -190,6 +191,11 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.DEVICES,
         "more devices of one node are freed, or smaller asks",
     ),
+    _C.NODE_NOMINATED: Words(
+        "the node is kept for a pod of higher priority, for which others leave",
+        Unit.NOTHING,
+        "that pod has its place, or a higher priority",
+    ),
     _C.GANG_INCOMPLETE: Words(
         "the gang waits for more of its pods", Unit.PODS, "the rest of the gang is submitted"
     ),
@@ -356,6 +362,20 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     return sorted(
         refused.reasons.items(), key=lambda row: (row[0] is not near, -row[1], order.index(row[0]))
     )
+
+
+def eviction(evicted: PodEvicted) -> str:
+    """Who goes, for whom, and what that exceeds: both sides and the record say it alike."""
+    said = (
+        f"{evicted.namespace}/{evicted.name} (priority {evicted.priority}) is evicted from "
+        f"{evicted.node} for {evicted.beneficiary_name} (priority {evicted.beneficiary_priority})"
+    )
+    if evicted.nominated != evicted.node:
+        said += f", which is to go to {evicted.nominated}"
+    if evicted.budgets:
+        budgets = "budget" if len(evicted.budgets) == 1 else "budgets"
+        said += f"; it exceeds the disruption {budgets} {', '.join(evicted.budgets)}"
+    return said
 
 
 def nodes(count: int) -> str:

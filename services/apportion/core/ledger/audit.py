@@ -33,6 +33,7 @@ from apportion_schemas import (
     Event,
     InvalidEvent,
     PlacementVoided,
+    PodEvicted,
     PodGone,
     PodGroupObserved,
     PodPlaced,
@@ -46,8 +47,8 @@ FULL_EVERY = 50_000
 _PEOPLE = frozenset({"cli", "operator"})
 _WRITERS = {"operator": _PEOPLE, "watcher": _PEOPLE | {"watcher"}}
 """Who may sign for a role: people act for the operator, and for the watcher where there is none."""
-_ID = {PodPlaced: "placed", PlacementVoided: "voided"}
-_DECISIONS = (PodPlaced, PlacementVoided, PodRefused)
+_ID = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
+_DECISIONS = (PodPlaced, PlacementVoided, PodRefused, PodEvicted)
 
 
 class Violation(Struct, frozen=True):
@@ -88,6 +89,7 @@ class Auditor:
         self._closed: dict[str, _Closed] = {}
         self._batch: tuple[str, int] | None = None
         self._gangs: set[str] = set()
+        self._gangs_evicted: set[str] = set()
         self._gang_moved: dict[str, int] = {}
         for node in self.state.nodes.values():
             self._note_closed(node)
@@ -151,15 +153,17 @@ class Auditor:
         for name in ("basis", "cause"):
             if getattr(event, name) >= revision:
                 yield "basis", f"{row.name} at {revision} names the {name} {getattr(event, name)}"
-        if isinstance(data, PodPlaced | PlacementVoided):
+        if isinstance(data, PodPlaced | PlacementVoided | PodEvicted):
             yield from self._placement(event, data)
 
     def _placement(
-        self, event: Event, data: PodPlaced | PlacementVoided
+        self, event: Event, data: PodPlaced | PlacementVoided | PodEvicted
     ) -> Iterator[tuple[str, str]]:
         known = self._chain.get(data.node, "")
         if data.previous != known:
-            text = f"node {data.node}: the placement of {data.pod} names {data.previous[:12]!r} as "
+            text = (
+                f"node {data.node}: what is decided of {data.pod} names {data.previous[:12]!r} as "
+            )
             yield "chain", f"{text}the one before it, and that is {known[:12]!r}"
         wanted = f"{data.pod}/{data.attempt}/{_ID[type(data)]}"
         if event.id != wanted:
@@ -187,6 +191,8 @@ class Auditor:
             self._gang_moved[group] = self.state.revision
         elif group and isinstance(data, PodPlaced):
             self._gangs.add(group)
+        elif group and isinstance(data, PodEvicted):
+            self._gangs_evicted.add(group)
 
     def _note_closed(self, node: NodeState) -> None:
         revision = self.state.revision
@@ -201,7 +207,7 @@ class Auditor:
                 self._closed[device.device.id] = _Closed(revision)
 
     def _end_of_batch(self) -> Iterator[tuple[str, str]]:
-        """Gangs that the decision placed pods of: whole, unless they changed behind its back."""
+        """Gangs of which it placed or evicted pods: whole, unless they changed behind its back."""
         basis = self._batch[1] if self._batch else 0
         for name in sorted(self._gangs):
             group = self.state.groups.get(name)
@@ -210,7 +216,16 @@ class Auditor:
             placed = sum(pod.placement is not None for pod in group.pods.values())
             if placed < group.min_available:
                 yield "gang", f"gang {name} has {placed} places of {group.min_available}"
+        for name in sorted(self._gangs_evicted):
+            group = self.state.groups.get(name)
+            pods = group.pods.values() if group is not None else ()
+            staying = sum(
+                pod.placement is not None and pod.uid not in self.state.evictions for pod in pods
+            )
+            if staying and self._gang_moved.get(name, 0) <= basis:
+                yield "gang", f"{staying} pods of gang {name} stay while others are evicted"
         self._gangs.clear()
+        self._gangs_evicted.clear()
         self._batch = None
 
 

@@ -11,8 +11,11 @@ from msgspec import structs
 
 from apportion.core.configuration import ConfigurationError, check
 from apportion.core.ledger.change import Change, Context, Refused
+from apportion.core.ledger.evictions import budget_gone, budget_observed
 from apportion.core.ledger.state import GroupState
 from apportion_schemas import (
+    BudgetGone,
+    BudgetObserved,
     ConfigurationChanged,
     DifferenceFound,
     LedgerRebuilt,
@@ -109,6 +112,8 @@ CLUSTER_FACTS: dict[type, Callable[[Context, Any], Change]] = {
     QueueObserved: _queue_observed,
     QuotaObserved: _quota_observed,
     QuotaGone: _quota_gone,
+    BudgetObserved: budget_observed,
+    BudgetGone: budget_gone,
     DifferenceFound: _difference_found,
     LedgerRebuilt: _ledger_rebuilt,
     PolicyChanged: _policy_changed,

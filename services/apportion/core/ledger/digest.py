@@ -51,6 +51,10 @@ def _optional(state: State) -> dict[str, Any]:
         found["differences"] = [state.differences, state.differing]
     if state.quotas:
         found["quotas"] = state.quotas
+    if state.evictions or state.nominated:
+        found["evictions"] = [state.evictions, state.nominated]
+    if state.budgets:
+        found["budgets"] = state.budgets
     if state.of_kubernetes:
         found["of_kubernetes"] = True
     return found

@@ -23,6 +23,7 @@ from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
 from apportion.core.ledger.change import Refused as _Refused
 from apportion.core.ledger.cluster_facts import CLUSTER_FACTS
+from apportion.core.ledger.evictions import evict, give_up, leave
 from apportion.core.ledger.hosting import charge_host, release_host, resize_host
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import (
@@ -57,6 +58,7 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodChanged,
+    PodEvicted,
     PodGone,
     PodPlaced,
     PodRefused,
@@ -72,6 +74,8 @@ __all__ = ["Change", "apply", "refuse"]
 
 POLICIES = frozenset(("", *get_args(Policy)))
 MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
+CHAINED = frozenset((PodPlaced, PlacementVoided, PodEvicted))
+"""Events that move the fence and the chain of their node."""
 UNNAMED = "pods of another scheduler hold devices of this family here, and nobody names which"
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
 _shape_key = msgspec.json.Encoder(order="sorted").encode
@@ -93,7 +97,7 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
         _note_refusal(state, revision, type(data).__name__, str(error))
         _use_up_attempt(state, data)
         change = Change(data, node=_node_of(state, data), refused=str(error))
-    if digest and type(data) in (PodPlaced, PlacementVoided):
+    if digest and type(data) in CHAINED:
         node = _node(state, data.node)
         node.fence, node.chain = revision, digest
     state.revision = revision
@@ -348,6 +352,7 @@ def _pod_gone(context: _Context, data: PodGone) -> Change:
     shares = shares_of(pod)
     node = unplace(state, pod)
     state.failing.pop(data.uid, None)
+    leave(state, data.uid)
     state.differing.pop(data.uid, None)
     state.released_count += 1
     if pod.submitted.group:
@@ -391,6 +396,7 @@ def _pod_placed(context: _Context, data: PodPlaced) -> Change:
             f"node {data.node}: chain broken: previous {data.previous!r}, expected {node.chain!r}"
         )
     place(pod, node, placement_of(data))
+    state.nominated.pop(data.pod, None)
     pod.placed_revision, pod.placed_time = context.revision, context.time
     pod.refusal, pod.refused_revision, pod.last_failure = None, 0, ""
     return Change(data, node=node, pod=pod, shares=data.shares)
@@ -403,6 +409,7 @@ def _placement_voided(context: _Context, data: PlacementVoided) -> Change:
     shares, lived_until = shares_of(pod), pod.submitted_revision if pod.adopted else 0
     node = unplace(context.state, pod)
     context.state.failing.pop(data.pod, None)
+    leave(context.state, data.pod)
     pod.attempt = max(pod.attempt, lived_until) + 1  # beyond those of an earlier life
     pod.last_failure = data.reason
     return Change(data, node=node, pod=pod, shares=shares)
@@ -415,7 +422,12 @@ def _pod_refused(context: _Context, data: PodRefused) -> Change:
     if pod.phase is not PENDING:
         raise _Refused(f"pod {data.pod} is not pending")
     pod.refusal, pod.refused_revision = data, context.revision
+    give_up(context.state, data.pod)
     return Change(data, pod=pod)
+
+
+def _pod_evicted(context: _Context, data: PodEvicted) -> Change:
+    return evict(context, data, _placed_pod(context.state, data))
 
 
 def shares_of(pod: PodState) -> tuple[Share, ...]:
@@ -547,6 +559,7 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     PodPlaced: _pod_placed,
     PlacementVoided: _placement_voided,
     PodRefused: _pod_refused,
+    PodEvicted: _pod_evicted,
     PodBound: _pod_bound,
     BindFailed: _bind_failed,
     SharesAllocated: _shares_allocated,

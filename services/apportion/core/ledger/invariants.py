@@ -134,6 +134,12 @@ def _pods(state: State) -> Iterator[str]:
         failed = state.pods.get(uid)
         if failed is None or failed.phase not in {Phase.PLACED, Phase.BOUND}:
             yield f"pod {uid} is to be voided and is {failed.phase.value if failed else 'not live'}"
+    for uid in state.evictions:
+        if uid not in state.pods or state.pods[uid].placement is None:
+            yield f"pod {uid} is to give its place up, and has none"
+    for uid in state.nominated:
+        if uid not in state.pods or state.pods[uid].placement is not None:
+            yield f"a node is kept for pod {uid}, which does not wait"
 
 
 def _pod(state: State, pod: PodState) -> Iterator[str]:

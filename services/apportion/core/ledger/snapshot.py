@@ -24,11 +24,13 @@ from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.fold import Change, host_of
 from apportion.core.ledger.state import GroupState, NodeState, PodState, RefusedEvent, State
 from apportion_schemas import (
+    BudgetObserved,
     Configuration,
     Device,
     DifferenceFound,
     NodeObserved,
     NodeReported,
+    PodEvicted,
     PodGroupObserved,
     PodRejected,
     PolicyChanged,
@@ -38,7 +40,7 @@ from apportion_schemas import (
     Shape,
 )
 
-FORMAT = 5
+FORMAT = 6
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"
@@ -130,6 +132,9 @@ class _Head(Struct, array_like=True, tag=1):
     pods: int
     quotas: dict[str, dict[str, QuotaObserved]] = {}
     of_kubernetes: bool = False
+    evictions: dict[str, PodEvicted] = {}
+    nominated: dict[str, str] = {}
+    budgets: dict[str, dict[str, BudgetObserved]] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -22,11 +22,13 @@ from msgspec import Struct, field
 
 from apportion.core.devices.shares import DeviceState
 from apportion_schemas import (
+    BudgetObserved,
     Configuration,
     DifferenceFound,
     Host,
     NodeObserved,
     NodeReported,
+    PodEvicted,
     PodGroupObserved,
     PodRefused,
     PodRejected,
@@ -188,6 +190,8 @@ class State(Struct, eq=False):
     `rejected` are pods that cannot be read, by uid. `device_cordons` outlive the report of the
     device. `differences` counts by kind what comparisons with the cluster found; `differing` is the
     newest of each live pod, by uid. `of_kubernetes`: an API server says which nodes there are.
+    `evictions` are of pods that are to go and still hold their places, by uid. `nominated` is the
+    node, by uid of the pending pod for which room is made there. `budgets` are as `quotas`.
     """
 
     revision: int = 0
@@ -213,3 +217,6 @@ class State(Struct, eq=False):
     of_kubernetes: bool = False
     differences: dict[str, int] = {}
     differing: dict[str, DifferenceFound] = {}
+    evictions: dict[str, PodEvicted] = {}
+    nominated: dict[str, str] = {}
+    budgets: dict[str, dict[str, BudgetObserved]] = {}

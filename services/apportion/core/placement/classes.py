@@ -53,7 +53,7 @@ class PlacementClass:
 
     `picks_one`: it takes one device, without looking at how devices stand to each other.
     `relations` are those to other pods, None where neither side minds. Devices of the kinds
-    `without` are not for these pods.
+    `without` are not for these pods, nor are the rows `kept`.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class PlacementClass:
         self._picked: AskColumns | None = self.asks[0] if self.asks else None
         self.facts = FactColumns(shape)
         self.collided: set[int] = set()
+        self.kept: list[int] = []
         self._host_need = host_need
         self._needy = bool(shape.node.extended or shape.node.ports)
         self._resize(0)
@@ -163,6 +164,13 @@ class PlacementClass:
         self.facts.rebuild(columns, rows)
         if self.facts.prefers != preferred:  # one node more or less makes a point of all of them
             self._begin_anew()
+
+    def keep_out(self, rows: list[int]) -> None:
+        """Refuse these rows, which are kept for other pods."""
+        self.kept = rows
+        for row in rows:
+            if self.board.points[row] != REFUSED:
+                self.board.refuse(row)
 
     def exclude(self, row: int) -> None:
         """Refuse a row on which the containers collide, until it changes."""

@@ -21,6 +21,9 @@ from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gang_turn import GangTurn
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.preemption.gang_room import GangRoom
+from apportion.core.placement.preemption.preempting import Preempting
+from apportion.core.placement.preemption.victims import DryRun
 from apportion.core.placement.queueing.hints import LIMITS_SET
 from apportion.core.placement.queueing.keys import affinity_key, plain_key
 from apportion.core.placement.queueing.queue import PendingQueue
@@ -37,6 +40,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodAdopted,
     PodChanged,
+    PodEvicted,
     PodPlaced,
     PodRefused,
     PodSubmitted,
@@ -53,7 +57,7 @@ _COMES: Final = frozenset((PodSubmitted, PodAdopted))
 _TELLS_OF_OTHERS: Final = frozenset((NodeObserved, NodeGone))
 """Events after which other pods of others may be on a node."""
 
-DecisionEvent = PodPlaced | PodRefused | PlacementVoided
+DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted
 
 
 class Decision(Struct):
@@ -84,6 +88,14 @@ class Engine:
         self._queue = PendingQueue(state, self._limits.share)
         self._waiting = Waiting(state, self._queue)
         self._waking = Waking(state, self._queue, self._finder, self._limits, self._reservations)
+        dry_run = DryRun(state, self._finder, self._limits, self._neighbours)
+        self._preempting = Preempting(
+            state,
+            self._waiting,
+            self._finder,
+            self._refusing,
+            GangRoom(state, self._finder, self._reservations, dry_run),
+        )
 
     @property
     def pending(self) -> int:
@@ -122,6 +134,7 @@ class Engine:
             moved = self._neighbours.look_at(node)
         counts = self._limits.active or kind in LIMITS_SET
         freed = counts and self._limits.observe(change)
+        freed = self._preempting.observe(change) or freed
         self._waiting.observe(change)
         self._waking.observe(change, moved, freed)
 
@@ -161,6 +174,9 @@ class Engine:
                 break
         self._reservations.roll_back()
         self._report(decision, events_max)
+        if not decision.events and not decision.more:
+            evicted, decision.more = self._preempting.decide()
+            decision.events.extend(evicted)
         return decision
 
     def _prepare(self) -> bool:

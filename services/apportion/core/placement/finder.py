@@ -104,14 +104,37 @@ class PlaceFinder:
         key, shape = _class_key(pod, concern), pod.submitted.shape
         if without:
             key += b"without " + _encode(sorted(without))
+        kept = self.kept_from(pod) if self._state.nominated else ()
+        if kept:
+            key += b"kept from " + _encode(kept)
         relate = None
         if concern is not NO_CONCERN:
             relate = partial(Relations, shape.pods, concern, self._neighbours, self._domains)
-        return self.classes.class_of(key, shape, relate, without)
+        found: PlacementClass = self.classes.class_of(key, shape, relate, without)
+        if kept:
+            found.keep_out([self.columns.row_of(name) for name in kept])
+        return found
+
+    def kept_from(self, pod: PodState) -> tuple[str, ...]:
+        """The nodes that are kept for other pods of its priority or more, for which room is made.
+
+        Pods of one gang keep nothing from each other.
+        """
+        found = set()
+        for uid, node in self._state.nominated.items():
+            other = self._state.pods.get(uid)
+            if other is None or other is pod or other.submitted.priority < pod.submitted.priority:
+                continue
+            if not other.submitted.group or other.submitted.group != pod.submitted.group:
+                found.add(node)
+        return tuple(sorted(found))
 
     def key_of(self, pod: PodState) -> bytes:
         """Equal for pods of the same limits that every node would treat alike now."""
         key = _class_key(pod, self._neighbours.concern(pod.submitted))
+        kept = self.kept_from(pod) if self._state.nominated else ()
+        if kept:
+            key += b"kept from " + _encode(kept)
         return limits_key(self._state, pod) + key
 
     def _best(self, pod: PodState, without: frozenset[int]) -> PodPlaced | None:

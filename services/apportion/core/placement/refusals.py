@@ -87,6 +87,8 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
         ranks = np.where(ranks == FITS, class_.relations.ranks, ranks)
     for ask in class_.asks:
         ranks = np.where(ranks == FITS, _ask_ranks(ask, columns), ranks)
+    kept = [row for row in class_.kept if ranks[row] == FITS]
+    ranks[kept] = RANK[RefusalCode.NODE_NOMINATED]
     ranks[(ranks == FITS) & (class_.board.points == REFUSED)] = RANK[_collision(class_)]
     return ranks
 
@@ -191,7 +193,7 @@ def _verdict(
     of_node = refused_node(class_.shape, columns.nodes[row])
     if of_node is not None:
         return "", of_node
-    if code in NEIGHBOURS:
+    if code in NEIGHBOURS or code is RefusalCode.NODE_NOMINATED:
         return "", Verdict(code, 1, 0)
     best: tuple[float, str, Verdict] | None = None
     would_do: set[int] = set()

@@ -5,6 +5,8 @@ pods take the best places one by one, and which these are may change with any pl
 asked again only when something leaves.
 """
 
+from collections.abc import Iterable
+
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.finder import PlaceFinder
@@ -17,6 +19,7 @@ from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue
 from apportion.core.placement.queueing.unschedulable import Unschedulable
 from apportion.core.placement.reservations import Reservations
+from apportion_schemas import RefusalCode
 
 
 class Waking:
@@ -126,7 +129,11 @@ class Waking:
         limit = shape_queue.reasons is not None and shape_queue.reasons.limit is not None
         asks: list[AskColumns] = []
         ordered = False
-        if not limit and shape_queue.key == plain_key(self._state, pod):
+        if (
+            not limit
+            and not _minds_kept(shape_queue)
+            and shape_queue.key == plain_key(self._state, pod)
+        ):
             class_ = self._finder.class_of(pod, alone=True)
             asks, ordered = class_.asks, class_.may_collide
         self._unschedulable.add(shape_queue.key, asks[0] if asks else None, ordered)
@@ -142,12 +149,19 @@ class Waking:
                 continue
             turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
             heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
-            if any(self._could_fit(shape_queue, pod, answers) for pod in heads.values()):
+            outdated = _minds_kept(shape_queue) and not self._any_kept(heads.values())
+            if outdated or any(
+                self._could_fit(shape_queue, pod, answers) for pod in heads.values()
+            ):
                 self._queue.wake(shape_queue)
                 self._unschedulable.forget(shape_queue.key)
             elif self._anew:
                 self._note_needs(shape_queue)
         return True
+
+    def _any_kept(self, pods: Iterable[PodState]) -> bool:
+        """Whether a node is kept from any of these."""
+        return bool(self._state.nominated) and any(self._finder.kept_from(pod) for pod in pods)
 
     def _could_fit(
         self, shape_queue: ShapeQueue, pod: PodState, answers: dict[bytes, bool]
@@ -168,3 +182,9 @@ class Waking:
         if key not in answers:
             answers[key] = self._finder.class_of(pod, alone=alone).fits_somewhere
         return answers[key]
+
+
+def _minds_kept(shape_queue: ShapeQueue) -> bool:
+    """Whether it was refused for a node that is kept for others, which it is told when it ends."""
+    reasons = shape_queue.reasons
+    return reasons is not None and RefusalCode.NODE_NOMINATED in reasons.counts

@@ -36,10 +36,20 @@ def _value(name: str) -> object:
         "reasons": {},
         "submitted": pod("x"),
         "kind": "gone",
+        "reason": "preempted",
     }
     if name in known:
         return known[name]
-    numbers = ("attempt", "min_available", "nodes", "cpu_milli", "memory_mib", "pods")
+    numbers = (
+        "attempt",
+        "priority",
+        "beneficiary_priority",
+        "min_available",
+        "nodes",
+        "cpu_milli",
+        "memory_mib",
+        "pods",
+    )
     if name in numbers:
         return 1
     return True if name in ("healthy", "ready", "final") else "x"

@@ -72,6 +72,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
         RefusalCode.NODE_CORDONED,
         RefusalCode.NODE_UNSCHEDULABLE,
         RefusalCode.NODE_LABELS_MISMATCH,
+        RefusalCode.NODE_NOMINATED,
         RefusalCode.NO_SUCH_DEVICE,
         RefusalCode.MODE_MISMATCH,
         RefusalCode.TYPE_MISMATCH,

@@ -46,6 +46,7 @@ ORDER: Final[tuple[RefusalCode, ...]] = (
     RefusalCode.NVLINK_MISMATCH,
     RefusalCode.MODULES_IN_USE,
     RefusalCode.CONTAINERS_COLLIDE,
+    RefusalCode.NODE_NOMINATED,
 )
 RANK: Final = {code: rank for rank, code in enumerate(ORDER)}
 FITS: Final = len(ORDER)

@@ -16,6 +16,8 @@ from apportion.core.placement.index.packed import Int64
 from apportion_schemas import (
     AllocationFailed,
     BindFailed,
+    BudgetGone,
+    BudgetObserved,
     ConfigurationChanged,
     DeviceCordoned,
     DeviceHealthChanged,
@@ -31,6 +33,7 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodChanged,
+    PodEvicted,
     PodGone,
     PodGroupGone,
     PodGroupObserved,
@@ -64,7 +67,7 @@ REFUSED: Final[Int64] = 2
 MOVED: Final[Int64] = 4
 """Another number of pods that somebody looks for is on a node."""
 FREED: Final[Int64] = 8
-"""A queue or a namespace may hold more than before."""
+"""A queue or a namespace may hold more than before, or a node is kept for nobody any more."""
 
 
 class Hint(NamedTuple):
@@ -122,6 +125,12 @@ _HELD_BY_QUEUE: Final = (
     Hint(PodGroupObserved, SOME, FREED),  # its pods may be of another queue now
 )
 _HELD_BY_NAMESPACE: Final = (*_HELD, Hint(QuotaObserved, SOME), Hint(QuotaGone, SOME))
+_KEPT: Final = (
+    *_LEFT,
+    *_TOLD,
+    Hint(PodPlaced, SOME, FREED | REFUSED),  # the one for which the node was kept has a place
+    Hint(PodRefused, SOME, FREED),  # or none although nobody has to leave for it any more
+)
 _FEWER: Final = (
     Hint(PodGroupObserved, GANG),
     Hint(PodPlaced, GANG),
@@ -165,6 +174,7 @@ BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.MODULES_IN_USE: _DEVICE,
     _C.DEVICES_TOO_FEW: _DEVICE,
     _C.CONTAINERS_COLLIDE: _DEVICE,
+    _C.NODE_NOMINATED: _KEPT,
     _C.GANG_INCOMPLETE: (*_FEWER, Hint(PodSubmitted, GANG), Hint(PlacementVoided, GANG)),
     _C.GANG_TOO_LARGE: _FEWER,
     _C.QUEUE_CLOSED: _HELD_BY_QUEUE,
@@ -181,13 +191,15 @@ HELPS_NOBODY: Final = frozenset(
     (
         AllocationFailed,  # what failed still holds its shares, until its placement is voided
         BindFailed,
+        BudgetGone,
+        BudgetObserved,  # budgets choose whom to spare, and forbid nothing
         DeviceCordoned,
         DifferenceFound,
         LedgerRebuilt,
         NodeCordoned,
         PodBound,
+        PodEvicted,  # it holds its place until it is gone
         PodGroupGone,  # its pods hold together as they did
-        PodRefused,
         PodRejected,
         SharesAllocated,
     )

@@ -31,14 +31,14 @@ class Waiting:
 
     def __init__(self, state: State, queue: PendingQueue) -> None:
         self._state = state
-        self._queue = queue
+        self.queue = queue
         self._part: dict[str, int] = {}
         self._pods: dict[int, dict[str, None]] = {}
         self._others: dict[str, None] = {}
         self._limited = set(state.quotas)
         self.shard = WHOLE
         for pod in self._pending():
-            self._queue.add(pod)
+            self.queue.add(pod)
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed."""
@@ -57,7 +57,7 @@ class Waiting:
         elif kind is PodGone:
             self._forget(data.uid)
             if pod is not None and change.node is None:
-                self._queue.leave(pod)
+                self.queue.leave(pod)
         elif kind is PodChanged:
             self._change(change)
         elif kind is PodRefused:
@@ -72,7 +72,7 @@ class Waiting:
         if pod.submitted.chooser or pod.submitted.gates:
             return
         if self.shard is WHOLE or self._note(pod) in self.shard.parts:
-            self._queue.add(pod)
+            self.queue.add(pod)
         elif pod.refusal is None:
             self._others[pod.uid] = None
 
@@ -81,7 +81,7 @@ class Waiting:
         pod, before = change.pod, change.before
         if pod is None or before is None or pod.phase is not PENDING:
             return
-        self._queue.leave(before)
+        self.queue.leave(before)
         self._forget(pod.uid)
         self.add(pod)
 
@@ -123,14 +123,14 @@ class Waiting:
         for part in sorted(before.parts - shard.parts):
             for uid in self._pods.get(part, ()):
                 pod = self._state.pods[uid]
-                self._queue.leave(pod)
+                self.queue.leave(pod)
                 if pod.refusal is None:
                     self._others[uid] = None
         for part in sorted(shard.parts - before.parts):
             for uid in self._pods.get(part, ()):
                 self._others.pop(uid, None)
                 pod = self._state.pods[uid]
-                self._queue.add(pod, pod.refusal is not None)
+                self.queue.add(pod, pod.refusal is not None)
         if shard is WHOLE:
             self._part.clear()
             self._pods.clear()
@@ -149,6 +149,6 @@ class Waiting:
         self._limited ^= {namespace}
         for pod in self._pending():
             if pod.submitted.namespace == namespace:
-                self._queue.leave(pod)
+                self.queue.leave(pod)
                 self._forget(pod.uid)
                 self.add(pod)

@@ -1,0 +1,63 @@
+"""Pods that give their places up: what is noted of an eviction, and when it is over.
+
+Invariant: a pod is evicted only for a pending one of higher priority, whatever its scheduler
+thought; and of those that are noted each holds its place still.
+"""
+
+from apportion.core.ledger.change import Change, Context, Refused
+from apportion.core.ledger.state import PENDING, PodState, State
+from apportion_schemas import BudgetGone, BudgetObserved, PodEvicted
+
+
+def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
+    """Note that the pod, which has the place that the event names, is to go."""
+    state = context.state
+    if data.pod in state.evictions:
+        raise Refused(
+            f"pod {data.pod} is evicted already, for {state.evictions[data.pod].beneficiary}"
+        )
+    one = state.pods.get(data.beneficiary)
+    if one is None or one.phase is not PENDING:
+        raise Refused(f"pod {data.beneficiary}, for which {data.pod} would go, does not wait")
+    if pod.submitted.priority >= one.submitted.priority:
+        raise Refused(
+            f"pod {data.pod} of priority {pod.submitted.priority} would go for {data.beneficiary} "
+            f"of priority {one.submitted.priority}"
+        )
+    if data.nominated not in state.nodes:
+        raise Refused(f"node {data.nominated} is not known")
+    state.evictions[data.pod] = data
+    state.nominated[data.beneficiary] = data.nominated
+    return Change(data, node=state.nodes[data.node], pod=pod, shares=())
+
+
+def leave(state: State, uid: str) -> None:
+    """The pod is gone: it holds no place, and waits for none."""
+    state.evictions.pop(uid, None)
+    state.nominated.pop(uid, None)
+
+
+def give_up(state: State, uid: str) -> None:
+    """The pod fits nowhere although nobody has to leave for it any more: no node is kept for it."""
+    if uid in state.nominated and not awaited(state, uid):
+        del state.nominated[uid]
+
+
+def awaited(state: State, uid: str) -> list[PodEvicted]:
+    """The evictions for this pod that are not over."""
+    return [each for each in state.evictions.values() if each.beneficiary == uid]
+
+
+def budget_observed(context: Context, data: BudgetObserved) -> Change:
+    """The newest word on a disruption budget is the whole of it."""
+    context.state.budgets.setdefault(data.namespace, {})[data.budget] = data
+    return Change(data)
+
+
+def budget_gone(context: Context, data: BudgetGone) -> Change:
+    """A disruption budget left the cluster, and spares nobody any more."""
+    budgets = context.state.budgets.get(data.namespace, {})
+    budgets.pop(data.budget, None)
+    if not budgets:
+        context.state.budgets.pop(data.namespace, None)
+    return Change(data)

@@ -1,0 +1,223 @@
+"""For whom pods of lower priority are evicted, and when: the last thing that a decision looks at.
+
+A pod that fits nowhere may have room made for it on one node. Its victims are told to go, each by
+an event; until they have gone it is nominated to the node, nobody of its priority or less is placed
+there, and nobody else goes for it. It then takes its place like any other pod; where it cannot, it
+is refused again, which ends the nomination, and the search begins anew.
+
+Source of the rules: kube-scheduler's plugin DefaultPreemption. Invariant: nobody is evicted twice,
+nor while those who leave already make room enough; without news nobody is evicted at all.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from apportion.core.ledger.change import Change
+from apportion.core.ledger.evictions import awaited
+from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.placement.filters import FITS
+from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.preemption.gang_room import GangRoom
+from apportion.core.placement.preemption.search import Search
+from apportion.core.placement.preemption.victims import Victims, eviction
+from apportion.core.placement.queueing.reporting import refusal_of
+from apportion.core.placement.queueing.shape_queue import ShapeQueue, Turn, is_pending
+from apportion.core.placement.queueing.waiting import Waiting
+from apportion.core.placement.refusing import Refusing
+from apportion_schemas import (
+    PlacementVoided,
+    PodAdopted,
+    PodEvicted,
+    PodGone,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+)
+
+TRIES_MAX: Final = 64
+"""Nodes that one decision tries: some five milliseconds."""
+REMEMBERED_MAX: Final = 4_096
+_COMES: Final = frozenset((PodSubmitted, PodAdopted))
+_SETTLES: Final = frozenset((PodGone, PodPlaced, PodRefused, PodEvicted, PlacementVoided))
+"""Events that begin or end a nomination."""
+
+
+class _Vain(NamedTuple):
+    """A search that found nothing: for whom, and what it had seen."""
+
+    priority: int
+    key: bytes
+    generation: int
+    seen: int
+
+
+class Preempting:
+    """Makes room over one state, for the pods of one queue."""
+
+    def __init__(
+        self,
+        state: State,
+        waiting: Waiting,
+        finder: PlaceFinder,
+        refusing: Refusing,
+        gang_room: GangRoom,
+    ) -> None:
+        self._state = state
+        self._waiting = waiting
+        self._finder = finder
+        self._refusing = refusing
+        self._gang_room = gang_room
+        self._nominated = dict(state.nominated)
+        priorities = [pod.submitted.priority for pod in state.pods.values()]
+        self._least = min(priorities, default=0)
+        self._highest = max(priorities, default=0)
+        self._search: Search | None = None
+        self._searched_at = -1
+        self._in_vain: dict[bytes, _Vain] = {}
+        self._as_of = -1
+
+    def observe(self, change: Change) -> bool:
+        """Take note of what the fold changed; whether a node is kept for somebody no longer."""
+        kind = type(change.data)
+        if kind in _COMES and change.pod is not None:
+            priority = change.pod.submitted.priority
+            self._least = min(self._least, priority)
+            self._highest = max(self._highest, priority)
+        elif kind in _SETTLES and (self._nominated or self._state.nominated):
+            return self._follow()
+        return False
+
+    def _follow(self) -> bool:
+        """Take over who is nominated; whether a node is kept for somebody no longer."""
+        now = self._state.nominated
+        ended = {uid: node for uid, node in self._nominated.items() if now.get(uid) != node}
+        if ended or len(now) != len(self._nominated):
+            self._nominated = dict(now)
+        for name in sorted(set(ended.values())):
+            self._finder.columns.touch(self._state.nodes[name], ())
+        return bool(ended)
+
+    def decide(self) -> tuple[list[PodEvicted | PodRefused], bool]:
+        """Whom to evict now, for one pod or gang; and whether there is more to look for.
+
+        Nothing may be reserved, and nobody wait who was not asked.
+        """
+        if self._highest <= self._least or self._as_of == self._state.revision:
+            return [], False
+        refused = self._given_up()
+        if refused:
+            return refused, True
+        for shape_queue in self._hopeful():
+            if shape_queue.gang:
+                for_gang = self._for_gang(shape_queue)
+                if for_gang:
+                    return for_gang, True
+                continue
+            pod = self._first_of(shape_queue)
+            if pod is None:
+                continue
+            found = self._look_for(shape_queue, pod)
+            if self._search is not None:
+                return [], True
+            if found is not None:
+                return [eviction(each, pod, found) for each in found.pods], True
+        self._as_of = self._state.revision
+        return [], False
+
+    def _given_up(self) -> list[PodEvicted | PodRefused]:
+        """Tell those who fit nowhere although nobody has to go for them any more."""
+        found: list[PodEvicted | PodRefused] = []
+        for uid in sorted(self._state.nominated):
+            pod = self._state.pods.get(uid)
+            if pod is None or not is_pending(self._state, pod) or not self._waiting.owns(pod):
+                continue
+            if not awaited(self._state, uid):
+                found.append(self._refusal(pod))
+        return found
+
+    def _refusal(self, pod: PodState) -> PodRefused:
+        """Why the pod waits, now; one of a gang that would fit alone waits for what it did."""
+        alone = self._refusing.reasons(pod)
+        if pod.refusal is not None and (pod.submitted.group or not alone.counts):
+            return pod.refusal
+        return refusal_of(pod, alone)
+
+    def _hopeful(self) -> list[ShapeQueue]:
+        """Unschedulable shape queues, in the order of their heads, that no limit keeps out."""
+        found: list[tuple[Turn, bytes, ShapeQueue]] = []
+        for shape_queue in self._waiting.queue.unschedulable():
+            head, reasons = shape_queue.head(self._state), shape_queue.reasons
+            if head is None or reasons is None or reasons.limit is not None:
+                continue
+            if -head.rank > self._least:
+                found.append((head, shape_queue.key, shape_queue))
+        return [shape_queue for _, _, shape_queue in sorted(found, key=lambda each: each[:2])]
+
+    def _for_gang(self, shape_queue: ShapeQueue) -> list[PodEvicted | PodRefused]:
+        """Whom to evict for the gang, unless nothing has changed since that was in vain."""
+        columns = self._finder.columns
+        columns.sync()
+        vain = self._in_vain.get(shape_queue.key)
+        if vain is not None and vain.seen == columns.changed.end:
+            return []
+        evicted = self._gang_room.make(shape_queue)
+        if not evicted:
+            self._remember(shape_queue, _Vain(0, b"", 0, 0))
+        return list(evicted)
+
+    def _first_of(self, shape_queue: ShapeQueue) -> PodState | None:
+        """The first of a shape queue for which others may have to go."""
+        head = shape_queue.head(self._state)
+        turns = [head] if head is not None else []
+        if head is not None and head.uid in self._state.nominated:
+            turns = shape_queue.live(self._state)
+        for turn in turns:
+            pod = self._state.pods[turn.uid]
+            if turn.uid in self._state.nominated:
+                continue
+            hopes = pod.submitted.preempts and pod.submitted.priority > self._least
+            return pod if hopes and pod.phase is PENDING else None
+        return None
+
+    def _look_for(self, shape_queue: ShapeQueue, pod: PodState) -> Victims | None:
+        """Whom to evict for the pod; while `_search` is there it is not known yet."""
+        search = self._search
+        if search is None or search.pod is not pod or self._searched_at != self._state.revision:
+            search = self._search = Search(
+                self._gang_room.dry_run, pod, self._rows_for(shape_queue, pod)
+            )
+            self._searched_at = self._state.revision
+        if not search.go_on(TRIES_MAX):
+            return None
+        self._search = None
+        if search.best is None or not search.best.units:
+            self._note_vain(shape_queue, pod)
+            return None
+        return search.best
+
+    def _rows_for(self, shape_queue: ShapeQueue, pod: PodState) -> list[int]:
+        """The nodes to try: all whose facts are right, or of these what changed since in vain."""
+        class_, columns = self._finder.class_of(pod), self._finder.columns
+        right = class_.facts.ranks == FITS
+        vain = self._in_vain.get(shape_queue.key)
+        if vain is not None and class_.relations is None:
+            same = (vain.key, vain.generation) == (self._finder.key_of(pod), columns.generation)
+            rows = columns.changed.since(vain.seen) if same else None
+            if rows is not None and pod.submitted.priority <= vain.priority:
+                return [row for row in sorted(set(rows.tolist())) if right[row]]
+        found: list[int] = np.flatnonzero(right).tolist()
+        return found
+
+    def _note_vain(self, shape_queue: ShapeQueue, pod: PodState) -> None:
+        generation = self._finder.columns.generation
+        key = self._finder.key_of(pod)
+        self._remember(shape_queue, _Vain(pod.submitted.priority, key, generation, 0))
+
+    def _remember(self, shape_queue: ShapeQueue, vain: _Vain) -> None:
+        columns = self._finder.columns
+        columns.sync()  # what was thought away and put back has changed nothing
+        self._in_vain.pop(shape_queue.key, None)
+        if len(self._in_vain) >= REMEMBERED_MAX:
+            del self._in_vain[next(iter(self._in_vain))]
+        self._in_vain[shape_queue.key] = vain._replace(seen=columns.changed.end)

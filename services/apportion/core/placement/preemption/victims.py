@@ -1,0 +1,241 @@
+"""Whom a pod would evict from one node: the fewest and least important that make it fit there.
+
+All pods of lower priority are thought away; then, those first whose eviction would exceed a
+disruption budget and of these the most important first, each is put back if the pod still fits, as
+in kube-scheduler's DefaultPreemption. A gang goes whole or stays whole, and is as important as the
+most important of it. Pods that are leaving already are there no more.
+
+Invariant: the state is as it was when the answer is given; with any one of the victims put back the
+pod would not fit.
+"""
+
+from itertools import chain
+from typing import NamedTuple
+
+from apportion.core.devices.shares import retake
+from apportion.core.ledger import fold
+from apportion.core.ledger.hosting import charge_host
+from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State
+from apportion.core.placement.affinity.neighbours import Neighbours
+from apportion.core.placement.assign.devices import assign
+from apportion.core.placement.finder import PlaceFinder
+from apportion.core.placement.gangs import held
+from apportion.core.placement.index.board_loops import REFUSED
+from apportion.core.placement.index.packed import Int64
+from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.preemption.budgets import Exceeded, exceeded
+from apportion_schemas import PodEvicted
+
+_LEAST_PRIORITY = -(1 << 31)
+"""Added to each, so that of few pods and many of a negative priority the few go."""
+
+
+class Unit(NamedTuple):
+    """Pods that go together or stay: one, or what a gang has placed.
+
+    In the order of importance: the higher priority, then the earlier start.
+    """
+
+    rank: int
+    since: str
+    uid: str
+    pods: tuple[PodState, ...]
+
+
+class Victims(NamedTuple):
+    """Who would have to go for a pod to fit on a node; nobody, where they are leaving already."""
+
+    row: int
+    node: str
+    units: tuple[Unit, ...]
+    budgets: Exceeded
+
+    @property
+    def pods(self) -> list[PodState]:
+        """All pods that would go."""
+        return list(chain.from_iterable(unit.pods for unit in self.units))
+
+    def better_than(self, other: "Victims") -> bool:
+        """Whether to evict these rather than those, as kube-scheduler chooses; else the first.
+
+        Fewest that exceed a budget, least priority of the most important, least sum of priorities,
+        fewest, and of those the ones that started last.
+        """
+        mine, others = self.cost, other.cost
+        if mine != others:
+            return mine < others
+        return bool(self.units) and self.since > other.since
+
+    @property
+    def cost(self) -> tuple[int, int, int, int]:
+        """What is compared first; less is better."""
+        priorities = [pod.submitted.priority for pod in self.pods]
+        highest = max(priorities, default=_LEAST_PRIORITY)
+        total = sum(priority - _LEAST_PRIORITY for priority in priorities)
+        return (len(self.budgets), highest, total, len(priorities))
+
+    @property
+    def since(self) -> str:
+        """When the first of the most important ones started."""
+        return min(self.units).since
+
+
+class DryRun:
+    """Tries what a node would be without some pods, over what is reserved now."""
+
+    def __init__(
+        self, state: State, finder: PlaceFinder, limits: Limits, neighbours: Neighbours
+    ) -> None:
+        self._state = state
+        self._finder = finder
+        self._limits = limits
+        self._neighbours = neighbours
+
+    def victims(self, pod: PodState, row: Int64) -> Victims | None:
+        """Whom the pod would evict there, or None where it would not fit even so."""
+        node = self._finder.columns.nodes[row]
+        leaving, units = self._below(pod, node)
+        if not leaving and not units:
+            return None
+        gone = [self.lift(each) for each in leaving]
+        lifted = {unit: [self.lift(each) for each in unit.pods] for unit in units}
+        chosen: list[Unit] = []
+        over: Exceeded = {}
+        fits = self._fits(pod, row)
+        if fits:
+            over = exceeded(self._state, chain.from_iterable(unit.pods for unit in units))
+            spared = [unit for unit in units if any(each.uid in over for each in unit.pods)]
+            for unit in spared + [unit for unit in units if unit not in spared]:
+                self._put_back(lifted[unit])
+                if not self._fits(pod, row):
+                    lifted[unit] = [self.lift(each) for each in unit.pods]
+                    chosen.append(unit)
+                else:
+                    del lifted[unit]
+        for places in lifted.values():
+            self._put_back(places)
+        self._put_back(gone)
+        if not fits:
+            return None
+        uids = {each.uid for unit in chosen for each in unit.pods}
+        budgets = {uid: names for uid, names in over.items() if uid in uids}
+        return Victims(row, node.name, tuple(sorted(chosen)), budgets)
+
+    def lift(self, pod: PodState) -> "Lifted":
+        """Think the pod away; what it was is for `put_back`."""
+        placement = _place_of(pod)
+        lifted = Lifted(pod, placement, *(getattr(pod, name) for name in _KEPT))
+        fold.unplace(self._state, pod)
+        self._note(pod, placement, undone=True)
+        return lifted
+
+    def put_back(self, lifted: "Lifted") -> None:
+        """The pod is where it was."""
+        pod, placement = lifted.pod, lifted.placement
+        node = self._state.nodes[placement.node]
+        for share in placement.shares:
+            retake(node.by_id[share.device], share)
+        charge_host(pod, node, placement)
+        for name, value in zip(_KEPT, lifted[2:], strict=True):
+            setattr(pod, name, value)
+        pods = sorted(node.pods.values(), key=_placed_revision)
+        node.pods.clear()  # in their order again: derived things may follow it
+        node.pods.update({each.uid: each for each in pods})
+        self._note(pod, placement, undone=False)
+
+    def _put_back(self, places: list["Lifted"]) -> None:
+        for each in reversed(places):
+            self.put_back(each)
+
+    def _note(self, pod: PodState, placement: Placement, *, undone: bool) -> None:
+        self._neighbours.note(pod)
+        if self._limits.active:
+            self._limits.note(pod, undone=undone)
+        self._finder.columns.touch(self._state.nodes[placement.node], placement.shares)
+
+    def _below(self, pod: PodState, node: NodeState) -> tuple[list[PodState], list[Unit]]:
+        """Pods of lower priority there: those that leave already, and those that could be evicted,
+        the most important first.
+        """
+        priority = pod.submitted.priority
+        leaving: list[PodState] = []
+        units: dict[str, Unit] = {}
+        for each in node.pods.values():
+            about = each.submitted
+            if about.priority >= priority:
+                continue
+            if about.uid in self._state.evictions:
+                leaving.append(each)
+            elif not about.group:
+                units[about.uid] = _unit([each])
+            elif about.group not in units:
+                members = held(self._state.groups[about.group])
+                units[about.group] = _unit(members)
+        ordered = sorted(unit for unit in units.values() if -unit.rank < priority)
+        return leaving, ordered
+
+    def _fits(self, pod: PodState, row: Int64) -> bool:
+        """Whether the pod has a place there that its limits allow."""
+        class_ = self._finder.class_of(pod)
+        if class_.board.points[row] == REFUSED:
+            return False
+        columns = self._finder.columns
+        shares = assign(class_, columns, row)
+        if shares is None:
+            class_.exclude(row)
+            return False
+        return not self._limits.active or (
+            self._limits.exceeded(pod, columns.names[row], shares) is None
+        )
+
+
+class Lifted(NamedTuple):
+    """A pod that was thought away, and what it was."""
+
+    pod: PodState
+    placement: Placement
+    phase: Phase
+    placed_revision: int
+    placed_time: str
+    bound_revision: int
+    allocated_revision: int
+
+
+_KEPT = Lifted._fields[2:]
+
+
+def eviction(victim: PodState, pod: PodState, found: Victims) -> PodEvicted:
+    """The event that tells the victim to go, for this pod."""
+    about, placement = victim.submitted, _place_of(victim)
+    return PodEvicted(
+        pod=about.uid,
+        namespace=about.namespace,
+        name=about.name,
+        attempt=placement.attempt,
+        node=placement.node,
+        priority=about.priority,
+        beneficiary=pod.uid,
+        beneficiary_name=pod.full_name,
+        beneficiary_priority=pod.submitted.priority,
+        nominated=found.node,
+        reason="preempted",
+        budgets=found.budgets.get(about.uid, ()),
+    )
+
+
+def _place_of(pod: PodState) -> Placement:
+    """Where a pod is that has a place. Raises ValueError where it has none."""
+    if pod.placement is None:
+        raise ValueError(f"pod {pod.uid} has no place")
+    return pod.placement
+
+
+def _placed_revision(pod: PodState) -> int:
+    return pod.placed_revision
+
+
+def _unit(pods: list[PodState]) -> Unit:
+    ordered = sorted(pods, key=lambda each: (-each.submitted.priority, each.placed_time, each.uid))
+    first = ordered[0]
+    since = min(each.placed_time for each in pods)
+    return Unit(-first.submitted.priority, since, first.uid, tuple(ordered))

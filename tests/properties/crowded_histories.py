@@ -1,0 +1,47 @@
+"""Histories of few cards and many pods of several priorities: of pods that are evicted for others.
+
+Shared by the properties of preemption. Invariant: what is drawn here is what a scheduler may meet.
+"""
+
+from hypothesis import strategies as st
+
+from apportion_schemas import Ask, BudgetObserved, LabelExpression, Shape
+from tests.properties.core_histories import (
+    Step,
+    decisions,
+    effects,
+    exactly,
+    payloads,
+    submissions,
+    usual_shapes,
+    weighed,
+)
+from tests.support.fleet import rack
+from tests.support.pods import gang
+
+_LARGE = [
+    Shape(asks=(Ask(container="c0", family="nvidia", count=count, cores=cores),))
+    for count, cores in ((1, 100), (1, 60), (2, 100), (1, 30))
+]
+"""Of these few fit beside each other."""
+budgets = st.builds(
+    BudgetObserved,
+    namespace=st.just("default"),
+    budget=st.sampled_from(("b", "c")),
+    selector=st.sampled_from(((LabelExpression(key="app", operator="Exists"),), ())),
+    allowed=st.integers(0, 2),
+)
+
+
+def crowded_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
+    """Such a history with few cards for many pods, some of which disruption budgets protect."""
+    comers = submissions(wanted=weighed((5, st.sampled_from(_LARGE)), (1, usual_shapes)))
+    start = st.tuples(
+        st.just([rack("roomy", 2), rack("other", 1), gang("team/x"), gang("team/y")]),
+        st.lists(budgets, max_size=2),
+        st.lists(comers, min_size=4, max_size=8),
+    ).map(lambda parts: [step for part in parts for step in part])
+    steps: st.SearchStrategy[Step] = weighed(
+        (4, comers), (1, payloads), (1, budgets), (2, effects), (5, decisions)
+    )
+    return st.builds(lambda begun, on: [*begun, *on], start, exactly(steps, longest))

@@ -1,0 +1,324 @@
+"""Preemption: who goes for whom, in which order nodes are compared, and when nobody goes."""
+
+from typing import Any
+
+import pytest
+
+from apportion_schemas import (
+    BudgetObserved,
+    Host,
+    LabelExpression,
+    NodeCordoned,
+    PodEvicted,
+    PodPlaced,
+    PodRefused,
+    PodSubmitted,
+    RefusalCode,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import node, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import cards, gang, member, pod, wants
+
+C = RefusalCode
+
+
+def low(uid: str, count: int = 1, priority: int = 0, **fields: Any) -> PodSubmitted:
+    """A pod of whole cards that others may go before."""
+    return pod(uid, cards(count), priority=priority, **fields)
+
+
+def high(uid: str, count: int = 1, priority: int = 100, **fields: Any) -> PodSubmitted:
+    """A pod of whole cards for which others go."""
+    return pod(uid, cards(count), priority=priority, **fields)
+
+
+def evicted(ledger: Ledger) -> list[tuple[str, str]]:
+    """Who goes for whom, of all events since the beginning."""
+    return [(e.pod, e.beneficiary) for e in ledger.events if isinstance(e, PodEvicted)]
+
+
+def full(nodes: int = 1, width: int = 1, **fields: Any) -> Ledger:
+    """Nodes of so many cards, each held by one pod of low priority: `low-0-0` and so on."""
+    ledger = Ledger(*(rack(f"n{at}", width) for at in range(nodes)))
+    for at in range(nodes):
+        for slot in range(width):
+            ledger.submit(low(f"low-{at}-{slot}", **fields)).settle()
+    return ledger
+
+
+def on(ledger: Ledger, uid: str) -> str:
+    """Where the pod is."""
+    return ledger.where(uid)
+
+
+def test_a_pod_of_lower_priority_goes_and_then_the_other_has_its_place() -> None:
+    """It is told once, holds its place until it is gone, and is in nobody's way afterwards."""
+    ledger = full()
+    ledger.submit(high("h")).settle()
+    assert evicted(ledger) == [("low-0-0", "h")]
+    (event,) = (e for e in ledger.events if isinstance(e, PodEvicted))
+    assert (event.node, event.nominated, event.attempt) == ("n0", "n0", 1)
+    assert (event.priority, event.beneficiary_priority) == (0, 100)
+    assert on(ledger, "low-0-0") == "n0"
+    assert ledger.decide() == []
+    ledger.gone("low-0-0").settle()
+    assert on(ledger, "h") == "n0"
+    assert not ledger.state.evictions
+    assert not ledger.state.nominated
+
+
+def test_the_refusal_comes_before_the_eviction() -> None:
+    """The pod is told why it waits; that others go for it is said after that."""
+    ledger = full()
+    ledger.submit(high("h")).settle()
+    kinds = [type(event) for event in ledger.events]
+    assert kinds.index(PodRefused) < kinds.index(PodEvicted)
+
+
+@pytest.mark.parametrize("priority", [100, 101])
+def test_nobody_goes_for_a_pod_of_the_same_priority_or_less(priority: int) -> None:
+    """Only lower ones do."""
+    ledger = full(priority=priority)
+    ledger.submit(high("h")).settle()
+    assert evicted(ledger) == []
+
+
+def test_nobody_goes_for_a_pod_that_never_preempts() -> None:
+    """`preemptionPolicy: Never`: it is first in the queue all the same."""
+    ledger = full()
+    ledger.submit(high("h", preempts=False), low("l")).settle()
+    assert evicted(ledger) == []
+    ledger.gone("low-0-0").settle()
+    assert (on(ledger, "h"), on(ledger, "l")) == ("n0", "")
+
+
+def test_nobody_goes_in_vain() -> None:
+    """The node would be too small though everybody left it."""
+    ledger = full(width=2)
+    ledger.submit(high("h", count=3)).settle()
+    assert evicted(ledger) == []
+
+
+def test_no_more_go_than_have_to() -> None:
+    """Of four pods two go, the least important ones."""
+    ledger = Ledger(rack("n0", 4))
+    for at, priority in enumerate((5, 1, 9, 3)):
+        ledger.submit(low(f"low-{at}", priority=priority)).settle()
+    ledger.submit(high("h", count=2)).settle()
+    assert sorted(evicted(ledger)) == [("low-1", "h"), ("low-3", "h")]
+
+
+Held = tuple[tuple[int, int], ...]
+"""What pods of low priority hold on a node of two cards: priority and cards of each."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (((7, 2),), ((0, 2),)),  # the least important of the most important
+        (((7, 1), (7, 1)), ((7, 1), (3, 1))),  # the least sum
+        (((3, 1), (3, 1)), ((3, 2),)),  # fewer
+        (((-5, 1), (-5, 1)), ((-5, 2),)),  # fewer, also where more would be a lesser sum
+    ],
+)
+def test_which_node_is_cleared(first: Held, second: Held) -> None:
+    """As kube-scheduler compares them, the second of two nodes is the better one."""
+    ledger = Ledger()
+    for at, held in enumerate((first, second)):
+        ledger.report(rack(f"n{at}", 2))
+        for slot, (priority, count) in enumerate(held):
+            ledger.submit(low(f"low-{at}-{slot}", count, priority)).settle()
+    ledger.submit(high("h", count=2)).settle()
+    assert {e.nominated for e in ledger.events if isinstance(e, PodEvicted)} == {"n1"}
+
+
+def test_who_started_last_goes_of_equals() -> None:
+    """All else being equal the younger pod loses less."""
+    ledger = Ledger(rack("n0", 1))
+    ledger.submit(low("old")).settle()
+    ledger.report(rack("n1", 1)).submit(low("young")).settle()
+    ledger.pod("old").placed_time = "2025-01-01T00:00:00.000000Z"
+    ledger.submit(high("h")).settle()
+    assert evicted(ledger) == [("young", "h")]
+
+
+def budget(allowed: int, app: str = "a") -> BudgetObserved:
+    """How many pods with this label may be evicted."""
+    selector = (LabelExpression(key="app", operator="In", values=(app,)),)
+    return BudgetObserved(namespace="default", budget="b", selector=selector, allowed=allowed)
+
+
+def test_a_disruption_budget_spares_whom_it_can() -> None:
+    """A pod of more priority goes rather than one that a budget protects."""
+    ledger = full(nodes=1)
+    ledger.pod("low-0-0")
+    ledger.report(rack("n1", 1)).submit(low("guarded", labels={"app": "a"})).settle()
+    ledger.gone("low-0-0").submit(low("other", priority=50)).settle()
+    ledger.play(budget(0)).submit(high("h")).settle()
+    assert evicted(ledger) == [("other", "h")]
+
+
+def test_a_disruption_budget_forbids_nothing() -> None:
+    """Where nobody else can go it is exceeded, and the event says so."""
+    ledger = full(labels={"app": "a"})
+    ledger.play(budget(0)).submit(high("h")).settle()
+    (event,) = (e for e in ledger.events if isinstance(e, PodEvicted))
+    assert event.budgets == ("b",)
+
+
+def test_a_budget_that_allows_it_is_not_exceeded() -> None:
+    """One of two pods may go; the second of them would be one too many."""
+    ledger = full(width=2, labels={"app": "a"})
+    ledger.play(budget(1)).submit(high("h", count=2)).settle()
+    found = [e.budgets for e in ledger.events if isinstance(e, PodEvicted)]
+    assert sorted(found) == [(), ("b",)]
+
+
+def test_the_room_is_kept_for_whom_it_is_made() -> None:
+    """Nobody of the same priority or less takes a card that one of two victims has left."""
+    ledger = full(width=2)
+    ledger.submit(high("h", count=2)).settle()
+    ledger.gone("low-0-0").submit(low("l"), high("same")).settle()
+    assert (on(ledger, "l"), on(ledger, "same")) == ("", "")
+    assert ledger.refusal("l").reasons == {C.NODE_NOMINATED: 1}
+    ledger.gone("low-0-1").settle()
+    assert on(ledger, "h") == "n0"
+    assert ledger.refusal("l").reasons == {C.DEVICE_IN_USE: 1}
+
+
+def test_a_pod_of_higher_priority_may_take_the_room() -> None:
+    """And the one for which it was made looks for other room."""
+    ledger = full()
+    ledger.submit(high("h")).settle()
+    ledger.submit(high("higher", priority=500))
+    ledger.gone("low-0-0").settle()
+    assert (on(ledger, "higher"), on(ledger, "h")) == ("n0", "")
+
+
+def test_each_of_several_has_a_node_of_its_own() -> None:
+    """Three pods, two nodes: two evictions, and the third waits."""
+    ledger = full(nodes=2)
+    ledger.submit(high("h1"), high("h2"), high("h3")).settle()
+    assert sorted(beneficiary for _, beneficiary in evicted(ledger)) == ["h1", "h2"]
+    ledger.gone("low-0-0", "low-1-0").settle()
+    assert {on(ledger, "h1"), on(ledger, "h2")} == {"n0", "n1"}
+
+
+def test_a_node_is_kept_no_longer_than_the_pod_waits() -> None:
+    """The pod has gone: others may come, and what leaves leaves."""
+    ledger = full(width=2)
+    ledger.submit(high("h", count=2)).settle()
+    ledger.gone("low-0-0").submit(low("l")).settle()
+    assert on(ledger, "l") == ""
+    ledger.gone("h").settle()
+    assert on(ledger, "l") == "n0"
+
+
+def test_another_search_where_the_room_has_gone() -> None:
+    """The node was cordoned meanwhile: the pod is refused again, and another node is cleared."""
+    ledger = full()
+    ledger.submit(high("h")).settle()
+    ledger.report(rack("n1", 1)).submit(low("late")).settle()
+    assert on(ledger, "late") == ""  # the one that preempts goes there itself
+    assert on(ledger, "h") == "n1"
+
+
+def test_a_nomination_ends_with_a_refusal() -> None:
+    """Its node takes nobody when all have gone: that is said, and another search begins."""
+    ledger = full()
+    ledger.submit(high("h")).settle()
+    ledger.play(NodeCordoned(node="n0", by="ada", reason="fans")).gone("low-0-0").settle()
+    assert ledger.state.nominated == {}
+    assert ledger.refusal("h").reasons == {C.NODE_CORDONED: 1}
+    ledger.report(rack("n1", 1))
+    ledger.settle()
+    assert on(ledger, "h") == "n1"
+
+
+def test_a_gang_goes_whole() -> None:
+    """One of its cards would do, and both of its pods are told to go."""
+    ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
+    ledger.submit(member("w-0", cards()), member("w-1", cards())).settle()
+    ledger.submit(high("h")).settle()
+    assert sorted(evicted(ledger)) == [("w-0", "h"), ("w-1", "h")]
+    assert {e.nominated for e in ledger.events if isinstance(e, PodEvicted)} in ({"n0"}, {"n1"})
+
+
+def test_a_single_pod_goes_rather_than_a_gang() -> None:
+    """Fewer pods go."""
+    ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
+    ledger.submit(member("w-0", cards()), member("w-1", cards())).settle()
+    ledger.report(rack("n2", 1)).submit(low("single")).settle()
+    ledger.submit(high("h")).settle()
+    assert evicted(ledger) == [("single", "h")]
+
+
+def test_a_gang_is_as_important_as_its_most_important_pod() -> None:
+    """One of its pods has more priority than who comes: none of it goes."""
+    ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
+    ledger.submit(member("w-0", cards()), member("w-1", cards(), priority=900)).settle()
+    ledger.submit(high("h")).settle()
+    assert evicted(ledger) == []
+
+
+def test_room_for_a_whole_gang() -> None:
+    """Two go for its two pods, and both come at once."""
+    ledger = full(nodes=2)
+    ledger.play(gang(min_available=2))
+    workers = [member(f"w-{n}", cards(), priority=100) for n in range(2)]
+    ledger.submit(*workers).settle()
+    assert {uid for uid, _ in evicted(ledger)} == {"low-0-0", "low-1-0"}
+    ledger.gone("low-0-0").settle()
+    assert (on(ledger, "w-0"), on(ledger, "w-1")) == ("", "")
+    ledger.gone("low-1-0").settle()
+    assert {on(ledger, "w-0"), on(ledger, "w-1")} == {"n0", "n1"}
+
+
+def test_nobody_goes_for_a_gang_that_would_not_fit_whole() -> None:
+    """Room for two of three is room for none."""
+    ledger = full(nodes=2)
+    ledger.play(gang(min_available=3))
+    ledger.submit(*(member(f"w-{n}", cards(), priority=100) for n in range(3))).settle()
+    assert evicted(ledger) == []
+
+
+def test_a_decision_that_is_lost_is_made_again() -> None:
+    """Nothing of it is in the state before it is folded; another engine decides alike."""
+    ledger = full()
+    ledger.submit(high("h"))
+    while not any(isinstance(event, PodRefused) for event in ledger.decide()):
+        pass
+    again: list[Payload] = [*ledger.consider().events]
+    assert [type(event) for event in again] == [PodEvicted]
+    assert ledger.decide() == again
+
+
+def test_cpu_alone_is_room_enough() -> None:
+    """Pods without devices are evicted and evict like others."""
+    ledger = Ledger(node("n0", host=Host(cpu_milli=1000, memory_mib=1000, pods=9)))
+    ledger.submit(pod("l", shape=wants(cpu_milli=800))).settle()
+    ledger.submit(pod("h", shape=wants(cpu_milli=500), priority=1)).settle()
+    assert evicted(ledger) == [("l", "h")]
+    ledger.gone("l").settle()
+    assert any(isinstance(e, PodPlaced) and e.pod == "h" for e in ledger.events)
+
+
+def test_what_the_fold_refuses() -> None:
+    """A rogue scheduler evicts nobody for a pod of the same priority, nor for one that is gone."""
+    ledger = full()
+    ledger.submit(low("same"), high("h"))
+    event = PodEvicted(
+        pod="low-0-0", namespace="default", name="low-0-0", attempt=1, node="n0", priority=0,
+        beneficiary="same", beneficiary_name="default/same", beneficiary_priority=9,
+        nominated="n0", reason="preempted",
+    )  # fmt: skip
+    assert "of priority 0 would go for same of priority 0" in ledger.contradict(event)
+    ledger.settle()
+    ledger.gone("h")
+    again = PodEvicted(
+        pod="low-0-0", namespace="default", name="low-0-0", attempt=1, node="n0", priority=0,
+        beneficiary="h", beneficiary_name="default/h", beneficiary_priority=100, nominated="n0",
+        reason="preempted",
+    )  # fmt: skip
+    assert "is evicted already" in ledger.contradict(again)
