@@ -235,8 +235,9 @@ class PodSubmitted(Payload, frozen=True):
     does not run beside them, lends them its devices. A container that holds more than it asks for,
     because it lends, has its own ask there as well. While the pod has `gates`
     (`spec.schedulingGates`) no place is looked for. Where not `preempts`
-    (`preemptionPolicy: Never`) no pod of lower priority is evicted for it. `claims` are the names
-    of the PersistentVolumeClaims that it mounts, those of generic ephemeral volumes among them.
+    (`preemptionPolicy: Never`) no pod of lower priority is evicted for it, and unless it is
+    `evictable` (`volcano.sh/preemptable: "false"`) it goes for nobody. `claims` name the
+    PersistentVolumeClaims that it mounts, those of generic ephemeral volumes among them.
     """
 
     uid: Name
@@ -257,6 +258,7 @@ class PodSubmitted(Payload, frozen=True):
     borrowing: Annotated[tuple[Ask, ...], Meta(max_length=CONTAINERS_MAX)] = ()
     gates: Names = ()
     preempts: bool = True
+    evictable: bool = True
     claims: Names = ()
 
 

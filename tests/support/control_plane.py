@@ -248,8 +248,9 @@ class ControlPlane:
 
     async def remove_everything(self) -> None:
         """Delete all that tests leave behind, and wait for it."""
-        for kinds in ("jobs.batch.volcano.sh,podgroups,pods,resourcequotas", "queues,nodes"):
-            scope = ["-A"] if "pods" in kinds else []
+        spaced = "jobs.batch.volcano.sh,podgroups,pods,resourcequotas,poddisruptionbudgets"
+        for kinds in (spaced, "queues,nodes"):
+            scope = ["-A"] if kinds == spaced else []
             await self.user(
                 "delete", kinds, "--all", *scope, "--grace-period=0", "--force", "--wait=true"
             )

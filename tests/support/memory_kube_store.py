@@ -34,6 +34,7 @@ KINDS = {
     "nodes": Kind("v1", "Node", namespaced=False),
     "events": Kind("v1", "Event"),
     "resourcequotas": Kind("v1", "ResourceQuota"),
+    "poddisruptionbudgets": Kind("policy/v1", "PodDisruptionBudget"),
     "podgroups": Kind(VOLCANO, "PodGroup"),
     "queues": Kind(VOLCANO, "Queue", namespaced=False),
 }

@@ -21,6 +21,8 @@ from apportion.core.manifests.placed import shares_text
 from apportion.watcher.kubernetes_objects import NodeView, PodView
 from apportion.watcher.kubernetes_view import ClusterView, change_of, placed_on, says_otherwise
 from apportion_schemas import (
+    BudgetGone,
+    BudgetObserved,
     DifferenceFound,
     HostPort,
     Neighbour,
@@ -283,6 +285,20 @@ class Facts:
             ):
                 yield self._fact(wanted)
 
+    def budgets(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Disruption budgets that the ledger does not know or knows otherwise, or that have gone.
+
+        Other versions of one that says the same are no news.
+        """
+        for name in names:
+            namespace, _, budget = name.partition("/")
+            wanted = self._view.budgets.get(name)
+            known = self._state.budgets.get(namespace, {}).get(budget)
+            if wanted is None and known is not None:
+                yield self._fact(BudgetGone(namespace=namespace, budget=budget))
+            elif wanted is not None and _is_news(wanted, known):
+                yield self._fact(wanted)
+
     def _fact(self, data: Payload) -> Fact:
         expect = self._revisions.of(data)
         return Fact(data, f"{subject_of(data)}/{type(data).__name__}/{expect}", expect)
@@ -319,6 +335,13 @@ class Facts:
             unnamed_families=tuple(sorted(unnamed)),
             others=_counted(others),
         )
+
+
+def _is_news(wanted: BudgetObserved, known: BudgetObserved | None) -> bool:
+    """Whether the ledger says otherwise, and no other watcher has seen a later version."""
+    if known is None or known.version > wanted.version:
+        return known is None
+    return msgspec.structs.replace(wanted, version=known.version) != known
 
 
 def _alike(pod: PodView) -> _Alike:

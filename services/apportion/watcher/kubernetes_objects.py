@@ -40,6 +40,7 @@ from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
 from apportion.runtime.kube.watch import number
 from apportion_schemas import (
+    BudgetObserved,
     Configuration,
     HostPort,
     PodGroupObserved,
@@ -133,6 +134,20 @@ class _Node(_Kube, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
 
+class _BudgetSpec(_Kube, frozen=True):
+    selector: kube.LabelSelector | None = None
+
+
+class _BudgetStatus(_Kube, frozen=True):
+    disruptions_allowed: int = 0
+
+
+class _Budget(_Kube, frozen=True):
+    metadata: _Meta
+    spec: _BudgetSpec = _BudgetSpec()
+    status: _BudgetStatus = _BudgetStatus()
+
+
 class _MetaParts(_Kube, frozen=True):
     annotations: Raw = Raw(b"")
     labels: Raw = Raw(b"")
@@ -156,6 +171,7 @@ _decode_resources = msgspec.json.Decoder(_Resources | None).decode
 _decode_parts = msgspec.json.Decoder(_PodParts).decode
 _decode_ports = msgspec.json.Decoder(list[kube.Port] | None).decode
 _decode_affinity = msgspec.json.Decoder(kube.Affinity | None).decode
+_decode_budget = msgspec.json.Decoder(_Budget).decode
 _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -393,6 +409,22 @@ class ObjectReader:
             quota=meta["name"],
             hard=hard,
             version=number(meta["resourceVersion"]),
+        )
+
+    def budget(self, raw: bytes) -> BudgetObserved:
+        """A PodDisruptionBudget.
+
+        Raises:
+            ManifestError: its selector cannot be read.
+        """
+        found = _decode_budget(raw)
+        meta, selector = found.metadata, found.spec.selector
+        return BudgetObserved(
+            namespace=meta.namespace,
+            budget=meta.name,
+            selector=neighbours.expressions(selector, "spec.selector") if selector else (),
+            allowed=max(found.status.disruptions_allowed, 0),
+            version=number(meta.resource_version),
         )
 
 

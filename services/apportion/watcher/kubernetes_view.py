@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -21,6 +22,8 @@ from apportion.core.ledger.state import PodState, State
 from apportion.runtime.kube.watch import number
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
 from apportion_schemas import (
+    BudgetGone,
+    BudgetObserved,
     NodeGone,
     NodeObserved,
     PodAdopted,
@@ -37,6 +40,7 @@ from apportion_schemas import (
 
 _log = logging.getLogger(__name__)
 V = TypeVar("V")
+L = TypeVar("L")
 DELETED = "deleted"
 
 
@@ -49,9 +53,11 @@ class Marked:
     groups: dict[str, None] = field(default_factory=dict)
     queues: dict[str, None] = field(default_factory=dict)
     quotas: dict[str, None] = field(default_factory=dict)
+    budgets: dict[str, None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.pods or self.nodes or self.groups or self.queues or self.quotas)
+        limits = self.queues or self.quotas or self.budgets
+        return bool(self.pods or self.nodes or self.groups or limits)
 
 
 class _Kind(Generic[V]):
@@ -109,7 +115,7 @@ class _Kind(Generic[V]):
 
 
 class ClusterView:
-    """Pods, nodes, gangs, queues and quotas of one cluster.
+    """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster.
 
     `waiting` are gangs that have not been let in, so that nobody has made their pods yet.
     `gone` are pods that have left, with the reason, until the ledger knows. `touched` is the newest
@@ -124,6 +130,7 @@ class ClusterView:
         self.groups: dict[str, PodGroupObserved] = {}
         self.queues: dict[str, QueueObserved] = {}
         self.quotas: dict[str, QuotaObserved] = {}
+        self.budgets: dict[str, BudgetObserved] = {}
         self.waiting: set[str] = set()
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self.touched: dict[str, int] = {}
@@ -131,7 +138,11 @@ class ClusterView:
         self.problems: dict[str, str] = {}
         self.marked = Marked()
         self.stirred = asyncio.Event()
-        self.audiences: dict[str, _Kind[Any]] = {
+        self.audiences = self._audiences(reader)
+
+    def _audiences(self, reader: ObjectReader) -> dict[str, _Kind[Any]]:
+        """What each kind of object is to this view."""
+        return {
             "pods": _Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
             "nodes": _Kind(
                 self.nodes, self._read_node, self._node_changed, expected=self._observed
@@ -139,13 +150,25 @@ class ClusterView:
             "podgroups": _Kind(
                 self.groups, self._read_group, self._group_changed, expected=self._declared
             ),
-            "queues": _Kind(self.queues, self._read_queue, self._queue_changed, expected=tuple),
+            "queues": _Kind(
+                self.queues,
+                partial(self._read_limit, "Queue", reader.queue, self.queues),
+                self._queue_changed,
+                expected=tuple,
+            ),
             "resourcequotas": _Kind(
                 self.quotas,
-                self._read_quota,
+                partial(self._read_limit, "ResourceQuota", reader.quota, {}),
                 self._quota_changed,
                 expected=self._limited,
                 forgotten=lambda name: self.problems.pop(f"ResourceQuota {name}", None),
+            ),
+            "poddisruptionbudgets": _Kind(
+                self.budgets,
+                partial(self._read_limit, "PodDisruptionBudget", reader.budget, self.budgets),
+                self._budget_changed,
+                expected=self._spared,
+                forgotten=lambda name: self.problems.pop(f"PodDisruptionBudget {name}", None),
             ),
         }
 
@@ -164,6 +187,7 @@ class ClusterView:
             groups=dict.fromkeys((*self.groups, *state.groups)),
             queues=dict.fromkeys((*self.queues, *state.queues)),
             quotas=dict.fromkeys((*self.quotas, *self._limited())),
+            budgets=dict.fromkeys((*self.budgets, *self._spared())),
         )
 
     def mark(self, data: object) -> None:
@@ -181,6 +205,8 @@ class ClusterView:
                 self.marked.queues[data.queue] = None
             case QuotaObserved() | QuotaGone():
                 self.marked.quotas[f"{data.namespace}/{data.quota}"] = None
+            case BudgetObserved() | BudgetGone():
+                self.marked.budgets[f"{data.namespace}/{data.budget}"] = None
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:
@@ -230,6 +256,10 @@ class ClusterView:
 
     def _limited(self) -> list[str]:
         return [f"{name}/{quota}" for name, known in self._state.quotas.items() for quota in known]
+
+    def _spared(self) -> list[str]:
+        known = self._state.budgets.items()
+        return [f"{name}/{budget}" for name, budgets in known for budget in budgets]
 
     # -------------------------------------------------------------- pods
 
@@ -304,34 +334,24 @@ class ClusterView:
         self.marked.groups[name] = None
         self.stirred.set()
 
-    def _read_queue(self, raw: bytes) -> tuple[str, QueueObserved | None, int]:
+    def _read_limit(
+        self, kind: str, read: Callable[[bytes], L | None], known: Mapping[str, L], raw: bytes
+    ) -> tuple[str, L | None, int]:
+        """A queue, quota or disruption budget; what is `known` of one that cannot be read holds."""
         meta = _metadata(raw)
-        title, version = f"Queue {meta.name}", number(meta.resource_version)
+        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+        title, version = f"{kind} {key}", number(meta.resource_version)
         try:
-            queue = self._reader.queue(raw)
-        except ManifestError as error:
+            found = read(raw)
+        except (ManifestError, msgspec.MsgspecError) as error:
             self._problem(title, str(error))
-            return meta.name, self.queues.get(meta.name), version  # what it said before still holds
+            return key, known.get(key), version
         self.problems.pop(title, None)
-        return meta.name, queue, version
+        return key, found, version
 
-    def _queue_changed(
-        self, name: str, _before: QueueObserved | None, _now: object, _version: int
-    ) -> None:
+    def _queue_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
         self.marked.queues[name] = None
         self.stirred.set()
-
-    def _read_quota(self, raw: bytes) -> tuple[str, QuotaObserved | None, int]:
-        meta = _metadata(raw)
-        key, version = f"{meta.namespace}/{meta.name}", number(meta.resource_version)
-        quota, title = None, f"ResourceQuota {key}"
-        try:
-            quota = self._reader.quota(raw)
-        except ManifestError as error:
-            self._problem(title, str(error))
-        else:
-            self.problems.pop(title, None)
-        return key, quota, version
 
     def _quota_changed(
         self, name: str, before: QuotaObserved | None, now: QuotaObserved | None, _version: int
@@ -340,6 +360,10 @@ class ClusterView:
         if before is not None and now is not None and before.hard == now.hard:
             return
         self.marked.quotas[name] = None
+        self.stirred.set()
+
+    def _budget_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
+        self.marked.budgets[name] = None
         self.stirred.set()
 
     def _problem(self, title: str, problem: str) -> None:

@@ -32,6 +32,8 @@ from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import DELETED, ClusterView, Marked
 from apportion.watcher.kubernetes_writing import FactWriting
 from apportion_schemas import (
+    BudgetGone,
+    BudgetObserved,
     ConfigurationChanged,
     DifferenceFound,
     NodeGone,
@@ -55,10 +57,12 @@ PATHS = {
     "pods": "/api/v1/pods",
     "nodes": "/api/v1/nodes",
     "resourcequotas": "/api/v1/resourcequotas",
+    "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
     "podgroups": "/apis/scheduling.volcano.sh/v1beta1/podgroups",
     "queues": "/apis/scheduling.volcano.sh/v1beta1/queues",
 }
-OPTIONAL = ("podgroups", "queues")
+OPTIONAL = ("podgroups", "queues", "poddisruptionbudgets")
+"""Kinds that a cluster may lack: those of Volcano, and before 1.21 `policy/v1`."""
 ASKED_MAX = 500
 """Pods that one comparison of the whole asks the API server for by name."""
 MISSED_MAX = 100
@@ -66,8 +70,8 @@ MISSED_MAX = 100
 DOUBT_PAUSE_S = 1.0
 _NOT_FOUND = 404
 _FENCED = (
-    DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodGroupGone, PodGroupObserved,
-    PodRejected, QueueObserved, QuotaGone, QuotaObserved,
+    BudgetGone, BudgetObserved, DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodGroupGone,
+    PodGroupObserved, PodRejected, QueueObserved, QuotaGone, QuotaObserved,
 )  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -225,6 +229,7 @@ class KubernetesWatching:
         yield [*self._adoptions(self._unchanged(marked.pods))]
         yield [*facts.changes(self._unchanged(marked.pods))]
         limits = [*facts.queues(marked.queues), *facts.quotas(marked.quotas)]
+        limits += facts.budgets(marked.budgets)
         yield [*facts.nodes(marked.nodes), *limits]
         groups = facts.groups_of(pods) | {
             name: None

@@ -18,9 +18,9 @@ kind: StatefulSet
 metadata: {{name: web, namespace: team}}
 spec:
   template:
-    metadata: {{annotations: {{volcano.sh/preemptable: "true"}}}}
+    metadata: {{annotations: {{volcano.sh/revocable-zone: "true"}}}}
     spec:
-      preemptionPolicy: Never
+      os: {{name: linux}}
       {POD}
 ---
 apiVersion: v1
@@ -68,8 +68,8 @@ def test_what_a_controller_would_make_is_looked_at(tmp_path: Path) -> None:
     assert (row["name"], row["pods"], row["dialect"]) == ("StatefulSet team/web", 1, "hami")
     assert row["asks"] == ["main: 1 x nvidia 3,000 MiB"]
     assert [note["field"] for note in row["notes"]] == [
-        "spec.template.spec.preemptionPolicy",
-        'spec.template.metadata.annotations["volcano.sh/preemptable"]',
+        "spec.template.spec.os",
+        'spec.template.metadata.annotations["volcano.sh/revocable-zone"]',
     ]
     assert found["passed_over"] == 1
 

@@ -12,6 +12,8 @@ from apportion.watcher.kubernetes_facts import Adoption, Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import ClusterView
 from apportion_schemas import (
+    BudgetGone,
+    BudgetObserved,
     LabelExpression,
     Neighbour,
     NodeGone,
@@ -356,9 +358,15 @@ def test_a_gang_with_pods_outlives_its_declaration() -> None:
 def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
     """Its other limits hold on, and the problem is known until the annotation is mended."""
     cluster = Cluster()
-    document: dict[str, Any] = {"metadata": {"name": "ml"}, "spec": {"capability": {"pods": "2"}}}
+    document: dict[str, Any] = {
+        "metadata": {"name": "ml", "namespace": ""},
+        "spec": {"capability": {"pods": "2"}},
+    }
     cluster.see("queues", document)
-    cluster.see("queues", document | {"metadata": {"name": "ml", "annotations": {CARD_QUOTA: "8"}}})
+    cluster.see(
+        "queues",
+        document | {"metadata": {"name": "ml", "namespace": "", "annotations": {CARD_QUOTA: "8"}}},
+    )
     assert cluster.view.queues["ml"].capability == {"pods": 2}
     assert "is no JSON object" in cluster.view.problems["Queue ml"]
     cluster.see("queues", document)
@@ -446,3 +454,47 @@ def test_counts_of_objects_and_storage_are_no_devices() -> None:
     document = {"metadata": {"name": "q"}, "spec": {"hard": dict.fromkeys(names, "1")}}
     cluster.see("resourcequotas", document)
     assert quota_facts(cluster) == []
+
+
+def kube_budget(allowed: int = 1, **selector: Any) -> dict[str, Any]:
+    """A PodDisruptionBudget that lets so many of its pods be evicted."""
+    return {
+        "metadata": {"name": "web"},
+        "spec": {"minAvailable": 1, "selector": selector or {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+def budget_facts(cluster: Cluster) -> list[Any]:
+    """What is to be told of disruption budgets, and is told."""
+    facts = list(cluster.facts.budgets(cluster.view.take().budgets))
+    cluster.write(facts)
+    return [fact.data for fact in facts]
+
+
+def test_a_disruption_budget_is_told_as_it_changes_and_when_it_goes() -> None:
+    """What else its status says is no news."""
+    cluster = Cluster()
+    cluster.see("poddisruptionbudgets", kube_budget())
+    app = (LabelExpression(key="app", operator="In", values=("web",)),)
+    told = BudgetObserved(namespace="default", budget="web", selector=app, allowed=1, version=1)
+    assert budget_facts(cluster) == [told]
+    cluster.see("poddisruptionbudgets", kube_budget(), version=2)
+    assert budget_facts(cluster) == []
+    cluster.see("poddisruptionbudgets", kube_budget(0), version=3)
+    assert budget_facts(cluster) == [msgspec.structs.replace(told, allowed=0, version=3)]
+    cluster.view.audiences["poddisruptionbudgets"].listing()
+    cluster.view.audiences["poddisruptionbudgets"].listed(9)
+    assert budget_facts(cluster) == [BudgetGone(namespace="default", budget="web")]
+    assert cluster.ledger.state.budgets == {}
+
+
+def test_a_disruption_budget_that_cannot_be_read_is_a_problem_by_name() -> None:
+    """It spares nobody until it is mended."""
+    cluster = Cluster()
+    odd = {"key": "app", "operator": "Like", "values": ["w"]}
+    cluster.see("poddisruptionbudgets", kube_budget(matchExpressions=[odd]))
+    assert budget_facts(cluster) == []
+    assert "Like" in cluster.view.problems["PodDisruptionBudget default/web"]
+    cluster.see("poddisruptionbudgets", kube_budget(), version=2)
+    assert cluster.view.problems == {}

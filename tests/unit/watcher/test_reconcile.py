@@ -6,10 +6,28 @@ import pytest
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.manifests import PodDraft
-from apportion.watcher.reconcile import CHANGED, REMOVED, SUPERSEDED, Fact, Known, next_facts
+from apportion.watcher.reconcile import (
+    CHANGED,
+    PREEMPTED,
+    REMOVED,
+    SUPERSEDED,
+    Fact,
+    Known,
+    next_facts,
+)
 from apportion.watcher.source import DEFAULT, Observation
-from apportion_schemas import Configuration, Event, PodGone, PodGroupObserved, PodSubmitted, Shape
+from apportion_schemas import (
+    Configuration,
+    Event,
+    PodEvicted,
+    PodGone,
+    PodGroupObserved,
+    PodSubmitted,
+    Shape,
+)
 from apportion_schemas.quantities import Payload
+from tests.support.fleet import node
+from tests.support.pods import placed
 
 TIME = "2026-01-01T00:00:00.000000Z"
 GANG = PodGroupObserved(group="d/gang", min_available=2)
@@ -109,6 +127,25 @@ def test_a_changed_manifest_replaces_the_pod() -> None:
     assert gone.data == PodGone(uid="mine:d/a:1", reason=CHANGED)
     assert isinstance(came.data, PodSubmitted)
     assert (came.data.uid, came.data.priority) == ("mine:d/a:2", 7)
+
+
+def test_an_evicted_pod_goes_and_waits_for_another_place() -> None:
+    """Where there is no Kubernetes its source lets it go; its manifest is still wanted."""
+    world = World()
+    wanted = wanting(draft("a"), draft("h", priority=9))
+    world.settle(wanted)
+    low, high = world.state.pods["mine:d/a:1"], "mine:d/h:1"
+    world.take(node("n"), placed(low.uid, "n", namespace="d", name="a"))
+    world.take(
+        PodEvicted(
+            pod=low.uid, namespace="d", name="a", attempt=1, node="n", priority=0,
+            beneficiary=high, beneficiary_name="d/h", beneficiary_priority=9, nominated="n",
+            reason="preempted",
+        )
+    )  # fmt: skip
+    gone, again = world.settle(wanted)
+    assert gone.data == PodGone(uid=low.uid, reason=f"{PREEMPTED} d/h")
+    assert again.event_id == "mine:d/a:2/submitted"
 
 
 def test_pods_of_others_are_left_alone() -> None:

@@ -14,6 +14,8 @@ LIST_MAX = 256
 INDEX_DIGITS_MAX = 3
 TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+"""What Go's `strconv.ParseBool` takes."""
+FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 T = TypeVar("T")
 
 

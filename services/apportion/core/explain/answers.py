@@ -16,6 +16,7 @@ from apportion_schemas import (
     Ask,
     Configuration,
     MigInstance,
+    PodEvicted,
     PodRejected,
     PolicyChanged,
     RefusalCode,
@@ -304,6 +305,7 @@ class Why(Answer, frozen=True):
     """All that is known of one pod's place: a sentence, then exactly one of the four parts.
 
     `rejected` is what cannot be read in its manifest: nobody looks for a place until it is mended.
+    `evicted` says for whom the pod is to go, `evicts` who is to go for it.
     """
 
     revision: int
@@ -317,5 +319,7 @@ class Why(Answer, frozen=True):
     refused: WhyRefused | None = None
     waiting: WhyWaiting | None = None
     rejected: PodRejected | None = None
+    evicted: PodEvicted | None = None
+    evicts: tuple[PodEvicted, ...] = ()
     gang: GangAnswer | None = None
     last_failure: str = ""

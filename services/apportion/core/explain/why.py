@@ -16,8 +16,9 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.lines import rejection_words
+from apportion.core.explain.lines import listed, rejection_words
 from apportion.core.explain.views import REJECTED, gang_answer
+from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
 from apportion_schemas import NearMiss, PodRefused, PodRejected, RefusalCode, Score
@@ -42,6 +43,8 @@ def why(state: State, pod: PodState) -> Why:
         waiting=waiting,
         gang=gang_answer(pod.submitted.group, group) if group else None,
         last_failure=pod.last_failure,
+        evicted=state.evictions.get(pod.uid),
+        evicts=tuple(awaited(state, pod.uid)),
     )
 
 
@@ -64,7 +67,9 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
     chooser = pod.submitted.chooser
     if pod.placement is not None:
         where = f"{pod.placement.node}, which {chooser} chose" if chooser else ""
-        return f"{name} is {pod.phase.value} on {where or placed_words(pod.placement)}"
+        said = f"{name} is {pod.phase.value} on {where or placed_words(pod.placement)}"
+        evicted = state.evictions.get(pod.uid)
+        return f"{said}. It is to go: {words.eviction(evicted)}" if evicted is not None else said
     if pod.refusal is not None:
         said = f"{name} is pending since revision {pod.refused_revision}: "
         said += words.refusal(pod.refusal)
@@ -81,6 +86,11 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
         said += f"; {gang}" if gang else ""
     else:
         said = f"{name} is {pod.phase.value}"
+    leaving = [f"{each.namespace}/{each.name}" for each in awaited(state, pod.uid)]
+    if leaving:
+        node = state.nominated.get(pod.uid, "another node")
+        said += f". Room is made for it on {node}, where it goes once these have left: "
+        said += listed(leaving)
     if pod.last_failure:
         said += f". Its last placement came to nothing: {pod.last_failure}"
     return said

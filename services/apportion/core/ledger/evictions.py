@@ -24,6 +24,8 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
             f"pod {data.pod} of priority {pod.submitted.priority} would go for {data.beneficiary} "
             f"of priority {one.submitted.priority}"
         )
+    if not pod.submitted.evictable:
+        raise Refused(f"pod {data.pod} may not be evicted for others")
     if data.nominated not in state.nodes:
         raise Refused(f"node {data.nominated} is not known")
     state.evictions[data.pod] = data

@@ -28,7 +28,6 @@ POD_FIELDS: Mapping[str, str] = {
     "hostnameOverride": _NETWORK,
     "imagePullSecrets": _KUBELET,
     "os": "kube-scheduler does not look at it either; select kubernetes.io/os",
-    "preemptionPolicy": "nobody is preempted for anybody",
     "readinessGates": _KUBELET,
     "restartPolicy": _KUBELET,
     "runtimeClassName": "the API server writes its overhead and node selector into the pod",
@@ -102,18 +101,16 @@ OTHER_FIELDS: Mapping[str, str] = {
 
 
 EXPECTED: Mapping[str, str] = {
-    "preemptionPolicy": POD_FIELDS["preemptionPolicy"],
     "os": POD_FIELDS["os"],
     "volumes[].csi": VOLUME_FIELDS["csi"],
     "volumes[].fc": VOLUME_FIELDS["fc"],
 }
 """Those of which somebody may think that they decide something."""
 
-_PREEMPTION = "nobody is preempted"
+_COOLDOWN = "whoever may be evicted may be at any time"
 _TOGETHER = "tasks are neither drawn together nor kept apart"
 ANNOTATIONS: Mapping[str, str] = {
-    "volcano.sh/preemptable": _PREEMPTION,
-    "volcano.sh/cooldown-time": _PREEMPTION,
+    "volcano.sh/cooldown-time": _COOLDOWN,
     "volcano.sh/revocable-zone": "all nodes serve at any time",
     "volcano.sh/sla-waiting-time": "how long a pod has waited does not move it forward",
     "sla-waiting-time": "how long a pod has waited does not move it forward",

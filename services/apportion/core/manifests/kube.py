@@ -4,7 +4,7 @@ What is not here is not looked at; what is not here and would change a decision 
 `unsupported.py`. Invariant: every list and every name has its limit in its type.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -187,6 +187,7 @@ class PodSpec(Kube, frozen=True):
     resources: Resources | None = None
     host_network: bool = False
     scheduling_gates: Annotated[list[SchedulingGate], Meta(max_length=256)] = []
+    preemption_policy: Literal["", "Never", "PreemptLowerPriority"] = ""
 
 
 class PodTemplate(Kube, frozen=True):

@@ -169,15 +169,24 @@ def _selector(
     at = f"{field}.labelSelector"
     if selector is None:
         raise ManifestError(at, None, "is missing, and without it no pod is meant", "write one")
-    labels = texts(selector.match_labels, f"{at}.matchLabels")
+    return _bounded((*expressions(selector, at), *_own_labels("In", keys, own)), at)
+
+
+def expressions(selector: kube.LabelSelector, field: str) -> tuple[LabelExpression, ...]:
+    """A label selector, in a fixed order.
+
+    Raises:
+        ManifestError: an operator is unknown, or has not the values that it needs.
+    """
+    labels = texts(selector.match_labels, f"{field}.matchLabels")
     found = [
         LabelExpression(key=key, operator="In", values=(labels[key],)) for key in sorted(labels)
     ]
     found += [
-        _expression(expression, f"{at}.matchExpressions[{i}]")
+        _expression(expression, f"{field}.matchExpressions[{i}]")
         for i, expression in enumerate(selector.match_expressions)
     ]
-    return _bounded((*found, *_own_labels("In", keys, own)), at)
+    return _bounded(tuple(found), field)
 
 
 def _own_labels(

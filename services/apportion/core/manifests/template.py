@@ -13,6 +13,7 @@ from apportion.core.dialects import Container, DialectConfig, ManifestError, rea
 from apportion.core.dialects.container import Role
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.listing import claimed
+from apportion.core.dialects.notes import FALSE, TRUE
 from apportion.core.dialects.vendors import refuse_others
 from apportion.core.manifests import kube, naming, neighbours, nodes, unsupported
 from apportion.core.manifests.document import texts
@@ -38,6 +39,7 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
     )
 
 
+PREEMPTABLE = "volcano.sh/preemptable"
 DEFAULT_CONFIG = ManifestConfig()
 
 
@@ -57,6 +59,8 @@ class Template(Struct, frozen=True, kw_only=True):
     task: str = ""
     queue: str = ""
     gates: tuple[str, ...] = ()
+    preempts: bool = True
+    evictable: bool = True
 
 
 def read_template(
@@ -101,10 +105,9 @@ def read_template(
         high_priority=request.high_priority,
         borrowing=request.borrowing,
         **(_every_container(parts.spec) if request.asks else {}),
-        group=_group(notes, notes_field),
-        task=notes.get(TASK, ""),
-        queue=_queue(notes, notes_field),
         gates=_gates(parts.spec, spec_field),
+        preempts=parts.spec.preemption_policy != "Never",
+        **_noted(notes, own.labels, notes_field),
     )
 
 
@@ -136,6 +139,28 @@ def _queue(annotations: dict[str, str], field: str) -> str:
     return naming.subdomain(annotations[key], within(field, key)) if key else ""
 
 
+def _noted(notes: dict[str, str], labels: dict[str, str], field: str) -> dict[str, Any]:
+    """What the annotations say of the pod among others: its gang, its queue, whether it may go."""
+    return {
+        "group": _group(notes, field),
+        "task": notes.get(TASK, ""),
+        "queue": _queue(notes, field),
+        "evictable": _evictable(notes, labels, field),
+    }
+
+
+def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> bool:
+    """Whether the pod may be evicted for one of higher priority.
+
+    Source: Volcano's `volcano.sh/preemptable`, an annotation, or else a label; without it a pod may
+    be evicted.
+    """
+    value = notes.get(PREEMPTABLE, labels.get(PREEMPTABLE, "true"))
+    if value not in TRUE | FALSE:
+        raise ManifestError(within(field, PREEMPTABLE), value, "is no truth value", "write false")
+    return value in TRUE
+
+
 def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:
     """`schedulingGates`: whoever set one takes it away once the pod may have a place."""
     names = (
@@ -145,7 +170,7 @@ def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _every_container(spec: kube.PodSpec) -> dict[str, tuple[str, ...]]:
+def _every_container(spec: kube.PodSpec) -> dict[str, Any]:
     """The names of all containers, for device plugins that count them."""
     return {
         "init_containers": tuple(container.name for container in spec.init_containers),

@@ -44,6 +44,8 @@ class PodDraft(Struct, frozen=True, kw_only=True):
     chooser: str = ""
     queue: str = ""
     gates: tuple[str, ...] = ()
+    preempts: bool = True
+    evictable: bool = True
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -76,6 +78,8 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
         chooser=draft.chooser,
         queue=draft.queue,
         gates=draft.gates,
+        preempts=draft.preempts,
+        evictable=draft.evictable,
     )
 
 
@@ -227,6 +231,8 @@ def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> It
             scheduler_name=template.scheduler_name,
             queue=template.queue,
             gates=template.gates,
+            preempts=template.preempts,
+            evictable=template.evictable,
         )
 
 

@@ -472,14 +472,23 @@ def test_G4_a_numa_node_for_the_cpus_is_refused(policy: str, *, taken: bool) -> 
     "key",
     [
         "sla-waiting-time",
-        "volcano.sh/preemptable",
         "volcano.sh/revocable-zone",
         "volcano.sh/task-topology-affinity",
     ],
 )
-def test_G4_what_volcano_only_prefers_or_preempts_has_no_effect(key: str) -> None:
+def test_G4_what_volcano_only_prefers_has_no_effect(key: str) -> None:
     """The pod is what it is without."""
     assert draft(pod(GPU, {key: "x"})) == draft(pod(GPU))
+
+
+@pytest.mark.parametrize(("value", "evictable"), [("false", False), ("true", True)])
+def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
+    value: str, evictable: bool
+) -> None:
+    """`volcano.sh/preemptable`; without it pods of lower priority may be evicted."""
+    assert draft(pod(GPU, {"volcano.sh/preemptable": value})).evictable is evictable
+    assert draft(pod(GPU)).evictable
+    assert "is no truth value" in refused(pod(GPU, {"volcano.sh/preemptable": "x"})).problem
 
 
 def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood() -> None:

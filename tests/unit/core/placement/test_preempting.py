@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from apportion.core.explain.why import why
 from apportion_schemas import (
     BudgetObserved,
     Host,
@@ -91,6 +92,22 @@ def test_nobody_goes_for_a_pod_that_never_preempts() -> None:
     assert evicted(ledger) == []
     ledger.gone("low-0-0").settle()
     assert (on(ledger, "h"), on(ledger, "l")) == ("n0", "")
+
+
+def test_a_pod_that_never_preempts_stands_in_nobodys_way() -> None:
+    """Another of the same shape and priority comes after it, and has room made all the same."""
+    ledger = full()
+    ledger.submit(high("patient", preempts=False), high("h")).settle()
+    assert evicted(ledger) == [("low-0-0", "h")]
+
+
+def test_who_is_not_evictable_goes_for_nobody() -> None:
+    """Nor does the gang of such a pod."""
+    ledger = full(evictable=False)
+    ledger.report(rack("n1", 1), rack("n2", 1)).play(gang(min_available=2))
+    ledger.submit(member("w-0", cards()), member("w-1", cards(), evictable=False)).settle()
+    ledger.submit(high("h")).settle()
+    assert evicted(ledger) == []
 
 
 def test_nobody_goes_in_vain() -> None:
@@ -322,3 +339,18 @@ def test_what_the_fold_refuses() -> None:
         reason="preempted",
     )  # fmt: skip
     assert "is evicted already" in ledger.contradict(again)
+
+
+def test_why_tells_both_sides() -> None:
+    """Who goes for whom, from the record, and where room is made."""
+    ledger = full(width=2)
+    ledger.submit(high("h", count=2)).settle()
+    goes, waits = (why(ledger.state, ledger.pod(uid)) for uid in ("low-0-0", "h"))
+    said = "default/low-0-0 (priority 0) is evicted from n0 for default/h (priority 100)"
+    assert goes.sentence.endswith(f"It is to go: {said}")
+    assert goes.evicted is not None
+    assert waits.sentence.endswith(
+        "Room is made for it on n0, where it goes once these have left: "
+        "default/low-0-0, default/low-0-1"
+    )
+    assert [each.pod for each in waits.evicts] == ["low-0-0", "low-0-1"]

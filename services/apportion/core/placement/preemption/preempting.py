@@ -15,7 +15,7 @@ import numpy as np
 
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.evictions import awaited
-from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.ledger.state import PodState, State
 from apportion.core.placement.filters import FITS
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.preemption.gang_room import GangRoom
@@ -169,16 +169,19 @@ class Preempting:
     def _first_of(self, shape_queue: ShapeQueue) -> PodState | None:
         """The first of a shape queue for which others may have to go."""
         head = shape_queue.head(self._state)
-        turns = [head] if head is not None else []
-        if head is not None and head.uid in self._state.nominated:
-            turns = shape_queue.live(self._state)
-        for turn in turns:
-            pod = self._state.pods[turn.uid]
-            if turn.uid in self._state.nominated:
-                continue
-            hopes = pod.submitted.preempts and pod.submitted.priority > self._least
-            return pod if hopes and pod.phase is PENDING else None
+        if head is None or self._hopes(head):  # of most the head is the one
+            return None if head is None else self._state.pods[head.uid]
+        for turn in shape_queue.live(self._state):
+            if -turn.rank <= self._least:
+                return None  # nor does anybody behind it
+            if self._hopes(turn):
+                return self._state.pods[turn.uid]
         return None
+
+    def _hopes(self, turn: Turn) -> bool:
+        """Whether others may have to go for the pod: nobody goes yet."""
+        about = self._state.pods[turn.uid].submitted
+        return about.preempts and turn.uid not in self._state.nominated
 
     def _look_for(self, shape_queue: ShapeQueue, pod: PodState) -> Victims | None:
         """Whom to evict for the pod; while `_search` is there it is not known yet."""

@@ -162,7 +162,7 @@ class DryRun:
         units: dict[str, Unit] = {}
         for each in node.pods.values():
             about = each.submitted
-            if about.priority >= priority:
+            if about.priority >= priority or not about.evictable:
                 continue
             if about.uid in self._state.evictions:
                 leaving.append(each)
@@ -171,8 +171,7 @@ class DryRun:
             elif about.group not in units:
                 members = held(self._state.groups[about.group])
                 units[about.group] = _unit(members)
-        ordered = sorted(unit for unit in units.values() if -unit.rank < priority)
-        return leaving, ordered
+        return leaving, sorted(unit for unit in units.values() if _may_go(unit, priority))
 
     def _fits(self, pod: PodState, row: Int64) -> bool:
         """Whether the pod has a place there that its limits allow."""
@@ -232,6 +231,11 @@ def _place_of(pod: PodState) -> Placement:
 
 def _placed_revision(pod: PodState) -> int:
     return pod.placed_revision
+
+
+def _may_go(unit: Unit, priority: int) -> bool:
+    """Whether all of it may be evicted for a pod of this priority."""
+    return -unit.rank < priority and all(pod.submitted.evictable for pod in unit.pods)
 
 
 def _unit(pods: list[PodState]) -> Unit:
