@@ -24,6 +24,8 @@ from apportion_schemas.cluster import (
     QuotaGone,
     QuotaObserved,
     Taint,
+    VolumeClaimGone,
+    VolumeClaimObserved,
 )
 from apportion_schemas.configuration import Configuration, ConfigurationChanged
 from apportion_schemas.envelope import (
@@ -58,6 +60,7 @@ from apportion_schemas.placement import (
     RefusalCode,
     Score,
     Share,
+    VolumeShortage,
 )
 from apportion_schemas.pricing import PricedShape, PricesLearnt
 from apportion_schemas.workload import (
@@ -155,6 +158,9 @@ __all__ = [
     "Toleration",
     "UnknownEvent",
     "UnreadableEvent",
+    "VolumeClaimGone",
+    "VolumeClaimObserved",
+    "VolumeShortage",
     "decode",
     "encode",
     "subject_of",

@@ -24,6 +24,8 @@ from apportion_schemas.cluster import (
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    VolumeClaimGone,
+    VolumeClaimObserved,
 )
 from apportion_schemas.configuration import ConfigurationChanged
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
@@ -32,6 +34,7 @@ from apportion_schemas.older import (
     node_observed_2,
     pod_adopted_1,
     pod_adopted_2,
+    pod_refused_1,
     pod_submitted_1,
     pod_submitted_2,
 )
@@ -130,6 +133,10 @@ def _quota(data: Any) -> str:
 
 def _budget(data: Any) -> str:
     return f"budget.{token(data.namespace)}.{token(data.budget)}"
+
+
+def _volume_claim(data: Any) -> str:
+    return f"volume-claim.{token(data.namespace)}.{token(data.claim)}"
 
 
 CATALOGUE: tuple[EventType, ...] = (
@@ -244,6 +251,17 @@ CATALOGUE: tuple[EventType, ...] = (
         "how many pods of a disruption budget may be evicted",
     ),
     EventType(BudgetGone, "cluster", _budget, "watcher", "all", "a disruption budget left"),
+    EventType(
+        VolumeClaimObserved,
+        "cluster",
+        _volume_claim,
+        "watcher",
+        "all",
+        "where the volume of a claim is, or could be",
+    ),
+    EventType(
+        VolumeClaimGone, "cluster", _volume_claim, "watcher", "all", "no pod mounts the claim now"
+    ),
     EventType(PodPlaced, "placement", _node, "scheduler", "all", "a pod has a node and shares"),
     EventType(
         PlacementVoided, "placement", _node, "scheduler", "all", "a placement came to nothing"
@@ -256,7 +274,15 @@ CATALOGUE: tuple[EventType, ...] = (
         "all",
         "a pod is to give its place up to one of higher priority",
     ),
-    EventType(PodRefused, "pending", _pod, "scheduler", "all", "no node fits, and why"),
+    EventType(
+        PodRefused,
+        "pending",
+        _pod,
+        "scheduler",
+        "all",
+        "no node fits, and why",
+        older=(Older(pod_refused_1.PodRefused, pod_refused_1.lift),),
+    ),
     EventType(
         PricesLearnt,
         "policy",

@@ -17,7 +17,7 @@ from apportion_schemas.quantities import (
     Priority,
     Text,
 )
-from apportion_schemas.workload import HostPort, LabelExpression, PodTerms
+from apportion_schemas.workload import HostPort, LabelExpression, PodTerms, Term
 
 
 class Taint(Payload, frozen=True):
@@ -146,3 +146,34 @@ class BudgetGone(Payload, frozen=True):
 
     namespace: Name
     budget: Name
+
+
+VolumeClaimState = Literal[
+    "bound", "first-consumer", "unbound", "unavailable", "lost", "missing", "deleting"
+]
+"""`first-consumer`: it is bound once a pod that mounts it has a node (WaitForFirstConsumer), and
+`unavailable` if there is none where it could be. `unbound`: its volume is made or found without us,
+and is not there yet. `missing`: there is no such claim."""
+
+
+class VolumeClaimObserved(Payload, frozen=True):
+    """A PersistentVolumeClaim that a pod of ours mounts, with its volume or those it may get.
+
+    `nodes` is where the volume is, or could be: a disjunction of terms as of `NodeConstraints`, and
+    empty for anywhere. `single_pod`: no two pods may have it (`ReadWriteOncePod`). `version` is as
+    of a quota.
+    """
+
+    namespace: Name
+    claim: Name
+    state: VolumeClaimState
+    nodes: Annotated[tuple[Term, ...], Meta(max_length=1024)] = ()
+    single_pod: bool = False
+    version: Natural = 0
+
+
+class VolumeClaimGone(Payload, frozen=True):
+    """No pod of ours mounts the claim any more."""
+
+    namespace: Name
+    claim: Name

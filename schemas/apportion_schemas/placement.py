@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from apportion_schemas.cluster import VolumeClaimState
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
     COUNT_MAX,
@@ -44,6 +45,9 @@ class RefusalCode(StrEnum):
     PODS_EXHAUSTED = "PodsExhausted"
     EXTENDED_RESOURCE_INSUFFICIENT = "ExtendedResourceInsufficient"
     HOST_PORT_TAKEN = "HostPortTaken"
+    VOLUME_CLAIM_NOT_READY = "VolumeClaimNotReady"
+    VOLUME_CLAIM_IN_USE = "VolumeClaimInUse"
+    VOLUME_NODE_MISMATCH = "VolumeNodeMismatch"
     POD_AFFINITY_MISMATCH = "PodAffinityMismatch"
     POD_ANTI_AFFINITY = "PodAntiAffinity"
     TOPOLOGY_SPREAD_EXCEEDED = "TopologySpreadExceeded"
@@ -219,6 +223,15 @@ class QuotaShortage(Payload, frozen=True):
     most: Natural
 
 
+class VolumeShortage(Payload, frozen=True):
+    """The claim for which a pod may go nowhere, and its state; `in-use`: another pod has it, and
+    only one may.
+    """
+
+    claim: Name
+    state: VolumeClaimState | Literal["in-use"]
+
+
 class PodRefused(Payload, frozen=True):
     """No node fits. `reasons` counts nodes per code; written only when the set of codes changes, or
     the quota that is too small.
@@ -227,6 +240,7 @@ class PodRefused(Payload, frozen=True):
     first member that found no place beside the others. `queue` is set where nodes have room that
     the pod's queue may not take, which is counted under its code; on no node is it counted where
     nodes were not looked at. `quota` is set where its namespace may not take it, in the same way.
+    `volume` is set where a claim of the pod keeps it from every node.
     """
 
     pod: Name
@@ -238,3 +252,4 @@ class PodRefused(Payload, frozen=True):
     gang: GangShortage | None = None
     queue: QueueShortage | None = None
     quota: QuotaShortage | None = None
+    volume: VolumeShortage | None = None

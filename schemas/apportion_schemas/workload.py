@@ -236,8 +236,8 @@ class PodSubmitted(Payload, frozen=True):
     because it lends, has its own ask there as well. While the pod has `gates`
     (`spec.schedulingGates`) no place is looked for. Where not `preempts`
     (`preemptionPolicy: Never`) no pod of lower priority is evicted for it, and unless it is
-    `evictable` (`volcano.sh/preemptable: "false"`) it goes for nobody. `claims` name the
-    PersistentVolumeClaims that it mounts, those of generic ephemeral volumes among them.
+    `evictable` (`volcano.sh/preemptable: "false"`) it goes for nobody. `volume_claims`
+    name the PersistentVolumeClaims that it mounts, those of generic ephemeral volumes among them.
     """
 
     uid: Name
@@ -259,7 +259,7 @@ class PodSubmitted(Payload, frozen=True):
     gates: Names = ()
     preempts: bool = True
     evictable: bool = True
-    claims: Names = ()
+    volume_claims: Names = ()
 
 
 class PodChanged(Payload, frozen=True):

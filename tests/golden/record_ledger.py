@@ -5,11 +5,12 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-quotas.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-pods.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-evictions.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-volumes.jsonl
 
 The first has every type of event that there was at first, the second those by which a ledger comes
 to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
 wait for gates, change while they live, and take ports of nodes, the fifth pods that give their
-places up for others. In them are the turns
+places up for others, the sixth claims of volumes. In them are the turns
 that matter: placements that come to nothing, a gang, a refusal that a release ends, a device that
 fails, an event that contradicts. Once recorded, a ledger is never recorded anew: it stands for all
 ledgers that people have. The digest beside it (`--digest` writes it) changes only when the state
@@ -24,6 +25,8 @@ import json
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+
+from msgspec import structs
 
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.audit import Auditor
@@ -53,6 +56,7 @@ from apportion_schemas import (
     LedgerRebuilt,
     NodeConstraints,
     NodeCordoned,
+    NodeExpression,
     NodeGone,
     NodeReported,
     NodeUncordoned,
@@ -72,6 +76,8 @@ from apportion_schemas import (
     QuotaGone,
     QuotaObserved,
     SharesAllocated,
+    VolumeClaimGone,
+    VolumeClaimObserved,
 )
 from apportion_schemas.catalogue import BY_PAYLOAD
 from apportion_schemas.quantities import Payload
@@ -309,12 +315,35 @@ async def evict(bus: Bus, facts: Facts) -> None:
         await facts.count(PodEvicted, 3)
 
 
+async def mount(bus: Bus, facts: Facts) -> None:
+    """Pods wait for claims, go where their volumes are, and one claim is for one pod."""
+    pens = Pens(bus, facts)
+    zone = NodeExpression(key="zone", operator="In", values=("b",))
+    data = VolumeClaimObserved(namespace="default", claim="data", state="unbound", version=3)
+    bound = structs.replace(data, state="bound", nodes=((zone,),), single_pod=True, version=4)
+    agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
+    async with services(bus, agents, SCHEDULER, BINDER):
+        reports: list[NodeReported] = await facts.count(NodeReported, 2)
+        for name, where in zip((each.node for each in reports), "ab", strict=True):
+            await pens.write(observed(name, version=2, labels={"zone": where}))
+        pods = [pod(f"p{n}", ask(2_000), volume_claims=("data",)) for n in range(2)]
+        await pens.write(data, *pods)
+        await facts.count(PodRefused, 2)
+        await pens.write(bound)
+        await facts.count(SharesAllocated, 1)
+        await facts.count(PodRefused, 3)
+        gone = VolumeClaimGone(namespace="default", claim="other")
+        await pens.write(gone, PodGone(uid="p0", reason="finished"))
+        await facts.count(SharesAllocated, 2)
+
+
 SCENES = {
     "v1": happen,
     "v1-agreement": agree,
     "v1-quotas": limit,
     "v1-pods": change,
     "v1-evictions": evict,
+    "v1-volumes": mount,
 }
 
 

@@ -30,6 +30,7 @@ from apportion_schemas import (
     PlacementVoided,
     PodAdopted,
     PodBound,
+    PodEvicted,
     PodGone,
     PodPlaced,
     PodRefused,
@@ -206,7 +207,7 @@ class Auditor:
         what = f"revision {revision}: {type(data).__name__} of {event.source} is refused: {why}"
         if "already" in why and self._is_old(event.basis):
             return  # an id is free again after the duplicate window; the fold is what is left
-        if isinstance(data, PodAdopted | PodPlaced) and self._crossed(data, event.basis):
+        if self._crossed(data, event.basis) or self._came_too_late(data, event.basis):
             return
         if isinstance(data, PodSubmitted | PodGone):
             self._complain(what)
@@ -229,11 +230,22 @@ class Auditor:
         elif isinstance(data, PodBound) and pod.life.now in _once_bound(data.attempt):
             self._complain(f"{what}, although its id was taken")
 
-    def _crossed(self, data: PodAdopted | PodPlaced, basis: int) -> bool:
+    def _came_too_late(self, data: object, basis: int) -> bool:
+        """Whether a pod that was to go, or the one for which, was another at the basis: it has gone
+        since, or found a place.
+        """
+        if not isinstance(data, PodEvicted):
+            return False
+        known = [self.books.pods.get(uid) for uid in (data.pod, data.beneficiary)]
+        return any(pod is not None and pod.life.at(basis) != pod.life.now for pod in known)
+
+    def _crossed(self, data: object, basis: int) -> bool:
         """Whether an adoption and a placement met on a node, neither writer having read the other.
 
         No fence stands between them: who is adopted runs there already.
         """
+        if not isinstance(data, PodAdopted | PodPlaced):
+            return False
         known = self.state.nodes.get(data.node)
         pods = known.pods.values() if known is not None else ()
         since = [pod for pod in pods if pod.placed_revision > basis]

@@ -19,7 +19,8 @@ from apportion.runtime.ledger.port import Delivery
 from apportion.watcher import kubernetes_objects
 from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts
-from apportion.watcher.kubernetes_view import ClusterView, _Kind
+from apportion.watcher.kubernetes_kind import Kind
+from apportion.watcher.kubernetes_view import ClusterView
 from apportion.watcher.kubernetes_watching import KubernetesWatching
 from apportion.watcher.kubernetes_writing import FactWriting
 from apportion_schemas import NodeGone, PodPlaced
@@ -121,11 +122,11 @@ def _acknowledged_before_done(patch: Patch) -> None:
 def _missed_deletions(patch: Patch) -> None:
     """A list says nothing of what is not in it, and nobody asks for that by name."""
 
-    def listed(self: _Kind[Any], version: int) -> None:
+    def listed(self: Kind[Any], version: int) -> None:
         self._missing.clear()
         self.version = version
 
-    patch.setattr(_Kind, "listed", listed)
+    patch.setattr(Kind, "listed", listed)
     patch.setattr(ClusterView, "unseen", lambda _self: [])
 
 

@@ -117,7 +117,8 @@ class ControlPlane:
             f"--service-account-signing-key-file={key}",
             f"--service-account-issuer={self.url}",
             "--service-cluster-ip-range=10.0.0.0/24",
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,"
+            "StorageObjectInUseProtection",  # nobody is here who would let go of them
         )
         server = self._server
         wait_until(
@@ -249,7 +250,8 @@ class ControlPlane:
     async def remove_everything(self) -> None:
         """Delete all that tests leave behind, and wait for it."""
         spaced = "jobs.batch.volcano.sh,podgroups,pods,resourcequotas,poddisruptionbudgets"
-        for kinds in (spaced, "queues,nodes"):
+        spaced += ",persistentvolumeclaims"
+        for kinds in (spaced, "queues,nodes,persistentvolumes,storageclasses"):
             scope = ["-A"] if kinds == spaced else []
             await self.user(
                 "delete", kinds, "--all", *scope, "--grace-period=0", "--force", "--wait=true"

@@ -35,6 +35,9 @@ KINDS = {
     "events": Kind("v1", "Event"),
     "resourcequotas": Kind("v1", "ResourceQuota"),
     "poddisruptionbudgets": Kind("policy/v1", "PodDisruptionBudget"),
+    "persistentvolumeclaims": Kind("v1", "PersistentVolumeClaim"),
+    "persistentvolumes": Kind("v1", "PersistentVolume", namespaced=False),
+    "storageclasses": Kind("storage.k8s.io/v1", "StorageClass", namespaced=False),
     "podgroups": Kind(VOLCANO, "PodGroup"),
     "queues": Kind(VOLCANO, "Queue", namespaced=False),
 }

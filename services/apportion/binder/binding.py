@@ -239,7 +239,7 @@ class Binding:
 
     async def _record_failed(self, placed: PodPlaced, failed: Failed, delivery: Delivery) -> None:
         tries = delivery.attempt
-        final = failed.final or (tries >= TRIES_MAX and not failed.unknown)
+        final = failed.final or (tries >= TRIES_MAX and not (failed.unknown or failed.waits))
         data = BindFailed(
             pod=placed.pod,
             node=placed.node,

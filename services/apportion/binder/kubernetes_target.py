@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from apportion.binder.kubernetes_pace import Pace
+from apportion.binder.kubernetes_volumes import VolumeBinding
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
 from apportion.core.explain import words
 from apportion.core.ledger.state import NodeState, PodState, State
@@ -79,6 +80,7 @@ class KubernetesTarget:
         self._state = state
         self._pace = pace
         self._clock = clock
+        self._volumes = VolumeBinding(api, state, clock)
 
     async def bind(self, placed: PodPlaced) -> Outcome:
         """See `Target`. Goes on until there is an outcome; the caller has the patience."""
@@ -90,6 +92,12 @@ class KubernetesTarget:
         pod = self._state.pods.get(placed.pod)
         if pod is None or pod.placement is None or pod.placement.attempt != placed.attempt:
             return Failed("the ledger has let go of the placement", final=False)
+        try:
+            failed = await self._volumes.bind(pod, node)
+        except KubeUnavailable as error:
+            return Failed(str(error), final=False, waits=True)
+        if failed is not None:
+            return failed
         binding = self._binding(pod, placed, node)
         failures = 0
         while True:

@@ -23,12 +23,14 @@ class Failed(msgspec.Struct, frozen=True):
     """The pod is not bound. `final`: trying this placement again cannot help.
 
     `unknown`: nobody answered, so the pod may be bound all the same; such a placement is never
-    given up, for its devices may be in use.
+    given up, for its devices may be in use. `waits`: what it needs is on its way, so that it is
+    tried however often that takes, until it is `final`.
     """
 
     message: str
     final: bool
     unknown: bool = False
+    waits: bool = False
 
 
 class Evicted(msgspec.Struct, frozen=True):

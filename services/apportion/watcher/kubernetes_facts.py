@@ -18,6 +18,7 @@ from apportion.core.ledger.adoption import charged
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.core.manifests import submitted
 from apportion.core.manifests.placed import shares_text
+from apportion.core.manifests.workloads import claims_of
 from apportion.watcher.kubernetes_objects import NodeView, PodView
 from apportion.watcher.kubernetes_view import ClusterView, change_of, placed_on, says_otherwise
 from apportion_schemas import (
@@ -298,6 +299,14 @@ class Facts:
                 yield self._fact(BudgetGone(namespace=namespace, budget=budget))
             elif wanted is not None and _is_news(wanted, known):
                 yield self._fact(wanted)
+
+    def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
+        """Claims that the ledger does not know or knows otherwise; those of the pods first come."""
+        drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)
+        coming = (
+            f"{draft.namespace}/{claim}" for draft in drafts if draft for claim in claims_of(draft)
+        )
+        yield from map(self._fact, self._view.volumes.differences(names, coming))
 
     def _fact(self, data: Payload) -> Fact:
         expect = self._revisions.of(data)

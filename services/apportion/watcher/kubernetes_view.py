@@ -13,14 +13,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import PodState, State
 from apportion.runtime.kube.watch import number
+from apportion.watcher.kubernetes_kind import Kind
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
+from apportion.watcher.kubernetes_volumes import VolumeView
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
@@ -36,10 +38,11 @@ from apportion_schemas import (
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    VolumeClaimGone,
+    VolumeClaimObserved,
 )
 
 _log = logging.getLogger(__name__)
-V = TypeVar("V")
 L = TypeVar("L")
 DELETED = "deleted"
 
@@ -54,64 +57,11 @@ class Marked:
     queues: dict[str, None] = field(default_factory=dict)
     quotas: dict[str, None] = field(default_factory=dict)
     budgets: dict[str, None] = field(default_factory=dict)
+    volume_claims: dict[str, None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        limits = self.queues or self.quotas or self.budgets
+        limits = self.queues or self.quotas or self.budgets or self.volume_claims
         return bool(self.pods or self.nodes or self.groups or limits)
-
-
-class _Kind(Generic[V]):
-    """One kind's objects by key, kept up by a `Watch`; see `kube_watch.Audience`."""
-
-    def __init__(
-        self,
-        entries: dict[str, V],
-        read: Callable[[bytes], tuple[str, V | None, int]],
-        changed: Callable[[str, V | None, V | None, int], None],
-        *,
-        expected: Callable[[], Iterable[str]],
-        forgotten: Callable[[str], object] = lambda _: None,
-    ) -> None:
-        self._entries = entries
-        self._read = read
-        self._changed = changed
-        self._expected = expected
-        self._forgotten = forgotten
-        self._missing: set[str] = set()
-        self.version = 0
-
-    def listing(self) -> None:
-        """See `Audience`."""
-        self._missing = {*self._entries, *self._expected()}
-
-    def seen(self, raw: bytes) -> None:
-        """See `Audience`."""
-        key, entry, version = self._read(raw)
-        self._missing.discard(key)
-        before = self._entries.pop(key, None)
-        if entry is not None:
-            self._entries[key] = entry
-        self._changed(key, before, entry, version)
-
-    def gone(self, raw: bytes) -> None:
-        """See `Audience`."""
-        key, _, version = self._read(raw)
-        self._remove(key, version)
-
-    def listed(self, version: int) -> None:
-        """See `Audience`."""
-        for key in sorted(self._missing):
-            self._remove(key, version)
-        self._missing.clear()
-        self.reached(version)
-
-    def reached(self, version: int) -> None:
-        """See `Audience`."""
-        self.version = version
-
-    def _remove(self, key: str, version: int) -> None:
-        self._forgotten(key)
-        self._changed(key, self._entries.pop(key, None), None, version)
 
 
 class ClusterView:
@@ -138,32 +88,31 @@ class ClusterView:
         self.problems: dict[str, str] = {}
         self.marked = Marked()
         self.stirred = asyncio.Event()
-        self.audiences = self._audiences(reader)
+        self.volumes = VolumeView(state, self.stirred.set, self._problem)
+        self.audiences = self._audiences(reader) | self.volumes.kinds
 
-    def _audiences(self, reader: ObjectReader) -> dict[str, _Kind[Any]]:
+    def _audiences(self, reader: ObjectReader) -> dict[str, Kind[Any]]:
         """What each kind of object is to this view."""
         return {
-            "pods": _Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
-            "nodes": _Kind(
-                self.nodes, self._read_node, self._node_changed, expected=self._observed
-            ),
-            "podgroups": _Kind(
+            "pods": Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
+            "nodes": Kind(self.nodes, self._read_node, self._node_changed, expected=self._observed),
+            "podgroups": Kind(
                 self.groups, self._read_group, self._group_changed, expected=self._declared
             ),
-            "queues": _Kind(
+            "queues": Kind(
                 self.queues,
                 partial(self._read_limit, "Queue", reader.queue, self.queues),
                 self._queue_changed,
                 expected=tuple,
             ),
-            "resourcequotas": _Kind(
+            "resourcequotas": Kind(
                 self.quotas,
                 partial(self._read_limit, "ResourceQuota", reader.quota, {}),
                 self._quota_changed,
                 expected=self._limited,
                 forgotten=lambda name: self.problems.pop(f"ResourceQuota {name}", None),
             ),
-            "poddisruptionbudgets": _Kind(
+            "poddisruptionbudgets": Kind(
                 self.budgets,
                 partial(self._read_limit, "PodDisruptionBudget", reader.budget, self.budgets),
                 self._budget_changed,
@@ -175,6 +124,7 @@ class ClusterView:
     def take(self) -> Marked:
         """What is marked; it is no longer."""
         marked, self.marked = self.marked, Marked()
+        marked.volume_claims = self.volumes.take()
         self.stirred.clear()
         return marked
 
@@ -188,6 +138,7 @@ class ClusterView:
             queues=dict.fromkeys((*self.queues, *state.queues)),
             quotas=dict.fromkeys((*self.quotas, *self._limited())),
             budgets=dict.fromkeys((*self.budgets, *self._spared())),
+            volume_claims=self.volumes.everything(),
         )
 
     def mark(self, data: object) -> None:
@@ -207,6 +158,8 @@ class ClusterView:
                 self.marked.quotas[f"{data.namespace}/{data.quota}"] = None
             case BudgetObserved() | BudgetGone():
                 self.marked.budgets[f"{data.namespace}/{data.budget}"] = None
+            case VolumeClaimObserved() | VolumeClaimGone():
+                self.volumes.mark(f"{data.namespace}/{data.claim}")
         self.stirred.set()
 
     def mark_pod(self, uid: str) -> None:

@@ -49,6 +49,8 @@ from apportion_schemas import (
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    VolumeClaimGone,
+    VolumeClaimObserved,
     subject_of,
 )
 from apportion_schemas.quantities import NAME_MAX, TEXT_MAX
@@ -58,6 +60,9 @@ PATHS = {
     "nodes": "/api/v1/nodes",
     "resourcequotas": "/api/v1/resourcequotas",
     "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
+    "persistentvolumeclaims": "/api/v1/persistentvolumeclaims",
+    "persistentvolumes": "/api/v1/persistentvolumes",
+    "storageclasses": "/apis/storage.k8s.io/v1/storageclasses",
     "podgroups": "/apis/scheduling.volcano.sh/v1beta1/podgroups",
     "queues": "/apis/scheduling.volcano.sh/v1beta1/queues",
 }
@@ -71,7 +76,8 @@ DOUBT_PAUSE_S = 1.0
 _NOT_FOUND = 404
 _FENCED = (
     BudgetGone, BudgetObserved, DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodGroupGone,
-    PodGroupObserved, PodRejected, QueueObserved, QuotaGone, QuotaObserved,
+    PodGroupObserved, PodRejected, QueueObserved, QuotaGone, QuotaObserved, VolumeClaimGone,
+    VolumeClaimObserved,
 )  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -111,6 +117,7 @@ class KubernetesWatching:
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed; give this to the reader."""
         data = change.data
+        self._view.volumes.observe(change)
         if isinstance(data, PodSubmitted):
             self._revisions.forget(subject_of(data))
         elif isinstance(data, PodGone):
@@ -237,6 +244,7 @@ class KubernetesWatching:
             if name in self._state.groups or name in self._view.waiting
         }
         yield [*facts.groups(groups)]
+        yield [*facts.volume_claims(marked.volume_claims, pods)]
         yield [*facts.arrivals(pods)]
 
     def _unchanged(self, uids: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from apportion.core.ledger.change import Change
 from apportion.core.manifests import ManifestConfig
 from apportion.core.manifests.card_quota import CARD_QUOTA
 from apportion.core.manifests.placed import ATTEMPT
@@ -27,24 +28,39 @@ from apportion_schemas import (
     PodTerm,
     QuotaGone,
     QuotaObserved,
+    VolumeClaimGone,
     subject_of,
 )
+from apportion_schemas.quantities import Payload
 from tests.support.fleet import gpu, node
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.ledger_of import Ledger
 from tests.support.pods import member
 
 
+class Followed(Ledger):
+    """A ledger that a watcher follows, once it has a view of the cluster."""
+
+    view: ClusterView | None = None
+
+    def take(self, data: Payload) -> Change:
+        """Fold one event, and let the watcher see it."""
+        change = super().take(data)
+        if self.view is not None:
+            self.view.volumes.observe(change)
+        return change
+
+
 class Cluster:
     """A view of a cluster over a ledger, and the facts that follow."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = Followed()
         pods = self.ledger.state.pods
         reader = ObjectReader(
             frozenset({"apportion"}), ManifestConfig(), knows=lambda uid: uid in pods
         )
-        self.view = ClusterView(reader, self.ledger.state)
+        self.view = self.ledger.view = ClusterView(reader, self.ledger.state)
         self.revisions = Revisions()
         self.facts = Facts(self.view, self.ledger.state, self.revisions)
 
@@ -498,3 +514,71 @@ def test_a_disruption_budget_that_cannot_be_read_is_a_problem_by_name() -> None:
     assert "Like" in cluster.view.problems["PodDisruptionBudget default/web"]
     cluster.see("poddisruptionbudgets", kube_budget(), version=2)
     assert cluster.view.problems == {}
+
+
+def volume_facts(cluster: Cluster, *uids: str) -> list[Any]:
+    """What is to be told of claims, those of these pods among them, and is told."""
+    facts = list(cluster.facts.volume_claims(cluster.view.take().volume_claims, uids))
+    cluster.write(facts)
+    return [fact.data for fact in facts]
+
+
+def kube_claim(**annotations: str) -> dict[str, Any]:
+    """A claim of the volume v."""
+    meta = {"name": "data", "annotations": annotations}
+    return {"metadata": meta, "spec": {"volumeName": "v", "storageClassName": "s"}}
+
+
+COMPLETED = {"pv.kubernetes.io/bind-completed": "yes"}
+MOUNTED = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+
+
+def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last() -> None:
+    """Nobody's claims are told of; one that is missing is, for the pod waits for it."""
+    cluster = Cluster()
+    cluster.see("persistentvolumeclaims", kube_claim())
+    assert volume_facts(cluster) == []
+    cluster.pod("p", volumes=MOUNTED)
+    (told,) = volume_facts(cluster, "p")
+    assert (told.claim, told.state) == ("data", "unbound")
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    cluster.see("persistentvolumes", {"metadata": {"name": "v"}, "spec": {}}, version=2)
+    cluster.see("persistentvolumeclaims", kube_claim(**COMPLETED), version=3)
+    (told,) = volume_facts(cluster)
+    assert (told.state, told.version) == ("bound", 3)
+    assert volume_facts(cluster) == []
+    cluster.ledger.gone("p")
+    assert volume_facts(cluster) == [VolumeClaimGone(namespace="default", claim="data")]
+    assert cluster.ledger.state.volume_claims == {}
+
+
+def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
+    """They are compared again when it changes."""
+    cluster = Cluster()
+    claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s"}}
+    cluster.see("persistentvolumeclaims", claim)
+    cluster.pod("p", volumes=MOUNTED)
+    (told,) = volume_facts(cluster, "p")
+    assert told.state == "unbound"
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    waits = {"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "x"}
+    cluster.see("storageclasses", {"metadata": {"name": "s"}, **waits}, version=2)
+    (told,) = volume_facts(cluster)
+    assert told.state == "first-consumer"
+
+
+def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
+    """What was told of its claim stands."""
+    cluster = Cluster()
+    cluster.pod("p", volumes=MOUNTED)
+    (told,) = volume_facts(cluster, "p")
+    assert told.state == "missing"
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    odd = {"matchExpressions": [{"key": "k", "operator": "Like"}]}
+    affinity = {"required": {"nodeSelectorTerms": [odd]}}
+    cluster.see(
+        "persistentvolumes", {"metadata": {"name": "v"}, "spec": {"nodeAffinity": affinity}}
+    )
+    cluster.see("persistentvolumeclaims", kube_claim(**COMPLETED))
+    assert volume_facts(cluster) == []
+    assert "Like" in cluster.view.problems["PersistentVolumeClaim default/data"]

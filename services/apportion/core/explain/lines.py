@@ -45,6 +45,8 @@ from apportion_schemas import (
     QuotaObserved,
     Share,
     SharesAllocated,
+    VolumeClaimGone,
+    VolumeClaimObserved,
 )
 
 LISTED = 4
@@ -228,6 +230,10 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
         f"quota {e.quota} of namespace {e.namespace}: "
         + listed([f"{most:,} of {resource}" for resource, most in sorted(e.hard.items())])
     ),
+    VolumeClaimObserved: lambda e, _: (
+        f"claim {e.namespace}/{e.claim}: {words.VOLUME_CLAIMS[e.state]}"
+    ),
+    VolumeClaimGone: lambda e, _: f"no pod mounts claim {e.namespace}/{e.claim} any more",
     QuotaGone: lambda e, _: f"quota {e.quota} of namespace {e.namespace} left the cluster",
     PodPlaced: _placed,
     PlacementVoided: lambda e, name: f"{name}: placement on {e.node} voided: {e.reason}",

@@ -8,7 +8,7 @@ number that the refusal does not.
 """
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from apportion_schemas import (
     GangShortage,
@@ -18,6 +18,7 @@ from apportion_schemas import (
     QueueShortage,
     QuotaShortage,
     RefusalCode,
+    VolumeShortage,
 )
 
 
@@ -83,6 +84,21 @@ WORDS: dict[RefusalCode, Words] = {
         "a pod there has the same host port",
         Unit.PORTS,
         "that pod ends, or another hostPort",
+    ),
+    _C.VOLUME_CLAIM_NOT_READY: Words(
+        "a PersistentVolumeClaim of the pod is missing, not bound, lost or being deleted",
+        Unit.NOTHING,
+        "kubectl describe pvc says what it waits for",
+    ),
+    _C.VOLUME_CLAIM_IN_USE: Words(
+        "another pod has a PersistentVolumeClaim that only one may have (ReadWriteOncePod)",
+        Unit.NOTHING,
+        "that pod ends",
+    ),
+    _C.VOLUME_NODE_MISMATCH: Words(
+        "a volume of the pod is not on the node, and cannot be made there",
+        Unit.NOTHING,
+        "another node where the volume is",
     ),
     _C.POD_AFFINITY_MISMATCH: Words(
         "no pod that this one must be near is there",
@@ -287,12 +303,18 @@ def refusal(refused: PodRefused) -> str:
         return gang(refused.gang)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
         return f"{phrase(_C.GANG_TOO_LARGE)}: {refused.gang.needed:,} pods"
-    limits = [queue(refused.queue)] if refused.queue is not None else []
+    limits = [volume(refused.volume)] if refused.volume is not None else []
+    limits += [queue(refused.queue)] if refused.queue is not None else []
     limits += [quota(refused.quota)] if refused.quota is not None else []
-    if not limits or not refused.reasons.keys() <= set(LIMIT_CODES):
+    if not limits or not refused.reasons.keys() <= {*LIMIT_CODES, *_CLAIM_CODES}:
         limits.append(_of_nodes(refused))
     said = "; ".join(limits)
     return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
+
+
+def volume(shortage: VolumeShortage) -> str:
+    """What keeps a pod from every node, as in `its PersistentVolumeClaim data is not bound yet`."""
+    return f"its PersistentVolumeClaim {shortage.claim}: {VOLUME_CLAIMS[shortage.state]}"
 
 
 def _of_nodes(refused: PodRefused) -> str:
@@ -362,6 +384,20 @@ def ranked(refused: PodRefused) -> list[tuple[RefusalCode, int]]:
     return sorted(
         refused.reasons.items(), key=lambda row: (row[0] is not near, -row[1], order.index(row[0]))
     )
+
+
+_CLAIM_CODES: Final = (_C.VOLUME_CLAIM_NOT_READY, _C.VOLUME_CLAIM_IN_USE)
+VOLUME_CLAIMS: Final = {
+    "bound": "it is bound",
+    "first-consumer": "it is bound once a pod has a node",
+    "unbound": "it is not bound yet",
+    "unavailable": "no volume for it can be made or found",
+    "lost": "it has lost its volume",
+    "missing": "there is no such claim",
+    "deleting": "it is being deleted",
+    "in-use": "another pod has it, and only one may (ReadWriteOncePod)",
+}
+"""The state of a PersistentVolumeClaim in words."""
 
 
 def eviction(evicted: PodEvicted) -> str:

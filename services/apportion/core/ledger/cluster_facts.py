@@ -1,4 +1,4 @@
-"""What holds for the cluster as a whole: gangs, queues, quotas, policy, configuration, prices.
+"""What holds beside nodes and pods: gangs, queues, quotas, volumes, policy, configuration, prices.
 
 The part of the fold that touches no node and places no pod. Invariant: the newest word on each of
 these is the whole of it.
@@ -26,6 +26,8 @@ from apportion_schemas import (
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    VolumeClaimGone,
+    VolumeClaimObserved,
 )
 from apportion_schemas.configuration import PolicyConfiguration
 
@@ -58,6 +60,19 @@ def _quota_gone(context: Context, data: QuotaGone) -> Change:
     quotas.pop(data.quota, None)
     if not quotas:
         context.state.quotas.pop(data.namespace, None)
+    return Change(data)
+
+
+def _volume_claim_observed(context: Context, data: VolumeClaimObserved) -> Change:
+    context.state.volume_claims.setdefault(data.namespace, {})[data.claim] = data
+    return Change(data)
+
+
+def _volume_claim_gone(context: Context, data: VolumeClaimGone) -> Change:
+    claims = context.state.volume_claims.get(data.namespace, {})
+    claims.pop(data.claim, None)
+    if not claims:
+        context.state.volume_claims.pop(data.namespace, None)
     return Change(data)
 
 
@@ -114,6 +129,8 @@ CLUSTER_FACTS: dict[type, Callable[[Context, Any], Change]] = {
     QuotaGone: _quota_gone,
     BudgetObserved: budget_observed,
     BudgetGone: budget_gone,
+    VolumeClaimObserved: _volume_claim_observed,
+    VolumeClaimGone: _volume_claim_gone,
     DifferenceFound: _difference_found,
     LedgerRebuilt: _ledger_rebuilt,
     PolicyChanged: _policy_changed,

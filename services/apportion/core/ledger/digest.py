@@ -55,6 +55,8 @@ def _optional(state: State) -> dict[str, Any]:
         found["evictions"] = [state.evictions, state.nominated]
     if state.budgets:
         found["budgets"] = state.budgets
+    if state.volume_claims:
+        found["volume_claims"] = state.volume_claims
     if state.of_kubernetes:
         found["of_kubernetes"] = True
     return found

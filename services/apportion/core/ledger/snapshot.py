@@ -38,6 +38,7 @@ from apportion_schemas import (
     QueueObserved,
     QuotaObserved,
     Shape,
+    VolumeClaimObserved,
 )
 
 FORMAT = 6
@@ -135,6 +136,7 @@ class _Head(Struct, array_like=True, tag=1):
     evictions: dict[str, PodEvicted] = {}
     nominated: dict[str, str] = {}
     budgets: dict[str, dict[str, BudgetObserved]] = {}
+    volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -39,6 +39,7 @@ from apportion_schemas import (
     QuotaObserved,
     Shape,
     Share,
+    VolumeClaimObserved,
 )
 
 NO_HOST = Host(cpu_milli=0, memory_mib=0, pods=0)
@@ -191,7 +192,8 @@ class State(Struct, eq=False):
     device. `differences` counts by kind what comparisons with the cluster found; `differing` is the
     newest of each live pod, by uid. `of_kubernetes`: an API server says which nodes there are.
     `evictions` are of pods that are to go and still hold their places, by uid. `nominated` is the
-    node, by uid of the pending pod for which room is made there. `budgets` are as `quotas`.
+    node, by uid of the pending pod for which room is made there. `budgets` and
+    `volume_claims` are as `quotas`.
     """
 
     revision: int = 0
@@ -220,3 +222,4 @@ class State(Struct, eq=False):
     evictions: dict[str, PodEvicted] = {}
     nominated: dict[str, str] = {}
     budgets: dict[str, dict[str, BudgetObserved]] = {}
+    volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}

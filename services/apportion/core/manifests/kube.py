@@ -171,6 +171,20 @@ class TolerationSpec(Kube, frozen=True):
     effect: Text = ""
 
 
+class ClaimSource(Kube, frozen=True):
+    """`persistentVolumeClaim` of a volume: a claim of the pod's namespace by its name."""
+
+    claim_name: Annotated[Text, Meta(min_length=1)]
+
+
+class Volume(Kube, frozen=True):
+    """An entry of `volumes`, as far as it is a claim; `ephemeral` is one of the pod's own."""
+
+    name: Text = ""
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: dict[str, Any] | None = None
+
+
 class PodSpec(Kube, frozen=True):
     """`spec` of a pod, as far as it is read."""
 
@@ -187,6 +201,7 @@ class PodSpec(Kube, frozen=True):
     resources: Resources | None = None
     host_network: bool = False
     scheduling_gates: Annotated[list[SchedulingGate], Meta(max_length=256)] = []
+    volumes: Annotated[list[Volume], Meta(max_length=256)] = []
     preemption_policy: Literal["", "Never", "PreemptLowerPriority"] = ""
 
 

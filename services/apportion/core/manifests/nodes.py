@@ -47,8 +47,8 @@ def required(spec: kube.PodSpec, field: str) -> tuple[tuple[NodeExpression, ...]
     terms = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_REQUIRED}"
     found = [
-        _term(term, f"{field}[{i}]")
-        for i, term in enumerate(terms.node_selector_terms if terms else ())
+        term(each, f"{field}[{i}]")
+        for i, each in enumerate(terms.node_selector_terms if terms else ())
     ]
     if () in found:
         raise ManifestError(
@@ -66,8 +66,8 @@ def preferred(spec: kube.PodSpec, field: str) -> tuple[PreferredTerm, ...]:
     terms = spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
     field = f"{field}.affinity.nodeAffinity.{_PREFERRED}"
     weighted = (
-        (term.weight, _term(term.preference, f"{field}[{i}].preference"))
-        for i, term in enumerate(terms)
+        (each.weight, term(each.preference, f"{field}[{i}].preference"))
+        for i, each in enumerate(terms)
     )
     return tuple(PreferredTerm(weight=weight, term=term) for weight, term in weighted if term)
 
@@ -119,14 +119,19 @@ def _port(port: kube.Port, number: int, field: str) -> HostPort:
     return HostPort(port=number, protocol=cast("Any", port.protocol), ip=address)
 
 
-def _term(term: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
+def term(wanted: kube.NodeTerm, field: str) -> tuple[NodeExpression, ...]:
+    """One term of a node selector, all of which must hold.
+
+    Raises:
+        ManifestError: an expression is malformed.
+    """
     labels = [
         _expression(expression, f"{field}.matchExpressions[{i}]")
-        for i, expression in enumerate(term.match_expressions)
+        for i, expression in enumerate(wanted.match_expressions)
     ]
     fields = [
         _of_field(expression, f"{field}.matchFields[{i}]")
-        for i, expression in enumerate(term.match_fields)
+        for i, expression in enumerate(wanted.match_fields)
     ]
     return (*labels, *fields)
 

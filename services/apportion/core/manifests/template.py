@@ -39,6 +39,8 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
     )
 
 
+OWN_CLAIM = "-"
+"""Begins the name of a claim that the pod's own name precedes (`ephemeral`); no name begins so."""
 PREEMPTABLE = "volcano.sh/preemptable"
 DEFAULT_CONFIG = ManifestConfig()
 
@@ -59,6 +61,7 @@ class Template(Struct, frozen=True, kw_only=True):
     task: str = ""
     queue: str = ""
     gates: tuple[str, ...] = ()
+    volume_claims: tuple[str, ...] = ()
     preempts: bool = True
     evictable: bool = True
 
@@ -106,6 +109,7 @@ def read_template(
         borrowing=request.borrowing,
         **(_every_container(parts.spec) if request.asks else {}),
         gates=_gates(parts.spec, spec_field),
+        volume_claims=_volume_claims(parts.spec),
         preempts=parts.spec.preemption_policy != "Never",
         **_noted(notes, own.labels, notes_field),
     )
@@ -159,6 +163,17 @@ def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> boo
     if value not in TRUE | FALSE:
         raise ManifestError(within(field, PREEMPTABLE), value, "is no truth value", "write false")
     return value in TRUE
+
+
+def _volume_claims(spec: kube.PodSpec) -> tuple[str, ...]:
+    """The claims that the pod mounts; one of its own is named by what follows the pod's name."""
+    found: list[str] = []
+    for volume in spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            found.append(volume.persistent_volume_claim.claim_name)
+        elif volume.ephemeral is not None:
+            found.append(f"{OWN_CLAIM}{volume.name}")
+    return tuple(sorted(set(found)))
 
 
 def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:

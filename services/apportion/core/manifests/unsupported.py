@@ -32,8 +32,6 @@ POD_SPEC = (
     Unsupported("schedulingGroup", fix=_GROUP_FIX),
     Unsupported("workloadRef", fix=_GROUP_FIX),
     Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
-    Unsupported("volumes[].persistentVolumeClaim", _VOLUME, _VOLUME_FIX),
-    Unsupported("volumes[].ephemeral", _VOLUME, _VOLUME_FIX),
     *(Unsupported(f"volumes[].{kind}", _VOLUME, _VOLUME_FIX) for kind in (*_ZONAL, *_OF_NODES)),
 )
 VOLCANO_JOB_SPEC = (

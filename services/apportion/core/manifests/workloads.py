@@ -17,7 +17,13 @@ from apportion.core.dialects.errors import within
 from apportion.core.dialects.quantity import whole
 from apportion.core.manifests import kube, naming, unsupported
 from apportion.core.manifests.document import typed
-from apportion.core.manifests.template import ManifestConfig, Template, priority_of, read_template
+from apportion.core.manifests.template import (
+    OWN_CLAIM,
+    ManifestConfig,
+    Template,
+    priority_of,
+    read_template,
+)
 from apportion_schemas import Ask, PodGroupObserved, PodSubmitted, Shape
 from apportion_schemas.quantities import GANG_PODS_MAX
 
@@ -44,6 +50,7 @@ class PodDraft(Struct, frozen=True, kw_only=True):
     chooser: str = ""
     queue: str = ""
     gates: tuple[str, ...] = ()
+    volume_claims: tuple[str, ...] = ()
     preempts: bool = True
     evictable: bool = True
 
@@ -78,8 +85,17 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
         chooser=draft.chooser,
         queue=draft.queue,
         gates=draft.gates,
+        volume_claims=claims_of(draft),
         preempts=draft.preempts,
         evictable=draft.evictable,
+    )
+
+
+def claims_of(draft: PodDraft) -> tuple[str, ...]:
+    """The PersistentVolumeClaims of the pod by their whole names."""
+    return tuple(
+        draft.name + claim if claim.startswith(OWN_CLAIM) else claim
+        for claim in draft.volume_claims
     )
 
 
@@ -231,6 +247,7 @@ def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> It
             scheduler_name=template.scheduler_name,
             queue=template.queue,
             gates=template.gates,
+            volume_claims=template.volume_claims,
             preempts=template.preempts,
             evictable=template.evictable,
         )

@@ -125,6 +125,7 @@ class Engine:
         pod, node, kind = change.pod, change.node, type(change.data)
         if node is not None:
             self._finder.columns.touch(node, change.shares)
+        self._finder.volumes.observe(change)
         moved = False
         if kind is PodChanged and pod is not None:
             moved = self._neighbours.rename(pod)
@@ -240,9 +241,8 @@ class Engine:
 
         The pods behind it may have other labels, and so a place.
         """
-        key = self._finder.key_of(pod)
         alone = plain_key(self._state, pod)
-        if key != alone and shape_queue.key == alone:
+        if shape_queue.key == alone and self._finder.minds_others(pod):
             shape_queue = self._queue.move(shape_queue, pod, affinity_key(pod))
             if shape_queue.unschedulable:
                 return

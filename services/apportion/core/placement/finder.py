@@ -28,6 +28,7 @@ from apportion.core.placement.queueing.keys import limits_key
 from apportion.core.placement.queueing.own_rows import OwnRows
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations
+from apportion.core.placement.volumes import Volumes, Wanted
 from apportion_schemas import PodPlaced, Score
 
 RUNNERS_UP: Final = 2
@@ -51,10 +52,16 @@ class PlaceFinder:
         self._reservations = reservations
         self.columns: Columns = reservations.columns
         self._domains = LabelColumns(domain)
+        self.volumes = Volumes(state)
         self.classes = ClassCache(state, self.columns)
         self._shard = WHOLE
         self.apart = False
         self._own_rows: OwnRows | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether limits of queues or namespaces may keep a pod from a place that there is."""
+        return self._limits.active
 
     def own(self, shard: Shard) -> None:
         """Prefer the nodes of this shard from now on, while kept apart."""
@@ -100,8 +107,13 @@ class PlaceFinder:
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
         return self._class_of(pod, concern, without)
 
+    def plain_class(self, pod: PodState) -> PlacementClass:
+        """The class of the pod's shape, as if it had no volumes and there were no other pods."""
+        return self.classes.class_of(pod.shape_key, pod.submitted.shape)
+
     def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
-        key, shape = _class_key(pod, concern), pod.submitted.shape
+        wanted: Wanted = self.volumes.wanted(pod)
+        key, shape = _class_key(wanted, concern), wanted.shape
         if without:
             key += b"without " + _encode(sorted(without))
         kept = self.kept_from(pod) if self._state.nominated else ()
@@ -131,11 +143,16 @@ class PlaceFinder:
 
     def key_of(self, pod: PodState) -> bytes:
         """Equal for pods of the same limits that every node would treat alike now."""
-        key = _class_key(pod, self._neighbours.concern(pod.submitted))
+        concern = self._neighbours.concern(pod.submitted)
+        key = _class_key(self.volumes.wanted(pod), concern)
         kept = self.kept_from(pod) if self._state.nominated else ()
         if kept:
             key += b"kept from " + _encode(kept)
         return limits_key(self._state, pod) + key
+
+    def minds_others(self, pod: PodState) -> bool:
+        """Whether other pods decide about this one."""
+        return self._neighbours.concern(pod.submitted) is not NO_CONCERN
 
     def _best(self, pod: PodState, without: frozenset[int]) -> PodPlaced | None:
         """The best place, whatever the limits, or None; `without` devices of these kinds."""
@@ -189,5 +206,5 @@ class PlaceFinder:
         return not collided
 
 
-def _class_key(pod: PodState, concern: Concern) -> bytes:
-    return pod.shape_key if concern is NO_CONCERN else pod.shape_key + _encode(concern)
+def _class_key(wanted: Wanted, concern: Concern) -> bytes:
+    return wanted.key if concern is NO_CONCERN else wanted.key + _encode(concern)

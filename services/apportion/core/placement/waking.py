@@ -131,6 +131,7 @@ class Waking:
         ordered = False
         if (
             not limit
+            and not pod.submitted.volume_claims  # of which its shape says nothing
             and not _minds_kept(shape_queue)
             and shape_queue.key == plain_key(self._state, pod)
         ):
@@ -149,8 +150,7 @@ class Waking:
                 continue
             turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
             heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
-            outdated = _minds_kept(shape_queue) and not self._any_kept(heads.values())
-            if outdated or any(
+            if self._outdated(shape_queue, heads.values()) or any(
                 self._could_fit(shape_queue, pod, answers) for pod in heads.values()
             ):
                 self._queue.wake(shape_queue)
@@ -159,9 +159,16 @@ class Waking:
                 self._note_needs(shape_queue)
         return True
 
-    def _any_kept(self, pods: Iterable[PodState]) -> bool:
-        """Whether a node is kept from any of these."""
-        return bool(self._state.nominated) and any(self._finder.kept_from(pod) for pod in pods)
+    def _outdated(self, shape_queue: ShapeQueue, pods: Iterable[PodState]) -> bool:
+        """Whether what it was told does not hold any more: no node is kept from any of these, or
+        something else is with their claims.
+        """
+        reported = shape_queue.reasons.volume if shape_queue.reasons is not None else None
+        if reported is not None:
+            return all(self._finder.volumes.shortage(pod) != reported for pod in pods)
+        if not _minds_kept(shape_queue):
+            return False
+        return not self._state.nominated or not any(self._finder.kept_from(pod) for pod in pods)
 
     def _could_fit(
         self, shape_queue: ShapeQueue, pod: PodState, answers: dict[bytes, bool]

@@ -36,6 +36,7 @@ def _value(name: str) -> object:
         "reasons": {},
         "submitted": pod("x"),
         "kind": "gone",
+        "state": "bound",
         "reason": "preempted",
     }
     if name in known:

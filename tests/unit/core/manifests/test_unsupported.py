@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from apportion.core.manifests import submitted
 from tests.support.manifests import container, draft, pod, read, refused, task, volcano_job
 
-CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
+ISCSI = {"iscsi": {"targetPortal": "a"}}
 
 
 @pytest.mark.parametrize(
@@ -16,8 +17,7 @@ CLAIM = {"persistentVolumeClaim": {"claimName": "data"}}
         ({"schedulingGroup": {"podGroupName": "g"}}, "schedulingGroup"),
         ({"workloadRef": {"name": "w", "podGroup": "g"}}, "workloadRef"),
         ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
-        ({"volumes": [{"emptyDir": {}}, CLAIM]}, "volumes[1].persistentVolumeClaim"),
-        ({"volumes": [{"ephemeral": {"x": 1}}]}, "volumes[0].ephemeral"),
+        ({"volumes": [{"emptyDir": {}}, ISCSI]}, "volumes[1].iscsi"),
         ({"volumes": [{"gcePersistentDisk": {"pdName": "a"}}]}, "volumes[0].gcePersistentDisk"),
     ],
 )
@@ -38,12 +38,24 @@ def test_pod_spec(spec: dict[str, Any], field: str) -> None:
         {"hostNetwork": True},
         {"hostNetwork": False, "containers": [container(ports=[{"containerPort": 80}])]},
         {"volumes": [{"emptyDir": {}}, {"configMap": {"name": "a"}}, {"nfs": {"server": "a"}}]},
-        {"volumes": "odd", "resourceClaims": None},
+        {"volumes": [], "resourceClaims": None},
     ],
 )
 def test_what_has_no_effect_is_let_through(spec: dict[str, Any]) -> None:
     """Empty fields and volumes that every node has."""
     assert draft(pod(**spec)).name == "pod"
+
+
+def test_claims_of_volumes_are_read_by_name() -> None:
+    """Each once, in order; one of the pod's own has the name that Kubernetes gives it."""
+    claims = [
+        {"name": "b", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "again", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+        {"name": "a", "emptyDir": {}},
+    ]
+    assert submitted(draft(pod(volumes=claims)), "u").volume_claims == ("pod-scratch", "data")
+    assert "is missing" in refused(pod(volumes=[{"persistentVolumeClaim": {}}])).problem
 
 
 @pytest.mark.parametrize(

@@ -399,6 +399,7 @@ def test_every_code_of_a_filter_has_one_rank() -> None:
     filters = [code for table in (NODE_FILTERS, DEVICE_RULES, AMOUNTS) for code, _ in table]
     assert len(set(filters)) == len(filters)
     assert [RANK[code] for code in filters] == sorted(RANK[code] for code in filters)
-    whole = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, *LIMIT_CODES}
+    claims = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
+    whole = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, *LIMIT_CODES, *claims}
     assert set(ORDER) == set(RefusalCode) - whole
     assert max(RANK.values()) < FITS == len(ORDER)

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.manifests.labels import meet
 from apportion.core.placement.index.columns import Columns
 from apportion_schemas import (
-    LabelExpression,
     Neighbour,
     PodConstraints,
     PodSelector,
@@ -305,17 +305,4 @@ def selects(selector: PodSelector, namespace: str, labels: dict[str, str]) -> bo
     """Whether the selector means a pod of that namespace with these labels."""
     if selector.namespaces and namespace not in selector.namespaces:
         return False
-    return all(_holds(expression, labels) for expression in selector.expressions)
-
-
-def _holds(expression: LabelExpression, labels: dict[str, str]) -> bool:
-    value = labels.get(expression.key)
-    match expression.operator:
-        case "In":
-            return value in expression.values
-        case "NotIn":
-            return value not in expression.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
+    return meet(labels, selector.expressions)

@@ -27,6 +27,9 @@ class Verdict(NamedTuple):
     available: int
 
 
+VOLUMES: Final = (RefusalCode.VOLUME_NODE_MISMATCH,)
+"""Where the volumes of a pod's claims are, which is asked together with its own node affinity."""
+
 NEIGHBOURS: Final = (
     RefusalCode.POD_AFFINITY_MISMATCH,
     RefusalCode.POD_ANTI_AFFINITY,
@@ -36,6 +39,7 @@ NEIGHBOURS: Final = (
 
 ORDER: Final[tuple[RefusalCode, ...]] = (
     *(code for code, _ in NODE_FILTERS),
+    *VOLUMES,
     *NEIGHBOURS,
     *(code for code, _ in DEVICE_RULES),
     RefusalCode.DEVICES_TOO_FEW,

@@ -21,6 +21,7 @@ from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.preemption.gang_room import GangRoom
 from apportion.core.placement.preemption.search import Search
 from apportion.core.placement.preemption.victims import Victims, eviction
+from apportion.core.placement.queueing.keys import gang_key
 from apportion.core.placement.queueing.reporting import refusal_of
 from apportion.core.placement.queueing.shape_queue import ShapeQueue, Turn, is_pending
 from apportion.core.placement.queueing.waiting import Waiting
@@ -30,6 +31,7 @@ from apportion_schemas import (
     PodAdopted,
     PodEvicted,
     PodGone,
+    PodGroupObserved,
     PodPlaced,
     PodRefused,
     PodSubmitted,
@@ -80,6 +82,7 @@ class Preempting:
     def observe(self, change: Change) -> bool:
         """Take note of what the fold changed; whether a node is kept for somebody no longer."""
         kind = type(change.data)
+        self._forget_gang(change)
         if kind in _COMES and change.pod is not None:
             priority = change.pod.submitted.priority
             self._least = min(self._least, priority)
@@ -87,6 +90,22 @@ class Preempting:
         elif kind in _SETTLES and (self._nominated or self._state.nominated):
             return self._follow()
         return False
+
+    def _forget_gang(self, change: Change) -> None:
+        """What was in vain for a gang may not be now; nor for others, where who is the most
+        important of a gang that could go is another.
+        """
+        pod, data = change.pod, change.data
+        name = pod.submitted.group if pod is not None else ""
+        if isinstance(data, PodGroupObserved):
+            name = data.group
+        if not name:
+            return
+        self._in_vain.pop(gang_key(name), None)
+        group = self._state.groups.get(name)
+        pods = [] if group is None else list(group.pods.values())
+        if len({(each.submitted.priority, each.submitted.evictable) for each in pods}) > 1:
+            self._in_vain.clear()
 
     def _follow(self) -> bool:
         """Take over who is nominated; whether a node is kept for somebody no longer."""
@@ -204,7 +223,7 @@ class Preempting:
         class_, columns = self._finder.class_of(pod), self._finder.columns
         right = class_.facts.ranks == FITS
         vain = self._in_vain.get(shape_queue.key)
-        if vain is not None and class_.relations is None:
+        if vain is not None and class_.relations is None and not self._finder.limited:
             same = (vain.key, vain.generation) == (self._finder.key_of(pod), columns.generation)
             rows = columns.changed.since(vain.seen) if same else None
             if rows is not None and pod.submitted.priority <= vain.priority:

@@ -48,6 +48,8 @@ from apportion_schemas import (
     QuotaObserved,
     RefusalCode,
     SharesAllocated,
+    VolumeClaimGone,
+    VolumeClaimObserved,
 )
 from apportion_schemas.quantities import Payload
 
@@ -131,6 +133,7 @@ _KEPT: Final = (
     Hint(PodPlaced, SOME, FREED | REFUSED),  # the one for which the node was kept has a place
     Hint(PodRefused, SOME, FREED),  # or none although nobody has to leave for it any more
 )
+_CLAIMED: Final = (Hint(VolumeClaimObserved, SOME), Hint(VolumeClaimGone, SOME))
 _FEWER: Final = (
     Hint(PodGroupObserved, GANG),
     Hint(PodPlaced, GANG),
@@ -151,6 +154,9 @@ BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.PODS_EXHAUSTED: _HOST,
     _C.EXTENDED_RESOURCE_INSUFFICIENT: _HOST,
     _C.HOST_PORT_TAKEN: _LEFT,
+    _C.VOLUME_CLAIM_NOT_READY: _CLAIMED,
+    _C.VOLUME_CLAIM_IN_USE: (*_CLAIMED, *_LEFT),
+    _C.VOLUME_NODE_MISMATCH: (*_CLAIMED, *_TOLD),
     _C.POD_AFFINITY_MISMATCH: _NEAR,
     _C.POD_ANTI_AFFINITY: _NEAR,
     _C.TOPOLOGY_SPREAD_EXCEEDED: _NEAR,

@@ -19,12 +19,19 @@ def queue_key(state: State, pod: PodState) -> bytes:
 def affinity_key(pod: PodState) -> bytes:
     """Of pods of one shape that are alike to every selector there may ever be."""
     about = pod.submitted
-    return b"near " + _limits_key(about.queue) + pod.shape_key + _encode(kind_of(about))
+    return b"near " + _limits_key(about.queue) + _wants_key(pod) + _encode(kind_of(about))
 
 
 def plain_key(state: State, pod: PodState) -> bytes:
-    """Of pods of one shape that have the same limits."""
-    return limits_key(state, pod) + pod.shape_key
+    """Of pods of one shape that have the same limits, and the same claims of volumes."""
+    return limits_key(state, pod) + _wants_key(pod)
+
+
+def _wants_key(pod: PodState) -> bytes:
+    about = pod.submitted
+    if not about.volume_claims:
+        return pod.shape_key
+    return pod.shape_key + _encode([about.namespace, about.volume_claims])
 
 
 def limits_key(state: State, pod: PodState) -> bytes:
@@ -43,7 +50,7 @@ def keys_of(pod: PodState) -> tuple[bytes, ...]:
     if about.group:
         return (gang_key(about.group),)
     shared, own = _limits_key(about.queue), _limits_key(about.queue, about.namespace)
-    return shared + pod.shape_key, own + pod.shape_key, affinity_key(pod)
+    return shared + _wants_key(pod), own + _wants_key(pod), affinity_key(pod)
 
 
 def gang_key(gang: str) -> bytes:

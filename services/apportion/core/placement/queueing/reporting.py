@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 
 from apportion.core.ledger.state import PodState
 from apportion.core.placement.queueing.queue import PendingQueue
-from apportion.core.placement.queueing.shape_queue import Reasons, reason_key_of
+from apportion.core.placement.queueing.shape_queue import ReasonKey, Reasons, reason_key_of
 from apportion_schemas import PodRefused
 
 
@@ -22,10 +22,7 @@ def unreported(
         if pod.uid in placed:
             continue
         reported = pod.refusal
-        if (
-            reported is None
-            or reason_key_of(reported.reasons, reported.quota) != reasons.reason_key
-        ):
+        if reported is None or _reason_key(reported) != reasons.reason_key:
             yield pod, refusal_of(pod, reasons)
 
 
@@ -42,4 +39,9 @@ def refusal_of(pod: PodState, reasons: Reasons) -> PodRefused:
         gang=reasons.gang,
         queue=exceeded.queue if exceeded is not None else None,
         quota=exceeded.quota if exceeded is not None else None,
+        volume=reasons.volume,
     )
+
+
+def _reason_key(reported: PodRefused) -> ReasonKey:
+    return reason_key_of(reported.reasons, reported.quota, reported.volume)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.placement.limits.limits import Kept
 from apportion.core.placement.limits.queues import DEFAULT
-from apportion_schemas import GangShortage, NearMiss, QuotaShortage, RefusalCode
+from apportion_schemas import GangShortage, NearMiss, QuotaShortage, RefusalCode, VolumeShortage
 
 SLACK = 64  # entries that may outlive their pods before they are swept
 
@@ -28,7 +28,7 @@ class Turn(NamedTuple):
     uid: str
 
 
-ReasonKey = tuple[frozenset[RefusalCode], tuple[str, str, int] | None]
+ReasonKey = tuple[frozenset[RefusalCode], tuple[str, str, int] | None, VolumeShortage | None]
 
 
 class Reasons(NamedTuple):
@@ -40,19 +40,23 @@ class Reasons(NamedTuple):
     gang: GangShortage | None = None
     silent: bool = False
     limit: Kept | None = None
+    volume: VolumeShortage | None = None
 
     @property
     def reason_key(self) -> ReasonKey:
         """What is worth telling anew."""
-        return reason_key_of(
-            self.counts, self.limit.exceeded.quota if self.limit is not None else None
-        )
+        quota = self.limit.exceeded.quota if self.limit is not None else None
+        return reason_key_of(self.counts, quota, self.volume)
 
 
-def reason_key_of(counts: Iterable[RefusalCode], quota: QuotaShortage | None) -> ReasonKey:
-    """The codes, whatever their counts, and which limit it is that somebody could raise."""
+def reason_key_of(
+    counts: Iterable[RefusalCode], quota: QuotaShortage | None, volume: VolumeShortage | None
+) -> ReasonKey:
+    """The codes, whatever their counts; which limit it is that somebody could raise; which claim
+    it is, and its state.
+    """
     limit = None if quota is None else (quota.quota, quota.resource, quota.most)
-    return frozenset(counts), limit
+    return frozenset(counts), limit, volume
 
 
 UNDECLARED: Final = Reasons({}, (), 0, silent=True)

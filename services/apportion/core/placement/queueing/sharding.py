@@ -45,7 +45,8 @@ def key_of(pod: PodState, *, limited: bool = False) -> str:
     """What decides who owns a pod: its gang, for a gang has one decision; or its uid.
 
     Pods with wishes about others in their namespace have one owner, so that he knows what he has
-    just decided about the others. So have all pods of a namespace that is `limited` by a quota.
+    just decided about the others. So have all pods of a namespace that is `limited` by a quota, and
+    pods that mount the same claim first.
     """
     submitted = pod.submitted
     if limited:
@@ -54,6 +55,8 @@ def key_of(pod: PodState, *, limited: bool = False) -> str:
         return submitted.group
     if has_wishes(submitted.shape.pods):
         return submitted.namespace
+    if submitted.volume_claims:
+        return f"{submitted.namespace}/{submitted.volume_claims[0]}"
     return pod.uid
 
 

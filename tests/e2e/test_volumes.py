@@ -1,0 +1,152 @@
+"""Volumes by kubectl: a pod goes where they are, waits for them, and has them made where it goes.
+
+The test is the volume controller and the provisioner: it binds claims as they would.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from apportion_schemas import BindFailed, PlacementVoided
+from tests.e2e.test_life import system
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
+
+SELECTED = "volume.kubernetes.io/selected-node"
+
+
+def claim(name: str = "data", class_: str = "", **spec: Any) -> dict[str, Any]:
+    """A claim for a gibibyte, of one pod at a time unless it says otherwise."""
+    wanted = {"accessModes": ["ReadWriteOnce"], "storageClassName": class_, **spec}
+    wanted["resources"] = {"requests": {"storage": "1Gi"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": wanted,
+    }
+
+
+def volume(name: str, node: str, class_: str = "", **spec: Any) -> dict[str, Any]:
+    """A volume that only this node has."""
+    there = {"key": "disk", "operator": "In", "values": [node]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "2Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": class_,
+            "hostPath": {"path": "/disk"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [there]}]}},
+            **spec,
+        },
+    }
+
+
+def storage_class(name: str, provisioner: str) -> dict[str, Any]:
+    """A class whose claims wait for the first pod."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name},
+        "provisioner": provisioner,
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+
+
+def mounting(name: str, *claims: str) -> dict[str, Any]:
+    """A pod with a share of a card that mounts these claims."""
+    volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
+    return kube_pod(name, share(1_000), volumes=volumes)
+
+
+async def bind(world: KubeWorld, name: str, to: str) -> None:
+    """What the volume controller does: the claim has the volume, from both sides."""
+    spec = {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+            "spec": {"volumeName": to}}  # fmt: skip
+    await world.plane.user("patch", "pvc", name, "-p", json.dumps(spec))
+    phase = json.dumps({"status": {"phase": "Bound"}})
+    await world.plane.user("patch", "pvc", name, "--subresource=status", "-p", phase)
+
+
+async def two_nodes(world: KubeWorld) -> None:
+    """A node with a disk besides the one of the system, each with one card."""
+    await system(world)
+    await world.plane.user("label", "node", "n1", "disk=n1")
+    await world.plane.apply(kube_node("n2", labels={"disk": "n2"}))
+    await world.agents(("n2", "1xT4"))
+
+
+@pytest.mark.timeout(120)
+async def test_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world: KubeWorld) -> None:
+    """A claim that is not there is told of in the pod's condition; bound, it leads to its node."""
+    await two_nodes(world)
+    await world.plane.apply(mounting("p", "data"))
+    await world.described("p", "FailedScheduling", "PersistentVolumeClaim data: there is no such")
+    await world.plane.apply(claim(), volume("v", "n2"))
+    await world.described("p", "PersistentVolumeClaim data: it is not bound yet")
+    (condition,) = (await world.pod("p"))["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+    await bind(world, "data", "v")
+    assert (await world.bound("p"))["spec"]["nodeName"] == "n2"
+
+
+@pytest.mark.timeout(120)
+async def test_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
+    """Where it is the pod goes, and it is bound no sooner than its claim."""
+    await two_nodes(world)
+    await world.plane.apply(storage_class("local", "kubernetes.io/no-provisioner"))
+    await world.plane.apply(volume("v", "n2", "local"), claim("data", "local"))
+    await world.plane.apply(mounting("p", "data"))
+
+    async def kept() -> Any:
+        return (await world.plane.get("pv", "v"))["spec"].get("claimRef")
+
+    ref = await until(kept, "the volume to be kept", timeout_s=30)
+    assert (ref["namespace"], ref["name"]) == ("default", "data")
+    assert "nodeName" not in (await world.pod("p"))["spec"]
+    await bind(world, "data", "v")
+    assert (await world.bound("p"))["spec"]["nodeName"] == "n2"
+
+
+@pytest.mark.timeout(150)
+async def test_a_volume_is_made_where_the_pod_goes_and_a_failure_is_decided_anew(
+    world: KubeWorld,
+) -> None:
+    """The provisioner is told the node; it gives up once by taking that back."""
+    await two_nodes(world)
+    await world.plane.apply(storage_class("made", "example.com/disks"), claim("data", "made"))
+    await world.plane.apply(mounting("p", "data"))
+
+    async def selected() -> str:
+        notes = (await world.plane.get("pvc", "data"))["metadata"].get("annotations", {})
+        return str(notes.get(SELECTED, ""))
+
+    await until(selected, "a node to be selected", timeout_s=30)
+    await world.plane.user("annotate", "pvc", "data", f"{SELECTED}-")
+    (failed, *_) = await world.facts.count(BindFailed, 1)
+    assert "its provisioner made no volume" in failed.message
+    await world.facts.count(PlacementVoided, 1)
+    node = await until(selected, "a node to be selected again", timeout_s=30)
+    await world.plane.apply(volume("v", node, "made"))
+    await bind(world, "data", "v")
+    assert (await world.bound("p"))["spec"]["nodeName"] == node
+
+
+@pytest.mark.timeout(120)
+async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> None:
+    """`ReadWriteOncePod`: the other says so, and comes when that has gone."""
+    await two_nodes(world)
+    alone: dict[str, Any] = {"accessModes": ["ReadWriteOncePod"]}
+    await world.plane.apply(claim(**alone), volume("v", "n2", **alone))
+    await bind(world, "data", "v")
+    await world.plane.apply(mounting("p", "data"))
+    await world.bound("p")
+    await world.plane.apply(mounting("q", "data"))
+    await world.described("q", "another pod has it, and only one may (ReadWriteOncePod)")
+    await world.delete("p")
+    await world.bound("q")

@@ -1,0 +1,186 @@
+"""Claims, volumes and classes: what a pod that mounts a claim has to know of it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion.core.dialects import ManifestError
+from apportion.core.manifests.volumes import (
+    Claim,
+    Storage,
+    StorageClass,
+    Volume,
+    claim_fact,
+    matching,
+    merged,
+    read_claim,
+    read_class,
+    read_volume,
+    terms_of,
+)
+from apportion_schemas import NodeExpression, VolumeClaimObserved
+
+ZONE = "topology.kubernetes.io/zone"
+
+
+def a_claim(**spec: Any) -> Claim:
+    """A claim of class `fast` for two gibibytes."""
+    notes = spec.pop("annotations", {})
+    status = {"phase": spec.pop("phase", "Pending")}
+    gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if spec.pop("deleting", False) else {}
+    wanted = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "2Gi"}},
+        **spec,
+    }
+    meta = {"name": "data", "namespace": "d", "uid": "u", "annotations": notes, **gone}
+    return read_claim(msgspec.json.encode({"metadata": meta, "spec": wanted, "status": status}))
+
+
+def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
+    """A volume of class `fast`, of ten gibibytes, that these nodes have, or all."""
+    labels = spec.pop("labels", {})
+    offered = {
+        "capacity": {"storage": "10Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "fast",
+        **spec,
+    }
+    if nodes:
+        there = {"key": "host", "operator": "In", "values": list(nodes)}
+        terms = [{"matchExpressions": [there]}]
+        offered["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
+    meta = {"name": name, "labels": labels}
+    return read_volume(msgspec.json.encode({"metadata": meta, "spec": offered}))
+
+
+def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageClass:
+    """The class `fast`, whose claims wait for their first pod."""
+    fields.setdefault("volumeBindingMode", "WaitForFirstConsumer")
+    about = {"metadata": {"name": "fast"}, "provisioner": provisioner, **fields}
+    return read_class(msgspec.json.encode(about))
+
+
+def fact(
+    claim: Claim | None, *volumes: Volume, class_: StorageClass | None = None
+) -> VolumeClaimObserved:
+    """What is told of the claim where there are these volumes and this class."""
+    classes = {} if class_ is None else {"fast": class_}
+    return claim_fact("d/data", claim, Storage({v.metadata.name: v for v in volumes}, classes), 7)
+
+
+def within(key: str, *values: str) -> tuple[NodeExpression, ...]:
+    """A term of one label."""
+    return (NodeExpression(key=key, operator="In", values=values),)
+
+
+BOUND = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}, "volumeName": "v"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "state"),
+    [
+        (None, "missing"),
+        (a_claim(deleting=True), "deleting"),
+        (a_claim(**BOUND, phase="Lost"), "lost"),
+        (a_claim(**BOUND), "lost"),  # its volume is not there
+        (a_claim(), "unbound"),  # nobody knows its class
+        (a_claim(volumeName="v"), "unbound"),  # from one side only
+    ],
+)
+def test_a_claim_for_which_a_pod_waits(claim: Claim | None, state: str) -> None:
+    """Each state by its name; the version is as of what is known."""
+    found = fact(claim)
+    assert (found.namespace, found.claim, found.state, found.version) == ("d", "data", state, 7)
+
+
+def test_a_bound_claim_is_where_its_volume_is() -> None:
+    """By its node affinity; one that only one pod may have says so."""
+    found = fact(a_claim(**BOUND), a_volume("v", "n1", "n2"))
+    assert (found.state, found.nodes) == ("bound", (within("host", "n1", "n2"),))
+    alone = fact(a_claim(**BOUND, accessModes=["ReadWriteOncePod"]), a_volume("v"))
+    assert (alone.nodes, alone.single_pod) == ((), True)
+
+
+def test_the_zone_of_a_volume_is_its_label() -> None:
+    """Several are joined by two underscores; older labels mean the newer; nodes without pass."""
+    beta = "failure-domain.beta.kubernetes.io/zone"
+    there, unzoned = terms_of(a_volume("v", labels={beta: "a__b"}))
+    assert there == within(ZONE, "a", "b")
+    assert {expression.operator for expression in unzoned} == {"DoesNotExist"}
+    both = terms_of(a_volume("v", "n1", labels={ZONE: "a"}))
+    assert both[0] == (*within("host", "n1"), *within(ZONE, "a"))
+    assert len(both) == 2
+
+
+def test_a_claim_that_waits_for_its_first_pod_could_be_in_several_places() -> None:
+    """Where a volume matches it, and where its class makes one."""
+    topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
+    class_ = a_class(allowedTopologies=topology)
+    found = fact(a_claim(), a_volume("v", "n1"), a_volume("w", "n2"), class_=class_)
+    assert found.state == "first-consumer"
+    assert set(found.nodes) == {within("host", "n1", "n2"), within(ZONE, "a")}
+    assert fact(a_claim(), class_=a_class()).nodes == ()  # anywhere
+
+
+def test_a_claim_that_no_volume_matches_and_nobody_makes_one_for() -> None:
+    """It can be nowhere."""
+    local = a_class("kubernetes.io/no-provisioner")
+    assert fact(a_claim(), class_=local).state == "unavailable"
+    assert fact(a_claim(), a_volume("v", "n1"), class_=local).state == "first-consumer"
+
+
+def test_a_claim_of_another_class_is_bound_without_a_pod() -> None:
+    """Its volume is made or found at once, or it waits for that."""
+    assert fact(a_claim(), class_=a_class(volumeBindingMode="Immediate")).state == "unbound"
+
+
+def test_a_volume_is_being_made_for_one_node() -> None:
+    """The pod goes there and nowhere else until the provisioner gives up."""
+    notes = {"volume.kubernetes.io/selected-node": "n3"}
+    found = fact(a_claim(annotations=notes), class_=a_class())
+    (((name,),)) = (found.nodes[0],)
+    assert (name.of_field, name.values) == (True, ("n3",))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"storageClassName": "slow"},
+        {"capacity": {"storage": "1Gi"}},
+        {"accessModes": ["ReadOnlyMany"]},
+        {"volumeMode": "Block"},
+        {"claimRef": {"namespace": "d", "name": "other"}},
+        {"claimRef": {"namespace": "d", "name": "data", "uid": "of another life"}},
+    ],
+)
+def test_a_volume_that_does_not_match(other: dict[str, Any]) -> None:
+    """Class, size, modes, and whether it is somebody else's."""
+    assert matching(a_claim(), [a_volume("v", **other)]) == []
+
+
+def test_the_smallest_volume_that_matches_comes_first() -> None:
+    """But for one that is kept for this very claim; labels may be asked for."""
+    small, large = a_volume("z", capacity={"storage": "2Gi"}), a_volume("a")
+    kept = a_volume("k", claimRef={"namespace": "d", "name": "data", "uid": "u"})
+    assert [v.metadata.name for v in matching(a_claim(), [large, small, kept])] == ["k", "z", "a"]
+    marked = a_volume("m", labels={"tier": "ssd"})
+    chosen = a_claim(selector={"matchLabels": {"tier": "ssd"}})
+    assert matching(chosen, [small, marked]) == [marked]
+
+
+def test_many_nodes_are_few_terms() -> None:
+    """Local volumes of a large cluster: a list of names, not a term for each."""
+    found = merged(within("host", f"n{number:04}") for number in range(1_000))
+    assert [len(term[0].values) for term in found] == [256, 256, 256, 232]
+
+
+def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
+    """The claim is a problem by name, and what was told of it stands."""
+    odd = {"key": "host", "operator": "Like", "values": ["n1"]}
+    terms = [{"matchExpressions": [odd]}]
+    bad = a_volume("v", nodeAffinity={"required": {"nodeSelectorTerms": terms}})
+    with pytest.raises(ManifestError, match="Like"):
+        fact(a_claim(**BOUND), bad)

@@ -1,0 +1,155 @@
+"""Volumes: where the claims of a pod let it go, and what it is told where that is nowhere."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.explain import words
+from apportion_schemas import (
+    NodeConstraints,
+    NodeExpression,
+    PodPlaced,
+    PodSubmitted,
+    RefusalCode,
+    VolumeClaimGone,
+    VolumeClaimObserved,
+    VolumeShortage,
+)
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, pod, shape
+
+C = RefusalCode
+
+
+def zone(*names: str) -> tuple[NodeExpression, ...]:
+    """A term of nodes in these zones."""
+    return (NodeExpression(key="zone", operator="In", values=names),)
+
+
+def claim(
+    name: str = "data", state: Any = "bound", *terms: tuple[NodeExpression, ...], **fields: Any
+) -> VolumeClaimObserved:
+    """A claim of the default namespace."""
+    return VolumeClaimObserved(namespace="default", claim=name, state=state, nodes=terms, **fields)
+
+
+def mounting(uid: str = "p", *claims: str, **fields: Any) -> PodSubmitted:
+    """A pod that mounts these claims."""
+    fields.setdefault("shape", shape(ask(1_000)))
+    return pod(uid, volume_claims=claims or ("data",), **fields)
+
+
+def zones(*names: str) -> Ledger:
+    """A node in each of these zones: `n-a` in zone a, and so on."""
+    ledger = Ledger()
+    for name in names:
+        ledger.report(rack(f"n-{name}", 1))
+        ledger.play(observed(f"n-{name}", labels={"zone": name}, version=1))
+    return ledger
+
+
+def test_a_pod_goes_where_its_volume_is() -> None:
+    """And a pod of the same shape without the claim where it likes."""
+    ledger = zones("a", "b", "c")
+    ledger.play(claim("data", "bound", zone("c")), claim("other", "bound", zone("b")))
+    ledger.submit(mounting("p"), mounting("q", "other"), mounting("r", "data")).settle()
+    assert [ledger.where(uid) for uid in "pqr"] == ["n-c", "n-b", "n-c"]
+
+
+def test_all_claims_and_the_affinity_of_the_pod_count_together() -> None:
+    """One term of each must match."""
+    ledger = zones("a", "b", "c")
+    ledger.play(
+        claim("x", "bound", zone("a", "b")), claim("y", "first-consumer", zone("b"), zone("c"))
+    )
+    own = NodeConstraints(required=(zone("b", "c"),))
+    ledger.submit(mounting("p", "x", "y", shape=shape(ask(1_000), node=own))).settle()
+    assert ledger.where("p") == "n-b"
+
+
+def test_a_volume_that_is_anywhere_ties_nothing() -> None:
+    """No term is no constraint."""
+    ledger = zones("a").play(claim())
+    ledger.submit(mounting()).settle()
+    assert ledger.where("p") == "n-a"
+
+
+def test_a_volume_on_no_node_is_told_apart_from_labels() -> None:
+    """The pod's own selector would do."""
+    ledger = zones("a", "b").play(claim("data", "bound", zone("x")))
+    ledger.submit(mounting()).settle()
+    refused = ledger.refusal("p")
+    assert refused.reasons == {C.VOLUME_NODE_MISMATCH: 2}
+    assert {miss.code for miss in refused.nearest} == {C.VOLUME_NODE_MISMATCH}
+    own = NodeConstraints(required=(zone("a"),))
+    ledger.submit(mounting("q", shape=shape(ask(1_000), node=own))).settle()
+    assert ledger.refusal("q").reasons == {C.VOLUME_NODE_MISMATCH: 1, C.NODE_LABELS_MISMATCH: 1}
+
+
+def test_a_term_that_matches_nothing_matches_nothing() -> None:
+    """An empty one beside no other."""
+    ledger = zones("a").play(claim("data", "bound", ()))
+    ledger.submit(mounting()).settle()
+    assert ledger.refusal("p").reasons == {C.VOLUME_NODE_MISMATCH: 1}
+
+
+@pytest.mark.parametrize("state", ["unbound", "unavailable", "lost", "missing", "deleting"])
+def test_a_claim_that_is_not_ready_holds_the_pod_back(state: Any) -> None:
+    """It is told which and why, and placed as soon as it is bound."""
+    ledger = zones("a").play(claim("data", state))
+    ledger.submit(mounting()).settle()
+    refused = ledger.refusal("p")
+    assert (refused.reasons, refused.nodes) == ({C.VOLUME_CLAIM_NOT_READY: 0}, 0)
+    assert refused.volume == VolumeShortage(claim="data", state=state)
+    assert words.refusal(refused).startswith("its PersistentVolumeClaim data: ")
+    ledger.play(claim()).settle()
+    assert ledger.where("p") == "n-a"
+
+
+def test_a_claim_of_which_nothing_is_told_is_missing() -> None:
+    """Until a watcher says otherwise; what is said then is told anew."""
+    ledger = zones("a")
+    ledger.submit(mounting()).settle()
+    assert ledger.refusal("p").volume == VolumeShortage(claim="data", state="missing")
+    ledger.play(claim("data", "unbound")).settle()
+    assert ledger.refusal("p").volume == VolumeShortage(claim="data", state="unbound")
+    ledger.play(VolumeClaimGone(namespace="default", claim="data")).settle()
+    assert ledger.refusal("p").volume == VolumeShortage(claim="data", state="missing")
+
+
+def test_without_kubernetes_claims_mean_nothing() -> None:
+    """Nobody could tell of them; the pod is placed."""
+    ledger = Ledger(rack("n1", 1)).submit(mounting()).settle()
+    assert ledger.where("p") == "n1"
+
+
+def test_only_one_pod_has_a_claim_of_a_single_pod() -> None:
+    """Also of two in one decision; the other comes when that has gone."""
+    ledger = zones("a", "b").play(claim("data", "bound", single_pod=True))
+    ledger.submit(mounting("p"), mounting("q"))
+    placed = [event.pod for event in ledger.decide() if isinstance(event, PodPlaced)]
+    assert placed == ["p"]
+    ledger.settle()
+    refused = ledger.refusal("q")
+    assert refused.reasons == {C.VOLUME_CLAIM_IN_USE: 0}
+    assert refused.volume == VolumeShortage(claim="data", state="in-use")
+    ledger.gone("p").settle()
+    assert ledger.where("q") in ("n-a", "n-b")
+
+
+def test_pods_of_one_shape_wait_for_their_own_claims() -> None:
+    """The first of them stands in nobody's way."""
+    ledger = zones("a").play(claim("x", "unbound"), claim("y"))
+    ledger.submit(mounting("p", "x"), mounting("q", "y")).settle()
+    assert (ledger.where("p"), ledger.where("q")) == ("", "n-a")
+
+
+def test_nobody_is_evicted_where_the_volume_is_not() -> None:
+    """Only the node of the volume is cleared."""
+    ledger = zones("a", "b").play(claim("data", "bound", zone("b")))
+    for name in ("a", "b"):
+        ledger.submit(pod(f"low-{name}", cards())).settle()
+    ledger.submit(mounting("h", shape=shape(cards()), priority=9)).settle()
+    (gone,) = ledger.state.evictions
+    assert ledger.where(gone) == "n-b"
