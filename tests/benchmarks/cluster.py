@@ -49,7 +49,8 @@ STALL_S = 300.0
 """So long without another binding, and the run has failed."""
 BINDINGS = "pods/binding"
 PAGE = 5000
-REQUESTS_PER_S = 5000
+REQUESTS_PER_S = 1000
+"""More than it comes to send."""
 CPUS, MEMORY_GIB, PLACES = 64, 256, 110
 SHAPES = [(1 + number % 4, 1 + number) for number in range(8)]
 """CPUs and GiB of memory of a pod."""
