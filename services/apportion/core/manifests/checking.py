@@ -115,7 +115,7 @@ def _has_containers(value: object) -> bool:
     """Whether there is a pod somewhere in a document."""
     if isinstance(value, dict):
         listed = value.get("containers")
-        first = listed[0] if isinstance(listed, list) and listed else None
+        first = listed[0] if isinstance(listed, list) and listed else value.get("container")
         return (isinstance(first, dict) and "image" in first) or any(
             _has_containers(each) for each in value.values()
         )
