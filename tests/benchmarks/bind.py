@@ -17,6 +17,7 @@ import asyncio
 import re
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime
@@ -101,13 +102,23 @@ async def remove_pods(api: KubeApi, prefix: str, count: int) -> None:
 
 async def mutations(api: KubeApi) -> int:
     """Mutating requests that the API server has answered, Events and leases apart."""
-    text = (await api.get("/metrics")).decode()
-    total = 0.0
-    for labels, count in _COUNT.findall(text):
+    kinds = (await writes(api)).items()
+    return sum(count for kind, count in kinds if kind.split()[0] not in {"events", "leases"})
+
+
+async def writes(api: KubeApi) -> Counter[str]:
+    """Mutating requests that the API server has answered, by what they are about.
+
+    Behind that stands the status of those that it refused.
+    """
+    found = Counter[str]()
+    for labels, count in _COUNT.findall((await api.get("/metrics")).decode()):
         about = dict(_LABEL.findall(labels))
-        if about["verb"] in MUTATING and about["resource"] not in {"events", "leases", ""}:
-            total += float(count)
-    return int(total)
+        if about["verb"] in MUTATING and about["resource"]:
+            kind = "/".join(filter(None, (about["resource"], about["subresource"])))
+            refused = "" if about["code"].startswith("2") else f" {about['code']}"
+            found[kind + refused] += int(float(count))
+    return found
 
 
 class _State(msgspec.Struct, frozen=True):

@@ -75,7 +75,7 @@ def _is_list(kind: msgspec.inspect.Type) -> bool:
 SAID = {*harmless.every(), *(row.path for row in POD_SPEC)}
 
 
-def test_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: ControlPlane) -> None:
+def test_H9_every_field_of_a_pod_is_read_or_refused_or_listed(control_plane: ControlPlane) -> None:
     """The test of tomorrow's API: a new field fails here until somebody has decided about it."""
     schemas = Schemas(control_plane)
     spec = _structs(msgspec.inspect.type_info(kube.PodSpec))

@@ -38,7 +38,7 @@ async def holding(world: KubeWorld, name: str, **fields: Any) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world: KubeWorld) -> None:
+async def test_H8_a_pod_goes_for_one_of_higher_priority_and_both_are_told(world: KubeWorld) -> None:
     """It has its own grace, until then the other waits, nominated; then it is bound."""
     await world.plane.apply(*CLASSES)
     await system(world)

@@ -124,7 +124,7 @@ def differences(ledger: Ledger, theirs: dict[str, set[str]]) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-async def test_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) -> None:
+async def test_H10_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) -> None:
     """For every pod whether it fits, and where; a filter that is left out shows."""
     plane = world.plane
     if plane.version < SINCE:

@@ -130,6 +130,13 @@ class ControlPlane:
         log = (self._folder / "kube-apiserver.log").read_text()[-3000:]
         assert server.poll() is None, f"kube-apiserver ended:\n{log}"
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """The ids of both processes."""
+        assert self._etcd is not None
+        assert self._server is not None
+        return {"kube-apiserver": self._server.pid, "etcd": self._etcd.pid}
+
     def kill_server(self) -> None:
         """SIGKILL the API server."""
         assert self._server is not None

@@ -81,18 +81,50 @@ def policy_scheduler(plane: ControlPlane, folder: Path, url: str) -> Iterator[Pa
 
 
 @contextmanager
+def plain_scheduler(plane: ControlPlane, folder: Path, requests_per_s: int) -> Iterator[int]:
+    """A kube-scheduler that asks nobody, until the end of the block; yields its process id.
+
+    By itself it asks the API server for 50 things a second at most.
+    """
+    made = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {
+            "kubeconfig": str(_as_itself(plane, folder)),
+            "qps": requests_per_s,
+            "burst": requests_per_s,
+        },
+    }
+    path = folder / "kube-scheduler.yaml"
+    path.write_text(yaml.safe_dump(made))
+    with _process(folder, "--config", str(path)) as process:
+        yield process.pid
+
+
+@contextmanager
 def _running(folder: Path, *arguments: str) -> Iterator[Path]:
-    path = folder / "kube-scheduler.log"
+    with _process(folder, *arguments):
+        yield _log(folder)
+
+
+@contextmanager
+def _process(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    path = _log(folder)
     with path.open("ab") as log:
         process = subprocess.Popen(
             [binary(), *arguments, "--secure-port=0", "-v=2"], stdout=log, stderr=log
         )
     try:
-        yield path
+        yield process
         assert process.poll() is None, path.read_text()[-3000:]
     finally:
         process.kill()
         process.wait()
+
+
+def _log(folder: Path) -> Path:
+    return folder / "kube-scheduler.log"
 
 
 def _as_itself(plane: ControlPlane, folder: Path) -> Path:

@@ -36,7 +36,12 @@ class ServiceProcess:
         self.log: list[dict[str, Any]] = []
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:  # Ctrl-C too
+            if self._process is not None:
+                await self.kill()
+            raise
         return self
 
     async def __aexit__(
@@ -67,6 +72,12 @@ class ServiceProcess:
     def running(self) -> bool:
         """Whether the process lives."""
         return self._process is not None and self._process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        assert self._process is not None
+        return self._process.pid
 
     async def ready(self, timeout_s: float = 30) -> None:
         """Wait for /readyz."""

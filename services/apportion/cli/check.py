@@ -16,7 +16,7 @@ from apportion.cli.exits import REFUSED
 from apportion.cli.output import console, plain, print_json
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.lines import ask_words
-from apportion.core.manifests.checking import Checked, checked
+from apportion.core.manifests.checking import Checked, checked, priority_classes
 from apportion.core.manifests.template import DEFAULT_CONFIG, ManifestConfig
 from apportion.runtime.files.manifests import (
     FILES_MAX,
@@ -52,9 +52,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints. `passed_over` counts documents that make no pods."""
+    """What `--json` prints.
+
+    `passed_over` counts documents that make no pods; `unknown` are those that hold pods and are of
+    a kind whose controller is not known here.
+    """
 
     documents: list[Row] = []
+    unknown: list[Row] = []
     passed_over: int = 0
 
     @property
@@ -73,7 +78,9 @@ def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -
     """Say of each manifest its dialect, what it asks for, and what is not taken over, and why.
 
     Nothing is sent anywhere. Of a StatefulSet, DaemonSet, ReplicaSet or CronJob the pod is looked
-    at that it would make; documents that make no pods are counted.
+    at that it would make, of Volcano's CronJob and JobTemplate the job. PriorityClasses count that
+    stand in the same files. Other kinds that hold pods are named, and documents that make none are
+    counted.
 
     Exit codes: 0 everything would be taken; 1 something would be refused; 2 wrong usage.
     """
@@ -81,7 +88,9 @@ def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -
     if config_file is not None:
         config = manifest_config(read_configuration_file(config_file))
     report = Report()
-    for found in read_manifest_files(list(_expanded(files)), sys.stdin.buffer):
+    read = list(read_manifest_files(list(_expanded(files)), sys.stdin.buffer))
+    config = _with_classes(config, read)
+    for found in read:
         if isinstance(found, Problem):
             report.documents.append(_unreadable(found))
         else:
@@ -115,9 +124,17 @@ def _expanded(names: tuple[str, ...]) -> Iterator[str]:
         yield from map(str, inside)
 
 
+def _with_classes(config: ManifestConfig, read: list[Document | Problem]) -> ManifestConfig:
+    """The configuration with the priority classes that the manifests make."""
+    made = priority_classes(each.content for each in read if isinstance(each, Document))
+    return msgspec.structs.replace(config, priority_classes=made | config.priority_classes)
+
+
 def _look(document: Document, config: ManifestConfig, report: Report) -> None:
     for each in checked(document.content, config):
-        if not each.about_pods:
+        if not each.known:
+            report.unknown.append(_row(document, each))
+        elif not each.about_pods:
             report.passed_over += 1
         else:
             report.documents.append(_row(document, each))
@@ -173,8 +190,14 @@ def _show(report: Report) -> None:
         for note in row.notes:
             said = f"  without effect  {note.field}: {note.why}"
             out.print(plain(said), style="yellow", soft_wrap=True)
+    for row in report.unknown:
+        out.print(plain(f"{row.source}:{row.line}  {row.name}"), style="bold", soft_wrap=True)
+        said = "  not looked at  a kind that is not known here: check the pods that it makes"
+        out.print(plain(said), style="yellow", soft_wrap=True)
     taken = len(report.documents) - report.refused
     total = f"{taken:,} taken, {report.refused:,} refused"
+    if report.unknown:
+        total += f", {len(report.unknown):,} not looked at"
     if report.passed_over:
         total += f", {report.passed_over:,} that make no pods"
     out.print(plain(total))

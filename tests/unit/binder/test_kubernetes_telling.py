@@ -74,7 +74,7 @@ class Told:
             tasks.create_task(self._telling.run(self._reader))
 
 
-def test_a_gang_that_nobody_declares_is_told_of_once() -> None:
+def test_H5_a_gang_that_nobody_declares_is_told_of_once() -> None:
     """Its pods say in an event and in their condition which PodGroup is missing."""
 
     async def main() -> None:

@@ -101,6 +101,59 @@ def test_a_template_that_is_none(template: str, field: str) -> None:
     assert row["refused"].startswith(f"{field}:")
 
 
+VOLCANO_JOB = f"""
+spec:
+  schedulerName: volcano
+  priorityClassName: urgent
+  minAvailable: 2
+  tasks:
+    - {{name: work, replicas: 2, topologyPolicy: best-effort, template: {{spec: {{{POD}}}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "below", "spec"),
+    [
+        (
+            "{apiVersion: batch.volcano.sh/v1alpha1, kind: CronJob",
+            "spec.jobTemplate.",
+            "spec:\n  schedule: '* * * * *'\n  jobTemplate:" + VOLCANO_JOB.replace("\n", "\n    "),
+        ),
+        ("{apiVersion: flow.volcano.sh/v1alpha1, kind: JobTemplate", "", VOLCANO_JOB),
+    ],
+)
+def test_what_makes_jobs_of_volcano_is_looked_at(kind: str, below: str, spec: str) -> None:
+    """All pods of the job, by the class of the same file, and its fields by their whole path."""
+    head = kind[1:].replace(", ", "\n") + "\nmetadata: {name: n}\n"
+    made = (
+        "---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n"
+        "metadata: {name: urgent}\nvalue: 7\n"
+    )
+    found = report("-f", "-", text=f"{head}{spec}\n{made}")
+    (row,) = found["documents"]
+    assert (row["refused"], row["pods"], found["passed_over"]) == ("", 2, 1)
+    assert [note["field"] for note in row["notes"]] == [f"{below}spec.tasks[0].topologyPolicy"]
+    (row,) = report("-f", "-", text=f"{head}{spec}")["documents"]
+    assert row["refused"].startswith(f"{below}spec.priorityClassName: 'urgent'")
+
+
+def test_a_kind_that_is_not_known_is_named() -> None:
+    """It holds pods, and nobody here knows which: it is not counted among those that make none."""
+    text = f"""
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata: {{name: train}}
+spec: {{tfReplicaSpecs: {{Worker: {{template: {{spec: {{{POD}}}}}}}}}}}
+"""
+    found = report("-f", "-", text=text)
+    assert [row["name"] for row in found["unknown"]] == ["TFJob default/train"]
+    assert (found["documents"], found["passed_over"]) == ([], 0)
+    done = check("-f", "-", text=text)
+    assert done.exit_code == 0
+    assert "TFJob default/train" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 taken, 0 refused, 1 not looked at"
+
+
 def test_a_template_of_helm_is_called_one(tmp_path: Path) -> None:
     """It is no manifest before it is rendered."""
     (tmp_path / "pod.yaml").write_text("{{- if .Values.on }}\nkind: Pod\n{{- end }}\n")

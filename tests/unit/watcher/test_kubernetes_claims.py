@@ -222,7 +222,7 @@ def test_an_adopted_pod_ends_under_the_fence_of_its_subject() -> None:
     assert (gone.expect, gone.event_id) == (7, "p/gone/7")
 
 
-def test_an_annotation_of_ours_that_was_deleted_is_told() -> None:
+def test_H7_an_annotation_of_ours_that_was_deleted_is_told() -> None:
     """Only where our binder has written one: an adopted pod, or one without devices, has none."""
     cluster = Cluster()
     cluster.ledger.report(CARD)

@@ -158,7 +158,7 @@ def test_what_changes_of_a_pod_is_told_once_and_expects_the_last_word_on_it() ->
     assert (fact.data, fact.expect) == (PodGone(uid="p", reason="Failed"), 3)
 
 
-def test_a_bound_pod_that_gets_another_label_is_marked() -> None:
+def test_H3_a_bound_pod_that_gets_another_label_is_marked() -> None:
     """Of our own binding nothing follows; of what a person then writes on the pod it does."""
     cluster = Cluster()
     cluster.ledger.play(node("n1", gpu("n1-g0")))
@@ -261,7 +261,7 @@ ANTI = {
 }
 
 
-def test_pods_of_other_schedulers_are_told_with_their_node() -> None:
+def test_H2_pods_of_other_schedulers_are_told_with_their_node() -> None:
     """As far as ours may mind: labels, host ports, required anti-affinity; like ones once."""
     cluster = Cluster()
     cluster.see("nodes", kube_node("n1"))

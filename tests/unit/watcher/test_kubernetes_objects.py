@@ -1,6 +1,7 @@
 """What of a Kubernetes object reaches the ledger."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -25,6 +26,15 @@ def test_unhealthy_devices_are_read_from_the_annotation() -> None:
     document["metadata"]["annotations"] = {"volcano.sh/gpu-unhealthy-ids": "1,3"}
     reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
     assert reader.node(json.dumps(document).encode()).unhealthy_indexes == (1, 3)
+
+
+def test_G5_cards_that_hami_cordons_on_the_node_stay_on_offer() -> None:
+    """The annotation is HAMi's own; a node with it is read as one without."""
+    reader = ObjectReader(frozenset({"apportion"}), ManifestConfig())
+    plain, cordoned = kube_node("n1"), kube_node("n1")
+    cordoned["metadata"]["annotations"] = {"hami.io/device-cordon": "GPU-0"}
+    found = [asdict(reader.node(json.dumps(each).encode())) for each in (cordoned, plain)]
+    assert found[0] == found[1]
 
 
 def test_E8_the_configuration_of_the_ledger_names_resources_and_schedulers() -> None:

@@ -1,8 +1,8 @@
 """Cambricon: `cambricon.com/vmlu`, with memory in units of 256 MiB and compute in percent.
 
 The rules are those of HAMi's Cambricon device: a count alone is that many whole MLUs; memory and
-cores are of each MLU, and one of them alone asks for one. Their names carry `smlu`, the share that
-the vendor's own plugin makes.
+cores are of each MLU, and one of them alone asks for one. Whoever names no cores has all of them,
+and so the MLU alone. Their names carry `smlu`, the share that the vendor's own plugin makes.
 """
 
 from apportion.core.dialects import hami, measures
@@ -41,7 +41,7 @@ def _read(container: Container, amounts: Amounts, _: DialectConfig) -> Ask | Non
     if not any(amount and amount.value for amount in deciding):
         return None
     memory_mib = measures.memory_mib(memory, UNIT_MIB) if memory else None
-    percent = measures.cores_percent(cores, clamp=True) if cores else 0
+    percent = measures.cores_percent(cores, clamp=True) if cores else WHOLE
     return Ask(
         container=container.name,
         family=FAMILY,

@@ -71,7 +71,7 @@ def refuse_others(
                 raise ManifestError(
                     container.at(kind, name),
                     getattr(container, kind)[name],
-                    f"is of a {vendor.name} device that is shared, which Apportion does not do",
+                    f"is of a shared device ({vendor.name}), which Apportion does not do",
                     "leave the pod to the scheduler that does, or ask for a whole device by the "
                     "name that its vendor's plugin offers",
                 )

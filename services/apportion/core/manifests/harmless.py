@@ -108,6 +108,7 @@ EXPECTED: Mapping[str, str] = {
 """Those of which somebody may think that they decide something."""
 
 _COOLDOWN = "whoever may be evicted may be at any time"
+_POLICY = "nodes are scored by the cluster's policy"
 _TOGETHER = "tasks are neither drawn together nor kept apart"
 ANNOTATIONS: Mapping[str, str] = {
     "volcano.sh/cooldown-time": _COOLDOWN,
@@ -118,8 +119,18 @@ ANNOTATIONS: Mapping[str, str] = {
     "volcano.sh/task-topology-affinity": _TOGETHER,
     "volcano.sh/task-topology-anti-affinity": _TOGETHER,
     "volcano.sh/task-topology-task-order": _TOGETHER,
+    "volcano.sh/resource-strategy-scoring-type": _POLICY,
+    "volcano.sh/resource-strategy-weight": _POLICY,
+    "scheduling.volcano.sh/queue-allocation-gate": "a queue that is full holds the pod back by "
+    "itself, and a gate of this name, once the pod has it, waits for Volcano's scheduler",
 }
 """Annotations of Volcano's that have no effect here (its `labels.go` and its plugins)."""
+
+
+JOB_FIELDS: Mapping[str, str] = {
+    "tasks[].topologyPolicy": "no NUMA node of the CPUs is preferred to another",
+}
+"""Of `spec` of a Volcano Job, where the value is none that is refused."""
 
 
 def every() -> dict[str, str]:

@@ -14,17 +14,24 @@ _NO_EFFECT: tuple[object, ...] = (None, False, "", "none", [], {})
 
 
 class Unsupported(NamedTuple):
-    """A field (`[]` is every entry of a list), what is wrong with it, and what to do instead."""
+    """A field (`[]` is every entry of a list), what is wrong with it, and what to do instead.
+
+    Where there are `values`, the others are harmless.
+    """
 
     path: str
     problem: str = _LATER
     fix: str = "remove it"
+    values: tuple[str, ...] = ()
 
 
 _VOLUME = "may tie the pod to a node and is not implemented yet"
 _VOLUME_FIX = "use a volume that every node has, as emptyDir, hostPath and nfs are"
 _ZONAL = ("awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk")
 _OF_NODES = ("iscsi", "portworxVolume", "rbd", "vsphereVolume")
+_NUMA_FIX = "remove it; nvidia.com/numa-bind puts the pod's devices onto one NUMA node"
+NUMA_REQUIRED = ("restricted", "single-numa-node")
+"""Values by which Volcano keeps a pod off nodes; by the others it prefers none, or some."""
 _GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/group-name"
 
 POD_SPEC = (
@@ -40,15 +47,13 @@ VOLCANO_JOB_SPEC = (
     Unsupported("volumes[].volumeClaimName", _VOLUME, _VOLUME_FIX),
     Unsupported("tasks[].dependsOn", fix="submit the later task when the earlier one has begun"),
     Unsupported("tasks[].partitionPolicy"),
-    Unsupported("tasks[].topologyPolicy"),
+    Unsupported("tasks[].topologyPolicy", fix=_NUMA_FIX, values=NUMA_REQUIRED),
 )
 POD_GROUP_SPEC = (Unsupported("networkTopology"), Unsupported("subGroupPolicy"))
 ANNOTATIONS = ("scheduling.volcano.sh/group-min-member",)
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 """How pods of the coscheduling plugin name their gang; HAMi minds it as well."""
 NUMA_POLICY = "volcano.sh/numa-topology-policy"
-NUMA_REQUIRED = ("restricted", "single-numa-node")
-"""Values by which Volcano keeps a pod off nodes; by the others it prefers none, or some."""
 
 
 def check_pod_spec(spec: dict[str, Any], field: str) -> None:
@@ -68,6 +73,8 @@ def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> N
     """
     for row in table:
         for found, value in places(part, field, row.path.split(".")):
+            if row.values and value not in row.values:
+                continue
             raise ManifestError(found, value, row.problem, row.fix)
 
 
@@ -81,8 +88,8 @@ def check_annotations(annotations: Mapping[str, str], field: str) -> None:
         if key in annotations:
             raise ManifestError(within(field, key), annotations[key], _LATER, _GROUP_FIX)
     if annotations.get(NUMA_POLICY) in NUMA_REQUIRED:
-        fix = "remove it; nvidia.com/numa-bind puts the pod's devices onto one NUMA node"
-        raise ManifestError(within(field, NUMA_POLICY), annotations[NUMA_POLICY], _LATER, fix)
+        found = within(field, NUMA_POLICY)
+        raise ManifestError(found, annotations[NUMA_POLICY], _LATER, _NUMA_FIX)
 
 
 def check_labels(labels: Mapping[str, str], field: str, *, in_group: bool) -> None:

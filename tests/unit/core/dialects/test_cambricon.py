@@ -48,7 +48,9 @@ def ledger() -> Ledger:
         (mlu(1, 20, 10), ask(memory_mib=5120, cores=10)),
         (mlu(2), ask(count=2, cores=100)),
         (mlu(1, None, 30), ask(cores=30)),
-        (mlu(None, 4), ask(memory_mib=1024)),
+        (mlu(None, 4), ask(memory_mib=1024, cores=100)),
+        (mlu(1, 20), ask(memory_mib=5120, cores=100)),
+        (mlu(1, 20, 0), ask(memory_mib=5120)),
         (mlu(1, 0, 0), ask(cores=100)),
         (mlu(1, 4, 101), ask(memory_mib=1024, cores=100)),
         (mlu(0, 4), ()),
@@ -73,6 +75,16 @@ def test_refusals(document: dict[str, Any], resource: str, says: str) -> None:
     error = refused(document)
     assert error.field == f'spec.containers[0].resources.limits["{resource}"]'
     assert says in str(error)
+
+
+def test_F15_who_names_no_cores_has_the_mlu_alone() -> None:
+    """The share that the plugin would cut of it otherwise had no cores at all."""
+    both = ledger()
+    for uid in ("p", "q"):
+        both.submit(submitted(uid, shape=draft(mlu(1, 20)).shape, dialect="cambricon")).settle()
+    held = [both.shares(uid)[0] for uid in ("p", "q")]
+    assert [share.cores for share in held] == [100, 100]
+    assert held[0].device != held[1].device
 
 
 def test_not_beside_another_vendor() -> None:

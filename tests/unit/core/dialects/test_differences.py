@@ -24,7 +24,16 @@ from apportion_schemas.operations import Policy
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import A100_40, A100_80, gpu, node, npu, rack
 from tests.support.ledger_of import Ledger
-from tests.support.manifests import asks, container, draft, pod, refused
+from tests.support.manifests import (
+    asks,
+    container,
+    draft,
+    pod,
+    read,
+    refused,
+    task,
+    volcano_job,
+)
 from tests.support.pods import ask as own
 from tests.support.pods import pod as submitted
 from tests.support.pods import shape
@@ -442,6 +451,20 @@ def test_F8_what_hami_bound_to_such_an_npu_is_held() -> None:
 # ---------------------------------------------------------------- beside the devices
 
 
+def test_G1_a_privileged_pod_is_placed_and_charged() -> None:
+    """HAMi denies it; here it holds what it asks for, as any other."""
+    main = container(limits=GPU, securityContext={"privileged": True})
+    document = pod(containers=[main])
+    assert draft(document) == draft(pod(GPU))
+    (share,) = placed(document, rack("n1", 1)).shares("p")
+    assert share.device == "n1-g0"
+
+
+def test_G2_a_runtime_class_is_the_pods_own_business() -> None:
+    """The kubelet reads what the pod says; the place is the same with it and without."""
+    assert draft(pod(GPU, runtimeClassName="nvidia")) == draft(pod(GPU))
+
+
 def test_G3_a_gang_that_a_label_or_a_field_names_is_refused() -> None:
     """Rather than started pod by pod; beside the annotation that is read it says no more."""
     document = pod(GPU)
@@ -474,6 +497,8 @@ def test_G4_a_numa_node_for_the_cpus_is_refused(policy: str, *, taken: bool) -> 
         "sla-waiting-time",
         "volcano.sh/revocable-zone",
         "volcano.sh/task-topology-affinity",
+        "volcano.sh/resource-strategy-scoring-type",
+        "scheduling.volcano.sh/queue-allocation-gate",
     ],
 )
 def test_G4_what_volcano_only_prefers_has_no_effect(key: str) -> None:
@@ -491,6 +516,28 @@ def test_G4_a_pod_that_is_not_preemptable_is_evicted_for_nobody(
     assert "is no truth value" in refused(pod(GPU, {"volcano.sh/preemptable": "x"})).problem
 
 
+@pytest.mark.parametrize(
+    ("policy", "taken"),
+    [("none", True), ("best-effort", True), ("restricted", False), ("single-numa-node", False)],
+)
+def test_G4_a_numa_policy_of_a_task_is_read_as_that_of_a_pod(policy: str, *, taken: bool) -> None:
+    """`topologyPolicy` of a Volcano Job: refused where it would keep its pods off nodes."""
+    document = volcano_job(task(GPU, topologyPolicy=policy))
+    if taken:
+        assert read(document).pods == read(volcano_job(task(GPU))).pods
+    else:
+        error = refused(document)
+        assert error.field == "spec.tasks[0].topologyPolicy"
+        assert "nvidia.com/numa-bind" in error.fix
+
+
+def test_G6_a_name_of_ascend_that_is_none_of_ours_is_an_extended_resource() -> None:
+    """A node that offers it is found, as by kube-scheduler; it is no ask for a device."""
+    limits = {"huawei.com/Ascend910B": 1, "huawei.com/Ascend910B-memory": 2000}
+    found = draft(pod(limits)).shape
+    assert (found.asks, found.node.extended) == ((), limits)
+
+
 def test_G7_a_pod_on_a_card_that_is_cut_without_its_instances_is_not_understood() -> None:
     """HAMi fails closed as well: the slices of nobody could be given away."""
     notes = {"hami.io/vgpu-devices-allocated": "g0,NVIDIA,5120,14:;"}
@@ -505,3 +552,27 @@ def test_G9_an_unknown_policy_is_refused() -> None:
     """HAMi and Volcano fall back on their own choice, and nobody hears of the slip of the pen."""
     error = refused(pod(GPU, {"hami.io/gpu-scheduler-policy": "bestfit"}))
     assert "write one of binpack, spread" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("annotations", "code"),
+    [
+        ({"nvidia.com/use-gpuuuid": "elsewhere"}, RefusalCode.UUID_MISMATCH),
+        ({"nvidia.com/nouse-gpuuuid": "n1-g0"}, RefusalCode.UUID_MISMATCH),
+        (
+            {"nvidia.com/use-gpuuuid": "elsewhere", "nvidia.com/use-gputype": "T4"},
+            RefusalCode.TYPE_MISMATCH,
+        ),
+        (
+            {"nvidia.com/use-gpuuuid": "elsewhere", "nvidia.com/vgpu-mode": "mig"},
+            RefusalCode.MODE_MISMATCH,
+        ),
+    ],
+)
+def test_G10_a_card_that_was_chosen_by_uuid(
+    annotations: dict[str, object], code: RefusalCode
+) -> None:
+    """It is named as what stops a card, unless its mode or type does before."""
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
+    ledger = placed(pod(limits, annotations), rack("n1", 1))
+    assert ledger.reasons("p") == {code: 1}

@@ -165,7 +165,7 @@ def test_kubernetes_speaks_for_the_host_where_it_knows_the_node() -> None:
     assert (ledger.node().present, ledger.node().ready) == (True, False)
 
 
-def test_node_that_takes_no_pods() -> None:
+def test_H4_node_that_takes_no_pods() -> None:
     """Kubernetes says that it is not ready, or a person has cordoned it there, and says which."""
     node = Ledger(observed("n1", ready=False)).node()
     assert (node.ready, node.drained, node.cordoned) == (False, False, "")
@@ -174,7 +174,7 @@ def test_node_that_takes_no_pods() -> None:
     assert "kubectl cordon" in node.cordoned
 
 
-def test_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
+def test_H1_nodes_are_those_of_kubernetes_once_it_tells_of_one() -> None:
     """An agent whose node Kubernetes does not have offers nothing, and does when it gets one."""
     ledger = Ledger(rack("early", 1), observed("n1", version=7), rack("late", 1))
     assert [ledger.node(name).present for name in ("early", "n1", "late")] == [False, True, False]

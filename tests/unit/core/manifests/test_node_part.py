@@ -120,7 +120,7 @@ def test_node_affinity() -> None:
     assert preferred == (PreferredTerm(weight=7, term=(in_zone,)),)
 
 
-def test_match_fields() -> None:
+def test_F14_match_fields() -> None:
     """The one field that there is, beside labels in one term."""
     by_name = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
     label = {"key": "zone", "operator": "Exists"}
@@ -149,7 +149,7 @@ def test_match_fields_refused(field: dict[str, Any], at: str, says: str) -> None
     assert says in str(error)
 
 
-def test_host_ports() -> None:
+def test_F14_host_ports() -> None:
     """Of containers and sidecars, each once; any address is one way of saying it."""
     http = {"containerPort": 8080, "hostPort": 80, "hostIP": "0.0.0.0"}
     dns = {"containerPort": 53, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apportion.core.manifests import submitted
-from tests.support.manifests import container, draft, pod, read, refused, task, volcano_job
+from tests.support.manifests import container, draft, pod, refused, task, volcano_job
 
 ISCSI = {"iscsi": {"targetPortal": "a"}}
 
@@ -65,19 +65,19 @@ def test_claims_of_volumes_are_read_by_name() -> None:
         ({"volumes": [{"volumeClaimName": "a"}]}, "volumes[0].volumeClaimName"),
     ],
 )
-def test_volcano_job_spec(spec: dict[str, Any], field: str) -> None:
+def test_G8_what_a_job_may_not_say(spec: dict[str, Any], field: str) -> None:
     """Fields of the job itself."""
     assert refused(volcano_job(task(), **spec)).field == f"spec.{field}"
 
 
-def test_volcano_task() -> None:
-    """Fields of a task; `topologyPolicy: none` is none."""
-    bad = task(dependsOn={"name": ["master"]})
-    assert refused(volcano_job(task(), bad)).field == "spec.tasks[1].dependsOn"
-    assert read(volcano_job(task(topologyPolicy="none"))).pods
+def test_G8_what_a_task_may_not_say() -> None:
+    """Fields of a task, by the task's place."""
+    for name, value in (("dependsOn", {"name": ["master"]}), ("partitionPolicy", {"total": 2})):
+        error = refused(volcano_job(task(), task(**{name: value})))
+        assert error.field == f"spec.tasks[1].{name}"
 
 
-def test_pod_group() -> None:
+def test_G8_a_pod_group_whose_topology_must_hold() -> None:
     """A topology that must hold is not passed over."""
     document = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",

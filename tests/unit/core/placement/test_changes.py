@@ -27,7 +27,7 @@ NEAR_WEB = PodConstraints(affinity=(PodTerm(pods=WEB, topology_key=HOST),))
 FAR_FROM_WEB = PodConstraints(anti_affinity=(PodTerm(pods=WEB, topology_key=HOST),))
 
 
-def test_a_pod_with_gates_waits_and_says_for_what() -> None:
+def test_F14_a_pod_with_gates_waits_and_says_for_what() -> None:
     """It is refused nothing, it stands in no line, and it goes on when the last gate is gone."""
     ledger = Ledger(rack("n1", 1), pod("p", ask(1000), gates=("quota", "team.io/data")))
     assert ledger.decide() == []
@@ -66,7 +66,7 @@ def test_a_label_that_comes_later_counts_for_those_who_look_for_it() -> None:
     assert ledger.where("p") == "n1"
 
 
-def test_a_label_that_comes_later_keeps_others_away() -> None:
+def test_H3_a_label_that_comes_later_keeps_others_away() -> None:
     """kube-scheduler sees it too: the label of a running pod is a fact like any other."""
     ledger = Ledger(rack("n1", 1), pod("x", ask(1000))).settle()
     ledger.submit(pod("q", shape=shape(ask(1000), pods=FAR_FROM_WEB))).settle()

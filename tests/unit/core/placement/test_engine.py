@@ -119,7 +119,7 @@ def test_preferred_affinity_weighs_as_much_as_the_policy() -> None:
 SHUN = Taint(key="t", effect="PreferNoSchedule")
 
 
-def test_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
+def test_H4_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
     """The fuller node is left to others as soon as its taint says so, and taken where it must be.
 
     Whoever tolerates the taint does not mind it.
@@ -130,6 +130,16 @@ def test_a_taint_that_prefers_no_pods_outdoes_the_policy() -> None:
     ledger.submit(pod("tolerant", shape=tolerant)).settle()
     ledger.play(observed("a", ready=False)).submit(pod("must", ask(1000))).settle()
     assert [ledger.where(uid) for uid in ("before", "after", "tolerant", "must")] == list("babb")
+
+
+def test_H4_who_tolerates_a_cordon_goes_there() -> None:
+    """As pods of a DaemonSet do; for others the node is named as cordoned in Kubernetes."""
+    cordon = Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")
+    ledger = Ledger(rack("n1", 1), observed("n1", unschedulable=True))
+    ledger.submit(pod("p", shape=wants(ask(1000), tolerations=(cordon,)))).settle()
+    ledger.submit(pod("q", ask(1000))).settle()
+    assert ledger.where("p") == "n1"
+    assert ledger.reasons("q") == {RefusalCode.NODE_UNSCHEDULABLE: 1}
 
 
 def test_taints_and_affinity_count_three_to_two() -> None:

@@ -53,7 +53,7 @@ def on(ledger: Ledger, uid: str) -> str:
     return ledger.where(uid)
 
 
-def test_a_pod_of_lower_priority_goes_and_then_the_other_has_its_place() -> None:
+def test_H8_a_pod_of_lower_priority_goes_and_then_the_other_has_its_place() -> None:
     """It is told once, holds its place until it is gone, and is in nobody's way afterwards."""
     ledger = full()
     ledger.submit(high("h")).settle()
@@ -253,7 +253,7 @@ def test_a_nomination_ends_with_a_refusal() -> None:
     assert on(ledger, "h") == "n1"
 
 
-def test_a_gang_goes_whole() -> None:
+def test_H8_a_gang_goes_whole() -> None:
     """One of its cards would do, and both of its pods are told to go."""
     ledger = Ledger(rack("n0", 1), rack("n1", 1), gang(min_available=2))
     ledger.submit(member("w-0", cards()), member("w-1", cards())).settle()

@@ -59,7 +59,7 @@ def written(path: Path, server: Server, token: str) -> Path:
     return whole.rename(path)
 
 
-async def test_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: Path) -> None:
+async def test_H6_a_rewritten_kubeconfig_is_read_anew(server: Server, tmp_path: Path) -> None:
     """Nobody starts a service again because a token was renewed."""
     path = written(tmp_path / "config", server, "first")
     async with open_kube(path, None) as api:
@@ -101,7 +101,7 @@ class Away(PerfectKubeLink):
         return await super().ask(method, act)
 
 
-def test_a_service_is_ready_in_reach_of_the_server_only() -> None:
+def test_H6_a_service_is_ready_in_reach_of_the_server_only() -> None:
     """It says why it is not, and is again as soon as the server answers."""
 
     async def main() -> None:

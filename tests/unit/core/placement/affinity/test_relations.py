@@ -115,7 +115,7 @@ def at_a(**fields: Any) -> Any:
     return observed("a", labels={HOST: "a", ZONE: "x"}, pods=3, **fields)
 
 
-def test_pods_of_other_schedulers_count_as_ours_do() -> None:
+def test_H2_pods_of_other_schedulers_count_as_ours_do() -> None:
     """Whom a pod wants near, or away, may be anybody's; and it may change while it waits."""
     ledger = fleet(a="x").submit(minding("p", affinity=(near(HOST, "db"),))).settle()
     assert ledger.where("p") == ""
@@ -127,7 +127,7 @@ def test_pods_of_other_schedulers_count_as_ours_do() -> None:
     assert ledger.where("q") == "a"
 
 
-def test_pods_of_other_schedulers_keep_ours_away() -> None:
+def test_H2_pods_of_other_schedulers_keep_ours_away() -> None:
     """Their own anti-affinity holds, though nobody here minds anybody."""
     guard = others(anti_affinity=(near(HOST, "web"),))
     ledger = fleet(a="x").play(at_a(others=guard)).submit(minding("p", "web")).settle()
