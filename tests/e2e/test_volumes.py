@@ -82,7 +82,7 @@ async def two_nodes(world: KubeWorld) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world: KubeWorld) -> None:
+async def test_H11_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world: KubeWorld) -> None:
     """A claim that is not there is told of in the pod's condition; bound, it leads to its node."""
     await two_nodes(world)
     await world.plane.apply(mounting("p", "data"))
@@ -96,7 +96,7 @@ async def test_a_pod_goes_where_its_volume_is_and_waits_for_its_claim(world: Kub
 
 
 @pytest.mark.timeout(120)
-async def test_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
+async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorld) -> None:
     """Where it is the pod goes, and it is bound no sooner than its claim."""
     await two_nodes(world)
     await world.plane.apply(storage_class("local", "kubernetes.io/no-provisioner"))

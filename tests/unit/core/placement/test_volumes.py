@@ -49,7 +49,7 @@ def zones(*names: str) -> Ledger:
     return ledger
 
 
-def test_a_pod_goes_where_its_volume_is() -> None:
+def test_H11_a_pod_goes_where_its_volume_is() -> None:
     """And a pod of the same shape without the claim where it likes."""
     ledger = zones("a", "b", "c")
     ledger.play(claim("data", "bound", zone("c")), claim("other", "bound", zone("b")))
