@@ -72,6 +72,7 @@ VOLUME_FIELDS: Mapping[str, str] = {
     "azureFile": _ANY_NODE,
     "cephfs": _ANY_NODE,
     "configMap": _ANY_NODE,
+    "persistentVolumeClaim.readOnly": "how the kubelet mounts it",
     "csi": "made by its driver on the node; how many a driver can have there is not counted",
     "downwardAPI": _ANY_NODE,
     "emptyDir": _ANY_NODE,
