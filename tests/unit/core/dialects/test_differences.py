@@ -576,3 +576,17 @@ def test_G10_a_card_that_was_chosen_by_uuid(
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
     ledger = placed(pod(limits, annotations), rack("n1", 1))
     assert ledger.reasons("p") == {code: 1}
+
+
+def test_G10_a_node_of_too_few_cards_is_named_as_that() -> None:
+    """Whichever cards were chosen, it has not so many."""
+    document = pod({"nvidia.com/gpu": 2}, {"nvidia.com/use-gpuuuid": "elsewhere"})
+    ledger = placed(document, rack("n1", 1))
+    assert ledger.reasons("p") == {RefusalCode.DEVICES_TOO_FEW: 1}
+
+
+def test_F5_a_list_of_commas_alone_is_refused() -> None:
+    """Somebody meant to name a device, and no device is in it."""
+    error = refused(pod(GPU, {"nvidia.com/use-gpuuuid": " , ,"}))
+    assert error.field == 'metadata.annotations["nvidia.com/use-gpuuuid"]'
+    assert "names nothing" in str(error)
