@@ -15,6 +15,8 @@ from apportion_schemas.catalogue import CATALOGUE, EventType, subject_of
 from apportion_schemas.cluster import (
     BudgetGone,
     BudgetObserved,
+    NamespaceGone,
+    NamespaceObserved,
     Neighbour,
     NodeGone,
     NodeObserved,
@@ -112,6 +114,8 @@ __all__ = [
     "LedgerRebuilt",
     "MigInstance",
     "Mode",
+    "NamespaceGone",
+    "NamespaceObserved",
     "NearMiss",
     "Neighbour",
     "NodeConstraints",

@@ -17,6 +17,8 @@ from apportion_schemas.binding import BindFailed, PodBound
 from apportion_schemas.cluster import (
     BudgetGone,
     BudgetObserved,
+    NamespaceGone,
+    NamespaceObserved,
     NodeGone,
     NodeObserved,
     PodGroupGone,
@@ -135,6 +137,10 @@ def _budget(data: Any) -> str:
     return f"budget.{token(data.namespace)}.{token(data.budget)}"
 
 
+def _namespace(data: Any) -> str:
+    return f"namespace.{token(data.namespace)}"
+
+
 def _volume_claim(data: Any) -> str:
     return f"volume-claim.{token(data.namespace)}.{token(data.claim)}"
 
@@ -251,6 +257,12 @@ CATALOGUE: tuple[EventType, ...] = (
         "how many pods of a disruption budget may be evicted",
     ),
     EventType(BudgetGone, "cluster", _budget, "watcher", "all", "a disruption budget left"),
+    EventType(
+        NamespaceObserved, "cluster", _namespace, "watcher", "all", "the labels of a namespace"
+    ),
+    EventType(
+        NamespaceGone, "cluster", _namespace, "watcher", "all", "a namespace has no labels now"
+    ),
     EventType(
         VolumeClaimObserved,
         "cluster",

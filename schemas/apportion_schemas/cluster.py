@@ -177,3 +177,17 @@ class VolumeClaimGone(Payload, frozen=True):
 
     namespace: Name
     claim: Name
+
+
+class NamespaceObserved(Payload, frozen=True):
+    """The labels of a namespace, without its name among them. `version` is as of a quota."""
+
+    namespace: Name
+    labels: Labels = {}
+    version: Natural = 0
+
+
+class NamespaceGone(Payload, frozen=True):
+    """A namespace left the cluster, or has no label of its own any more."""
+
+    namespace: Name

@@ -27,7 +27,7 @@ from tests.support.kube_scheduler import kube_scheduler
 from tests.support.kube_world import KubeWorld
 from tests.support.ledger_of import Ledger
 from tests.support.polling import until
-from tests.support.random_cluster import NAMESPACES, RandomCluster
+from tests.support.random_cluster import NAMESPACES, TEAM, RandomCluster
 
 SEED = 14
 SINCE = (1, 34)
@@ -37,6 +37,7 @@ SINCE = (1, 34)
 async def stands(plane: ControlPlane, cluster: RandomCluster) -> None:
     """Everything that was drawn is with the API server."""
     await plane.user("create", "namespace", NAMESPACES[1], ok=None)
+    await plane.user("label", "--overwrite", "namespace", NAMESPACES[1], TEAM)
     await _create(plane, cluster.nodes)
     for namespace in NAMESPACES:
         pods = [
@@ -90,10 +91,11 @@ async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[
     reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
     view = ClusterView(reader, ledger.state)
     facts = Facts(view, ledger.state, Revisions())
-    for kind in ("nodes", "pods"):
+    for kind in ("namespaces", "nodes", "pods"):
         for document in json.loads(await plane.user("get", kind, "-A", "-o", "json"))["items"]:
             view.audiences[kind].seen(msgspec.json.encode(document))
     marked = view.take()
+    ledger.play(*(fact.data for fact in facts.namespaces(marked.namespaces)))
     for fact in facts.nodes(marked.nodes):
         assert isinstance(fact.data, NodeObserved)
         left_out: dict[str, Any] = {without: ()} if without else {}

@@ -10,7 +10,7 @@
 The first has every type of event that there was at first, the second those by which a ledger comes
 to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
 wait for gates, change while they live, and take ports of nodes, the fifth pods that give their
-places up for others, the sixth claims of volumes. In them are the turns
+places up for others, the sixth claims of volumes and namespaces. In them are the turns
 that matter: placements that come to nothing, a gang, a refusal that a release ends, a device that
 fails, an event that contradicts. Once recorded, a ledger is never recorded anew: it stands for all
 ledgers that people have. The digest beside it (`--digest` writes it) changes only when the state
@@ -54,6 +54,8 @@ from apportion_schemas import (
     HostPort,
     LabelExpression,
     LedgerRebuilt,
+    NamespaceGone,
+    NamespaceObserved,
     NodeConstraints,
     NodeCordoned,
     NodeExpression,
@@ -327,7 +329,9 @@ async def mount(bus: Bus, facts: Facts) -> None:
         for name, where in zip((each.node for each in reports), "ab", strict=True):
             await pens.write(observed(name, version=2, labels={"zone": where}))
         pods = [pod(f"p{n}", ask(2_000), volume_claims=("data",)) for n in range(2)]
-        await pens.write(data, *pods)
+        team = NamespaceObserved(namespace="team", labels={"team": "one"}, version=5)
+        old = NamespaceObserved(namespace="old", labels={"team": "none"}, version=6)
+        await pens.write(team, old, NamespaceGone(namespace="old"), data, *pods)
         await facts.count(PodRefused, 2)
         await pens.write(bound)
         await facts.count(SharesAllocated, 1)

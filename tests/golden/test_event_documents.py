@@ -30,6 +30,7 @@ SUBJECTS = {
         ("PodGroupObserved PodGroupGone", "cluster.group.research%2Ftrainer"),
         ("QueueObserved", "cluster.queue.training"),
         ("QuotaObserved QuotaGone", "cluster.quota.research.gpus"),
+        ("NamespaceObserved NamespaceGone", "cluster.namespace.research"),
         ("VolumeClaimObserved VolumeClaimGone", "cluster.volume-claim.research.data"),
         ("BudgetObserved BudgetGone", "cluster.budget.research.trainers"),
         ("PodPlaced PlacementVoided PodEvicted", f"placement.{NODE}"),

@@ -35,6 +35,7 @@ KINDS = {
     "events": Kind("v1", "Event"),
     "resourcequotas": Kind("v1", "ResourceQuota"),
     "poddisruptionbudgets": Kind("policy/v1", "PodDisruptionBudget"),
+    "namespaces": Kind("v1", "Namespace", namespaced=False),
     "persistentvolumeclaims": Kind("v1", "PersistentVolumeClaim"),
     "persistentvolumes": Kind("v1", "PersistentVolume", namespaced=False),
     "storageclasses": Kind("storage.k8s.io/v1", "StorageClass", namespaced=False),

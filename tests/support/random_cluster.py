@@ -12,6 +12,14 @@ from typing import Any
 from tests.support.kube_objects import kube_node, kube_pod
 
 NAMESPACES = ("default", "other")
+TEAM = "team=one"
+"""The label of the second of them."""
+TEAMS: tuple[dict[str, Any], ...] = (
+    {},
+    {"matchLabels": {"team": "one"}},
+    {"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]},
+    {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
+)
 HOST, ZONE, RACK = "kubernetes.io/hostname", "topology.kubernetes.io/zone", "rack"
 APPS = ("web", "db", "job")
 NIC = "example.com/nic"
@@ -77,6 +85,7 @@ class RandomCluster:
             terms = [self._pod_term() for _ in range(chance.choice((1, 1, 2)))]
             for each in terms:  # what terms of several namespaces mean together is refused by name
                 each["namespaces"] = list(NAMESPACES)
+                each.pop("namespaceSelector", None)
             spec.setdefault("affinity", {})["podAffinity"] = {REQUIRED: terms}
         if self._seldom(4):
             keys = chance.sample((HOST, ZONE, RACK), chance.choice((1, 1, 2)))
@@ -148,7 +157,7 @@ class RandomCluster:
         if self._seldom(3):
             term["namespaces"] = [chance.choice(NAMESPACES)]
         if self._seldom(5):
-            term["namespaceSelector"] = {}
+            term["namespaceSelector"] = chance.choice(TEAMS)
         if self._seldom(5) and not _names_version(term):
             term[chance.choice(("matchLabelKeys", "mismatchLabelKeys"))] = ["version"]
         return term

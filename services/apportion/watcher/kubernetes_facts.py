@@ -300,6 +300,10 @@ class Facts:
             elif wanted is not None and _is_news(wanted, known):
                 yield self._fact(wanted)
 
+    def namespaces(self, names: Iterable[str]) -> Iterator[Fact]:
+        """Namespaces whose labels the ledger does not know, or knows otherwise."""
+        yield from map(self._fact, self._view.namespaces.differences(names))
+
     def volume_claims(self, names: Iterable[str], uids: Iterable[str]) -> Iterator[Fact]:
         """Claims that the ledger does not know or knows otherwise; those of the pods first come."""
         drafts = (pod.draft for uid in uids if (pod := self._view.pods.get(uid)) is not None)

@@ -21,11 +21,14 @@ from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import PodState, State
 from apportion.runtime.kube.watch import number
 from apportion.watcher.kubernetes_kind import Kind
+from apportion.watcher.kubernetes_namespaces import NamespaceView
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
 from apportion.watcher.kubernetes_volumes import VolumeView
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
+    NamespaceGone,
+    NamespaceObserved,
     NodeGone,
     NodeObserved,
     PodAdopted,
@@ -58,9 +61,10 @@ class Marked:
     quotas: dict[str, None] = field(default_factory=dict)
     budgets: dict[str, None] = field(default_factory=dict)
     volume_claims: dict[str, None] = field(default_factory=dict)
+    namespaces: dict[str, None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        limits = self.queues or self.quotas or self.budgets or self.volume_claims
+        limits = self.queues or self.quotas or self.budgets or self.volume_claims or self.namespaces
         return bool(self.pods or self.nodes or self.groups or limits)
 
 
@@ -89,7 +93,8 @@ class ClusterView:
         self.marked = Marked()
         self.stirred = asyncio.Event()
         self.volumes = VolumeView(state, self.stirred.set, self._problem)
-        self.audiences = self._audiences(reader) | self.volumes.kinds
+        self.namespaces = NamespaceView(state, self.stirred.set)
+        self.audiences = self._audiences(reader) | self.volumes.kinds | self.namespaces.kinds
 
     def _audiences(self, reader: ObjectReader) -> dict[str, Kind[Any]]:
         """What each kind of object is to this view."""
@@ -125,6 +130,7 @@ class ClusterView:
         """What is marked; it is no longer."""
         marked, self.marked = self.marked, Marked()
         marked.volume_claims = self.volumes.take()
+        marked.namespaces = self.namespaces.take()
         self.stirred.clear()
         return marked
 
@@ -139,6 +145,7 @@ class ClusterView:
             quotas=dict.fromkeys((*self.quotas, *self._limited())),
             budgets=dict.fromkeys((*self.budgets, *self._spared())),
             volume_claims=self.volumes.everything(),
+            namespaces=self.namespaces.everything(),
         )
 
     def mark(self, data: object) -> None:
@@ -158,6 +165,8 @@ class ClusterView:
                 self.marked.quotas[f"{data.namespace}/{data.quota}"] = None
             case BudgetObserved() | BudgetGone():
                 self.marked.budgets[f"{data.namespace}/{data.budget}"] = None
+            case NamespaceObserved() | NamespaceGone():
+                self.namespaces.mark(data.namespace)
             case VolumeClaimObserved() | VolumeClaimGone():
                 self.volumes.mark(f"{data.namespace}/{data.claim}")
         self.stirred.set()

@@ -36,6 +36,8 @@ from apportion_schemas import (
     BudgetObserved,
     ConfigurationChanged,
     DifferenceFound,
+    NamespaceGone,
+    NamespaceObserved,
     NodeGone,
     NodeObserved,
     NodeReported,
@@ -60,6 +62,7 @@ PATHS = {
     "nodes": "/api/v1/nodes",
     "resourcequotas": "/api/v1/resourcequotas",
     "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
+    "namespaces": "/api/v1/namespaces",
     "persistentvolumeclaims": "/api/v1/persistentvolumeclaims",
     "persistentvolumes": "/api/v1/persistentvolumes",
     "storageclasses": "/apis/storage.k8s.io/v1/storageclasses",
@@ -75,9 +78,9 @@ MISSED_MAX = 100
 DOUBT_PAUSE_S = 1.0
 _NOT_FOUND = 404
 _FENCED = (
-    BudgetGone, BudgetObserved, DifferenceFound, NodeGone, NodeObserved, PodAdopted, PodGroupGone,
-    PodGroupObserved, PodRejected, QueueObserved, QuotaGone, QuotaObserved, VolumeClaimGone,
-    VolumeClaimObserved,
+    BudgetGone, BudgetObserved, DifferenceFound, NamespaceGone, NamespaceObserved, NodeGone,
+    NodeObserved, PodAdopted, PodGroupGone, PodGroupObserved, PodRejected, QueueObserved,
+    QuotaGone, QuotaObserved, VolumeClaimGone, VolumeClaimObserved,
 )  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -237,6 +240,7 @@ class KubernetesWatching:
         yield [*facts.changes(self._unchanged(marked.pods))]
         limits = [*facts.queues(marked.queues), *facts.quotas(marked.quotas)]
         limits += facts.budgets(marked.budgets)
+        limits += facts.namespaces(marked.namespaces)
         yield [*facts.nodes(marked.nodes), *limits]
         groups = facts.groups_of(pods) | {
             name: None

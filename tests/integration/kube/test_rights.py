@@ -14,6 +14,7 @@ ALLOWED = [
     ("watcher", "list", "queues.scheduling.volcano.sh"),
     ("watcher", "watch", "resourcequotas"),
     ("watcher", "watch", "poddisruptionbudgets.policy"),
+    ("watcher", "watch", "namespaces"),
     ("watcher", "list", "persistentvolumeclaims"),
     ("watcher", "watch", "persistentvolumes"),
     ("watcher", "watch", "storageclasses.storage.k8s.io"),

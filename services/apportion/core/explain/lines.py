@@ -20,6 +20,8 @@ from apportion_schemas import (
     DeviceUncordoned,
     DifferenceFound,
     LedgerRebuilt,
+    NamespaceGone,
+    NamespaceObserved,
     NodeCordoned,
     NodeGone,
     NodeObserved,
@@ -230,6 +232,11 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
         f"quota {e.quota} of namespace {e.namespace}: "
         + listed([f"{most:,} of {resource}" for resource, most in sorted(e.hard.items())])
     ),
+    NamespaceObserved: lambda e, _: (
+        f"namespace {e.namespace} has the labels "
+        + (listed([f"{key}={value}" for key, value in sorted(e.labels.items())]) or "of its name")
+    ),
+    NamespaceGone: lambda e, _: f"namespace {e.namespace} has no labels of its own any more",
     VolumeClaimObserved: lambda e, _: (
         f"claim {e.namespace}/{e.claim}: {words.VOLUME_CLAIMS[e.state]}"
     ),

@@ -19,6 +19,8 @@ from apportion_schemas import (
     ConfigurationChanged,
     DifferenceFound,
     LedgerRebuilt,
+    NamespaceGone,
+    NamespaceObserved,
     PodGroupGone,
     PodGroupObserved,
     PolicyChanged,
@@ -76,6 +78,16 @@ def _volume_claim_gone(context: Context, data: VolumeClaimGone) -> Change:
     return Change(data)
 
 
+def _namespace_observed(context: Context, data: NamespaceObserved) -> Change:
+    context.state.namespaces[data.namespace] = data
+    return Change(data)
+
+
+def _namespace_gone(context: Context, data: NamespaceGone) -> Change:
+    context.state.namespaces.pop(data.namespace, None)
+    return Change(data)
+
+
 def _difference_found(context: Context, data: DifferenceFound) -> Change:
     state = context.state
     state.differences[data.kind] = state.differences.get(data.kind, 0) + 1
@@ -129,6 +141,8 @@ CLUSTER_FACTS: dict[type, Callable[[Context, Any], Change]] = {
     QuotaGone: _quota_gone,
     BudgetObserved: budget_observed,
     BudgetGone: budget_gone,
+    NamespaceObserved: _namespace_observed,
+    NamespaceGone: _namespace_gone,
     VolumeClaimObserved: _volume_claim_observed,
     VolumeClaimGone: _volume_claim_gone,
     DifferenceFound: _difference_found,

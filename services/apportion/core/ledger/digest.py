@@ -57,6 +57,8 @@ def _optional(state: State) -> dict[str, Any]:
         found["budgets"] = state.budgets
     if state.volume_claims:
         found["volume_claims"] = state.volume_claims
+    if state.namespaces:
+        found["namespaces"] = state.namespaces
     if state.of_kubernetes:
         found["of_kubernetes"] = True
     return found

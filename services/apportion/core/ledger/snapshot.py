@@ -28,6 +28,7 @@ from apportion_schemas import (
     Configuration,
     Device,
     DifferenceFound,
+    NamespaceObserved,
     NodeObserved,
     NodeReported,
     PodEvicted,
@@ -137,6 +138,7 @@ class _Head(Struct, array_like=True, tag=1):
     nominated: dict[str, str] = {}
     budgets: dict[str, dict[str, BudgetObserved]] = {}
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
+    namespaces: dict[str, NamespaceObserved] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode

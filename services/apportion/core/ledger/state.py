@@ -26,6 +26,7 @@ from apportion_schemas import (
     Configuration,
     DifferenceFound,
     Host,
+    NamespaceObserved,
     NodeObserved,
     NodeReported,
     PodEvicted,
@@ -223,3 +224,4 @@ class State(Struct, eq=False):
     nominated: dict[str, str] = {}
     budgets: dict[str, dict[str, BudgetObserved]] = {}
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
+    namespaces: dict[str, NamespaceObserved] = {}

@@ -88,6 +88,12 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
     """Terms of affinity as Kubernetes takes them: a pod that counts meets every selector."""
     if len({term.pods for term in terms}) <= 1:
         return terms
+    by_label = {(term.pods.namespaces, term.pods.by_label) for term in terms}
+    if len(by_label) > 1 and any(labels for _, labels in by_label):
+        raise ManifestError(
+            field, None, "has terms of which one chooses other namespaces by their labels",
+            "write the same namespaces and namespaceSelector in all of them",
+        )  # fmt: skip
     namespaces = _common({term.pods.namespaces for term in terms})
     if namespaces is None:
         raise ManifestError(
@@ -99,7 +105,8 @@ def _together(terms: tuple[PodTerm, ...], field: str) -> tuple[PodTerm, ...]:
     )
     if len(expressions) > EXPRESSIONS_MAX:
         raise ManifestError(field, None, "is too long", f"write at most {EXPRESSIONS_MAX}")
-    pods = PodSelector(expressions=expressions, namespaces=namespaces)
+    chosen = terms[0].pods.by_label
+    pods = PodSelector(expressions=expressions, namespaces=namespaces, by_label=chosen)
     return tuple(PodTerm(pods=pods, topology_key=term.topology_key) for term in terms)
 
 
@@ -115,25 +122,35 @@ def _term(term: kube.PodAffinityTerm, field: str, own: Own) -> PodTerm:
     found = _selector(term.label_selector, field, own, term.match_label_keys)
     found += _own_labels("NotIn", term.mismatch_label_keys, own)
     _bounded(found, f"{field}.labelSelector")
-    pods = PodSelector(expressions=found, namespaces=_namespaces(term, field, own))
+    pods = PodSelector(
+        expressions=found,
+        namespaces=_namespaces(term, field, own),
+        by_label=_by_label(term, field),
+    )
     return PodTerm(pods=pods, topology_key=term.topology_key)
 
 
 def _namespaces(term: kube.PodAffinityTerm, field: str, own: Own) -> tuple[str, ...]:
     """Sorted; none is all of them, which an empty `namespaceSelector` means."""
     selector = term.namespace_selector
-    if selector is not None:
-        if selector.match_labels or selector.match_expressions:
-            raise ManifestError(
-                f"{field}.namespaceSelector", None, _LATER, "name the namespaces in namespaces"
-            )
+    if selector is not None and not _chooses(selector):
         return ()
     if len(term.namespaces) > NAMESPACES_MAX:
         raise ManifestError(
             f"{field}.namespaces", term.namespaces, "is too long", f"at most {NAMESPACES_MAX}"
         )
     named = (naming.label(n, f"{field}.namespaces[{i}]") for i, n in enumerate(term.namespaces))
-    return tuple(sorted(set(named))) or (own.namespace,)
+    return tuple(sorted(set(named))) or (() if selector is not None else (own.namespace,))
+
+
+def _by_label(term: kube.PodAffinityTerm, field: str) -> tuple[LabelExpression, ...]:
+    """A `namespaceSelector` that is not empty."""
+    selector = term.namespace_selector
+    return expressions(selector, f"{field}.namespaceSelector") if selector is not None else ()
+
+
+def _chooses(selector: kube.LabelSelector) -> bool:
+    return bool(selector.match_labels or selector.match_expressions)
 
 
 def _spread(each: kube.TopologySpread, field: str, own: Own) -> SpreadConstraint:

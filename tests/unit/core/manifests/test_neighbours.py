@@ -50,9 +50,13 @@ def near(*terms: dict[str, Any]) -> dict[str, Any]:
     return {"affinity": {"podAffinity": {REQUIRED: list(terms)}}}
 
 
-def web(*more: LabelExpression, namespaces: tuple[str, ...] = ("team",)) -> PodSelector:
+def web(
+    *more: LabelExpression,
+    namespaces: tuple[str, ...] = ("team",),
+    by_label: tuple[LabelExpression, ...] = (),
+) -> PodSelector:
     """Pods of the application, in the pod's own namespace unless told otherwise."""
-    return PodSelector(expressions=(IS_WEB, *more), namespaces=namespaces)
+    return PodSelector(expressions=(IS_WEB, *more), namespaces=namespaces, by_label=by_label)
 
 
 def test_labels_are_read() -> None:
@@ -68,6 +72,11 @@ def test_labels_are_read() -> None:
         ({}, web()),
         ({"namespaces": ["b", "a"]}, web(namespaces=("a", "b"))),
         ({"namespaceSelector": {}}, web(namespaces=())),
+        ({"namespaceSelector": WEB}, web(namespaces=(), by_label=web().expressions)),
+        (
+            {"namespaceSelector": WEB, "namespaces": ["b"]},
+            web(namespaces=("b",), by_label=web().expressions),
+        ),
         ({"matchLabelKeys": ["version", "absent"]}, web(IS_NEW)),
     ],
 )
@@ -165,7 +174,11 @@ GREATER = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]
 @pytest.mark.parametrize(
     ("spec", "field", "says"),
     [
-        (anti(term(namespaceSelector=WEB)), f"{ANTI}.namespaceSelector", "not implemented yet"),
+        (
+            near(term(namespaceSelector=WEB), term(key=ZONE)),
+            f"spec.affinity.podAffinity.{REQUIRED}",
+            "chooses other namespaces",
+        ),
         (anti({"topologyKey": HOST}), f"{ANTI}.labelSelector", "no pod is meant"),
         (anti(term(key="")), f"{ANTI}.topologyKey", "out of bounds"),
         (anti(term(GREATER)), f"{ANTI}.labelSelector.matchExpressions[0].operator", "In, NotIn"),

@@ -94,6 +94,7 @@ class Concern(NamedTuple):
     itself: tuple[bool, ...]
 
 
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
 NO_CONCERN: Final = Concern((), wishes=False, itself=())
 
 
@@ -192,7 +193,7 @@ class Neighbours:
         if not has_wishes(wishes):
             return Concern(guards, wishes=False, itself=()) if guards else NO_CONCERN
         selectors = [t.pods for t in wishes.affinity] + [s.pods for s in wishes.spread]
-        itself = tuple(selects(one, pod.namespace, pod.labels) for one in selectors)
+        itself = tuple(self._selects(one, pod.namespace, pod.labels) for one in selectors)
         return Concern(guards, wishes=True, itself=itself)
 
     def counts(self, selector: PodSelector) -> Counts:
@@ -204,7 +205,7 @@ class Neighbours:
                 self._forget()
             found = self._matching[selector] = Counts(self._clock)
             for kind in self._kinds.values():
-                if selects(selector, kind.namespace, kind.labels):
+                if self._selects(selector, kind.namespace, kind.labels):
                     kind.counts.append(found)
                     for node, number in kind.by_node.items():
                         found.add(node, number)
@@ -213,6 +214,31 @@ class Neighbours:
     def owners(self, term: PodTerm) -> Counts:
         """The placed pods that have this term of anti-affinity."""
         return self._guards[term]
+
+    def begin_anew(self) -> None:
+        """Namespaces have other labels: count anew whom each selector means."""
+        if not self.active:
+            return
+        self._forget()
+        for counted in (self._kinds, self._at, self._guards, self._against, self._others):
+            counted.clear()
+        self._activate()
+
+    def _selects(self, selector: PodSelector, namespace: str, labels: dict[str, str]) -> bool:
+        """Whether the selector means a pod of that namespace with these labels."""
+        if selector.by_label:
+            if namespace not in selector.namespaces and not meet(
+                self._labels_of(namespace), selector.by_label
+            ):
+                return False
+        elif selector.namespaces and namespace not in selector.namespaces:
+            return False
+        return meet(labels, selector.expressions)
+
+    def _labels_of(self, namespace: str) -> dict[str, str]:
+        """The labels of a namespace; its name is one of them on every API server."""
+        known = self._state.namespaces.get(namespace)
+        return {**(known.labels if known is not None else {}), NAME_LABEL: namespace}
 
     def _activate(self) -> None:
         self.active = True
@@ -239,7 +265,7 @@ class Neighbours:
             kind.counts = [
                 counts
                 for selector, counts in self._matching.items()
-                if selects(selector, kind.namespace, kind.labels)
+                if self._selects(selector, kind.namespace, kind.labels)
             ]
         return kind
 
@@ -268,7 +294,7 @@ class Neighbours:
         if found is None:
             if len(self._against) >= SELECTORS_MAX:
                 self._against.clear()
-            terms = (t for t in self._guards if selects(t.pods, pod.namespace, pod.labels))
+            terms = (t for t in self._guards if self._selects(t.pods, pod.namespace, pod.labels))
             found = self._against[key] = tuple(sorted(terms, key=_encode))
         return found
 
@@ -299,10 +325,3 @@ def has_wishes(wishes: PodConstraints) -> bool:
     if wishes is NO_WISHES:
         return False
     return bool(wishes.affinity or wishes.anti_affinity or wishes.preferred or wishes.spread)
-
-
-def selects(selector: PodSelector, namespace: str, labels: dict[str, str]) -> bool:
-    """Whether the selector means a pod of that namespace with these labels."""
-    if selector.namespaces and namespace not in selector.namespaces:
-        return False
-    return meet(labels, selector.expressions)

@@ -6,8 +6,7 @@ A budget forbids nothing here: pods whose eviction exceeds one are spared where 
 from collections.abc import Iterable
 
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.affinity.neighbours import selects
-from apportion_schemas import PodSelector
+from apportion.core.manifests.labels import meet
 
 Exceeded = dict[str, tuple[str, ...]]
 """By uid of a pod, the budgets that its eviction exceeds."""
@@ -26,8 +25,7 @@ def exceeded(state: State, pods: Iterable[PodState]) -> Exceeded:
     for pod in pods:
         about, over = pod.submitted, []
         for name, budget in sorted(state.budgets.get(about.namespace, {}).items()):
-            selector = PodSelector(expressions=budget.selector)
-            if not budget.selector or not selects(selector, about.namespace, about.labels):
+            if not budget.selector or not meet(about.labels, budget.selector):
                 continue
             left[about.namespace, name] -= 1
             if left[about.namespace, name] < 0:

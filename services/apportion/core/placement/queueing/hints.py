@@ -24,6 +24,8 @@ from apportion_schemas import (
     DeviceUncordoned,
     DifferenceFound,
     LedgerRebuilt,
+    NamespaceGone,
+    NamespaceObserved,
     NodeCordoned,
     NodeGone,
     NodeObserved,
@@ -109,6 +111,8 @@ _NEAR: Final = (
     Hint(PlacementVoided, SOME, MOVED),
     Hint(PodGone, SOME, MOVED),
     Hint(PodChanged, SOME, MOVED),
+    Hint(NamespaceObserved, SOME),  # terms may mean other namespaces now
+    Hint(NamespaceGone, SOME),
     Hint(NodeGone, SOME),  # it is no domain any more, or takes the label of its domain with it
     *_TOLD,
 )

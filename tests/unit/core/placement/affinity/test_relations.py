@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from apportion.core.ledger.state import NodeState, PodState, State
-from apportion.core.placement.affinity.neighbours import selects
+from apportion.core.manifests.labels import meet
 from apportion_schemas import (
     HostPort,
     LabelExpression,
@@ -252,7 +252,8 @@ def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
 
 def means(selector: PodSelector, asked: PodSubmitted) -> bool:
     """Whether the selector means the pod."""
-    return selects(selector, asked.namespace, asked.labels)
+    everywhere = not selector.namespaces or asked.namespace in selector.namespaces
+    return everywhere and meet(asked.labels, selector.expressions)
 
 
 def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
