@@ -92,12 +92,10 @@ class KubernetesTarget:
         pod = self._state.pods.get(placed.pod)
         if pod is None or pod.placement is None or pod.placement.attempt != placed.attempt:
             return Failed("the ledger has let go of the placement", final=False)
-        try:
-            failed = await self._volumes.bind(pod, node)
-        except KubeUnavailable as error:
-            return Failed(str(error), final=False, waits=True)
-        if failed is not None:
-            return failed
+        if pod.submitted.volume_claims:
+            lacking = await self._lacking(pod, placed, node)
+            if lacking is not None:
+                return lacking
         binding = self._binding(pod, placed, node)
         failures = 0
         while True:
@@ -106,6 +104,20 @@ class KubernetesTarget:
                 return outcome
             failures += 1
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
+
+    async def _lacking(self, pod: PodState, placed: PodPlaced, node: NodeState) -> Outcome | None:
+        """What is to be said of a pod whose volumes are not there; a call before may have bound it.
+
+        None once they are there.
+        """
+        try:
+            problem = await self._volumes.ready(pod, placed.attempt, node)
+            if problem is None or not problem.final:
+                return problem
+            outcome = await self._look(placed, KubeRefused(0, "", problem.message))
+        except KubeUnavailable as error:
+            return Failed(str(error), final=False, unknown=True)
+        return problem if isinstance(outcome, _Unclear) else outcome
 
     async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
         """See `Target`. The pod says why it goes, and the one for which it goes where it will be.

@@ -1,160 +1,244 @@
-"""Volumes that wait for a pod's node: bound before the pod is, as kube-scheduler's VolumeBinding.
+"""Volumes for a pod that has a node: claims that wait for their first consumer are bound before it.
 
-A claim of a class with WaitForFirstConsumer gets the smallest volume that matches it and can be had
-from the node; where there is none its provisioner is told the node, and makes one. The pod is bound
-once all its claims are. Invariant: what is written may be written again; nothing is taken back.
+As kube-scheduler's VolumeBinding does it. A volume that is there already is kept for the claim;
+else the claim is told the node, and its provisioner makes the volume there. Kubernetes' volume
+controller binds claim and volume, and only then is the pod bound.
+
+Invariants: a pod is bound only once every claim of it has a volume that its node can reach; what is
+asked for may be asked for again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
 from apportion.binder.target import Failed
-from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.volumes import (
+    BOUND_BY_CONTROLLER,
     SELECTED_NODE,
     Claim,
+    StorageClass,
     Volume,
     matching,
     read_claim,
     read_class,
     read_volume,
+    size_of,
     terms_of,
 )
 from apportion.core.placement.filters.nodes import matches
 from apportion.runtime.kube.client import MERGE_PATCH, KubeApi, KubeRefused
+from apportion.runtime.kube.watch import pages
 from apportion.runtime.process.clock import Clock
+from apportion_schemas.workload import Term
 
-BIND_WITHIN = timedelta(seconds=600)
-"""kube-scheduler's `bindTimeoutSeconds`; then the pod is decided anew."""
-LOOKS, LOOK_S = 8, 1.0
-"""How often one try looks whether the claims are bound; the next one goes on."""
+WAIT_S = 10.0
+"""How long one try waits for volumes; a delivery that comes again waits on."""
+PATIENCE_S = 600.0
+"""How long after the placement it is decided anew: kube-scheduler's `bindTimeoutSeconds`."""
+LOOK_EVERY_S = 1.0
+CHOSEN_MAX = 4_096
+_TRY_TIMEOUT_S = 6.0
+_NOT_FOUND = 404
+_CONFLICT = 409
 _VOLUMES = "/api/v1/persistentvolumes"
-_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
-_BOUND_BY = {"pv.kubernetes.io/bound-by-controller": "yes"}
+
 _encode = msgspec.json.Encoder().encode
 
 
-class _Volumes(msgspec.Struct, frozen=True):
-    items: list[Volume] = []
+class _Impossible(Exception):
+    """The pod cannot have the volume on this node; its text says why."""
 
 
-_decode_volumes = msgspec.json.Decoder(_Volumes).decode
+class _Try(NamedTuple):
+    """One try: for which pod, with which attempt, on which node."""
+
+    pod: PodState
+    attempt: int
+    node: NodeState
 
 
 class VolumeBinding:
-    """Binds the claims of pods over one API server."""
+    """Has the volumes of pods made and bound, over one API server."""
 
     def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
         self._api = api
         self._state = state
         self._clock = clock
+        self._chosen: dict[tuple[str, int, str], None] = {}
 
-    async def bind(self, pod: PodState, node: NodeState) -> Failed | None:
-        """See that every claim of the pod has its volume on the node; None once all have.
+    async def ready(self, pod: PodState, attempt: int, node: NodeState) -> Failed | None:
+        """None once the pod may be bound to the node, as far as its claims go.
 
         Raises:
             KubeUnavailable: nobody answered.
         """
+        one = _Try(pod, attempt, node)
         try:
-            for name in self._waiting(pod):
-                failed = await self._bind_one(pod, name, node)
-                if failed is not None:
-                    return failed
-        except KubeRefused as error:
-            return Failed(str(error), final=False, waits=True)
-        except ManifestError as error:
+            left = await self._begin(one)
+            until_s = self._clock.monotonic() + WAIT_S
+            while left:
+                if self._clock.monotonic() >= until_s:
+                    return self._unfinished(pod, left)
+                await self._clock.pause(LOOK_EVERY_S)
+                left = [name for name in left if not await self._look(one, name)]
+        except _Impossible as error:
             return Failed(str(error), final=True)
+        except KubeRefused as error:
+            return Failed(str(error), final=False)
         return None
 
-    def _waiting(self, pod: PodState) -> list[str]:
-        """The claims of the pod that the ledger does not know to be bound."""
-        about = pod.submitted
-        if not about.volume_claims:
-            return []
+    async def _begin(self, one: _Try) -> list[str]:
+        """Ask for what is lacking; the claims that are not bound yet."""
+        about = one.pod.submitted
         known = self._state.volume_claims.get(about.namespace, {})
-        return [
-            claim
-            for claim in about.volume_claims
-            if (fact := known.get(claim)) is None or fact.state != "bound"
-        ]
-
-    async def _bind_one(self, pod: PodState, name: str, node: NodeState) -> Failed | None:
-        path = f"/api/v1/namespaces/{pod.submitted.namespace}/persistentvolumeclaims/{name}"
-        claim = read_claim(await self._api.get(path))
-        if not claim.bound:
-            await self._begin(claim, path, node)
-        for _ in range(LOOKS):
-            claim = read_claim(await self._api.get(path))
-            if claim.bound:
-                return await self._check(claim, node)
-            if claim.spec.volume_name or claim.selected_node == node.name:
-                await self._clock.pause(LOOK_S)
+        waiting: list[Claim] = []
+        for name in about.volume_claims:
+            seen = known.get(name)
+            if seen is not None and seen.state == "bound":
+                _reach(seen.nodes, one.node, name)
                 continue
-            if not await self._is_taken(claim):
-                said = f"claim {name}: its provisioner made no volume for node {node.name}"
-                return Failed(said, final=True)
-            await self._clock.pause(LOOK_S)
-        placed = datetime.fromisoformat(pod.placed_time)
-        said = f"claim {name} is not bound to a volume for node {node.name} yet"
-        return Failed(said, final=self._clock.now() - placed > BIND_WITHIN, waits=True)
+            claim = await self._claim(one, name)
+            if await self._has_volume(one, claim):
+                continue
+            waits = seen is not None and seen.state == "first-consumer"
+            if not waits and not claim.spec.volume_name:
+                raise _Impossible(f"claim {name} has no volume, and waits for no pod")
+            waiting.append(claim)
+        # The smallest first, so that none takes a volume that only another one needs.
+        for claim in sorted(waiting, key=size_of):
+            await self._ask_for(one, claim)
+        return [claim.metadata.name for claim in waiting]
 
-    async def _begin(self, claim: Claim, path: str, node: NodeState) -> None:
-        """Keep a volume for the claim, or tell its provisioner for which node to make one."""
-        begun = claim.spec.volume_name or claim.selected_node == node.name
-        if begun or await self._is_taken(claim):
+    async def _look(self, one: _Try, name: str) -> bool:
+        """Whether the claim has its volume by now."""
+        claim = await self._claim(one, name)
+        if await self._has_volume(one, claim):
+            return True
+        key = (one.pod.uid, one.attempt, name)
+        if key in self._chosen and SELECTED_NODE not in claim.metadata.annotations:
+            del self._chosen[key]
+            raise _Impossible(f"no volume could be made for claim {name} on {one.node.name}")
+        return False
+
+    async def _claim(self, one: _Try, name: str) -> Claim:
+        about = one.pod.submitted
+        try:
+            claim = read_claim(await self._api.get(_claim_path(about.namespace, name)))
+        except KubeRefused as error:
+            if error.status == _NOT_FOUND:
+                raise _Impossible(f"claim {name} is not there any more") from None
+            raise
+        if claim.metadata.deletion_timestamp is not None:
+            raise _Impossible(f"claim {name} is being deleted")
+        chosen = claim.metadata.annotations.get(SELECTED_NODE, one.node.name)
+        if not claim.bound and chosen != one.node.name:
+            raise _Impossible(f"the volume of claim {name} is being made for {chosen}")
+        return claim
+
+    async def _has_volume(self, one: _Try, claim: Claim) -> bool:
+        """Whether the claim is bound, to a volume that the node can reach."""
+        name = claim.metadata.name
+        if not claim.spec.volume_name:
+            return False
+        try:
+            body = await self._api.get(f"{_VOLUMES}/{quote(claim.spec.volume_name, safe='')}")
+        except KubeRefused as error:
+            if error.status == _NOT_FOUND:
+                return False  # it may come yet: who made it tells of it twice
+            raise
+        _reach(terms_of(read_volume(body)), one.node, name)
+        return claim.bound
+
+    async def _ask_for(self, one: _Try, claim: Claim) -> None:
+        """Keep a volume for the claim, or tell its provisioner the node."""
+        name = claim.metadata.name
+        if claim.spec.volume_name or SELECTED_NODE in claim.metadata.annotations:
             return
-        class_ = read_class(await self._api.get(f"{_CLASSES}/{claim.storage_class}"))
-        volumes = _decode_volumes(await self._api.get(_VOLUMES)).items
-        there = [each for each in matching(claim, volumes) if _is_there(each, node)]
-        if there:
-            await self._keep(there[0], claim)
-        elif class_.provisions:
-            body = {"metadata": {"annotations": {SELECTED_NODE: node.name}}}
-            await self._patch(path, body)
+        free = await self._free_volumes(claim)
+        near = [each for each in free if _reaches(terms_of(each), one.node)]
+        if near:
+            await self._keep(near[0], claim)
+            return
+        if any(each.spec.claim_ref is not None for each in free):
+            raise _Impossible(f"the volume that is kept for claim {name} is on other nodes")
+        if not (await self._class_of(claim)).provisions:
+            raise _Impossible(f"no volume for claim {name} is free on {one.node.name}")
+        key = (one.pod.uid, one.attempt, name)
+        if key in self._chosen:
+            del self._chosen[key]
+            raise _Impossible(f"no volume could be made for claim {name} on {one.node.name}")
+        body = {"annotations": {SELECTED_NODE: one.node.name}}
+        await self._patch(_claim_path(claim.metadata.namespace, name), claim.metadata, body)
+        self._chosen[key] = None
+        if len(self._chosen) > CHOSEN_MAX:
+            del self._chosen[next(iter(self._chosen))]
+
+    async def _free_volumes(self, claim: Claim) -> list[Volume]:
+        found: list[Volume] = []
+        async for items, _ in pages(self._api, _VOLUMES):
+            volumes = (read_volume(bytes(item)) for item in items)
+            found += [
+                each for each in volumes if each.spec.storage_class_name == claim.storage_class
+            ]
+        return matching(claim, found)
 
     async def _keep(self, volume: Volume, claim: Claim) -> None:
-        """The volume is for this claim; the API server refuses whoever comes second."""
+        """Say on the volume whose it is to be; Kubernetes' controller does the rest."""
         meta = claim.metadata
-        ref = {
+        reference = {
             "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
+            "kind": "PersistentClaim",
             "namespace": meta.namespace,
             "name": meta.name,
             "uid": meta.uid,
         }
-        about = {"annotations": _BOUND_BY, "resourceVersion": volume.metadata.resource_version}
-        body = {"metadata": about, "spec": {"claimRef": ref}}
-        await self._patch(f"{_VOLUMES}/{volume.metadata.name}", body)
+        ours = {} if volume.spec.claim_ref else {"annotations": {BOUND_BY_CONTROLLER: "yes"}}
+        path = f"{_VOLUMES}/{quote(volume.metadata.name, safe='')}"
+        await self._patch(path, volume.metadata, ours, {"spec": {"claimRef": reference}})
 
-    async def _patch(self, path: str, body: Mapping[str, object]) -> None:
-        """Raises KubeRefused, KubeUnavailable."""
+    async def _class_of(self, claim: Claim) -> StorageClass:
+        path = f"/apis/storage.k8s.io/v1/storageclasses/{quote(claim.storage_class, safe='')}"
+        return read_class(await self._api.get(path))
+
+    async def _patch(
+        self, path: str, seen: Any, metadata: dict[str, Any], rest: dict[str, Any] | None = None
+    ) -> None:
+        """Change an object that is as it was seen; if it is not, the next try sees it anew."""
+        meta = {"resourceVersion": seen.resource_version, "uid": seen.uid, **metadata}
         answer = await self._api.request(
-            "PATCH", path, body=_encode(body), content_type=MERGE_PATCH
+            "PATCH",
+            path,
+            body=_encode({"metadata": meta, **(rest or {})}),
+            content_type=MERGE_PATCH,
+            timeout_s=_TRY_TIMEOUT_S,
         )
         if not answer.ok:
             raise answer.refusal()
 
-    async def _is_taken(self, claim: Claim) -> bool:
-        """Whether a volume is kept for the claim, which only has to be told."""
-        volumes = _decode_volumes(await self._api.get(_VOLUMES)).items
-        return any(each.spec.claim_ref is not None and each.is_for(claim) for each in volumes)
-
-    async def _check(self, claim: Claim, node: NodeState) -> Failed | None:
-        """The volume that it was bound to may be another than the one that was looked for."""
-        volume = read_volume(await self._api.get(f"{_VOLUMES}/{claim.spec.volume_name}"))
-        if _is_there(volume, node):
-            return None
-        name = claim.metadata.name
-        said = f"claim {name}: its volume {volume.metadata.name} cannot be had from {node.name}"
-        return Failed(said, final=True)
+    def _unfinished(self, pod: PodState, left: list[str]) -> Failed:
+        """Wait on, or look for another node where that has taken long."""
+        said = f"claim {', '.join(left)} has no volume yet"
+        began = datetime.fromisoformat(pod.placed_time) if pod.placed_time else self._clock.now()
+        late = (self._clock.now() - began).total_seconds() >= PATIENCE_S
+        return Failed(said, final=late, waits=not late)
 
 
-def _is_there(volume: Volume, node: NodeState) -> bool:
-    """Whether the volume can be had from the node."""
-    terms = terms_of(volume)
+def _claim_path(namespace: str, name: str) -> str:
+    """The path of a claim."""
+    of = quote(namespace, safe="")
+    return f"/api/v1/namespaces/{of}/persistentvolumeclaims/{quote(name, safe='')}"
+
+
+def _reaches(terms: tuple[Term, ...], node: NodeState) -> bool:
     return not terms or any(matches(term, node) for term in terms)
+
+
+def _reach(terms: tuple[Term, ...], node: NodeState, claim: str) -> None:
+    if not _reaches(terms, node):
+        raise _Impossible(f"the volume of claim {claim} cannot be reached from {node.name}")

@@ -6,6 +6,7 @@ that cannot be read raises, and is never taken for none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 from itertools import product
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -28,6 +29,7 @@ _TOPOLOGY: Final = {
 """Labels of a volume that say where it is, and the label of a node that is compared."""
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 WAITS: Final = "WaitForFirstConsumer"
 SINGLE_POD: Final = "ReadWriteOncePod"
@@ -42,8 +44,8 @@ class _Meta(kube.Kube, frozen=True):
     uid: str = ""
     resource_version: str = ""
     deletion_timestamp: str | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
 
 
 class _Requests(kube.Kube, frozen=True):
@@ -83,12 +85,12 @@ class Claim(kube.Kube, frozen=True):
     @property
     def bound(self) -> bool:
         """Whether it has its volume, from both sides."""
-        return bool(self.spec.volume_name) and BIND_COMPLETED in (self.metadata.annotations or {})
+        return bool(self.spec.volume_name) and BIND_COMPLETED in self.metadata.annotations
 
     @property
     def selected_node(self) -> str:
         """The node for which its volume is being made; empty while it is made for none."""
-        return (self.metadata.annotations or {}).get(SELECTED_NODE, "")
+        return self.metadata.annotations.get(SELECTED_NODE, "")
 
 
 class ClaimRef(kube.Kube, frozen=True):
@@ -194,7 +196,7 @@ def claim_fact(
 
 def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
     """The volumes that the claim could have, the smallest first, and one that is kept for it."""
-    wanted = quantity((claim.spec.resources.requests or {}).get("storage", 0), "storage")
+    wanted = size_of(claim)
     modes = set(claim.spec.access_modes or ())
     selector = claim.spec.selector
     means = neighbours.expressions(selector, "spec.selector") if selector else ()
@@ -207,10 +209,15 @@ def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
         and volume.spec.volume_mode == claim.spec.volume_mode
         and modes <= set(volume.spec.access_modes or ())
         and quantity(_capacity(volume), "capacity") >= wanted
-        and meet(volume.metadata.labels or {}, means)
+        and meet(volume.metadata.labels, means)
     ]
     found.sort(key=lambda each: (each[0], each[1], each[2].metadata.name))
     return [volume for _, _, volume in found]
+
+
+def size_of(claim: Claim) -> Fraction:
+    """How much storage the claim asks for, in bytes. Raises ManifestError."""
+    return quantity((claim.spec.resources.requests or {}).get("storage", 0), "storage")
 
 
 def _capacity(volume: Volume) -> Any:
@@ -230,7 +237,7 @@ def terms_of(volume: Volume) -> Terms:
     ]
     there = tuple(
         NodeExpression(key=_TOPOLOGY[key], operator="In", values=tuple(sorted(value.split("__"))))
-        for key, value in sorted((volume.metadata.labels or {}).items())
+        for key, value in sorted(volume.metadata.labels.items())
         if key in _TOPOLOGY
     )
     unzoned = tuple(NodeExpression(key=key, operator="DoesNotExist") for key in sorted(_TOPOLOGY))
