@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from apportion.core.manifests.placed import SHARES, shares_text
-from apportion_schemas import BindFailed, PodBound, PodGone, PodPlaced, PodSubmitted
+from apportion_schemas import BindFailed, PodBound, PodEvicted, PodGone, PodPlaced, PodSubmitted
+from tests.e2e.test_preemption import priority_class
+from tests.e2e.test_volumes import bind, claim, mounting, volume
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
@@ -28,6 +30,26 @@ KILLS = 5
 SETTLE_S = 90.0
 
 
+WHOLE = share(15_000)
+"""All of the one card of its node."""
+ALONE = {"key": "alone", "effect": "NoSchedule"}
+ON_THE_ONE = {
+    "nodeSelector": {"disk": "n3"},
+    "tolerations": [{"key": "alone", "operator": "Exists"}],
+}
+GATED, MOUNTING = 2, 4
+"""Of each bunch so many wait for a gate at first; and those up to here mount the claim."""
+UNGATE = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
+
+
+def _pod(name: str) -> dict[str, Any]:
+    """A pod of a bunch, by its number in it."""
+    at = int(name[1:]) % 8
+    if at < GATED:
+        return kube_pod(name, share(2000), schedulingGates=[{"name": "example.com/quota"}])
+    return mounting(name, "data", memory_mib=2000) if at < MOUNTING else kube_pod(name, share(2000))
+
+
 class Round:
     """One round: what it is about to do by chance, its services, and what it has done."""
 
@@ -39,21 +61,49 @@ class Round:
         self.killed: list[str] = []
 
     async def start(self) -> None:
-        """Two nodes with room for every pod, and one of each service."""
-        await self.world.plane.apply(kube_node("n1"), kube_node("n2"))
-        await self.world.agents(("n1", "8xA100-80GB"), ("n2", "8xA100-80GB"))
+        """Two nodes with room for every pod, one with a single card, and one of each service."""
+        nodes = [kube_node(name, labels={"disk": name}) for name in ("n1", "n2")]
+        nodes.append(kube_node("n3", labels={"disk": "n3"}, taints=[ALONE]))
+        await self.world.plane.apply(*nodes, priority_class("urgent", 1_000))
+        await self.world.plane.apply(claim("data"), volume("v", "n2"))
+        await bind(self.world, "data", "v")
+        roomy = [(name, "8xA100-80GB") for name in ("n1", "n2")]
+        await self.world.agents(*roomy, ("n3", "1xT4"))
         for verb, *options in (("watcher", "--compare-every", "5"), ("scheduler",), ("binder",)):
             self.services[verb] = await self.world.start(verb, *options)
 
     async def load(self) -> None:
-        """Pods that come in bunches; some leave again."""
+        """Pods that come in bunches; some leave again, some wait for a gate, some mount a claim.
+
+        One holds the single card of a node, and goes for one of higher priority.
+        """
+        await self._insist(self.world.plane.apply, kube_pod("low", WHOLE, **ON_THE_ONE))
         for first in range(0, PODS, 8):
             names = [f"p{number}" for number in range(first, min(first + 8, PODS))]
-            await self._insist(self.world.plane.apply, *(kube_pod(n, share(2000)) for n in names))
+            await self._insist(self.world.plane.apply, *map(_pod, names))
+            for name in names[:GATED]:
+                await self._insist(
+                    self.world.plane.user, "patch", "pod", name, "--type=json", "-p", UNGATE
+                )
             if self.whim.random() < 0.5:
                 name = self.whim.choice(names)
                 gone = ("delete", "pod", name, "--grace-period=0", "--force", "--ignore-not-found")
                 await self._insist(self.world.plane.user, *gone)
+        await until(self._low_is_bound, "low to be bound", timeout_s=SETTLE_S, interval_s=0.5)
+        high = kube_pod("high", WHOLE, **ON_THE_ONE, priorityClassName="urgent")
+        await self._insist(self.world.plane.apply, high)
+
+    async def _low_is_bound(self) -> bool:
+        try:
+            return bool((await self.world.pod("low"))["spec"].get("nodeName"))
+        except AssertionError:  # the API server is away
+            return False
+
+    async def _end_as_a_kubelet(self, pods: list[Any]) -> None:
+        """Pods that are told to go are gone."""
+        for pod in pods:
+            if "deletionTimestamp" in pod["metadata"]:
+                await self.world.delete(pod["metadata"]["name"])
 
     async def kill(self) -> None:
         """One after the other, each started again after a while."""
@@ -98,6 +148,7 @@ class Round:
         async def there() -> list[Any]:
             text = await self.world.plane.user("get", "pods", "-o", "json")
             pods = list(json.loads(text)["items"])
+            await self._end_as_a_kubelet(pods)
             bound = all(pod["spec"].get("nodeName") for pod in pods)
             known = {event.uid for event in self.world.facts.of(PodSubmitted)}
             known -= {event.uid for event in self.world.facts.of(PodGone)}
@@ -120,10 +171,16 @@ async def test_cluster_and_ledger_agree_after_every_death(world: KubeWorld, seed
     pods = await going.settled()
     facts = world.facts
     last = {event.pod: event for event in facts.of(PodPlaced)}
+    names = {pod["metadata"]["name"] for pod in pods}
+    assert "high" in names
+    assert "low" not in names
     for pod in pods:
         uid = pod["metadata"]["uid"]
+        if any("persistentVolumeClaim" in each for each in pod["spec"].get("volumes", ())):
+            assert pod["spec"]["nodeName"] == "n2"
         assert pod["spec"]["nodeName"] == last[uid].node
         assert pod["metadata"]["annotations"][SHARES] == shares_text(last[uid].shares)
+    assert len({event.pod for event in facts.of(PodEvicted)}) == 1
     attempts = Counter((event.pod, event.attempt) for event in facts.of(PodBound))
     assert max(attempts.values()) == 1
     assert not [event for event in facts.of(BindFailed) if event.final]

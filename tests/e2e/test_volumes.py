@@ -58,10 +58,10 @@ def storage_class(name: str, provisioner: str) -> dict[str, Any]:
     }
 
 
-def mounting(name: str, *claims: str) -> dict[str, Any]:
+def mounting(name: str, *claims: str, memory_mib: int = 1_000) -> dict[str, Any]:
     """A pod with a share of a card that mounts these claims."""
     volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
-    return kube_pod(name, share(1_000), volumes=volumes)
+    return kube_pod(name, share(memory_mib), volumes=volumes)
 
 
 async def bind(world: KubeWorld, name: str, to: str) -> None:

@@ -76,6 +76,9 @@ class DecisionMetrics:
             "apportion_decision_seconds", "Time to decide for one batch of pods."
         )
         self.placements = metrics.counter("apportion_placements_total", "Pods placed.")
+        self.evictions = metrics.counter(
+            "apportion_evictions_total", "Pods told to go for one of higher priority."
+        )
         self.refusals = metrics.counter(
             "apportion_refusals_total", "Pods told why they fit nowhere, by each code.", ("code",)
         )
@@ -102,6 +105,8 @@ class DecisionMetrics:
         self._decisions.labels("taken").inc()
         self.decision_seconds.observe(seconds)
         self.placements.inc(len(decision.placed))
+        if not (decision.placed or decision.reported):
+            self.evictions.inc(sum(isinstance(event, PodEvicted) for event in decision.events))
         for event in decision.events if decision.reported else ():
             if isinstance(event, PodRefused):
                 for code in event.reasons:

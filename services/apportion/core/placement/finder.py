@@ -28,7 +28,7 @@ from apportion.core.placement.queueing.keys import limits_key
 from apportion.core.placement.queueing.own_rows import OwnRows
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.core.placement.reservations import Reservations
-from apportion.core.placement.volumes import Volumes, Wanted
+from apportion.core.placement.volumes import Volumes
 from apportion_schemas import PodPlaced, Score
 
 RUNNERS_UP: Final = 2
@@ -112,8 +112,9 @@ class PlaceFinder:
         return self.classes.class_of(pod.shape_key, pod.submitted.shape)
 
     def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
-        wanted: Wanted = self.volumes.wanted(pod)
-        key, shape = _class_key(wanted, concern), wanted.shape
+        key, shape = self._wanted_key(pod, concern), pod.submitted.shape
+        if pod.submitted.volume_claims:
+            shape = self.volumes.wanted(pod).shape
         if without:
             key += b"without " + _encode(sorted(without))
         kept = self.kept_from(pod) if self._state.nominated else ()
@@ -144,11 +145,18 @@ class PlaceFinder:
     def key_of(self, pod: PodState) -> bytes:
         """Equal for pods of the same limits that every node would treat alike now."""
         concern = self._neighbours.concern(pod.submitted)
-        key = _class_key(self.volumes.wanted(pod), concern)
+        key = self._wanted_key(pod, concern)
         kept = self.kept_from(pod) if self._state.nominated else ()
         if kept:
             key += b"kept from " + _encode(kept)
         return limits_key(self._state, pod) + key
+
+    def _wanted_key(self, pod: PodState, concern: Concern) -> bytes:
+        """Equal for pods that want the same of a node and of other pods."""
+        key = pod.shape_key
+        if pod.submitted.volume_claims:
+            key = self.volumes.wanted(pod).key
+        return key if concern is NO_CONCERN else key + _encode(concern)
 
     def minds_others(self, pod: PodState) -> bool:
         """Whether other pods decide about this one."""
@@ -204,7 +212,3 @@ class PlaceFinder:
         for row in collided:
             class_.exclude(row)
         return not collided
-
-
-def _class_key(wanted: Wanted, concern: Concern) -> bytes:
-    return wanted.key if concern is NO_CONCERN else wanted.key + _encode(concern)
