@@ -57,7 +57,7 @@ class Facts:
         """The newest revision seen."""
         return self.events[-1][0] if self.events else 0
 
-    async def until(self, check: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+    async def until(self, check: Callable[[], Any], what: str, timeout_s: float = 45) -> Any:
         """Wait for a condition on what was seen."""
 
         async def seen() -> Any:

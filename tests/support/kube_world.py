@@ -18,7 +18,7 @@ from tests.support.nats import Bus, running_bus
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
-SETTLE_S = 30.0
+SETTLE_S = 60.0
 
 
 class KubeWorld:

@@ -79,7 +79,7 @@ class ServiceProcess:
         assert self._process is not None
         return self._process.pid
 
-    async def ready(self, timeout_s: float = 30) -> None:
+    async def ready(self, timeout_s: float = 90) -> None:
         """Wait for /readyz."""
 
         async def answers() -> bool:
@@ -104,7 +104,7 @@ class ServiceProcess:
         async def found() -> dict[str, Any]:
             return next((line for line in self.log if part in str(line.get("event"))), {})
 
-        return await until(found, f"{self.verb} to log {part!r}")
+        return await until(found, f"{self.verb} to log {part!r}", timeout_s=45)
 
     async def ended(self) -> int:
         """Wait for it to end by itself, and the exit code."""
