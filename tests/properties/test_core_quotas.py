@@ -35,7 +35,7 @@ def held(state: State) -> Held:
                 amounts["requests.nvidia.com/gpu"] += 1
                 amounts["limits.nvidia.com/gpumem"] += share.memory_mib
                 amounts["limits.volcano.sh/vgpu-cores"] += share.cores
-            else:
+            elif device.family == "ascend310p":
                 amounts["huawei.com/Ascend310P"] += 1
     return found
 
