@@ -51,7 +51,7 @@ def held(state: State, queue: QueueObserved) -> Counter[str]:
                 found["nvidia.com/gpu"] += 1
                 found["nvidia.com/gpumem"] += share.memory_mib
                 found["volcano.sh/vgpu-cores"] += share.cores
-            else:
+            elif device.family == "ascend310p":
                 found["huawei.com/Ascend310P"] += 1
             named = [card for card in queue.cards if card in device.model]
             found[f"card {named[0] if named else device.model}"] += 1
