@@ -17,7 +17,6 @@ TEAM = "team=one"
 TEAMS: tuple[dict[str, Any], ...] = (
     {},
     {"matchLabels": {"team": "one"}},
-    {"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]},
     {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
 )
 HOST, ZONE, RACK = "kubernetes.io/hostname", "topology.kubernetes.io/zone", "rack"

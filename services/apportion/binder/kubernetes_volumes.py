@@ -193,7 +193,7 @@ class VolumeBinding:
         meta = claim.metadata
         reference = {
             "apiVersion": "v1",
-            "kind": "PersistentClaim",
+            "kind": "PersistentVolumeClaim",
             "namespace": meta.namespace,
             "name": meta.name,
             "uid": meta.uid,

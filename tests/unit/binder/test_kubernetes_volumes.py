@@ -125,7 +125,8 @@ def test_the_smallest_volume_there_is_kept_and_the_pod_is_bound_with_it() -> Non
         assert outcome == Bound()
         assert of.node_of_pod() == "n1"
         kept = of.ask("GET", f"{VOLUMES}/near")
-        assert kept["spec"]["claimRef"]["uid"] == of.claim_uid
+        reference = kept["spec"]["claimRef"]
+        assert (reference["kind"], reference["uid"]) == ("PersistentVolumeClaim", of.claim_uid)
         assert kept["metadata"]["annotations"] == {BOUND_BY_CONTROLLER: "yes"}
         assert all(
             "claimRef" not in of.ask("GET", f"{VOLUMES}/{n}")["spec"] for n in ("far", "large")
