@@ -73,7 +73,9 @@ async def create(world: KubeWorld, manifest: str) -> None:
         await world.plane.apply(pod_group(job), namespace=namespace)
 
         async def let_in(name: str = group_name(job)) -> bool:
-            group = await world.plane.get("podgroup", name, namespace=namespace)
+            group = await world.plane.get(
+                "podgroups.scheduling.volcano.sh", name, namespace=namespace
+            )
             return bool(group.get("status", {}).get("phase") == "Inqueue")
 
         await until(let_in, f"the gang of {namespace} to be let in", interval_s=0.2)

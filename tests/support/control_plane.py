@@ -26,6 +26,8 @@ from tests.support.polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests" / "support" / "control_plane_build.sh"
+GANGS_SINCE = (1, 36)
+"""Kubernetes has PodGroups of its own."""
 CRDS = ROOT / "tests" / "support" / "volcano_crds"
 RBAC = ROOT / "deploy" / "kubernetes" / "rbac"
 REQUIRED = "APPORTION_REQUIRE_KUBERNETES"
@@ -117,8 +119,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={key}",
             f"--service-account-issuer={self.url}",
             "--service-cluster-ip-range=10.0.0.0/24",
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,"
-            "StorageObjectInUseProtection",  # nobody is here who would let go of them
+            *self._admission(),
         )
         server = self._server
         wait_until(
@@ -136,6 +137,28 @@ class ControlPlane:
         assert self._etcd is not None
         assert self._server is not None
         return {"kube-apiserver": self._server.pid, "etcd": self._etcd.pid}
+
+    def _admission(self) -> list[str]:
+        """Without the plugins that want a controller, and with PodGroups where it has them.
+
+        Nobody is here who makes accounts, takes taints away or lets go of volumes and gangs.
+        """
+        off = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
+        off += ",StorageObjectInUseProtection"
+        if self._binary_version() < GANGS_SINCE:
+            return [off]
+        return [
+            f"{off},PodGroupProtection",
+            "--feature-gates=GenericWorkload=true",
+            "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+        ]
+
+    def _binary_version(self) -> tuple[int, int]:
+        """Major and minor version of the program that is to be started."""
+        binary = self._binaries / "kube-apiserver"
+        said = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
+        major, minor, *_ = said.stdout.split()[-1].lstrip("v").split(".")
+        return int(major), int(minor)
 
     def kill_server(self) -> None:
         """SIGKILL the API server."""
@@ -256,8 +279,11 @@ class ControlPlane:
 
     async def remove_everything(self) -> None:
         """Delete all that tests leave behind, and wait for it."""
-        spaced = "jobs.batch.volcano.sh,podgroups,pods,resourcequotas,poddisruptionbudgets"
+        spaced = "jobs.batch.volcano.sh,pods,resourcequotas,poddisruptionbudgets"
+        spaced += ",podgroups.scheduling.volcano.sh,podgroups.scheduling.x-k8s.io"
         spaced += ",persistentvolumeclaims"
+        if self.version >= GANGS_SINCE:
+            spaced += ",podgroups.scheduling.k8s.io"
         for kinds in (spaced, "queues,nodes,persistentvolumes,storageclasses"):
             scope = ["-A"] if kinds == spaced else []
             await self.user(

@@ -14,6 +14,7 @@ import msgspec
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
+from apportion.core.manifests.gangs import api_of
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
@@ -61,6 +62,8 @@ class Gangs:
                     self._note(name)
 
     def _note(self, group: str) -> None:
+        if api_of(group):
+            return  # nobody waits with the pods of these until they are let in
         self._waiting[group] = None
         self._news.set()
 

@@ -259,7 +259,7 @@ class Facts:
     def groups(self, names: Iterable[str]) -> Iterator[Fact]:
         """Gangs that the ledger does not know or knows otherwise."""
         for name in names:
-            wanted = self._view.groups.get(name)
+            wanted = self._view.pod_groups.declared.get(name)
             known = self._state.groups.get(name)
             if wanted is not None and (known is None or known.observed != wanted):
                 yield self._fact(wanted)

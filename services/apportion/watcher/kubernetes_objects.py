@@ -34,6 +34,7 @@ from apportion.core.manifests import (
 from apportion.core.manifests.card_quota import card_quota
 from apportion.core.manifests.claims import ENDED, Claim, claim_of
 from apportion.core.manifests.devices_only import devices_only
+from apportion.core.manifests.gangs import api_of
 from apportion.core.manifests.placed import ATTEMPT, SHARES
 from apportion.core.manifests.resource_quota import extended_limits
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
@@ -322,7 +323,8 @@ class ObjectReader:
             if len(self._drafts) >= TEMPLATES_MAX:
                 self._drafts.clear()
             self._drafts[template] = draft
-        view.draft = msgspec.structs.replace(draft, name=view.name, chooser=chooser)
+        gang = "" if chooser else draft.group  # a chooser minds the gangs of its pods itself
+        view.draft = msgspec.structs.replace(draft, name=view.name, chooser=chooser, group=gang)
 
     def _amounts(self, spec: _PodSpec) -> NodeAmounts:
         parts = [(bytes(c.resources), _init_role(c)) for c in spec.init_containers or ()]
@@ -361,17 +363,17 @@ class ObjectReader:
             unhealthy_indexes=unhealthy_indexes(node.metadata.annotations or {}),
         )
 
-    def group(self, raw: bytes) -> tuple[PodGroupObserved, bool]:
-        """A Volcano PodGroup, and whether it waits to be let in.
+    def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
+        """A PodGroup of that API, and whether Volcano's controllers wait until it is let in.
 
         Raises:
             ManifestError: it cannot be read.
         """
-        kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
-        document = _decode_any(raw) | kind
+        document = _decode_any(raw) | {"apiVersion": api_version, "kind": "PodGroup"}
         group = read_document(document, self._config).group
         assert group is not None  # noqa: S101 - what a PodGroup reads to
-        return group, (document.get("status") or {}).get("phase", "") in {"", "Pending"}
+        phase = (document.get("status") or {}).get("phase", "")
+        return group, not api_of(group.group) and phase in {"", "Pending"}
 
     def queue(self, raw: bytes) -> QueueObserved:
         """A Volcano Queue; CPU is in thousandths and memory in MiB.

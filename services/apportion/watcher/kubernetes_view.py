@@ -23,6 +23,7 @@ from apportion.runtime.kube.watch import number
 from apportion.watcher.kubernetes_kind import Kind
 from apportion.watcher.kubernetes_namespaces import NamespaceView
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
+from apportion.watcher.kubernetes_pod_groups import PodGroupView
 from apportion.watcher.kubernetes_volumes import VolumeView
 from apportion_schemas import (
     BudgetGone,
@@ -71,7 +72,6 @@ class Marked:
 class ClusterView:
     """Pods, nodes, gangs, queues, quotas and disruption budgets of one cluster.
 
-    `waiting` are gangs that have not been let in, so that nobody has made their pods yet.
     `gone` are pods that have left, with the reason, until the ledger knows. `touched` is the newest
     version at which a pod came to a node or left it. `problems` are objects that cannot be read.
     """
@@ -81,11 +81,9 @@ class ClusterView:
         self._state = state
         self.pods: dict[str, PodView] = {}
         self.nodes: dict[str, NodeView] = {}
-        self.groups: dict[str, PodGroupObserved] = {}
         self.queues: dict[str, QueueObserved] = {}
         self.quotas: dict[str, QuotaObserved] = {}
         self.budgets: dict[str, BudgetObserved] = {}
-        self.waiting: set[str] = set()
         self.pods_on: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self.touched: dict[str, int] = {}
         self.gone: dict[str, str] = {}
@@ -94,16 +92,19 @@ class ClusterView:
         self.stirred = asyncio.Event()
         self.volumes = VolumeView(state, self.stirred.set, self._problem)
         self.namespaces = NamespaceView(state, self.stirred.set)
-        self.audiences = self._audiences(reader) | self.volumes.kinds | self.namespaces.kinds
+        self.pod_groups = PodGroupView(reader, state, self.stirred.set, self._problem)
+        self.audiences = (
+            self._audiences(reader)
+            | self.pod_groups.kinds
+            | self.volumes.kinds
+            | self.namespaces.kinds
+        )
 
     def _audiences(self, reader: ObjectReader) -> dict[str, Kind[Any]]:
         """What each kind of object is to this view."""
         return {
             "pods": Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
             "nodes": Kind(self.nodes, self._read_node, self._node_changed, expected=self._observed),
-            "podgroups": Kind(
-                self.groups, self._read_group, self._group_changed, expected=self._declared
-            ),
             "queues": Kind(
                 self.queues,
                 partial(self._read_limit, "Queue", reader.queue, self.queues),
@@ -129,6 +130,7 @@ class ClusterView:
     def take(self) -> Marked:
         """What is marked; it is no longer."""
         marked, self.marked = self.marked, Marked()
+        marked.groups = self.pod_groups.take()
         marked.volume_claims = self.volumes.take()
         marked.namespaces = self.namespaces.take()
         self.stirred.clear()
@@ -140,7 +142,7 @@ class ClusterView:
         return Marked(
             pods=dict.fromkeys((*self.pods, *self.gone)),
             nodes=dict.fromkeys((*self.nodes, *self._observed())),
-            groups=dict.fromkeys((*self.groups, *state.groups)),
+            groups=self.pod_groups.everything(),
             queues=dict.fromkeys((*self.queues, *state.queues)),
             quotas=dict.fromkeys((*self.quotas, *self._limited())),
             budgets=dict.fromkeys((*self.budgets, *self._spared())),
@@ -158,7 +160,7 @@ class ClusterView:
             case NodeObserved() | NodeGone():
                 self.marked.nodes[data.node] = None
             case PodGroupObserved() | PodGroupGone():
-                self.marked.groups[data.group] = None
+                self.pod_groups.mark(data.group)
             case QueueObserved():
                 self.marked.queues[data.queue] = None
             case QuotaObserved() | QuotaGone():
@@ -212,9 +214,6 @@ class ClusterView:
 
     def _observed(self) -> list[str]:
         return [node.name for node in self._state.nodes.values() if node.observed is not None]
-
-    def _declared(self) -> list[str]:
-        return [name for name, group in self._state.groups.items() if group.observed is not None]
 
     def _limited(self) -> list[str]:
         return [f"{name}/{quota}" for name, known in self._state.quotas.items() for quota in known]
@@ -272,29 +271,7 @@ class ClusterView:
         self.marked.nodes[name] = None
         self.stirred.set()
 
-    # -------------------------------------------------------------- gangs, queues, quotas
-
-    def _read_group(self, raw: bytes) -> tuple[str, PodGroupObserved | None, int]:
-        meta = _metadata(raw)
-        key, version = f"{meta.namespace}/{meta.name}", number(meta.resource_version)
-        self.waiting.discard(key)
-        try:
-            found, waits = self._reader.group(raw)
-        except ManifestError as error:
-            self._problem(f"PodGroup {key}", str(error))
-            return key, self.groups.get(key), version  # what it said before still holds
-        self.problems.pop(f"PodGroup {key}", None)
-        if waits:
-            self.waiting.add(key)
-        return key, found, version
-
-    def _group_changed(
-        self, name: str, _before: PodGroupObserved | None, now: object, _version: int
-    ) -> None:
-        if now is None:
-            self.waiting.discard(name)
-        self.marked.groups[name] = None
-        self.stirred.set()
+    # -------------------------------------------------------------- queues, quotas, budgets
 
     def _read_limit(
         self, kind: str, read: Callable[[bytes], L | None], known: Mapping[str, L], raw: bytes
@@ -308,7 +285,7 @@ class ClusterView:
         except (ManifestError, msgspec.MsgspecError) as error:
             self._problem(title, str(error))
             return key, known.get(key), version
-        self.problems.pop(title, None)
+        self._problem(title, "")
         return key, found, version
 
     def _queue_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
@@ -329,6 +306,10 @@ class ClusterView:
         self.stirred.set()
 
     def _problem(self, title: str, problem: str) -> None:
+        """Empty for an object that can be read again."""
+        if not problem:
+            self.problems.pop(title, None)
+            return
         if self.problems.get(title) != problem:
             _log.error("%s: %s", title, problem)
         self.problems[title] = problem

@@ -29,6 +29,7 @@ from apportion.runtime.process.metrics import Metrics
 from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
+from apportion.watcher.kubernetes_pod_groups import POD_GROUPS, VOLCANO
 from apportion.watcher.kubernetes_view import DELETED, ClusterView, Marked
 from apportion.watcher.kubernetes_writing import FactWriting
 from apportion_schemas import (
@@ -66,11 +67,11 @@ PATHS = {
     "persistentvolumeclaims": "/api/v1/persistentvolumeclaims",
     "persistentvolumes": "/api/v1/persistentvolumes",
     "storageclasses": "/apis/storage.k8s.io/v1/storageclasses",
-    "podgroups": "/apis/scheduling.volcano.sh/v1beta1/podgroups",
-    "queues": "/apis/scheduling.volcano.sh/v1beta1/queues",
+    "queues": f"/apis/{VOLCANO}/queues",
+    **{kind: f"/apis/{api_version}/podgroups" for kind, api_version in POD_GROUPS.items()},
 }
-OPTIONAL = ("podgroups", "queues", "poddisruptionbudgets")
-"""Kinds that a cluster may lack: those of Volcano, and before 1.21 `policy/v1`."""
+OPTIONAL = ("queues", *POD_GROUPS, "poddisruptionbudgets")
+"""Kinds that a cluster may lack: gangs and queues, and before 1.21 `policy/v1`."""
 ASKED_MAX = 500
 """Pods that one comparison of the whole asks the API server for by name."""
 MISSED_MAX = 100
@@ -245,7 +246,7 @@ class KubernetesWatching:
         groups = facts.groups_of(pods) | {
             name: None
             for name in marked.groups
-            if name in self._state.groups or name in self._view.waiting
+            if name in self._state.groups or name in self._view.pod_groups.waiting
         }
         yield [*facts.groups(groups)]
         yield [*facts.volume_claims(marked.volume_claims, pods)]

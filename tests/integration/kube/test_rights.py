@@ -11,6 +11,8 @@ ALLOWED = [
     ("watcher", "list", "pods"),
     ("watcher", "watch", "nodes"),
     ("watcher", "watch", "podgroups.scheduling.volcano.sh"),
+    ("watcher", "watch", "podgroups.scheduling.x-k8s.io"),
+    ("watcher", "list", "podgroups.scheduling.k8s.io"),
     ("watcher", "list", "queues.scheduling.volcano.sh"),
     ("watcher", "watch", "resourcequotas"),
     ("watcher", "watch", "poddisruptionbudgets.policy"),

@@ -12,7 +12,7 @@ from tests.support.kube_objects import kube_node
 from tests.support.kube_objects import share as asks_share
 from tests.support.pods import placed, pod
 from tests.support.pods import share as of
-from tests.unit.watcher.test_kubernetes_facts import Cluster
+from tests.unit.watcher.followed_cluster import Cluster
 
 CARD = node("n1", gpu("g0"), gpu("g1"))
 HAMI = {"hami.io/vgpu-devices-allocated": "g1,NVIDIA,3000,30:;"}

@@ -5,13 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.core.ledger.change import Change
-from apportion.core.manifests import ManifestConfig
 from apportion.core.manifests.card_quota import CARD_QUOTA
 from apportion.core.manifests.placed import ATTEMPT
-from apportion.watcher.kubernetes_facts import Adoption, Fact, Facts, Revisions
-from apportion.watcher.kubernetes_objects import ObjectReader
-from apportion.watcher.kubernetes_view import ClusterView
 from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
@@ -21,84 +16,16 @@ from apportion_schemas import (
     NodeObserved,
     PodChanged,
     PodGone,
-    PodGroupGone,
     PodRejected,
     PodSelector,
     PodSubmitted,
     PodTerm,
     QuotaGone,
     QuotaObserved,
-    VolumeClaimGone,
-    subject_of,
 )
-from apportion_schemas.quantities import Payload
 from tests.support.fleet import gpu, node
-from tests.support.kube_objects import kube_node, kube_pod, share
-from tests.support.ledger_of import Ledger
-from tests.support.pods import member
-
-
-class Followed(Ledger):
-    """A ledger that a watcher follows, once it has a view of the cluster."""
-
-    view: ClusterView | None = None
-
-    def take(self, data: Payload) -> Change:
-        """Fold one event, and let the watcher see it."""
-        change = super().take(data)
-        if self.view is not None:
-            self.view.volumes.observe(change)
-        return change
-
-
-class Cluster:
-    """A view of a cluster over a ledger, and the facts that follow."""
-
-    def __init__(self) -> None:
-        self.ledger = Followed()
-        pods = self.ledger.state.pods
-        reader = ObjectReader(
-            frozenset({"apportion"}), ManifestConfig(), knows=lambda uid: uid in pods
-        )
-        self.view = self.ledger.view = ClusterView(reader, self.ledger.state)
-        self.revisions = Revisions()
-        self.facts = Facts(self.view, self.ledger.state, self.revisions)
-
-    def see(self, kind: str, document: dict[str, Any], version: int = 1, uid: str = "") -> None:
-        """The server tells of an object."""
-        meta = {"uid": uid, "namespace": "default", "resourceVersion": str(version)}
-        document["metadata"] = meta | document["metadata"]
-        self.view.audiences[kind].seen(msgspec.json.encode(document))
-
-    def pod(self, uid: str, version: int = 1, **fields: Any) -> None:
-        """The server tells of a pod."""
-        node_name = fields.pop("on", "")
-        limits = fields.pop("limits", share())
-        phase = fields.pop("phase", "Pending")
-        document = kube_pod(uid, limits, **fields)
-        document["spec"] |= {"nodeName": node_name} if node_name else {}
-        document["status"] = {"phase": phase}
-        self.see("pods", document, version, uid)
-
-    def node_facts(self) -> list[Fact]:
-        """What is to be told of nodes."""
-        return list(self.facts.nodes(self.view.take().nodes))
-
-    def pod_facts(self) -> list[Fact]:
-        """What is to be told of pods."""
-        marked = self.view.take().pods
-        facts = self.facts
-        return [*facts.ends(marked), *facts.changes(marked), *facts.arrivals(marked)]
-
-    def adoptions(self) -> list[Adoption]:
-        """What pods hold that the ledger has not."""
-        return list(self.facts.adoptions(self.view.take().pods))
-
-    def write(self, facts: list[Fact]) -> None:
-        """The ledger takes them, and the watcher notes where they stand."""
-        for fact in facts:
-            self.ledger.play(fact.data)
-            self.revisions.note(subject_of(fact.data), self.ledger.state.revision)
+from tests.support.kube_objects import kube_node
+from tests.unit.watcher.followed_cluster import Cluster
 
 
 def test_a_pod_is_submitted_once_and_expects_a_subject_without_events() -> None:
@@ -334,43 +261,6 @@ def test_a_rejected_pod_that_is_mended_expects_its_rejection() -> None:
     assert fact.expect == 1
 
 
-def pod_group(name: str = "job") -> dict[str, Any]:
-    """A PodGroup that waits to be let in."""
-    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": 2}}
-
-
-@pytest.mark.parametrize("seen_before", [True, False])
-def test_a_gang_that_never_gets_pods_is_forgotten_with_its_declaration(
-    *, seen_before: bool
-) -> None:
-    """Whether the watcher saw it go or comes back to find it gone."""
-    cluster = Cluster()
-    cluster.see("podgroups", pod_group())
-    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
-    assert "default/job" in cluster.ledger.state.groups
-    if not seen_before:
-        cluster.view.groups.clear()
-    cluster.view.audiences["podgroups"].listing()
-    cluster.view.audiences["podgroups"].listed(9)
-    (fact,) = cluster.facts.groups(cluster.view.take().groups)
-    assert fact.data == PodGroupGone(group="default/job")
-    cluster.write([fact])
-    assert cluster.ledger.state.groups == {}
-
-
-def test_a_gang_with_pods_outlives_its_declaration() -> None:
-    """What runs was placed together; it is forgotten with the last pod."""
-    cluster = Cluster()
-    cluster.see("podgroups", pod_group())
-    cluster.write(list(cluster.facts.groups(cluster.view.take().groups)))
-    cluster.ledger.submit(member("m0", group="default/job"))
-    cluster.view.audiences["podgroups"].listing()
-    cluster.view.audiences["podgroups"].listed(9)
-    assert list(cluster.facts.groups(cluster.view.take().groups)) == []
-    cluster.ledger.gone("m0")
-    assert cluster.ledger.state.groups == {}
-
-
 def test_a_queue_whose_quota_cannot_be_read_stays_as_it_was() -> None:
     """Its other limits hold on, and the problem is known until the annotation is mended."""
     cluster = Cluster()
@@ -514,71 +404,3 @@ def test_a_disruption_budget_that_cannot_be_read_is_a_problem_by_name() -> None:
     assert "Like" in cluster.view.problems["PodDisruptionBudget default/web"]
     cluster.see("poddisruptionbudgets", kube_budget(), version=2)
     assert cluster.view.problems == {}
-
-
-def volume_facts(cluster: Cluster, *uids: str) -> list[Any]:
-    """What is to be told of claims, those of these pods among them, and is told."""
-    facts = list(cluster.facts.volume_claims(cluster.view.take().volume_claims, uids))
-    cluster.write(facts)
-    return [fact.data for fact in facts]
-
-
-def kube_claim(**annotations: str) -> dict[str, Any]:
-    """A claim of the volume v."""
-    meta = {"name": "data", "annotations": annotations}
-    return {"metadata": meta, "spec": {"volumeName": "v", "storageClassName": "s"}}
-
-
-COMPLETED = {"pv.kubernetes.io/bind-completed": "yes"}
-MOUNTED = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
-
-
-def test_a_claim_is_told_with_the_pod_that_mounts_it_and_forgotten_with_the_last() -> None:
-    """Nobody's claims are told of; one that is missing is, for the pod waits for it."""
-    cluster = Cluster()
-    cluster.see("persistentvolumeclaims", kube_claim())
-    assert volume_facts(cluster) == []
-    cluster.pod("p", volumes=MOUNTED)
-    (told,) = volume_facts(cluster, "p")
-    assert (told.claim, told.state) == ("data", "unbound")
-    cluster.write(list(cluster.facts.arrivals(["p"])))
-    cluster.see("persistentvolumes", {"metadata": {"name": "v"}, "spec": {}}, version=2)
-    cluster.see("persistentvolumeclaims", kube_claim(**COMPLETED), version=3)
-    (told,) = volume_facts(cluster)
-    assert (told.state, told.version) == ("bound", 3)
-    assert volume_facts(cluster) == []
-    cluster.ledger.gone("p")
-    assert volume_facts(cluster) == [VolumeClaimGone(namespace="default", claim="data")]
-    assert cluster.ledger.state.volume_claims == {}
-
-
-def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
-    """They are compared again when it changes."""
-    cluster = Cluster()
-    claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s"}}
-    cluster.see("persistentvolumeclaims", claim)
-    cluster.pod("p", volumes=MOUNTED)
-    (told,) = volume_facts(cluster, "p")
-    assert told.state == "unbound"
-    cluster.write(list(cluster.facts.arrivals(["p"])))
-    waits = {"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "x"}
-    cluster.see("storageclasses", {"metadata": {"name": "s"}, **waits}, version=2)
-    (told,) = volume_facts(cluster)
-    assert told.state == "first-consumer"
-
-
-def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
-    """What was told of its claim stands."""
-    cluster = Cluster()
-    cluster.pod("p", volumes=MOUNTED)
-    (told,) = volume_facts(cluster, "p")
-    assert told.state == "missing"
-    cluster.write(list(cluster.facts.arrivals(["p"])))
-    odd = {"matchExpressions": [{"key": "k", "operator": "Like"}]}
-    affinity = {"required": {"nodeSelectorTerms": [odd]}}
-    cluster.see(
-        "persistentvolumes", {"metadata": {"name": "v"}, "spec": {"nodeAffinity": affinity}}
-    )
-    cluster.see("persistentvolumeclaims", kube_claim(**COMPLETED))
-    assert volume_facts(cluster) == []
-    assert "Like" in cluster.view.problems["PersistentVolumeClaim default/data"]

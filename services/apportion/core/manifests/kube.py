@@ -185,6 +185,12 @@ class Volume(Kube, frozen=True):
     ephemeral: dict[str, Any] | None = None
 
 
+class SchedulingGroup(Kube, frozen=True):
+    """`schedulingGroup` of a pod, since Kubernetes 1.36."""
+
+    pod_group_name: Text = ""
+
+
 class PodSpec(Kube, frozen=True):
     """`spec` of a pod, as far as it is read."""
 
@@ -203,6 +209,7 @@ class PodSpec(Kube, frozen=True):
     scheduling_gates: Annotated[list[SchedulingGate], Meta(max_length=256)] = []
     volumes: Annotated[list[Volume], Meta(max_length=256)] = []
     preemption_policy: Literal["", "Never", "PreemptLowerPriority"] = ""
+    scheduling_group: SchedulingGroup | None = None
 
 
 class PodTemplate(Kube, frozen=True):
@@ -289,3 +296,43 @@ class PodGroup(Kube, frozen=True):
 
     metadata: Metadata
     spec: PodGroupSpec = PodGroupSpec()
+
+
+class CoschedulingSpec(Kube, frozen=True):
+    """`spec` of a PodGroup of the coscheduling plugin, as far as it is read."""
+
+    min_member: Natural = 1
+
+
+class CoschedulingPodGroup(Kube, frozen=True):
+    """A PodGroup of API version `scheduling.x-k8s.io/v1alpha1`."""
+
+    metadata: Metadata
+    spec: CoschedulingSpec = CoschedulingSpec()
+
+
+class GangPolicy(Kube, frozen=True):
+    """`gang` of a scheduling policy."""
+
+    min_count: Natural = 1
+
+
+class SchedulingPolicy(Kube, frozen=True):
+    """How the pods of a group are placed: as a gang, or one by one without it."""
+
+    gang: GangPolicy | None = None
+
+
+class KubernetesGroupSpec(Kube, frozen=True):
+    """`spec` of a PodGroup of Kubernetes, as far as it is read."""
+
+    scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+    priority: Priority | None = None
+    priority_class_name: Text = ""
+
+
+class KubernetesPodGroup(Kube, frozen=True):
+    """A PodGroup of API version `scheduling.k8s.io/v1alpha2`, since Kubernetes 1.36."""
+
+    metadata: Metadata
+    spec: KubernetesGroupSpec

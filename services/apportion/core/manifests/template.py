@@ -15,14 +15,13 @@ from apportion.core.dialects.errors import within
 from apportion.core.dialects.listing import claimed
 from apportion.core.dialects.notes import FALSE, TRUE
 from apportion.core.dialects.vendors import refuse_others
-from apportion.core.manifests import kube, naming, neighbours, nodes, unsupported
+from apportion.core.manifests import gangs, kube, naming, neighbours, nodes, unsupported
 from apportion.core.manifests.document import texts
 from apportion.core.manifests.resources import node_amounts
 from apportion_schemas import Ask, NodeConstraints, Shape
 from apportion_schemas.quantities import CONTAINERS_MAX, Priority
 
 SHAPE_BYTES_MAX = 1 << 18
-GROUP = "scheduling.k8s.io/group-name"
 TASK = "volcano.sh/task-spec"
 QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")
 """Where a pod names its queue: what its author writes goes before what Volcano's jobs do."""
@@ -46,7 +45,10 @@ DEFAULT_CONFIG = ManifestConfig()
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """What pods of one spec share; `group`, `task` and `queue` are what its annotations name."""
+    """What pods of one spec share; `group` is the gang without its namespace.
+
+    `task` and `queue` are what its annotations name.
+    """
 
     shape: Shape
     dialect: str
@@ -87,7 +89,7 @@ def read_template(
     unsupported.check_pod_spec(raw_spec, spec_field)
     notes = texts(parts.metadata.annotations, notes_field)
     unsupported.check_annotations(notes, notes_field)
-    own = neighbours.Own(namespace, _labels(parts.metadata, notes, f"{meta_field}.labels"))
+    own = neighbours.Own(namespace, neighbours.labels_of(parts.metadata, f"{meta_field}.labels"))
     containers = refuse_others(containers_of(parts.spec, spec_field), claimed(config.dialects))
     request = read_pod(containers, notes, annotations_field=notes_field, config=config.dialects)
     shape = Shape(
@@ -111,7 +113,7 @@ def read_template(
         gates=_gates(parts.spec, spec_field),
         volume_claims=_volume_claims(parts.spec),
         preempts=parts.spec.preemption_policy != "Never",
-        **_noted(notes, own.labels, notes_field),
+        **_among_others(parts.spec, notes, own.labels, at=field),
     )
 
 
@@ -133,20 +135,18 @@ def _priority(spec: kube.PodSpec, field: str, config: ManifestConfig, inherited:
     return priority_of(spec.priority_class_name or inherited, f"{field}.priorityClassName", config)
 
 
-def _group(annotations: dict[str, str], field: str) -> str:
-    group = annotations.get(GROUP, "")
-    return naming.subdomain(group, within(field, GROUP)) if group else ""
-
-
 def _queue(annotations: dict[str, str], field: str) -> str:
     key = next((key for key in QUEUES if annotations.get(key)), "")
     return naming.subdomain(annotations[key], within(field, key)) if key else ""
 
 
-def _noted(notes: dict[str, str], labels: dict[str, str], field: str) -> dict[str, Any]:
-    """What the annotations say of the pod among others: its gang, its queue, whether it may go."""
+def _among_others(
+    spec: kube.PodSpec, notes: dict[str, str], labels: dict[str, str], *, at: str
+) -> dict[str, Any]:
+    """What the pod is among others: its gang, its task there, its queue, whether it may go."""
+    field = f"{at}.metadata.annotations".lstrip(".")
     return {
-        "group": _group(notes, field),
+        "group": gangs.gang_of(spec, notes, labels, at=at),
         "task": notes.get(TASK, ""),
         "queue": _queue(notes, field),
         "evictable": _evictable(notes, labels, field),
@@ -191,12 +191,6 @@ def _every_container(spec: kube.PodSpec) -> dict[str, Any]:
         "init_containers": tuple(container.name for container in spec.init_containers),
         "containers": tuple(container.name for container in spec.containers),
     }
-
-
-def _labels(metadata: kube.Metadata, notes: dict[str, str], field: str) -> dict[str, str]:
-    labels = neighbours.labels_of(metadata, field)
-    unsupported.check_labels(labels, field, in_group=bool(notes.get(GROUP)))
-    return labels
 
 
 def containers_of(spec: kube.PodSpec, field: str) -> tuple[Container, ...]:

@@ -36,7 +36,6 @@ _GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/gr
 
 POD_SPEC = (
     Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
-    Unsupported("schedulingGroup", fix=_GROUP_FIX),
     Unsupported("workloadRef", fix=_GROUP_FIX),
     Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
     *(Unsupported(f"volumes[].{kind}", _VOLUME, _VOLUME_FIX) for kind in (*_ZONAL, *_OF_NODES)),
@@ -50,9 +49,11 @@ VOLCANO_JOB_SPEC = (
     Unsupported("tasks[].topologyPolicy", fix=_NUMA_FIX, values=NUMA_REQUIRED),
 )
 POD_GROUP_SPEC = (Unsupported("networkTopology"), Unsupported("subGroupPolicy"))
+KUBERNETES_POD_GROUP_SPEC = (
+    Unsupported("schedulingConstraints.topology"),
+    Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
+)
 ANNOTATIONS = ("scheduling.volcano.sh/group-min-member",)
-GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
-"""How pods of the coscheduling plugin name their gang; HAMi minds it as well."""
 NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
@@ -90,16 +91,6 @@ def check_annotations(annotations: Mapping[str, str], field: str) -> None:
     if annotations.get(NUMA_POLICY) in NUMA_REQUIRED:
         found = within(field, NUMA_POLICY)
         raise ManifestError(found, annotations[NUMA_POLICY], _LATER, _NUMA_FIX)
-
-
-def check_labels(labels: Mapping[str, str], field: str, *, in_group: bool) -> None:
-    """Refuse a pod whose gang is named by its label alone: it is in no group by its annotation.
-
-    Raises:
-        ManifestError: names the label.
-    """
-    if GROUP_LABEL in labels and not in_group:
-        raise ManifestError(within(field, GROUP_LABEL), labels[GROUP_LABEL], _LATER, _GROUP_FIX)
 
 
 def places(value: object, field: str, path: list[str]) -> Iterator[tuple[str, object]]:

@@ -15,7 +15,7 @@ from apportion.core.dialects import ManifestError
 from apportion.core.dialects.container import AMOUNT_MAX
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.quantity import whole
-from apportion.core.manifests import kube, naming, unsupported
+from apportion.core.manifests import gangs, kube, naming, unsupported
 from apportion.core.manifests.document import typed
 from apportion.core.manifests.template import (
     OWN_CLAIM,
@@ -179,12 +179,41 @@ def read_pod_group(document: dict[str, Any], config: ManifestConfig) -> Manifest
     return _manifest("PodGroup", group.metadata, [], "", observed)
 
 
+def read_coscheduling_group(document: dict[str, Any], _config: ManifestConfig) -> Manifest:
+    """A PodGroup of the coscheduling plugin: the gang of the pods with its label."""
+    group = typed(document, kube.CoschedulingPodGroup)
+    observed = PodGroupObserved(
+        group=_group_name(group.metadata, gangs.COSCHEDULING),
+        min_available=_startable(group.spec.min_member, "spec.minMember"),
+    )
+    return _manifest("PodGroup", group.metadata, [], "", observed)
+
+
+def read_kubernetes_group(document: dict[str, Any], config: ManifestConfig) -> Manifest:
+    """A PodGroup of Kubernetes; the pods of one without a gang's policy come one by one."""
+    group = typed(document, kube.KubernetesPodGroup)
+    unsupported.check(document["spec"], "spec", unsupported.KUBERNETES_POD_GROUP_SPEC)
+    spec, gang = group.spec, group.spec.scheduling_policy.gang
+    priority = spec.priority
+    if priority is None:
+        priority = priority_of(spec.priority_class_name, "spec.priorityClassName", config)
+    field = "spec.schedulingPolicy.gang.minCount"
+    observed = PodGroupObserved(
+        group=_group_name(group.metadata, gangs.KUBERNETES),
+        min_available=_startable(gang.min_count, field) if gang is not None else 1,
+        priority=priority,
+    )
+    return _manifest("PodGroup", group.metadata, [], "", observed)
+
+
 KINDS: dict[tuple[str, str], Callable[[dict[str, Any], ManifestConfig], Manifest]] = {
     ("v1", "Pod"): read_pod_document,
     ("batch/v1", "Job"): read_job,
     ("apps/v1", "Deployment"): read_deployment,
     ("batch.volcano.sh/v1alpha1", "Job"): read_volcano_job,
     ("scheduling.volcano.sh/v1beta1", "PodGroup"): read_pod_group,
+    ("scheduling.x-k8s.io/v1alpha1", "PodGroup"): read_coscheduling_group,
+    ("scheduling.k8s.io/v1alpha2", "PodGroup"): read_kubernetes_group,
 }
 
 
@@ -253,19 +282,19 @@ def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> It
         )
 
 
-def _group_name(metadata: kube.Metadata) -> str:
-    return naming.joined(metadata.namespace, metadata.name, by="/", field="metadata.name")
+def _group_name(metadata: kube.Metadata, api: str = "") -> str:
+    return gangs.name_of(metadata.namespace, metadata.name, api)
 
 
 def _task_name(task: kube.VolcanoTask, index: int) -> str:
     return naming.label(task.name or f"{VOLCANO_DEFAULT_TASK}{index}", f"spec.tasks[{index}].name")
 
 
-def _startable(pods: int) -> int:
-    """How many pods of a job must start together, if that can ever be."""
+def _startable(pods: int, field: str = "spec.minAvailable") -> int:
+    """How many pods must start together, if that can ever be."""
     if pods > GANG_PODS_MAX:
         raise ManifestError(
-            "spec.minAvailable",
+            field,
             pods,
             f"is more pods than can start together, which is {GANG_PODS_MAX}",
             "lower it, or split the gang",

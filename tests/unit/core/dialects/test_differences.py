@@ -465,18 +465,22 @@ def test_G2_a_runtime_class_is_the_pods_own_business() -> None:
     assert draft(pod(GPU, runtimeClassName="nvidia")) == draft(pod(GPU))
 
 
-def test_G3_a_gang_that_a_label_or_a_field_names_is_refused() -> None:
-    """Rather than started pod by pod; beside the annotation that is read it says no more."""
+def test_G3_a_gang_of_another_api_is_a_gang_with_its_api_in_its_name() -> None:
+    """By the label or the field; beside the annotation that Volcano reads, the label says no more.
+
+    A pod of two gangs is refused.
+    """
     document = pod(GPU)
     document["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "job"}
-    error = refused(document)
-    assert error.field == 'metadata.labels["scheduling.x-k8s.io/pod-group"]'
-    assert "scheduling.k8s.io/group-name" in error.fix
+    assert draft(document).group == "default/scheduling.x-k8s.io/job"
+    native = pod(GPU, schedulingGroup={"podGroupName": "job"})
+    assert draft(native).group == "default/scheduling.k8s.io/job"
+    document["spec"]["schedulingGroup"] = {"podGroupName": "job"}
+    assert refused(document).field == "spec.schedulingGroup.podGroupName"
+    del document["spec"]["schedulingGroup"]
     document["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "job"}
-    assert draft(document).group.endswith("job")
-    assert (
-        refused(pod(GPU, schedulingGroup={"podGroupName": "job"})).field == "spec.schedulingGroup"
-    )
+    assert draft(document).group == "default/job"
+    assert refused(pod(GPU, workloadRef={"name": "job"})).field == "spec.workloadRef"
 
 
 @pytest.mark.parametrize(

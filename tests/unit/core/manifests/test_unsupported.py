@@ -14,7 +14,6 @@ ISCSI = {"iscsi": {"targetPortal": "a"}}
     ("spec", "field"),
     [
         ({"nodeName": "node-1"}, "nodeName"),
-        ({"schedulingGroup": {"podGroupName": "g"}}, "schedulingGroup"),
         ({"workloadRef": {"name": "w", "podGroup": "g"}}, "workloadRef"),
         ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
         ({"volumes": [{"emptyDir": {}}, ISCSI]}, "volumes[1].iscsi"),

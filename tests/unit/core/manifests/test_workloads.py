@@ -106,6 +106,57 @@ def test_volcano_job_without_min_available(tasks: list[dict[str, Any]], least: i
     assert group.min_available == least
 
 
+def gang_of(api_version: str, **spec: Any) -> Any:
+    """What a PodGroup of that API is read to."""
+    metadata = {"name": "gang", "namespace": "team"}
+    made = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    return read(made).group
+
+
+def test_pod_groups_of_other_apis() -> None:
+    """Each has a name of its own; one of Kubernetes without a gang's policy needs one pod."""
+    theirs = gang_of("scheduling.x-k8s.io/v1alpha1", minMember=4, scheduleTimeoutSeconds=10)
+    name = "team/scheduling.x-k8s.io/gang"
+    assert theirs == PodGroupObserved(group=name, min_available=4)
+    kubernetes = "scheduling.k8s.io/v1alpha2"
+    policy = {"gang": {"minCount": 3}}
+    found = gang_of(kubernetes, schedulingPolicy=policy, priority=7)
+    name = "team/scheduling.k8s.io/gang"
+    assert found == PodGroupObserved(group=name, min_available=3, priority=7)
+    single = gang_of(kubernetes, schedulingPolicy={"basic": {}})
+    assert single == PodGroupObserved(group=name, min_available=1)
+
+
+@pytest.mark.parametrize(
+    ("api_version", "spec", "field"),
+    [
+        ("scheduling.x-k8s.io/v1alpha1", {"minMember": 901}, "spec.minMember"),
+        (
+            "scheduling.k8s.io/v1alpha2",
+            {"schedulingPolicy": {"gang": {"minCount": 901}}},
+            "spec.schedulingPolicy.gang.minCount",
+        ),
+        (
+            "scheduling.k8s.io/v1alpha2",
+            {"schedulingConstraints": {"topology": [{"key": "rack"}]}},
+            "spec.schedulingConstraints.topology",
+        ),
+        (
+            "scheduling.k8s.io/v1alpha2",
+            {"resourceClaims": [{"name": "gpu"}]},
+            "spec.resourceClaims",
+        ),
+    ],
+)
+def test_pod_groups_of_other_apis_are_refused_by_field(
+    api_version: str, spec: dict[str, Any], field: str
+) -> None:
+    """Gangs too large to start at once, and what would keep them off nodes."""
+    metadata = {"name": "gang", "namespace": "team"}
+    document = {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    assert refused(document).field == field
+
+
 def test_pod_group() -> None:
     """The gang alone."""
     found = read(pod_group(minMember=4, minTaskMember={"worker": 3}, queue="night"))

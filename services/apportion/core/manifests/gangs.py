@@ -1,0 +1,60 @@
+"""Which gang a pod is of, and what gangs are called: three kinds of PodGroup, in three APIs.
+
+Volcano's is `namespace/name`, as it always was; of the others the API group stands between, as in
+`team/scheduling.k8s.io/job`. Invariant: no two objects of a cluster have one name, because no name
+of an object has a slash in it.
+"""
+
+from collections.abc import Mapping
+
+from apportion.core.dialects.errors import ManifestError, within
+from apportion.core.manifests import kube, naming
+
+GROUP = "scheduling.k8s.io/group-name"
+"""The annotation of Volcano's pods."""
+LABEL = "scheduling.x-k8s.io/pod-group"
+"""The label of pods of the coscheduling plugin; HAMi minds it as well."""
+COSCHEDULING, KUBERNETES = "scheduling.x-k8s.io", "scheduling.k8s.io"
+
+
+def gang_of(
+    spec: kube.PodSpec, annotations: Mapping[str, str], labels: Mapping[str, str], *, at: str
+) -> str:
+    """The gang that the pod names, without its namespace; empty for none.
+
+    The annotation goes before the label, as those who write both mean Volcano. `at` is where the
+    pod's template stands.
+
+    Raises:
+        ManifestError: it is no name, or the pod is of two gangs.
+    """
+    notes_field, labels_field, field = (
+        f"{at}.{part}".lstrip(".")
+        for part in ("metadata.annotations", "metadata.labels", "spec.schedulingGroup.podGroupName")
+    )
+    named = spec.scheduling_group.pod_group_name if spec.scheduling_group is not None else ""
+    noted, label = annotations.get(GROUP, ""), labels.get(LABEL, "")
+    if named and (noted or label):
+        other = within(notes_field, GROUP) if noted else within(labels_field, LABEL)
+        raise ManifestError(field, named, f"is a second gang beside {other}", "remove one of them")
+    if noted:
+        return naming.subdomain(noted, within(notes_field, GROUP))
+    if named:
+        return f"{KUBERNETES}/{naming.subdomain(named, field)}"
+    return f"{COSCHEDULING}/{naming.subdomain(label, within(labels_field, LABEL))}" if label else ""
+
+
+def name_of(namespace: str, name: str, api: str = "") -> str:
+    """What the gang of a PodGroup is called; `api` is its API group, empty for Volcano's.
+
+    Raises:
+        ManifestError: that is too long.
+    """
+    parts = (namespace, api, name) if api else (namespace, name)
+    return naming.joined(*parts, by="/", field="metadata.name")
+
+
+def api_of(gang: str) -> str:
+    """The API group of a gang of that name; empty for Volcano's."""
+    parts = gang.split("/")
+    return parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - namespace, API group, name

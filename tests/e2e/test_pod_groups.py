@@ -1,0 +1,67 @@
+"""Gangs whose PodGroups are not Volcano's: of the coscheduling plugin and of Kubernetes itself."""
+
+from typing import Any
+
+import pytest
+
+from apportion_schemas import PodBound, PodGroupObserved, PodSubmitted
+from tests.e2e.test_life import system
+from tests.support.control_plane import GANGS_SINCE
+from tests.support.kube_objects import kube_pod, share
+from tests.support.kube_world import KubeWorld
+
+LABEL = "scheduling.x-k8s.io/pod-group"
+
+
+def pod_group(api_version: str, **spec: Any) -> dict[str, Any]:
+    """A PodGroup of that API in the default namespace."""
+    metadata = {"name": "job"}
+    return {"apiVersion": api_version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+
+
+def labelled(name: str) -> dict[str, Any]:
+    """A pod of the gang by its label."""
+    return kube_pod(name, share(3000), labels={LABEL: "job"})
+
+
+def native(name: str) -> dict[str, Any]:
+    """A pod of the gang by its field."""
+    return kube_pod(name, share(3000), schedulingGroup={"podGroupName": "job"})
+
+
+async def waits_and_starts(world: KubeWorld, gang: str, pods: list[dict[str, Any]]) -> None:
+    """All but the last pod wait; once that comes all are bound."""
+    *some, last = pods
+    await world.plane.apply(*some)
+    await world.facts.count(PodSubmitted, len(some))
+    needs = f"its gang needs {len(pods)} pods together"
+    await world.described(some[0]["metadata"]["name"], "FailedScheduling", needs)
+    assert world.facts.of(PodBound) == []
+    await world.plane.apply(last)
+    await world.facts.count(PodBound, len(pods))
+    (told,) = world.facts.of(PodGroupObserved)  # nobody's pods want another
+    assert (told.group, told.min_available) == (gang, len(pods))
+
+
+@pytest.mark.timeout(120)
+async def test_a_gang_of_the_coscheduling_plugin(world: KubeWorld) -> None:
+    """Its pods have the label, and its PodGroup says how many start together."""
+    await system(world)
+    await world.plane.apply(pod_group("scheduling.x-k8s.io/v1alpha1", minMember=3))
+    pods = [labelled(f"p{n}") for n in range(3)]
+    await waits_and_starts(world, "default/scheduling.x-k8s.io/job", pods)
+
+
+@pytest.mark.timeout(120)
+async def test_a_gang_of_kubernetes_itself(world: KubeWorld) -> None:
+    """Its pods have the field; a PodGroup of another API with the same name is another gang."""
+    if world.plane.version < GANGS_SINCE:
+        pytest.skip("this API server has no PodGroups")
+    await system(world)
+    policy = {"gang": {"minCount": 3}}
+    await world.plane.apply(
+        pod_group("scheduling.x-k8s.io/v1alpha1", minMember=1),
+        pod_group("scheduling.k8s.io/v1alpha2", schedulingPolicy=policy),
+    )
+    pods = [native(f"p{n}") for n in range(3)]
+    await waits_and_starts(world, "default/scheduling.k8s.io/job", pods)
