@@ -17,7 +17,14 @@ from apportion_schemas.quantities import (
     Priority,
     Text,
 )
-from apportion_schemas.workload import HostPort, LabelExpression, PodTerms, Term
+from apportion_schemas.workload import (
+    Disk,
+    HostPort,
+    LabelExpression,
+    Names,
+    PodTerms,
+    Term,
+)
 
 
 class Taint(Payload, frozen=True):
@@ -31,8 +38,8 @@ class Taint(Payload, frozen=True):
 class Neighbour(Payload, frozen=True):
     """Pods on a node that others placed there, `count` of them alike, as far as pods of ours mind.
 
-    They are of one namespace and have the same labels, host ports and required anti-affinity, which
-    keeps pods away that come after them.
+    They are of one namespace and have the same labels, host ports, disks, volume claims and
+    required anti-affinity, which keeps pods away that come after them.
     """
 
     namespace: Name
@@ -40,6 +47,8 @@ class Neighbour(Payload, frozen=True):
     count: Annotated[int, Meta(ge=1, le=4096)] = 1
     ports: Annotated[tuple[HostPort, ...], Meta(max_length=256)] = ()
     anti_affinity: PodTerms = ()
+    disks: Annotated[tuple[Disk, ...], Meta(max_length=256)] = ()
+    volume_claims: Names = ()
 
 
 class NodeObserved(Payload, frozen=True):
@@ -50,7 +59,8 @@ class NodeObserved(Payload, frozen=True):
     nobody names, so that none of them can be offered.
     `version` is the API server's revision as of which this is so; of two writers, the one with the
     lower version has nothing to say. 0 where there is no API server. `others` are the pods that
-    other schedulers placed there.
+    other schedulers placed there. `volume_limits`: by CSI driver, how many volumes of it the node
+    can have attached (`spec.drivers[].allocatable.count` of its CSINode).
     """
 
     node: Name
@@ -66,6 +76,7 @@ class NodeObserved(Payload, frozen=True):
     version: Natural = 0
     unnamed_families: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     others: Annotated[tuple[Neighbour, ...], Meta(max_length=1024)] = ()
+    volume_limits: dict[Key, Natural] = {}
 
 
 class NodeGone(Payload, frozen=True):
@@ -157,11 +168,12 @@ and is not there yet. `missing`: there is no such claim."""
 
 
 class VolumeClaimObserved(Payload, frozen=True):
-    """A PersistentVolumeClaim that a pod of ours mounts, with its volume or those it may get.
+    """A PersistentVolumeClaim that a pod mounts, with its volume or those it may get.
 
     `nodes` is where the volume is, or could be: a disjunction of terms as of `NodeConstraints`, and
-    empty for anywhere. `single_pod`: no two pods may have it (`ReadWriteOncePod`). `version` is as
-    of a quota.
+    empty for anywhere. `single_pod`: no two pods may have it (`ReadWriteOncePod`). `driver` is the
+    CSI driver of its volume, or the one that will make it; empty for none that is known. `version`
+    is as of a quota.
     """
 
     namespace: Name
@@ -170,10 +182,11 @@ class VolumeClaimObserved(Payload, frozen=True):
     nodes: Annotated[tuple[Term, ...], Meta(max_length=1024)] = ()
     single_pod: bool = False
     version: Natural = 0
+    driver: Text = ""
 
 
 class VolumeClaimGone(Payload, frozen=True):
-    """No pod of ours mounts the claim any more."""
+    """No pod mounts the claim any more."""
 
     namespace: Name
     claim: Name

@@ -112,6 +112,16 @@ class HostPort(Payload, frozen=True):
     ip: Annotated[str, Meta(max_length=64)] = ""
 
 
+class Disk(Payload, frozen=True):
+    """A disk that pods name themselves; on one node several have it only if all of them read it.
+
+    `name` has its kind before it, as in `iscsi/iqn.2026-01.org:disk`.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=1024)]
+    read_only: bool = False
+
+
 class NodeConstraints(Payload, frozen=True):
     """What the pod needs of a node beside devices; the fields of a Kubernetes pod spec.
 
@@ -126,6 +136,7 @@ class NodeConstraints(Payload, frozen=True):
     preferred: Annotated[tuple[PreferredTerm, ...], Meta(max_length=64)] = ()
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=256)] = ()
     ports: Annotated[tuple[HostPort, ...], Meta(max_length=256)] = ()
+    disks: Annotated[tuple[Disk, ...], Meta(max_length=256)] = ()
 
 
 class LabelExpression(Payload, frozen=True):

@@ -32,6 +32,19 @@ from tests.support.random_cluster import NAMESPACES, TEAM, RandomCluster
 SEED = 14
 SINCE = (1, 34)
 """Older servers drop fields that are drawn here."""
+BLIND: dict[str, Any] = {"taints": (), "others": (), "volume_limits": {}}
+"""What may be left out of nodes on purpose."""
+KINDS = (
+    "namespaces",
+    "storageclasses",
+    "csidrivers",
+    "csistoragecapacities",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "csinodes",
+    "nodes",
+    "pods",
+)
 
 
 async def stands(plane: ControlPlane, cluster: RandomCluster) -> None:
@@ -39,6 +52,9 @@ async def stands(plane: ControlPlane, cluster: RandomCluster) -> None:
     await plane.user("create", "namespace", NAMESPACES[1], ok=None)
     await plane.user("label", "--overwrite", "namespace", NAMESPACES[1], TEAM)
     await _create(plane, cluster.nodes)
+    await _create(plane, cluster.storage.objects)
+    free = json.dumps({"status": {"phase": "Available"}})
+    await plane.user("patch", "pv", *cluster.storage.free, "--subresource=status", "-p", free)
     for namespace in NAMESPACES:
         pods = [
             pod
@@ -55,10 +71,14 @@ async def _create(plane: ControlPlane, documents: list[dict[str, Any]], *where: 
 
 
 async def cleared(plane: ControlPlane) -> None:
-    """All pods at once: to delete hundreds one by one takes a minute."""
+    """All of a kind at once: to delete hundreds one by one takes a minute."""
     for namespace in NAMESPACES:
-        path = f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0"
-        await plane.user("delete", "--raw", path)
+        for path in (
+            f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0",
+            f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",
+            f"/apis/storage.k8s.io/v1/namespaces/{namespace}/csistoragecapacities",
+        ):
+            await plane.user("delete", "--raw", path)
 
 
 async def asked(plane: ControlPlane, folder: Path, waiting: int) -> dict[str, set[str]]:
@@ -91,14 +111,16 @@ async def read(plane: ControlPlane, *, without: str = "") -> tuple[Ledger, list[
     reader = ObjectReader(frozenset(("default-scheduler",)), ManifestConfig())
     view = ClusterView(reader, ledger.state)
     facts = Facts(view, ledger.state, Revisions())
-    for kind in ("namespaces", "nodes", "pods"):
+    for kind in KINDS:
         for document in json.loads(await plane.user("get", kind, "-A", "-o", "json"))["items"]:
             view.audiences[kind].seen(msgspec.json.encode(document))
     marked = view.take()
     ledger.play(*(fact.data for fact in facts.namespaces(marked.namespaces)))
+    claims = facts.volume_claims(marked.volume_claims, marked.pods)
+    ledger.play(*(fact.data for fact in claims))
     for fact in facts.nodes(marked.nodes):
         assert isinstance(fact.data, NodeObserved)
-        left_out: dict[str, Any] = {without: ()} if without else {}
+        left_out: dict[str, Any] = {without: BLIND[without]} if without else {}
         ledger.play(structs.replace(fact.data, **left_out))
     rejected = []
     for fact in facts.arrivals(marked.pods):
@@ -135,7 +157,7 @@ async def test_H10_both_find_the_same_nodes(world: KubeWorld, tmp_path: Path) ->
     await stands(plane, cluster)
     theirs = await asked(plane, tmp_path, len(cluster.waiting))
     ledger, rejected = await read(plane)
-    blind = {field: (await read(plane, without=field))[0] for field in ("taints", "others")}
+    blind = {field: (await read(plane, without=field))[0] for field in BLIND}
     await cleared(plane)
     assert rejected == []
     assert len(ledger.state.pods) == len(cluster.waiting)

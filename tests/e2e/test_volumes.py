@@ -14,6 +14,8 @@ from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
 
+FREE = json.dumps({"status": {"phase": "Available"}})
+DRIVER = "csi.example.com"
 SELECTED = "volume.kubernetes.io/selected-node"
 
 
@@ -101,6 +103,7 @@ async def test_H11_a_volume_is_kept_for_the_first_pod_of_a_claim(world: KubeWorl
     await two_nodes(world)
     await world.plane.apply(storage_class("local", "kubernetes.io/no-provisioner"))
     await world.plane.apply(volume("v", "n2", "local"), claim("data", "local"))
+    await world.plane.user("patch", "pv", "v", "--subresource=status", "-p", FREE)
     await world.plane.apply(mounting("p", "data"))
 
     async def kept() -> Any:
@@ -150,3 +153,35 @@ async def test_only_one_pod_has_a_claim_that_is_for_one(world: KubeWorld) -> Non
     await world.described("q", "another pod has it, and only one may (ReadWriteOncePod)")
     await world.delete("p")
     await world.bound("q")
+
+
+@pytest.mark.timeout(120)
+async def test_H13_a_node_has_so_many_volumes_of_a_driver(world: KubeWorld) -> None:
+    """Whoever placed the pods that have them; the one that waits says so."""
+    await two_nodes(world)
+    driver = {"name": DRIVER, "nodeID": "n", "allocatable": {"count": 1}}
+    csi = {"driver": DRIVER, "volumeHandle": "v"}
+    for node in ("n1", "n2"):
+        await world.plane.apply(
+            {
+                "apiVersion": "storage.k8s.io/v1",
+                "kind": "CSINode",
+                "metadata": {"name": node},
+                "spec": {"drivers": [driver]},
+            }
+        )
+    for name in "xyz":
+        made = volume(f"v-{name}", "n1", csi=csi)
+        del made["spec"]["hostPath"], made["spec"]["nodeAffinity"]
+        await world.plane.apply(made, claim(name))
+        await bind(world, name, f"v-{name}")
+    theirs = mounting("theirs", "x")
+    theirs["spec"] |= {"nodeName": "n1", "schedulerName": "default-scheduler"}
+    del theirs["spec"]["containers"][0]["resources"]
+    await world.plane.apply(theirs)
+    await world.plane.apply(mounting("p", "y"))
+    assert (await world.bound("p"))["spec"]["nodeName"] == "n2"
+    await world.plane.apply(mounting("q", "z"))
+    await world.described("q", "FailedScheduling", "no more volumes of this CSI driver")
+    await world.delete("theirs")
+    assert (await world.bound("q"))["spec"]["nodeName"] == "n1"

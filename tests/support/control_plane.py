@@ -284,7 +284,7 @@ class ControlPlane:
         spaced += ",persistentvolumeclaims"
         if self.version >= GANGS_SINCE:
             spaced += ",podgroups.scheduling.k8s.io"
-        for kinds in (spaced, "queues,nodes,persistentvolumes,storageclasses"):
+        for kinds in (spaced, "queues,nodes,csinodes,csidrivers,persistentvolumes,storageclasses"):
             scope = ["-A"] if kinds == spaced else []
             await self.user(
                 "delete", kinds, "--all", *scope, "--grace-period=0", "--force", "--wait=true"

@@ -39,6 +39,9 @@ KINDS = {
     "persistentvolumeclaims": Kind("v1", "PersistentVolumeClaim"),
     "persistentvolumes": Kind("v1", "PersistentVolume", namespaced=False),
     "storageclasses": Kind("storage.k8s.io/v1", "StorageClass", namespaced=False),
+    "csinodes": Kind("storage.k8s.io/v1", "CSINode", namespaced=False),
+    "csidrivers": Kind("storage.k8s.io/v1", "CSIDriver", namespaced=False),
+    "csistoragecapacities": Kind("storage.k8s.io/v1", "CSIStorageCapacity"),
     "podgroups": Kind(VOLCANO, "PodGroup"),
     "queues": Kind(VOLCANO, "Queue", namespaced=False),
 }

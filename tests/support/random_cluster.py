@@ -1,7 +1,7 @@
 """A cluster drawn from a seed: nodes, pods that are on them, and pods that want a place.
 
-Of the fields by which kube-scheduler filters, without volumes and devices; amounts are few and
-small, so that most pods fit some nodes and not others.
+Of the fields by which kube-scheduler filters, without devices; amounts are few and small, so that
+most pods fit some nodes and not others.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 from typing import Any
 
 from tests.support.kube_objects import kube_node, kube_pod
+from tests.support.random_storage import RandomStorage
 
 NAMESPACES = ("default", "other")
 TEAM = "team=one"
@@ -36,6 +37,8 @@ class RandomCluster:
     def __init__(self, seed: int, *, nodes: int = 30, there: int = 100, waiting: int = 300) -> None:
         self._chance = random.Random(seed)
         self.nodes = [self._node(f"n{at:02}") for at in range(nodes)]
+        names = [node["metadata"]["name"] for node in self.nodes]
+        self.storage = RandomStorage(self._chance, NAMESPACES, names)
         self.there = [self._bound(f"there-{at:03}") for at in range(there)]
         self.waiting = [self._waiting(f"waits-{at:03}") for at in range(waiting)]
 
@@ -112,6 +115,11 @@ class RandomCluster:
             port["protocol"] = chance.choice(("TCP", "TCP", "UDP"))
             port["hostIP"] = chance.choice(("", "", "10.0.0.1", "10.0.0.2"))
             container["ports"] = [port]
+        volumes = self.storage.mounts() if self._seldom(5) else []
+        if self._seldom(12):
+            volumes.append(self.storage.disk())
+        if volumes:
+            found["spec"]["volumes"] = volumes
         if self._seldom(anti):
             found["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [self._pod_term()]}}
         return found

@@ -24,12 +24,12 @@ from apportion.core.manifests.volumes import (
     Claim,
     StorageClass,
     Volume,
+    affinity_of,
     matching,
     read_claim,
     read_class,
     read_volume,
     size_of,
-    terms_of,
 )
 from apportion.core.placement.filters.nodes import matches
 from apportion.runtime.kube.client import MERGE_PATCH, KubeApi, KubeRefused
@@ -152,7 +152,7 @@ class VolumeBinding:
             if error.status == _NOT_FOUND:
                 return False  # it may come yet: who made it tells of it twice
             raise
-        _reach(terms_of(read_volume(body)), one.node, name)
+        _reach(affinity_of(read_volume(body)), one.node, name)
         return claim.bound
 
     async def _ask_for(self, one: _Try, claim: Claim) -> None:
@@ -161,7 +161,7 @@ class VolumeBinding:
         if claim.spec.volume_name or SELECTED_NODE in claim.metadata.annotations:
             return
         free = await self._free_volumes(claim)
-        near = [each for each in free if _reaches(terms_of(each), one.node)]
+        near = [each for each in free if _reaches(affinity_of(each), one.node)]
         if near:
             await self._keep(near[0], claim)
             return
@@ -183,9 +183,7 @@ class VolumeBinding:
         found: list[Volume] = []
         async for items, _ in pages(self._api, _VOLUMES):
             volumes = (read_volume(bytes(item)) for item in items)
-            found += [
-                each for each in volumes if each.spec.storage_class_name == claim.storage_class
-            ]
+            found += [each for each in volumes if each.storage_class == claim.storage_class]
         return matching(claim, found)
 
     async def _keep(self, volume: Volume, claim: Claim) -> None:

@@ -25,6 +25,7 @@ from apportion_schemas import (
     BudgetGone,
     BudgetObserved,
     DifferenceFound,
+    Disk,
     HostPort,
     Neighbour,
     NodeGone,
@@ -41,7 +42,14 @@ from apportion_schemas.catalogue import SUBJECTS
 from apportion_schemas.quantities import NAME_MAX, TEXT_MAX, Payload
 
 OTHERS_MAX, ALIKE_MAX = 1024, 4096
-_Alike = tuple[str, tuple[tuple[str, str], ...], tuple[HostPort, ...], tuple[PodTerm, ...]]
+_Alike = tuple[
+    str,
+    tuple[tuple[str, str], ...],
+    tuple[HostPort, ...],
+    tuple[PodTerm, ...],
+    tuple[Disk, ...],
+    tuple[str, ...],
+]
 
 
 class Fact(NamedTuple):
@@ -347,6 +355,7 @@ class Facts:
             version=self._view.version_of(node),
             unnamed_families=tuple(sorted(unnamed)),
             others=_counted(others),
+            volume_limits=self._view.volume_limits.get(node.name, {}),
         )
 
 
@@ -358,9 +367,8 @@ def _is_news(wanted: BudgetObserved, known: BudgetObserved | None) -> bool:
 
 
 def _alike(pod: PodView) -> _Alike:
-    return (
-        pod.namespace, tuple(sorted(pod.labels.items())), pod.ports, pod.anti_affinity
-    )  # fmt: skip
+    labels = tuple(sorted(pod.labels.items()))
+    return pod.namespace, labels, pod.ports, pod.anti_affinity, pod.disks, pod.volume_claims
 
 
 def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
@@ -372,8 +380,10 @@ def _counted(others: Counter[_Alike]) -> tuple[Neighbour, ...]:
             count=min(count, ALIKE_MAX),
             ports=ports,
             anti_affinity=terms,
+            disks=disks,
+            volume_claims=claims,
         )
-        for (namespace, labels, ports, terms), count in others.items()
+        for (namespace, labels, ports, terms, disks, claims), count in others.items()
     ]
     return tuple(sorted(found, key=msgspec.json.encode)[:OTHERS_MAX])
 

@@ -27,6 +27,7 @@ from apportion.core.manifests import (
     ManifestConfig,
     PodDraft,
     kube,
+    mounts,
     neighbours,
     nodes,
     read_document,
@@ -39,10 +40,12 @@ from apportion.core.manifests.placed import ATTEMPT, SHARES
 from apportion.core.manifests.resource_quota import extended_limits
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
+from apportion.core.manifests.volumes import read_drivers
 from apportion.runtime.kube.watch import number
 from apportion_schemas import (
     BudgetObserved,
     Configuration,
+    Disk,
     HostPort,
     PodGroupObserved,
     PodTerm,
@@ -58,6 +61,17 @@ _PLAIN = ("cpu", "memory", "pods")
 TEMPLATES_MAX = 2_000
 _NO_RESOURCES = Raw(b"{}")
 _NO_LIST = Raw(b"[]")
+_MINDED_VOLUMES = tuple(
+    f'"{kind}"'.encode()
+    for kind in (
+        "persistentVolumeClaim",
+        "ephemeral",
+        "gcePersistentDisk",
+        "awsElasticBlockStore",
+        "iscsi",
+        "rbd",
+    )
+)
 _TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
@@ -95,6 +109,7 @@ class _PodSpec(_Kube, frozen=True):
     affinity: Raw = _NO_RESOURCES
     host_network: bool = False
     scheduling_gates: list[_Gate] | None = None
+    volumes: Raw = _NO_LIST
 
 
 class _PodStatus(_Kube, frozen=True):
@@ -171,6 +186,7 @@ _decode_node = msgspec.json.Decoder(_Node).decode
 _decode_resources = msgspec.json.Decoder(_Resources | None).decode
 _decode_parts = msgspec.json.Decoder(_PodParts).decode
 _decode_ports = msgspec.json.Decoder(list[kube.Port] | None).decode
+_decode_volumes = msgspec.json.Decoder(list[kube.Volume] | None).decode
 _decode_affinity = msgspec.json.Decoder(kube.Affinity | None).decode
 _decode_budget = msgspec.json.Decoder(_Budget).decode
 _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
@@ -179,9 +195,9 @@ _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 @dataclass(slots=True, eq=False)
 class PodView:
     """A pod of the cluster. `ended` says how, once it has; `draft` or `problem` is set while it
-    wants a place from us; `amounts` is what it takes of its node. `ports` and `anti_affinity` are
-    set of a pod that is on a node. `claim` is what it says to hold, where it is bound and the
-    ledger does not have it; `unread` where the ledger had it.
+    wants a place from us; `amounts` is what it takes of its node. `ports`, `anti_affinity`, `disks`
+    and `volume_claims` are set of a pod that is on a node. `claim` is what it says to hold, where
+    it is bound and the ledger does not have it; `unread` where the ledger had it.
     """
 
     uid: str
@@ -197,6 +213,8 @@ class PodView:
     gates: tuple[str, ...] = ()
     ports: tuple[HostPort, ...] = ()
     anti_affinity: tuple[PodTerm, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    volume_claims: tuple[str, ...] = ()
     shares: str = ""
     attempt: str = ""
     draft: PodDraft | None = None
@@ -287,6 +305,7 @@ class ObjectReader:
             view.ports, view.anti_affinity = _minded(
                 of_spec, spec.host_network, meta.namespace, tuple(sorted(view.labels.items()))
             )
+            view.disks, view.volume_claims = _mounts(bytes(spec.volumes), meta.name)
         if view.node:
             view.unread = self._knows(view.uid)
             if not view.unread and (view.shares or self._asks(spec)):
@@ -362,6 +381,11 @@ class ObjectReader:
             taints=tuple(_taint(taint) for taint in node.spec.taints or ()),
             unhealthy_indexes=unhealthy_indexes(node.metadata.annotations or {}),
         )
+
+    def volume_limits(self, raw: bytes) -> tuple[str, dict[str, int], int]:
+        """How many volumes of each driver a node can have; name, limits and version."""
+        found = read_drivers(raw)
+        return found.metadata.name, found.limits, number(found.metadata.resource_version)
 
     def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
         """A PodGroup of that API, and whether Volcano's controllers wait until it is let in.
@@ -495,6 +519,17 @@ def _minded(
         )
         own = neighbours.Own(namespace, dict(labels))
         return nodes.ports(spec, "spec"), neighbours.wishes(spec, "spec", own).anti_affinity
+    except (ManifestError, msgspec.MsgspecError):
+        return (), ()
+
+
+def _mounts(volumes: bytes, pod: str) -> tuple[tuple[Disk, ...], tuple[str, ...]]:
+    """The disks and the claims of a pod that is on a node; of what cannot be read, none."""
+    if not any(kind in volumes for kind in _MINDED_VOLUMES):
+        return (), ()
+    try:
+        found = _decode_volumes(volumes) or []
+        return mounts.disks(found, "spec"), mounts.whole_names(pod, mounts.claims(found))
     except (ManifestError, msgspec.MsgspecError):
         return (), ()
 

@@ -81,6 +81,7 @@ class ClusterView:
         self._state = state
         self.pods: dict[str, PodView] = {}
         self.nodes: dict[str, NodeView] = {}
+        self.volume_limits: dict[str, dict[str, int]] = {}
         self.queues: dict[str, QueueObserved] = {}
         self.quotas: dict[str, QuotaObserved] = {}
         self.budgets: dict[str, BudgetObserved] = {}
@@ -105,6 +106,9 @@ class ClusterView:
         return {
             "pods": Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
             "nodes": Kind(self.nodes, self._read_node, self._node_changed, expected=self._observed),
+            "csinodes": Kind(
+                self.volume_limits, reader.volume_limits, self._limits_changed, expected=tuple
+            ),
             "queues": Kind(
                 self.queues,
                 partial(self._read_limit, "Queue", reader.queue, self.queues),
@@ -243,6 +247,7 @@ class ClusterView:
                     pod, view.node
                 ):  # what the ledger placed is not the node's to tell
                     self.marked.nodes[view.node] = None
+        self.volumes.follow(uid, before, now)
         if before is not None and before.node:
             self.pods_on[before.node].pop(uid, None)
         if now is not None and now.node:
@@ -270,6 +275,13 @@ class ClusterView:
             self.touched[name] = max(self.touched.get(name, 0), version)
         self.marked.nodes[name] = None
         self.stirred.set()
+
+    def _limits_changed(self, name: str, before: object, now: object, version: int) -> None:
+        """What else a CSINode says is no news."""
+        if (before or {}) != (now or {}):
+            self.touched[name] = max(self.touched.get(name, 0), version)
+            self.marked.nodes[name] = None
+            self.stirred.set()
 
     # -------------------------------------------------------------- queues, quotas, budgets
 

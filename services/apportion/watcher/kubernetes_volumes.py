@@ -1,8 +1,8 @@
 """The volumes of the cluster, and what they mean for the claims that pods of ours mount.
 
 A change of a volume or a class may concern any claim of that class, so those are marked when they
-are compared and not one by one. Invariant: the ledger is told of claims that a pod of ours mounts,
-and of no others.
+are compared and not one by one. Invariant: the ledger is told of claims that a pod of the ledger
+mounts, or one that others placed, and of no others.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ from apportion.core.dialects import ManifestError
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.manifests.volumes import (
+    Capacity,
     Claim,
+    CsiDriver,
     Storage,
     StorageClass,
     Volume,
     claim_fact,
+    read_capacity,
     read_claim,
     read_class,
+    read_driver,
     read_volume,
 )
 from apportion.runtime.kube.watch import number
 from apportion.watcher.kubernetes_kind import Kind
+from apportion.watcher.kubernetes_objects import PodView
 from apportion_schemas import (
     PodAdopted,
     PodGone,
@@ -35,13 +40,16 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
+LEDGER, CLUSTER = "ledger", "cluster"
 CLAIMS, VOLUMES, CLASSES = "persistentvolumeclaims", "persistentvolumes", "storageclasses"
+DRIVERS, CAPACITIES = "csidrivers", "csistoragecapacities"
 
 
 class VolumeView:
     """Claims by `namespace/name`, volumes and classes by name; `stir` is called when any changes.
 
-    `mounted` are the claims that live pods of the ledger mount, with the uids of those.
+    `mounted` are the claims that live pods mount, with who says so: the ledger or the cluster, and
+    the uids of the pods.
     """
 
     def __init__(
@@ -52,18 +60,25 @@ class VolumeView:
         self._problem = problem
         self.claims: dict[str, Claim] = {}
         self.storage = Storage({}, {})
-        self.mounted: dict[str, set[str]] = {}
+        self.mounted: dict[str, set[tuple[str, str]]] = {}
         self._marked: dict[str, None] = {}
         self._marked_classes: set[str] = set()
         for uid, pod in state.pods.items():
-            self._mount(uid, pod.submitted, live=True)
+            self._mount(LEDGER, uid, pod.submitted, live=True)
         volumes: dict[str, Volume] = {}
         classes: dict[str, StorageClass] = {}
-        self.storage = Storage(volumes, classes)
-        self.kinds: dict[str, Kind[Any]] = {
+        drivers: dict[str, CsiDriver] = {}
+        capacities: dict[str, Capacity] = {}
+        self.storage = Storage(volumes, classes, drivers, capacities)
+        self._of_claims: dict[str, Kind[Any]] = {
             CLAIMS: Kind(self.claims, self._read_claim, self._claim_changed, expected=tuple),
             VOLUMES: Kind(volumes, self._read_volume, self._volume_changed, expected=tuple),
             CLASSES: Kind(classes, self._read_class, self._class_changed, expected=tuple),
+        }
+        self.kinds: dict[str, Kind[Any]] = {
+            **self._of_claims,
+            DRIVERS: Kind(drivers, _read_driver, self._driver_changed, expected=tuple),
+            CAPACITIES: Kind(capacities, _read_capacity, self._capacity_changed, expected=tuple),
         }
 
     def observe(self, change: Change) -> None:
@@ -72,15 +87,27 @@ class VolumeView:
         if change.pod is None or change.refused:
             return
         if isinstance(data, PodSubmitted | PodAdopted):
-            self._mount(change.pod.uid, change.pod.submitted, live=True)
+            self._mount(LEDGER, change.pod.uid, change.pod.submitted, live=True)
         elif isinstance(data, PodGone):
-            self._mount(change.pod.uid, change.pod.submitted, live=False)
+            self._mount(LEDGER, change.pod.uid, change.pod.submitted, live=False)
 
-    def _mount(self, uid: str, about: PodSubmitted, *, live: bool) -> None:
+    def follow(self, uid: str, before: PodView | None, now: PodView | None) -> None:
+        """Take note of a pod of the cluster that came to a node, or left it."""
+        was, is_ = (view if view is not None and not view.ended else None for view in (before, now))
+        if was is not None and is_ is not None and was.volume_claims == is_.volume_claims:
+            return
+        if was is not None:
+            self._mount(CLUSTER, uid, was, live=False)
+        if is_ is not None:
+            self._mount(CLUSTER, uid, is_, live=True)
+
+    def _mount(self, says: str, uid: str, about: PodSubmitted | PodView, *, live: bool) -> None:
         for claim in about.volume_claims:
             key = f"{about.namespace}/{claim}"
             pods = self.mounted.setdefault(key, set())
-            (pods.add if live else pods.discard)(uid)
+            if says == CLUSTER and not pods:
+                self.mark(key)  # claims of pods of the ledger are told with the pods
+            (pods.add if live else pods.discard)((says, uid))
             if not pods:
                 del self.mounted[key]
                 self.mark(key)
@@ -107,7 +134,7 @@ class VolumeView:
 
     def fact(self, key: str) -> VolumeClaimObserved | None:
         """What is to be known of the claim; None where a volume of it cannot be read."""
-        version = min(kind.version for kind in self.kinds.values())
+        version = min(kind.version for kind in self._of_claims.values())
         claim = self.claims.get(key)
         if claim is not None:
             version = max(version, number(claim.metadata.resource_version))
@@ -158,7 +185,7 @@ class VolumeView:
         for volume in (before, now):
             if volume is None:
                 continue
-            self._marked_classes.add(volume.spec.storage_class_name)
+            self._marked_classes.add(volume.storage_class)
             ref = volume.spec.claim_ref
             if ref is not None and f"{ref.namespace}/{ref.name}" in self.mounted:
                 self._marked[f"{ref.namespace}/{ref.name}"] = None
@@ -171,6 +198,33 @@ class VolumeView:
     def _class_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
         self._marked_classes.add(name)
         self._stir()
+
+    def _driver_changed(
+        self, name: str, before: CsiDriver | None, now: CsiDriver | None, _version: int
+    ) -> None:
+        """Whether its capacities count is all that matters."""
+        if before is not None and now is not None and before.spec == now.spec:
+            return
+        classes = self.storage.classes.items()
+        self._marked_classes.update(key for key, each in classes if each.provisioner == name)
+        self._stir()
+
+    def _capacity_changed(
+        self, _name: str, before: Capacity | None, now: Capacity | None, _version: int
+    ) -> None:
+        self._marked_classes.update(each.storage_class_name for each in (before, now) if each)
+        self._stir()
+
+
+def _read_driver(raw: bytes) -> tuple[str, CsiDriver, int]:
+    found = read_driver(raw)
+    return found.metadata.name, found, number(found.metadata.resource_version)
+
+
+def _read_capacity(raw: bytes) -> tuple[str, Capacity, int]:
+    found = read_capacity(raw)
+    meta = found.metadata
+    return f"{meta.namespace}/{meta.name}", found, number(meta.resource_version)
 
 
 def _is_news(wanted: VolumeClaimObserved, known: VolumeClaimObserved | None) -> bool:

@@ -67,11 +67,14 @@ PATHS = {
     "persistentvolumeclaims": "/api/v1/persistentvolumeclaims",
     "persistentvolumes": "/api/v1/persistentvolumes",
     "storageclasses": "/apis/storage.k8s.io/v1/storageclasses",
+    "csinodes": "/apis/storage.k8s.io/v1/csinodes",
+    "csidrivers": "/apis/storage.k8s.io/v1/csidrivers",
+    "csistoragecapacities": "/apis/storage.k8s.io/v1/csistoragecapacities",
     "queues": f"/apis/{VOLCANO}/queues",
     **{kind: f"/apis/{api_version}/podgroups" for kind, api_version in POD_GROUPS.items()},
 }
-OPTIONAL = ("queues", *POD_GROUPS, "poddisruptionbudgets")
-"""Kinds that a cluster may lack: gangs and queues, and before 1.21 `policy/v1`."""
+OPTIONAL = ("queues", *POD_GROUPS, "poddisruptionbudgets", "csistoragecapacities")
+"""Kinds that a cluster may lack: gangs and queues, and those of 1.21 and 1.24."""
 ASKED_MAX = 500
 """Pods that one comparison of the whole asks the API server for by name."""
 MISSED_MAX = 100

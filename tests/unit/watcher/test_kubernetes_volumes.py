@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from apportion_schemas import VolumeClaimGone
+from apportion_schemas import Disk, NodeObserved, VolumeClaimGone
+from tests.support.kube_objects import kube_node
 from tests.unit.watcher.followed_cluster import Cluster
 
 
@@ -20,6 +21,8 @@ def kube_claim(**annotations: str) -> dict[str, Any]:
 
 
 COMPLETED = {"pv.kubernetes.io/bind-completed": "yes"}
+WAITS = {"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "x"}
+GIB = {"requests": {"storage": "1Gi"}}
 MOUNTED = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
 
 
@@ -51,8 +54,7 @@ def test_a_volume_or_class_concerns_the_claims_of_its_class() -> None:
     (told,) = volume_facts(cluster, "p")
     assert told.state == "unbound"
     cluster.write(list(cluster.facts.arrivals(["p"])))
-    waits = {"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "x"}
-    cluster.see("storageclasses", {"metadata": {"name": "s"}, **waits}, version=2)
+    cluster.see("storageclasses", {"metadata": {"name": "s"}, **WAITS}, version=2)
     (told,) = volume_facts(cluster)
     assert told.state == "first-consumer"
 
@@ -72,3 +74,86 @@ def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
     cluster.see("persistentvolumeclaims", kube_claim(**COMPLETED))
     assert volume_facts(cluster) == []
     assert "Like" in cluster.view.problems["PersistentVolumeClaim default/data"]
+
+
+def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
+    """With their node, as long as such a pod is there and runs; what it holds else is nobody's."""
+    cluster = Cluster()
+    theirs: dict[str, Any] = {
+        "schedulerName": "default-scheduler",
+        "limits": {},
+        "volumes": MOUNTED,
+    }
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("o", on="n1", **theirs)
+    (told,) = volume_facts(cluster)
+    assert (told.claim, told.state) == ("data", "missing")
+    (node,) = cluster.facts.nodes(["n1"])
+    assert isinstance(node.data, NodeObserved)
+    assert [each.volume_claims for each in node.data.others] == [("data",)]
+    cluster.pod("o", 2, on="n1", labels={"a": "b"}, **theirs)
+    assert volume_facts(cluster) == []
+    cluster.pod("o", 3, on="n1", phase="Succeeded", **theirs)
+    assert volume_facts(cluster) == [VolumeClaimGone(namespace="default", claim="data")]
+
+
+def test_F16_the_disks_of_other_schedulers_pods_are_told_with_their_node() -> None:
+    """An ephemeral claim has the pod's name; of what cannot be read nothing is told."""
+    cluster = Cluster()
+    volumes: list[dict[str, Any]] = [
+        {"name": "a", "gcePersistentDisk": {"pdName": "d"}},
+        {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},
+    ]
+    theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "limits": {}}
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("o", on="n1", volumes=volumes, **theirs)
+    cluster.pod("odd", on="n1", volumes=[{"name": "a", "iscsi": "none"}], **theirs)
+    (fact,) = cluster.facts.nodes(["n1"])
+    assert isinstance(fact.data, NodeObserved)
+    found = [(each.disks, each.volume_claims) for each in fact.data.others]
+    assert sorted(found) == [((), ()), ((Disk(name="gce/d"),), ("o-b",))]
+
+
+def csi_node(count: int, **rest: Any) -> dict[str, Any]:
+    """How many volumes of a driver n1 can have."""
+    driver = {"name": "csi.example.com", "nodeID": "n1", "allocatable": {"count": count}}
+    return {"metadata": {"name": "n1"}, "spec": {"drivers": [driver | rest]}}
+
+
+def test_H13_the_limits_of_a_node_are_told_with_it() -> None:
+    """What else its CSINode says is no news."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    cluster.see("csinodes", csi_node(3))
+    (fact,) = cluster.facts.nodes(cluster.view.take().nodes)
+    assert isinstance(fact.data, NodeObserved)
+    assert fact.data.volume_limits == {"csi.example.com": 3}
+    cluster.write([fact])
+    cluster.see("csinodes", csi_node(3, topologyKeys=["zone"]), version=2)
+    assert not cluster.view.take()
+    cluster.see("csinodes", csi_node(4), version=3)
+    (fact,) = cluster.facts.nodes(cluster.view.take().nodes)
+    assert isinstance(fact.data, NodeObserved)
+    assert (fact.data.volume_limits, fact.data.version) == ({"csi.example.com": 4}, 3)
+
+
+def test_room_for_a_volume_concerns_the_claims_of_its_class() -> None:
+    """And so does whether its driver tells of room at all."""
+    cluster = Cluster()
+    cluster.see("storageclasses", {"metadata": {"name": "s"}, **WAITS})
+    claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "s", "resources": GIB}}
+    cluster.see("persistentvolumeclaims", claim)
+    cluster.pod("p", volumes=MOUNTED)
+    (told,) = volume_facts(cluster, "p")
+    assert told.state == "first-consumer"
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    driver = {"metadata": {"name": "x"}, "spec": {"storageCapacity": True}}
+    cluster.see("csidrivers", driver, version=2)
+    (told,) = volume_facts(cluster)
+    assert told.state == "unavailable"
+    cluster.see("csidrivers", driver, version=3)
+    assert not cluster.view.take()
+    room = {"storageClassName": "s", "nodeTopology": {}, "capacity": "1Gi"}
+    cluster.see("csistoragecapacities", {"metadata": {"name": "c"}, **room}, version=4)
+    (told,) = volume_facts(cluster)
+    assert told.state == "first-consumer"

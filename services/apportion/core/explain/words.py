@@ -37,6 +37,8 @@ class Unit(Enum):
     DEVICES = "devices"
     PODS = "pods"
     PORTS = "ports"
+    DISKS = "disks"
+    VOLUMES = "volumes"
 
 
 class Words(NamedTuple):
@@ -85,6 +87,11 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.PORTS,
         "that pod ends, or another hostPort",
     ),
+    _C.DISK_IN_USE: Words(
+        "a pod there has the same disk, and not both of them only read it",
+        Unit.DISKS,
+        "that pod ends, or both mount it with readOnly",
+    ),
     _C.VOLUME_CLAIM_NOT_READY: Words(
         "a PersistentVolumeClaim of the pod is missing, not bound, lost or being deleted",
         Unit.NOTHING,
@@ -99,6 +106,11 @@ WORDS: dict[RefusalCode, Words] = {
         "a volume of the pod is not on the node, and cannot be made there",
         Unit.NOTHING,
         "another node where the volume is",
+    ),
+    _C.VOLUMES_EXHAUSTED: Words(
+        "node can have no more volumes of this CSI driver attached",
+        Unit.VOLUMES,
+        "pods with volumes end on the node",
     ),
     _C.POD_AFFINITY_MISMATCH: Words(
         "no pod that this one must be near is there",

@@ -68,15 +68,30 @@ CONTAINER_FIELDS: Mapping[str, str] = {
 }
 """Of `spec.containers[]` and `spec.initContainers[]`."""
 
+_NOT_ASKED = "kube-scheduler does not ask which nodes have it either; select them"
+_MOUNTED = "how the kubelet mounts it"
+_DISK_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "awsElasticBlockStore": ("fsType", "partition", "readOnly"),
+    "gcePersistentDisk": ("fsType", "partition"),
+    "iscsi": (
+        *("chapAuthDiscovery", "chapAuthSession", "fsType", "initiatorName", "iscsiInterface"),
+        *("lun", "portals", "secretRef", "targetPortal"),
+    ),
+    "rbd": ("fsType", "keyring", "secretRef", "user"),
+}
+
 VOLUME_FIELDS: Mapping[str, str] = {
+    **{f"{disk}.{name}": _MOUNTED for disk, names in _DISK_FIELDS.items() for name in names},
+    "azureDisk": _NOT_ASKED,
     "azureFile": _ANY_NODE,
+    "cinder": _NOT_ASKED,
     "cephfs": _ANY_NODE,
     "configMap": _ANY_NODE,
-    "persistentVolumeClaim.readOnly": "how the kubelet mounts it",
-    "csi": "made by its driver on the node; how many a driver can have there is not counted",
+    "persistentVolumeClaim.readOnly": _MOUNTED,
+    "csi": "made by its driver on the node; it does not count for how many that can have there",
     "downwardAPI": _ANY_NODE,
     "emptyDir": _ANY_NODE,
-    "fc": "kube-scheduler does not look at it either; select nodes that reach it",
+    "fc": _NOT_ASKED,
     "flexVolume": _ANY_NODE,
     "flocker": _ANY_NODE,
     "gitRepo": _ANY_NODE,
@@ -86,11 +101,13 @@ VOLUME_FIELDS: Mapping[str, str] = {
     "name": "its name within the pod",
     "nfs": _ANY_NODE,
     "photonPersistentDisk": _ANY_NODE,
+    "portworxVolume": _NOT_ASKED,
     "projected": _ANY_NODE,
     "quobyte": _ANY_NODE,
     "scaleIO": _ANY_NODE,
     "secret": _ANY_NODE,
     "storageos": _ANY_NODE,
+    "vsphereVolume": _NOT_ASKED,
 }
 """Of `spec.volumes[]`."""
 
@@ -103,8 +120,10 @@ OTHER_FIELDS: Mapping[str, str] = {
 
 EXPECTED: Mapping[str, str] = {
     "os": POD_FIELDS["os"],
-    "volumes[].csi": VOLUME_FIELDS["csi"],
-    "volumes[].fc": VOLUME_FIELDS["fc"],
+    **{
+        f"volumes[].{kind}": VOLUME_FIELDS[kind]
+        for kind in ("azureDisk", "cinder", "csi", "fc", "portworxVolume", "vsphereVolume")
+    },
 }
 """Those of which somebody may think that they decide something."""
 

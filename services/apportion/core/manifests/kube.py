@@ -177,12 +177,45 @@ class ClaimSource(Kube, frozen=True):
     claim_name: Annotated[Text, Meta(min_length=1)]
 
 
+class GoogleDisk(Kube, frozen=True):
+    """`gcePersistentDisk` of a volume: a disk of Google's by its name."""
+
+    pd_name: Text = ""
+    read_only: bool = False
+
+
+class AmazonDisk(Kube, frozen=True):
+    """`awsElasticBlockStore` of a volume: a disk of Amazon's by its id."""
+
+    volume_id: Text = field(default="", name="volumeID")
+
+
+class IscsiTarget(Kube, frozen=True):
+    """`iscsi` of a volume: a target by its qualified name."""
+
+    iqn: Text = ""
+    read_only: bool = False
+
+
+class CephImage(Kube, frozen=True):
+    """`rbd` of a volume: an image in a pool of Ceph's, by any of its monitors."""
+
+    monitors: Annotated[list[Text], Meta(max_length=64)] = []
+    pool: Text = "rbd"
+    image: Text = ""
+    read_only: bool = False
+
+
 class Volume(Kube, frozen=True):
-    """An entry of `volumes`, as far as it is a claim; `ephemeral` is one of the pod's own."""
+    """An entry of `volumes`, as far as it decides; `ephemeral` is a claim of the pod's own."""
 
     name: Text = ""
     persistent_volume_claim: ClaimSource | None = None
     ephemeral: dict[str, Any] | None = None
+    gce_persistent_disk: GoogleDisk | None = None
+    aws_elastic_block_store: AmazonDisk | None = None
+    iscsi: IscsiTarget | None = None
+    rbd: CephImage | None = None
 
 
 class SchedulingGroup(Kube, frozen=True):

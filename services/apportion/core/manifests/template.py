@@ -15,7 +15,7 @@ from apportion.core.dialects.errors import within
 from apportion.core.dialects.listing import claimed
 from apportion.core.dialects.notes import FALSE, TRUE
 from apportion.core.dialects.vendors import refuse_others
-from apportion.core.manifests import gangs, kube, naming, neighbours, nodes, unsupported
+from apportion.core.manifests import gangs, kube, mounts, naming, neighbours, nodes, unsupported
 from apportion.core.manifests.document import texts
 from apportion.core.manifests.resources import node_amounts
 from apportion_schemas import Ask, NodeConstraints, Shape
@@ -38,7 +38,6 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
     )
 
 
-OWN_CLAIM = "-"
 """Begins the name of a claim that the pod's own name precedes (`ephemeral`); no name begins so."""
 PREEMPTABLE = "volcano.sh/preemptable"
 DEFAULT_CONFIG = ManifestConfig()
@@ -111,7 +110,7 @@ def read_template(
         borrowing=request.borrowing,
         **(_every_container(parts.spec) if request.asks else {}),
         gates=_gates(parts.spec, spec_field),
-        volume_claims=_volume_claims(parts.spec),
+        volume_claims=mounts.claims(parts.spec.volumes),
         preempts=parts.spec.preemption_policy != "Never",
         **_among_others(parts.spec, notes, own.labels, at=field),
     )
@@ -163,17 +162,6 @@ def _evictable(notes: dict[str, str], labels: dict[str, str], field: str) -> boo
     if value not in TRUE | FALSE:
         raise ManifestError(within(field, PREEMPTABLE), value, "is no truth value", "write false")
     return value in TRUE
-
-
-def _volume_claims(spec: kube.PodSpec) -> tuple[str, ...]:
-    """The claims that the pod mounts; one of its own is named by what follows the pod's name."""
-    found: list[str] = []
-    for volume in spec.volumes:
-        if volume.persistent_volume_claim is not None:
-            found.append(volume.persistent_volume_claim.claim_name)
-        elif volume.ephemeral is not None:
-            found.append(f"{OWN_CLAIM}{volume.name}")
-    return tuple(sorted(set(found)))
 
 
 def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:
@@ -241,6 +229,7 @@ def _node(
         preferred=nodes.preferred(spec, field),
         tolerations=nodes.tolerations(spec, field),
         ports=nodes.ports(spec, field),
+        disks=mounts.disks(spec.volumes, field),
     )
 
 

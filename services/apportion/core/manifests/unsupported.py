@@ -27,8 +27,6 @@ class Unsupported(NamedTuple):
 
 _VOLUME = "may tie the pod to a node and is not implemented yet"
 _VOLUME_FIX = "use a volume that every node has, as emptyDir, hostPath and nfs are"
-_ZONAL = ("awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk")
-_OF_NODES = ("iscsi", "portworxVolume", "rbd", "vsphereVolume")
 _NUMA_FIX = "remove it; nvidia.com/numa-bind puts the pod's devices onto one NUMA node"
 NUMA_REQUIRED = ("restricted", "single-numa-node")
 """Values by which Volcano keeps a pod off nodes; by the others it prefers none, or some."""
@@ -38,7 +36,6 @@ POD_SPEC = (
     Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
     Unsupported("workloadRef", fix=_GROUP_FIX),
     Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
-    *(Unsupported(f"volumes[].{kind}", _VOLUME, _VOLUME_FIX) for kind in (*_ZONAL, *_OF_NODES)),
 )
 VOLCANO_JOB_SPEC = (
     Unsupported("networkTopology"),

@@ -1,8 +1,8 @@
 """PersistentVolumeClaims, volumes and storage classes: where the volume of a claim is or could be.
 
-Source: kube-scheduler's VolumeBinding and VolumeZone, and the rules by which Kubernetes matches a
-claim with a volume. Invariant: what is read here of one object is never half of it: a node affinity
-that cannot be read raises, and is never taken for none.
+Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits, and the rules by which
+Kubernetes matches a claim with a volume. Invariant: what is read here of one object is never half
+of it: a node affinity that cannot be read raises, and is never taken for none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,11 +12,12 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import astuple
 
 from apportion.core.dialects.quantity import quantity
 from apportion.core.manifests import kube, neighbours, nodes
 from apportion.core.manifests.labels import meet
-from apportion_schemas import NodeExpression, VolumeClaimObserved
+from apportion_schemas import LabelExpression, NodeExpression, VolumeClaimObserved
 
 ZONE: Final = "topology.kubernetes.io/zone"
 REGION: Final = "topology.kubernetes.io/region"
@@ -27,13 +28,36 @@ _TOPOLOGY: Final = {
     "failure-domain.beta.kubernetes.io/region": REGION,
 }
 """Labels of a volume that say where it is, and the label of a node that is compared."""
+BETA_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
+"""Where claims and volumes named their class before 1.6; it still goes before the field."""
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 WAITS: Final = "WaitForFirstConsumer"
+AVAILABLE: Final = "Available"
 SINGLE_POD: Final = "ReadWriteOncePod"
 FILESYSTEM: Final = "Filesystem"
+MIGRATED: Final = {
+    "awsElasticBlockStore": "ebs.csi.aws.com",
+    "azureDisk": "disk.csi.azure.com",
+    "azureFile": "file.csi.azure.com",
+    "cinder": "cinder.csi.openstack.org",
+    "gcePersistentDisk": "pd.csi.storage.gke.io",
+    "portworxVolume": "pxd.portworx.com",
+    "vsphereVolume": "csi.vsphere.vmware.com",
+}
+"""Sources of volumes from before CSI, and the drivers that serve them today."""
+_IN_TREE: Final = {
+    "kubernetes.io/aws-ebs": "awsElasticBlockStore",
+    "kubernetes.io/azure-disk": "azureDisk",
+    "kubernetes.io/azure-file": "azureFile",
+    "kubernetes.io/cinder": "cinder",
+    "kubernetes.io/gce-pd": "gcePersistentDisk",
+    "kubernetes.io/portworx-volume": "portworxVolume",
+    "kubernetes.io/vsphere-volume": "vsphereVolume",
+}
+"""Their provisioners."""
 VALUES_MAX: Final = 256
 Terms = tuple[tuple[NodeExpression, ...], ...]
 
@@ -55,6 +79,7 @@ class _Requests(kube.Kube, frozen=True):
 class _ClaimSpec(kube.Kube, frozen=True):
     volume_name: str = ""
     storage_class_name: str | None = None
+    volume_attributes_class_name: str | None = None
     access_modes: list[str] | None = None
     volume_mode: str = FILESYSTEM
     selector: kube.LabelSelector | None = None
@@ -80,7 +105,7 @@ class Claim(kube.Kube, frozen=True):
     @property
     def storage_class(self) -> str:
         """The name of its storage class; empty where it has none."""
-        return self.spec.storage_class_name or ""
+        return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name or "")
 
     @property
     def bound(self) -> bool:
@@ -105,13 +130,26 @@ class _VolumeAffinity(kube.Kube, frozen=True):
     required: kube.NodeTerms | None = None
 
 
+class _CsiSource(kube.Kube, frozen=True):
+    driver: str = ""
+
+
 class _VolumeSpec(kube.Kube, frozen=True):
     capacity: dict[str, Any] | None = None
     access_modes: list[str] | None = None
     claim_ref: ClaimRef | None = None
     storage_class_name: str = ""
+    volume_attributes_class_name: str | None = None
     volume_mode: str = FILESYSTEM
     node_affinity: _VolumeAffinity | None = None
+    csi: _CsiSource | None = None
+    aws_elastic_block_store: dict[str, Any] | None = None
+    azure_disk: dict[str, Any] | None = None
+    azure_file: dict[str, Any] | None = None
+    cinder: dict[str, Any] | None = None
+    gce_persistent_disk: dict[str, Any] | None = None
+    portworx_volume: dict[str, Any] | None = None
+    vsphere_volume: dict[str, Any] | None = None
 
 
 class Volume(kube.Kube, frozen=True):
@@ -119,6 +157,20 @@ class Volume(kube.Kube, frozen=True):
 
     metadata: _Meta
     spec: _VolumeSpec = _VolumeSpec()
+    status: _Status = _Status()
+
+    @property
+    def storage_class(self) -> str:
+        """The name of its storage class; empty where it has none."""
+        return self.metadata.annotations.get(BETA_CLASS, self.spec.storage_class_name)
+
+    @property
+    def driver(self) -> str:
+        """The CSI driver that attaches it; empty for none."""
+        if self.spec.csi is not None:
+            return self.spec.csi.driver
+        sources = zip(self.spec.__struct_encode_fields__, astuple(self.spec), strict=True)
+        return next((MIGRATED[name] for name, set_ in sources if set_ and name in MIGRATED), "")
 
     def is_for(self, claim: Claim) -> bool:
         """Whether nobody else's claim has the volume."""
@@ -147,6 +199,13 @@ class StorageClass(kube.Kube, frozen=True):
     allowed_topologies: Annotated[list[_TopologyTerm], Meta(max_length=1024)] | None = None
 
     @property
+    def driver(self) -> str:
+        """The CSI driver that makes its volumes; empty where nobody does."""
+        if not self.provisions:
+            return ""
+        return MIGRATED.get(_IN_TREE.get(self.provisioner, ""), self.provisioner)
+
+    @property
     def provisions(self) -> bool:
         """Whether volumes are made when they are wanted."""
         return self.provisioner not in ("", NO_PROVISIONER)
@@ -157,11 +216,74 @@ read_volume = msgspec.json.Decoder(Volume).decode
 read_class = msgspec.json.Decoder(StorageClass).decode
 
 
+class _Allocatable(kube.Kube, frozen=True):
+    count: int | None = None
+
+
+class _Driver(kube.Kube, frozen=True):
+    name: str
+    allocatable: _Allocatable | None = None
+
+
+class _DriversSpec(kube.Kube, frozen=True):
+    drivers: list[_Driver] = []
+
+
+class NodeDrivers(kube.Kube, frozen=True):
+    """A CSINode: the drivers of a node, and how many volumes of each it can have attached."""
+
+    metadata: _Meta
+    spec: _DriversSpec = _DriversSpec()
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """By driver; those without a number have no limit."""
+        counts = ((each.name, each.allocatable) for each in self.spec.drivers)
+        return {
+            name: max(room.count, 0) for name, room in counts if room and room.count is not None
+        }
+
+
+read_drivers = msgspec.json.Decoder(NodeDrivers).decode
+
+
+class Capacity(kube.Kube, frozen=True):
+    """A CSIStorageCapacity: how large a volume of a class can be made for some nodes."""
+
+    metadata: _Meta
+    storage_class_name: str = ""
+    node_topology: kube.LabelSelector | None = None
+    capacity: str | int | None = None
+    maximum_volume_size: str | int | None = None
+
+    def has_room(self, size: Fraction) -> bool:
+        """Whether a volume of so many bytes can be made there."""
+        most = self.capacity if self.maximum_volume_size is None else self.maximum_volume_size
+        return most is not None and quantity(most, "capacity") >= size
+
+
+class _CsiDriverSpec(kube.Kube, frozen=True):
+    storage_capacity: bool = False
+
+
+class CsiDriver(kube.Kube, frozen=True):
+    """A CSIDriver: whether its capacities are to be minded."""
+
+    metadata: _Meta
+    spec: _CsiDriverSpec = _CsiDriverSpec()
+
+
+read_capacity = msgspec.json.Decoder(Capacity).decode
+read_driver = msgspec.json.Decoder(CsiDriver).decode
+
+
 class Storage(NamedTuple):
-    """All that is known of volumes and classes, by name."""
+    """All that is known of volumes, classes and drivers by name, and of capacities."""
 
     volumes: Mapping[str, Volume]
     classes: Mapping[str, StorageClass]
+    drivers: Mapping[str, CsiDriver] = {}
+    capacities: Mapping[str, Capacity] = {}
 
 
 def claim_fact(
@@ -184,9 +306,14 @@ def claim_fact(
         volume = storage.volumes.get(claim.spec.volume_name)
         if volume is None or claim.status.phase == "Lost":
             return msgspec.structs.replace(fact, state="lost")
-        return msgspec.structs.replace(fact, state="bound", nodes=merged(terms_of(volume)))
+        return msgspec.structs.replace(
+            fact, state="bound", nodes=merged(terms_of(volume)), driver=volume.driver
+        )
     class_ = storage.classes.get(claim.storage_class)
-    if class_ is None or class_.volume_binding_mode != WAITS:
+    if class_ is None:
+        return fact
+    fact = msgspec.structs.replace(fact, driver=class_.driver)
+    if class_.volume_binding_mode != WAITS:
         return fact
     found = _possible(claim, class_, storage)
     if found is None:
@@ -195,9 +322,8 @@ def claim_fact(
 
 
 def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
-    """The volumes that the claim could have, the smallest first, and one that is kept for it."""
+    """The volumes that the claim could have, the smallest first; or those that are kept for it."""
     wanted = size_of(claim)
-    modes = set(claim.spec.access_modes or ())
     selector = claim.spec.selector
     means = neighbours.expressions(selector, "spec.selector") if selector else ()
     found = [
@@ -205,14 +331,28 @@ def matching(claim: Claim, volumes: Iterable[Volume]) -> list[Volume]:
         for volume in volumes
         if volume.is_for(claim)
         and volume.metadata.deletion_timestamp is None
-        and volume.spec.storage_class_name == claim.storage_class
+        and volume.storage_class == claim.storage_class
         and volume.spec.volume_mode == claim.spec.volume_mode
-        and modes <= set(volume.spec.access_modes or ())
+        and _attributes(volume) == _attributes(claim)
         and quantity(_capacity(volume), "capacity") >= wanted
-        and meet(volume.metadata.labels, means)
+        and (volume.spec.claim_ref is not None or _is_free_for(volume, claim, means))
     ]
     found.sort(key=lambda each: (each[0], each[1], each[2].metadata.name))
-    return [volume for _, _, volume in found]
+    return [volume for free, _, volume in found if free == found[0][0]]
+
+
+def _is_free_for(volume: Volume, claim: Claim, means: tuple[LabelExpression, ...]) -> bool:
+    """Whether a volume that is kept for nobody may be the claim's; `means` is its selector."""
+    modes = set(claim.spec.access_modes or ())
+    return (
+        volume.status.phase == AVAILABLE
+        and modes <= set(volume.spec.access_modes or ())
+        and meet(volume.metadata.labels, means)
+    )
+
+
+def _attributes(of: Claim | Volume) -> str:
+    return of.spec.volume_attributes_class_name or ""
 
 
 def size_of(claim: Claim) -> Fraction:
@@ -224,17 +364,26 @@ def _capacity(volume: Volume) -> Any:
     return (volume.spec.capacity or {}).get("storage", 0)
 
 
-def terms_of(volume: Volume) -> Terms:
-    """The nodes from which the volume can be had: its node affinity, and the labels of its zone.
+def affinity_of(volume: Volume) -> Terms:
+    """The nodes from which the volume can be had, by its node affinity; nothing is all of them.
 
-    A node without any label of a zone or region is not asked for them.
+    Raises:
+        ManifestError: it cannot be read.
     """
     required = volume.spec.node_affinity.required if volume.spec.node_affinity else None
     at = "spec.nodeAffinity.required.nodeSelectorTerms"
-    own = [
+    return tuple(
         nodes.term(each, f"{at}[{i}]")
         for i, each in enumerate(required.node_selector_terms if required else ())
-    ]
+    )
+
+
+def terms_of(volume: Volume) -> Terms:
+    """The same of a volume that a claim has already, whose labels of a zone count as well.
+
+    A node without any label of a zone or region is not asked for them.
+    """
+    own = affinity_of(volume)
     there = tuple(
         NodeExpression(key=_TOPOLOGY[key], operator="In", values=tuple(sorted(value.split("__"))))
         for key, value in sorted(volume.metadata.labels.items())
@@ -242,9 +391,9 @@ def terms_of(volume: Volume) -> Terms:
     )
     unzoned = tuple(NodeExpression(key=key, operator="DoesNotExist") for key in sorted(_TOPOLOGY))
     zones = [there, unzoned] if there else [()]
-    if required is None:
+    if not own:
         return tuple(zones) if there else ()
-    return tuple((*left, *right) for left, right in product(own, zones) if left)
+    return tuple((*left, *right) if left else () for left, right in product(own, zones))
 
 
 def _possible(claim: Claim, class_: StorageClass, storage: Storage) -> Terms | None:
@@ -252,13 +401,38 @@ def _possible(claim: Claim, class_: StorageClass, storage: Storage) -> Terms | N
     if claim.selected_node:
         return ((_named(claim.selected_node),),)
     options: list[Terms] = [
-        terms_of(volume) for volume in matching(claim, storage.volumes.values())
+        affinity_of(volume) for volume in matching(claim, storage.volumes.values())
     ]
     if class_.provisions:
-        options.append(tuple(_topologies(class_)))
+        options += _makers(claim, class_, storage)
     if not options:
         return None
     return () if not all(options) else merged(term for terms in options for term in terms)
+
+
+def _makers(claim: Claim, class_: StorageClass, storage: Storage) -> list[Terms]:
+    """Where the volume can be made: where the class allows it and, if it is told, there is room."""
+    allowed = tuple(_topologies(class_))
+    size, driver = size_of(claim), storage.drivers.get(class_.provisioner)
+    if not size or driver is None or not driver.spec.storage_capacity:
+        return [allowed]
+    rooms = [
+        (_meant(each.node_topology),)
+        for each in storage.capacities.values()
+        if each.storage_class_name == claim.storage_class
+        and each.node_topology is not None
+        and each.has_room(size)
+    ]
+    both = (product(allowed or ((),), room) for room in rooms)
+    return [tuple((*left, *right) for left, right in each if left or right) for each in both]
+
+
+def _meant(selector: kube.LabelSelector) -> tuple[NodeExpression, ...]:
+    """A selector of labels as a term of nodes."""
+    return tuple(
+        NodeExpression(key=each.key, operator=each.operator, values=each.values)
+        for each in neighbours.expressions(selector, "nodeTopology")
+    )
 
 
 def _topologies(class_: StorageClass) -> Iterator[tuple[NodeExpression, ...]]:

@@ -15,10 +15,9 @@ from apportion.core.dialects import ManifestError
 from apportion.core.dialects.container import AMOUNT_MAX
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.quantity import whole
-from apportion.core.manifests import gangs, kube, naming, unsupported
+from apportion.core.manifests import gangs, kube, mounts, naming, unsupported
 from apportion.core.manifests.document import typed
 from apportion.core.manifests.template import (
-    OWN_CLAIM,
     ManifestConfig,
     Template,
     priority_of,
@@ -93,10 +92,7 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
 
 def claims_of(draft: PodDraft) -> tuple[str, ...]:
     """The PersistentVolumeClaims of the pod by their whole names."""
-    return tuple(
-        draft.name + claim if claim.startswith(OWN_CLAIM) else claim
-        for claim in draft.volume_claims
-    )
+    return mounts.whole_names(draft.name, draft.volume_claims)
 
 
 def read_pod_document(document: dict[str, Any], config: ManifestConfig) -> Manifest:

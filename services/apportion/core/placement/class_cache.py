@@ -20,6 +20,7 @@ from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.pricing.price_table import PriceTable
 from apportion.core.placement.scores import WEIGH_SHAPES
+from apportion.core.placement.volume_needs import VolumeNeeds
 from apportion_schemas import Shape
 
 CLASSES_MAX: Final = 512  # shapes kept indexed
@@ -55,6 +56,7 @@ class ClassCache:
         shape: Shape,
         relate: Callable[[], Relations] | None = None,
         without: frozenset[int] = frozenset(),
+        volumes: VolumeNeeds | None = None,
     ) -> PlacementClass:
         """The class of this key, up to date; one that is not kept is made of the other arguments.
 
@@ -77,6 +79,7 @@ class ClassCache:
                 price_table,
                 columns.geometries,
                 relations=None if relate is None else relate(),
+                volumes=volumes,
                 without=without,
             )
             if len(self._classes) >= CLASSES_MAX:

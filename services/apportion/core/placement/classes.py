@@ -35,7 +35,8 @@ from apportion.core.placement.scores.devices import Order, binpack, first, sprea
 from apportion.core.placement.scores.nodes import Binpack
 from apportion.core.placement.scores.orders import order_of
 from apportion.core.placement.scores.weighed import WEIGHABLE, Weighed
-from apportion_schemas import PolicyChanged, Shape
+from apportion.core.placement.volume_needs import VolumeNeeds
+from apportion_schemas import PolicyChanged, RefusalCode, Shape
 
 _REFUSED: Final = np.int32(REFUSED)
 ASKED: Final[Int64] = 64
@@ -52,8 +53,9 @@ class PlacementClass:
     """The pods of one shape, against every node.
 
     `picks_one`: it takes one device, without looking at how devices stand to each other.
-    `relations` are those to other pods, None where neither side minds. Devices of the kinds
-    `without` are not for these pods, nor are the rows `kept`.
+    `relations` are those to other pods, None where neither side minds; `volumes` what its volumes
+    need, if anything. `needs` are the filters of what few pods want. Devices of the kinds `without`
+    are not for these pods, nor are the rows `kept`.
     """
 
     def __init__(
@@ -64,12 +66,16 @@ class PlacementClass:
         geometries: Known = (),
         *,
         relations: Relations | None = None,
+        volumes: VolumeNeeds | None = None,
         without: frozenset[int] = frozenset(),
     ) -> None:
         self.shape = shape
         self.relations = relations
         self._geometries = geometries
         self._price_table: PriceTable | None = None
+        self.needs = node_filters.needs(shape)
+        if volumes is not None and volumes.attached:
+            self.needs += ((RefusalCode.VOLUMES_EXHAUSTED, volumes.check),)
         self._prefer_by(policy, price_table)
         host_need = packed.amounts(shape.node.memory_mib, shape.node.cpu_milli, 1)
         self.asks = [
@@ -82,11 +88,10 @@ class PlacementClass:
         one = self._alike or len(self.asks) == 1
         self._asked: AskColumns | None = self.asks[0] if one else None
         self._picked: AskColumns | None = self.asks[0] if self.asks else None
-        self.facts = FactColumns(shape)
+        self.facts = FactColumns(shape, volumes.places if volumes is not None else ())
         self.collided: set[int] = set()
         self.kept: list[int] = []
         self._host_need = host_need
-        self._needy = bool(shape.node.extended or shape.node.ports)
         self._resize(0)
         self._generation = -1
         self._facts_seen = 0
@@ -120,7 +125,8 @@ class PlacementClass:
         self.node_score = _node_score(shape, policy, price_table)
         self.picks_one = _wants_one(shape) and self._order in (binpack, spread)
         self._ask_at: Int64 = self.node_score.ask_at
-        self._row_looks: Int64 = _row_looks(shape, self.node_score)
+        loops = isinstance(self.node_score, Binpack) and not self.needs
+        self._row_looks: Int64 = 1 if loops else SCORED  # a score, or a filter, is no row loop
 
     @property
     def fitting(self) -> int:
@@ -241,7 +247,7 @@ class PlacementClass:
             look.rows, look.count = columns.some, columns.changed_from(begin)
             look.enough = columns.enough  # another since there are wider nodes
         row_loops.admit(look.rows, look.count, self.facts.node_ok, look.given)
-        if self._needy:
+        if self.needs:
             self._look_at_needs(look)
         self._look_at_asks(look)
         self.node_score.rate(look)
@@ -272,7 +278,7 @@ class PlacementClass:
         """Refuse the rows that have too little of what few pods want, and no column holds."""
         for at in range(look.count):
             node = look.columns.nodes[look.rows[at]]
-            for check in (node_filters.extended, node_filters.ports):
+            for _, check in self.needs:
                 needed, available = check(self.shape, node)
                 if available < needed:
                     look.given[at] = REFUSED
@@ -288,12 +294,6 @@ class PlacementClass:
         score[list(self.collided)] = REFUSED
         self.board.replace(score)
         return True
-
-
-def _row_looks(shape: Shape, score: NodeScore) -> Int64:
-    """What it costs to look at one row: more where its score, or a filter, is no row loop."""
-    needy = shape.node.extended or shape.node.ports
-    return 1 if isinstance(score, Binpack) and not needy else SCORED
 
 
 def _wants_one(shape: Shape) -> bool:

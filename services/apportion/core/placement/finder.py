@@ -107,14 +107,9 @@ class PlaceFinder:
         concern = NO_CONCERN if alone else self._neighbours.concern(pod.submitted)
         return self._class_of(pod, concern, without)
 
-    def plain_class(self, pod: PodState) -> PlacementClass:
-        """The class of the pod's shape, as if it had no volumes and there were no other pods."""
-        return self.classes.class_of(pod.shape_key, pod.submitted.shape)
-
     def _class_of(self, pod: PodState, concern: Concern, without: frozenset[int]) -> PlacementClass:
         key, shape = self._wanted_key(pod, concern), pod.submitted.shape
-        if pod.submitted.volume_claims:
-            shape = self.volumes.wanted(pod).shape
+        volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
         if without:
             key += b"without " + _encode(sorted(without))
         kept = self.kept_from(pod) if self._state.nominated else ()
@@ -123,7 +118,7 @@ class PlaceFinder:
         relate = None
         if concern is not NO_CONCERN:
             relate = partial(Relations, shape.pods, concern, self._neighbours, self._domains)
-        found: PlacementClass = self.classes.class_of(key, shape, relate, without)
+        found: PlacementClass = self.classes.class_of(key, shape, relate, without, volumes)
         if kept:
             found.keep_out([self.columns.row_of(name) for name in kept])
         return found
@@ -154,8 +149,9 @@ class PlaceFinder:
     def _wanted_key(self, pod: PodState, concern: Concern) -> bytes:
         """Equal for pods that want the same of a node and of other pods."""
         key = pod.shape_key
-        if pod.submitted.volume_claims:
-            key = self.volumes.wanted(pod).key
+        volumes = self.volumes.needs(pod) if pod.submitted.volume_claims else None
+        if volumes is not None:
+            key += volumes.key
         return key if concern is NO_CONCERN else key + _encode(concern)
 
     def minds_others(self, pod: PodState) -> bool:

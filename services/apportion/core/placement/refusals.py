@@ -78,9 +78,9 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
             (RefusalCode.PODS_EXHAUSTED, packed.SLOTS_AT, packed.SLOTS_BITS, 1),
         ):
             _stop(ranks, _field(room, at, bits) < needed, code)
-    if needs.extended or needs.ports:
+    if class_.needs:
         for row in np.flatnonzero(ranks == FITS).tolist():
-            verdict = refused_node(class_.shape, columns.nodes[row])
+            verdict = _lacking(class_, columns, row)
             if verdict is not None:
                 ranks[row] = RANK[verdict.code]
     if class_.relations is not None:
@@ -91,6 +91,15 @@ def node_ranks(class_: PlacementClass, columns: Columns) -> Ranks:
     ranks[kept] = RANK[RefusalCode.NODE_NOMINATED]
     ranks[(ranks == FITS) & (class_.board.points == REFUSED)] = RANK[_collision(class_)]
     return ranks
+
+
+def _lacking(class_: PlacementClass, columns: Columns, row: int) -> Verdict | None:
+    """The first of what few pods want that the node has too little of, or None."""
+    for code, check in class_.needs:
+        needed, available = check(class_.shape, columns.nodes[row])
+        if available < needed:
+            return Verdict(code, needed, available)
+    return None
 
 
 def _collision(class_: PlacementClass) -> RefusalCode:
@@ -191,9 +200,11 @@ def _verdict(
 ) -> tuple[str, Verdict]:
     """The amounts behind a node's refusal: those of the device that came nearest, if it was one."""
     of_node = refused_node(class_.shape, columns.nodes[row])
+    if of_node is None and code is RefusalCode.VOLUMES_EXHAUSTED:
+        of_node = _lacking(class_, columns, row)
     if of_node is not None:
         return "", of_node
-    if code in NEIGHBOURS or code is RefusalCode.NODE_NOMINATED:
+    if code in (*NEIGHBOURS, RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.NODE_NOMINATED):
         return "", Verdict(code, 1, 0)
     best: tuple[float, str, Verdict] | None = None
     would_do: set[int] = set()

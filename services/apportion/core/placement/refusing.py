@@ -5,21 +5,14 @@ Invariant: an answer holds for what is reserved now; it is forgotten with the ne
 
 from typing import Final
 
-import numpy as np
-from msgspec import structs
-
 from apportion.core.ledger.state import PodState
-from apportion.core.placement.filters import RANK
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.shape_queue import Reasons
 from apportion.core.placement.refusals import explain
 from apportion.core.placement.reservations import Reservations
 from apportion.core.placement.volumes import code_of
-from apportion_schemas import NearMiss, RefusalCode
 
-_LABELS: Final = RefusalCode.NODE_LABELS_MISMATCH
-_VOLUMES: Final = RefusalCode.VOLUME_NODE_MISMATCH
 EXPLAINED: Final = 2  # looks that a row costs when a refusal is explained
 
 
@@ -64,31 +57,6 @@ class Refusing:
         counts, nearest = explain(self._finder.class_of(pod), columns)
         self._finder.classes.looks += EXPLAINED * len(columns.names)
         nodes = columns.count
-        if pod.submitted.volume_claims:
-            counts, nearest = self._tell_volumes(pod, counts, nearest)
         if kept is not None:
             counts[kept.exceeded.code] = nodes - sum(counts.values())
         return Reasons(counts, nearest, nodes, limit=kept)
-
-    def _tell_volumes(
-        self, pod: PodState, counts: dict[RefusalCode, int], nearest: tuple[NearMiss, ...]
-    ) -> tuple[dict[RefusalCode, int], tuple[NearMiss, ...]]:
-        """The same, with nodes told apart that the pod itself would do with, but not its volumes.
-
-        Both are asked as one affinity.
-        """
-        columns = self._finder.columns
-        itself = self._finder.plain_class(pod).facts.ranks
-        volumes = self._finder.class_of(pod).facts.ranks
-        others = (volumes == RANK[_LABELS]) & (itself != RANK[_LABELS])
-        there = int(np.count_nonzero(others))
-        if not there:
-            return counts, nearest
-        reported = counts | {_LABELS: counts[_LABELS] - there, _VOLUMES: there}
-        missed = tuple(
-            structs.replace(each, code=_VOLUMES)
-            if each.code is _LABELS and others[columns.row_of(each.node)]
-            else each
-            for each in nearest
-        )
-        return {code: count for code, count in reported.items() if count}, missed

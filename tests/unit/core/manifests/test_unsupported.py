@@ -7,8 +7,6 @@ import pytest
 from apportion.core.manifests import submitted
 from tests.support.manifests import container, draft, pod, refused, task, volcano_job
 
-ISCSI = {"iscsi": {"targetPortal": "a"}}
-
 
 @pytest.mark.parametrize(
     ("spec", "field"),
@@ -16,8 +14,6 @@ ISCSI = {"iscsi": {"targetPortal": "a"}}
         ({"nodeName": "node-1"}, "nodeName"),
         ({"workloadRef": {"name": "w", "podGroup": "g"}}, "workloadRef"),
         ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
-        ({"volumes": [{"emptyDir": {}}, ISCSI]}, "volumes[1].iscsi"),
-        ({"volumes": [{"gcePersistentDisk": {"pdName": "a"}}]}, "volumes[0].gcePersistentDisk"),
     ],
 )
 def test_pod_spec(spec: dict[str, Any], field: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests.volumes import (
+    Capacity,
     Claim,
     Storage,
     StorageClass,
@@ -14,8 +15,11 @@ from apportion.core.manifests.volumes import (
     claim_fact,
     matching,
     merged,
+    read_capacity,
     read_claim,
     read_class,
+    read_driver,
+    read_drivers,
     read_volume,
     terms_of,
 )
@@ -53,7 +57,9 @@ def a_volume(name: str = "v", *nodes: str, **spec: Any) -> Volume:
         terms = [{"matchExpressions": [there]}]
         offered["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
     meta = {"name": name, "labels": labels}
-    return read_volume(msgspec.json.encode({"metadata": meta, "spec": offered}))
+    status = {"phase": spec.pop("phase", "Available")}
+    about = {"metadata": meta, "spec": offered, "status": status}
+    return read_volume(msgspec.json.encode(about))
 
 
 def a_class(provisioner: str = "example.com/disks", **fields: Any) -> StorageClass:
@@ -115,6 +121,19 @@ def test_the_zone_of_a_volume_is_its_label() -> None:
     assert len(both) == 2
 
 
+def test_a_term_without_expressions_is_met_by_no_node() -> None:
+    """As in Kubernetes; the labels of a zone do not make one of it."""
+    odd = {"required": {"nodeSelectorTerms": [{}]}}
+    assert set(terms_of(a_volume("v", nodeAffinity=odd, labels={ZONE: "a"}))) == {()}
+
+
+def test_a_free_volume_is_where_its_affinity_says() -> None:
+    """Labels of a zone count once a claim has it."""
+    local = a_class("kubernetes.io/no-provisioner")
+    found = fact(a_claim(), a_volume("v", "n1", labels={ZONE: "a"}), class_=local)
+    assert found.nodes == (within("host", "n1"),)
+
+
 def test_a_claim_that_waits_for_its_first_pod_could_be_in_several_places() -> None:
     """Where a volume matches it, and where its class makes one."""
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
@@ -152,6 +171,8 @@ def test_a_volume_is_being_made_for_one_node() -> None:
         {"capacity": {"storage": "1Gi"}},
         {"accessModes": ["ReadOnlyMany"]},
         {"volumeMode": "Block"},
+        {"volumeAttributesClassName": "gold"},
+        {"phase": "Pending"},
         {"claimRef": {"namespace": "d", "name": "other"}},
         {"claimRef": {"namespace": "d", "name": "data", "uid": "of another life"}},
     ],
@@ -162,10 +183,11 @@ def test_a_volume_that_does_not_match(other: dict[str, Any]) -> None:
 
 
 def test_the_smallest_volume_that_matches_comes_first() -> None:
-    """But for one that is kept for this very claim; labels may be asked for."""
+    """One that is kept for this very claim is the only one; labels may be asked for."""
     small, large = a_volume("z", capacity={"storage": "2Gi"}), a_volume("a")
     kept = a_volume("k", claimRef={"namespace": "d", "name": "data", "uid": "u"})
-    assert [v.metadata.name for v in matching(a_claim(), [large, small, kept])] == ["k", "z", "a"]
+    assert [v.metadata.name for v in matching(a_claim(), [large, small])] == ["z", "a"]
+    assert matching(a_claim(), [large, small, kept]) == [kept]
     marked = a_volume("m", labels={"tier": "ssd"})
     chosen = a_claim(selector={"matchLabels": {"tier": "ssd"}})
     assert matching(chosen, [small, marked]) == [marked]
@@ -184,3 +206,90 @@ def test_an_affinity_that_cannot_be_read_is_not_taken_for_none() -> None:
     bad = a_volume("v", nodeAffinity={"required": {"nodeSelectorTerms": terms}})
     with pytest.raises(ManifestError, match="Like"):
         fact(a_claim(**BOUND), bad)
+
+
+@pytest.mark.parametrize(
+    ("source", "driver"),
+    [
+        ({"csi": {"driver": "csi.example.com", "volumeHandle": "v"}}, "csi.example.com"),
+        ({"awsElasticBlockStore": {"volumeID": "v"}}, "ebs.csi.aws.com"),
+        ({"cinder": {"volumeID": "v"}}, "cinder.csi.openstack.org"),
+        ({"hostPath": {"path": "/disk"}}, ""),
+    ],
+)
+def test_H13_the_driver_of_a_volume(source: dict[str, Any], driver: str) -> None:
+    """That of CSI, or the one that serves what was there before CSI."""
+    assert fact(a_claim(**BOUND), a_volume("v", **source)).driver == driver
+
+
+@pytest.mark.parametrize(
+    ("provisioner", "driver"),
+    [
+        ("csi.example.com", "csi.example.com"),
+        ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
+        ("kubernetes.io/no-provisioner", ""),
+    ],
+)
+def test_the_driver_of_a_volume_that_is_to_be_made(provisioner: str, driver: str) -> None:
+    """That of the class."""
+    assert fact(a_claim(), a_volume("v", "n1"), class_=a_class(provisioner)).driver == driver
+
+
+def test_H13_how_many_volumes_a_node_can_have() -> None:
+    """A driver without a number, or without `allocatable`, limits nothing."""
+    drivers = [
+        {"name": "a", "nodeID": "n", "allocatable": {"count": 25}},
+        {"name": "b", "nodeID": "n", "allocatable": {}},
+        {"name": "c", "nodeID": "n"},
+    ]
+    about = {"metadata": {"name": "n1"}, "spec": {"drivers": drivers}}
+    assert read_drivers(msgspec.json.encode(about)).limits == {"a": 25}
+
+
+def capacity(node: str | None, **fields: Any) -> Capacity:
+    """How large a volume of class `fast` can be made for a node; `None` for no node at all."""
+    topology = {} if node is None else {"nodeTopology": {"matchLabels": {"host": node}}}
+    about = {"metadata": {"name": str(node)}, "storageClassName": "fast", **topology, **fields}
+    return read_capacity(msgspec.json.encode(about))
+
+
+def room(*capacities: Capacity, minded: bool = True, **class_: Any) -> VolumeClaimObserved:
+    """What is told of a claim for 2Gi whose driver tells its capacities."""
+    spec = {"storageCapacity": minded}
+    about = {"metadata": {"name": "example.com/disks"}, "spec": spec}
+    storage = Storage(
+        {},
+        {"fast": a_class(**class_)},
+        {"example.com/disks": read_driver(msgspec.json.encode(about))},
+        {str(at): each for at, each in enumerate(capacities)},
+    )
+    return claim_fact("d/data", a_claim(), storage, 7)
+
+
+def test_a_volume_is_made_where_there_is_room() -> None:
+    """By capacity or, where it is told, by the largest volume that can be made."""
+    enough, little = capacity("n1", capacity="2Gi"), capacity("n2", capacity="1Gi")
+    parts = capacity("n3", capacity="9Gi", maximumVolumeSize="1Gi")
+    unknown, nowhere = capacity("n4"), capacity(None, capacity="9Gi")
+    found = room(enough, little, parts, unknown, nowhere)
+    assert (found.state, found.nodes) == ("first-consumer", (within("host", "n1"),))
+    assert room(little).state == "unavailable"
+    other = capacity("n5", capacity="9Gi", storageClassName="slow")
+    assert room(other).state == "unavailable"
+
+
+def test_capacities_are_minded_where_the_driver_says_so() -> None:
+    """Else a volume can be made anywhere; where the class says where, both must hold."""
+    little = capacity("n2", capacity="1Gi")
+    assert room(little, minded=False).nodes == ()
+    topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
+    found = room(capacity("n1", capacity="5Gi"), allowedTopologies=topology)
+    assert found.nodes == ((*within(ZONE, "a"), *within("host", "n1")),)
+    everywhere = capacity("n1", capacity="5Gi", nodeTopology={})
+    assert room(everywhere).nodes == ()
+
+
+def test_the_old_annotation_of_a_class_goes_before_the_field() -> None:
+    """As Kubernetes reads it."""
+    old = {"volume.beta.kubernetes.io/storage-class": "fast"}
+    assert matching(a_claim(storageClassName=None, annotations=old), [a_volume()]) == [a_volume()]

@@ -25,6 +25,7 @@ from apportion_schemas import (
     Ask,
     Device,
     DeviceConstraints,
+    Disk,
     HostPort,
     NodeCordoned,
     NodeExpression,
@@ -73,6 +74,12 @@ def serving(port: HostPort) -> tuple[Payload, ...]:
     return rack("n1", 1), pod("web", shape=wants(ports=(port,))), placement("web")
 
 
+def having(disk: Disk) -> tuple[Payload, ...]:
+    """A node with a pod that has this disk."""
+    return rack("n1", 1), pod("web", shape=wants(disks=(disk,))), placement("web")
+
+
+DISK, READ = Disk(name="gce/a"), Disk(name="gce/a", read_only=True)
 HTTP, LOCAL = HostPort(port=80), HostPort(port=80, ip="127.0.0.1")
 BUSY = (rack("n1", 1), pod("x", shape=wants(cpu_milli=255_000, memory_mib=1_999_000)))
 LABELLED = observed("n1", labels={"zone": "a", "cards": "8"})
@@ -249,6 +256,10 @@ NODES: list[tuple[str, tuple[Payload, ...], Shape, Verdict | None]] = [
         wants(ports=(HTTP,)),
         Verdict(C.HOST_PORT_TAKEN, 1, 0),
     ),
+    ("a disk, free", having(Disk(name="gce/b")), wants(disks=(DISK,)), None),
+    ("a disk, taken", having(DISK), wants(disks=(DISK,)), Verdict(C.DISK_IN_USE, 1, 0)),
+    ("a disk that one writes", having(READ), wants(disks=(DISK,)), Verdict(C.DISK_IN_USE, 1, 0)),
+    ("a disk that both read", having(READ), wants(disks=(READ,)), None),
     ("by name", (rack("n1", 1),), named("n1"), None),
     ("by another name", (rack("n1", 1),), named("n2"), Verdict(C.NODE_LABELS_MISMATCH, 1, 0)),
     (

@@ -9,6 +9,7 @@ from apportion_schemas import (
     Device,
     DeviceConstraints,
     DeviceCordoned,
+    Disk,
     HostPort,
     LabelExpression,
     NearMiss,
@@ -83,6 +84,8 @@ BOTH = shape(cards(2), devices=X(numa_bind=True))
 ONE = (rack("n1", 1),)
 PORT = HostPort(port=80)
 PORT_TAKEN = (pod("web", shape=wants(ports=(PORT,))), placement("web"))
+DISK = Disk(name="gce/a")
+DISK_TAKEN = (pod("web", shape=wants(disks=(DISK,))), placement("web"))
 Reached = tuple[tuple[Payload, ...], Shape, int, int, str]
 REACHED: dict[RefusalCode, Reached] = {
     C.NODE_GONE: ((*ONE, NodeGone(node="n1")), shape(ask(1)), 1, 0, ""),
@@ -96,6 +99,7 @@ REACHED: dict[RefusalCode, Reached] = {
     C.PODS_EXHAUSTED: ((*ONE, observed("n1", pods=0)), shape(ask(1)), 1, 0, ""),
     C.EXTENDED_RESOURCE_INSUFFICIENT: (ONE, wants(extended={"example.com/nic": 2}), 2, 0, ""),
     C.HOST_PORT_TAKEN: ((*ONE, *PORT_TAKEN), wants(ports=(PORT,)), 1, 0, ""),
+    C.DISK_IN_USE: ((*ONE, *DISK_TAKEN), wants(disks=(DISK,)), 1, 0, ""),
     C.NO_SUCH_DEVICE: (ONE, shape(NPU), 1, 0, ""),
     C.MODE_MISMATCH: (ONE, shape(ask(1), devices=X(modes=("mps",))), 1, 0, ""),
     C.TYPE_MISMATCH: (ONE, shape(ask(1), devices=X(use_types=("T4",))), 1, 0, ""),
@@ -176,7 +180,8 @@ def test_no_code_is_left_out() -> None:
 
     So have a node that is kept for another pod, and what is about volumes.
     """
-    volumes = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE, C.VOLUME_NODE_MISMATCH}
+    volumes = {C.VOLUME_CLAIM_NOT_READY, C.VOLUME_CLAIM_IN_USE}
+    volumes |= {C.VOLUME_NODE_MISMATCH, C.VOLUMES_EXHAUSTED}
     others = {C.GANG_INCOMPLETE, C.GANG_TOO_LARGE, C.NODE_NOMINATED, *LIMIT_CODES, *volumes}
     assert set(REACHED) | others == set(C)
 

@@ -6,6 +6,7 @@ import pytest
 
 from apportion.core.explain import words
 from apportion_schemas import (
+    Neighbour,
     NodeConstraints,
     NodeExpression,
     PodPlaced,
@@ -20,6 +21,7 @@ from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, pod, shape
 
 C = RefusalCode
+DRIVER = "csi.example.com"
 
 
 def zone(*names: str) -> tuple[NodeExpression, ...]:
@@ -153,3 +155,69 @@ def test_nobody_is_evicted_where_the_volume_is_not() -> None:
     ledger.submit(mounting("h", shape=shape(cards()), priority=9)).settle()
     (gone,) = ledger.state.evictions
     assert ledger.where(gone) == "n-b"
+
+
+def limited(*names: str, limit: int = 1, **fields: Any) -> Ledger:
+    """Nodes that can have so many volumes of a driver."""
+    ledger = Ledger()
+    for name in names:
+        ledger.report(rack(name, 1))
+        ledger.play(observed(name, volume_limits={DRIVER: limit}, version=1, **fields))
+    return ledger
+
+
+def test_H13_a_node_has_so_many_volumes_of_a_driver() -> None:
+    """Also of two pods in one decision; who fits nowhere says so and comes when one has gone."""
+    ledger = limited("n1", "n2")
+    ledger.play(*(claim(name, driver=DRIVER) for name in "xyz"))
+    ledger.submit(*(mounting(uid, uid) for uid in "xyz"))
+    assert len([event for event in ledger.decide() if isinstance(event, PodPlaced)]) == 2
+    ledger.settle()
+    assert {ledger.where("x"), ledger.where("y"), ledger.where("z")} == {"n1", "n2", ""}
+    refused = ledger.refusal("z")
+    assert refused.reasons == {C.VOLUMES_EXHAUSTED: 2}
+    assert (refused.nearest[0].needed, refused.nearest[0].available) == (1, 0)
+    ledger.gone("x").settle()
+    assert ledger.where("z")
+
+
+def test_a_volume_of_several_pods_counts_once_on_a_node() -> None:
+    """A second pod with the same volume finds room where the first is, and nowhere else."""
+    ledger = limited("n1", "n2").play(claim("x", driver=DRIVER), claim("y", driver=DRIVER))
+    ledger.submit(mounting("p", "x")).settle()
+    ledger.submit(mounting("r", "y")).settle()
+    ledger.submit(mounting("q", "x")).settle()
+    assert ledger.where("q") == ledger.where("p") != ledger.where("r")
+
+
+def test_other_drivers_and_nodes_without_a_limit_have_room() -> None:
+    """A limit of nothing is one."""
+    ledger = limited("n1", limit=0).play(claim("x", driver=DRIVER), claim("y", driver="other"))
+    ledger.submit(mounting("p", "y"), mounting("q", "x")).settle()
+    assert (ledger.where("p"), ledger.where("q")) == ("n1", "")
+    ledger.report(rack("n2", 1)).play(observed("n2", version=2)).settle()
+    assert ledger.where("q") == "n2"
+
+
+def test_volumes_of_other_schedulers_pods_count() -> None:
+    """Also one whose driver is told of later; two claims of one pod take two places."""
+    theirs = Neighbour(namespace="default", volume_claims=("t",))
+    ledger = limited("n1", limit=2, others=(theirs,))
+    ledger.play(*(claim(name, driver=DRIVER) for name in "xy"))
+    ledger.submit(mounting("p", "x", "y", shape=shape(ask(50_000)))).settle()
+    assert ledger.where("p") == "n1"  # nobody knows yet what t is
+    ledger.gone("p").play(claim("t", driver=DRIVER))
+    ledger.submit(mounting("q", "x", "y", shape=shape(ask(50_000)))).settle()
+    assert ledger.refusal("q").reasons == {C.VOLUMES_EXHAUSTED: 1}
+    ledger.play(observed("n1", volume_limits={DRIVER: 2}, version=2)).settle()
+    assert ledger.where("q") == "n1"
+
+
+def test_a_claim_of_a_single_pod_that_another_schedulers_pod_has() -> None:
+    """It is in use, until that pod is on no node any more."""
+    theirs = Neighbour(namespace="default", volume_claims=("data",), count=2)
+    ledger = Ledger(rack("n1", 1)).play(observed("n1", others=(theirs,), version=1))
+    ledger.play(claim("data", "bound", single_pod=True)).submit(mounting()).settle()
+    assert ledger.refusal("p").volume == VolumeShortage(claim="data", state="in-use")
+    ledger.play(observed("n1", version=2)).settle()
+    assert ledger.where("p") == "n1"

@@ -27,8 +27,8 @@ class Verdict(NamedTuple):
     available: int
 
 
-VOLUMES: Final = (RefusalCode.VOLUME_NODE_MISMATCH,)
-"""Where the volumes of a pod's claims are, which is asked together with its own node affinity."""
+VOLUMES: Final = (RefusalCode.VOLUME_NODE_MISMATCH, RefusalCode.VOLUMES_EXHAUSTED)
+"""Where the volumes of a pod are, and how many a node can have, which `volume_needs` answers."""
 
 NEIGHBOURS: Final = (
     RefusalCode.POD_AFFINITY_MISMATCH,
@@ -38,8 +38,10 @@ NEIGHBOURS: Final = (
 """Where a pod may be in relation to others, which `relations` answers for all nodes at once."""
 
 ORDER: Final[tuple[RefusalCode, ...]] = (
-    *(code for code, _ in NODE_FILTERS),
-    *VOLUMES,
+    *(code for code, _ in FACT_FILTERS),
+    VOLUMES[0],
+    *(code for code, _ in NODE_FILTERS[len(FACT_FILTERS) :]),
+    VOLUMES[1],
     *NEIGHBOURS,
     *(code for code, _ in DEVICE_RULES),
     RefusalCode.DEVICES_TOO_FEW,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from apportion.core.ledger.state import NodeState
-from apportion_schemas import HostPort, NodeExpression, RefusalCode, Shape, Taint, Toleration
+from apportion_schemas import Disk, HostPort, NodeExpression, RefusalCode, Shape, Taint, Toleration
 
 YES, NO = (1, 1), (1, 0)
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -122,6 +122,23 @@ def _same_port(left: HostPort, right: HostPort) -> bool:
     return left.ip == right.ip or not left.ip or not right.ip
 
 
+def disks(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """No other pod there has a disk of the pod's, unless all read (kube-scheduler's
+    VolumeRestrictions).
+    """
+    wanted = shape.node.disks
+    if not wanted:
+        return YES
+    taken = [disk for pod in node.pods.values() for disk in pod.submitted.shape.node.disks]
+    if node.observed is not None:
+        taken += [disk for each in node.observed.others for disk in each.disks]
+    return len(wanted), sum(not any(_conflict(each, one) for one in taken) for each in wanted)
+
+
+def _conflict(left: Disk, right: Disk) -> bool:
+    return left.name == right.name and not (left.read_only and right.read_only)
+
+
 def matches(term: tuple[NodeExpression, ...], node: NodeState) -> bool:
     """Whether every expression of a node selector term holds; an empty term matches nothing."""
     return bool(term) and all(holds(each, value_of(each, node)) for each in term)
@@ -176,11 +193,23 @@ FACT_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
 )
 """Those whose answer is the same until the node itself is reported differently."""
 
+NEED_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
+    (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, extended),
+    (RefusalCode.HOST_PORT_TAKEN, ports),
+    (RefusalCode.DISK_IN_USE, disks),
+)
+"""Those of what few pods want, which no column of the index holds."""
+
 NODE_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
     *FACT_FILTERS,
     (RefusalCode.CPU_INSUFFICIENT, cpu),
     (RefusalCode.HOST_MEMORY_INSUFFICIENT, host_memory),
     (RefusalCode.PODS_EXHAUSTED, pods),
-    (RefusalCode.EXTENDED_RESOURCE_INSUFFICIENT, extended),
-    (RefusalCode.HOST_PORT_TAKEN, ports),
+    *NEED_FILTERS,
 )
+
+
+def needs(shape: Shape) -> tuple[tuple[RefusalCode, NodeFilter], ...]:
+    """Those of `NEED_FILTERS` that may keep a pod of this shape from a node."""
+    wanted = (shape.node.extended, shape.node.ports, shape.node.disks)
+    return tuple(row for row, amount in zip(NEED_FILTERS, wanted, strict=True) if amount)

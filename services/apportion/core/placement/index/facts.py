@@ -17,6 +17,7 @@ from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.labels import Flags
 from apportion.core.placement.index.packed import POINTS, Int32s, UInt8s
 from apportion.core.placement.index.row_log import Rows
+from apportion.core.placement.volume_needs import Terms
 from apportion_schemas import RefusalCode, Shape, SpreadConstraint
 
 AFFINITY_WEIGHT: Final = 2
@@ -24,6 +25,7 @@ TAINT_WEIGHT: Final = 3
 """How much preferred node affinity and taints count beside each other (kube-scheduler's defaults).
 """
 _LABELS_MISMATCH: Final = RANK[RefusalCode.NODE_LABELS_MISMATCH]
+_VOLUME_ELSEWHERE: Final = RANK[RefusalCode.VOLUME_NODE_MISMATCH]
 _NODE_GONE: Final = RANK[RefusalCode.NODE_GONE]
 _ANSWERED: Final = frozenset(
     (
@@ -59,7 +61,7 @@ class Eligible(NamedTuple):
 
 
 class FactColumns:
-    """One shape against every node, by row.
+    """One shape against every node, by row; `places` are the nodes of its volumes.
 
     `ranks` are those of the facts filter that refuses the node, or `FITS`, and `node_ok` whether
     none does. `eligible` are the nodes whose pods count for the shape's spread. `preferred` are the
@@ -67,8 +69,9 @@ class FactColumns:
     `prefers` any nodes for them.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, places: tuple[Terms, ...] = ()) -> None:
         self._shape = shape
+        self._places = places
         self._spreads = bool(shape.pods.spread)
         self.resize(0)
 
@@ -91,10 +94,21 @@ class FactColumns:
         for row in rows[~(vacant | answered)].tolist():
             code = facts_refusal(self._shape, columns.nodes[row])
             self.ranks[row] = FITS if code is None else RANK[code]
+        if self._places:
+            self._look_at_volumes(columns, rows)
         self._node_ok[rows] = self.ranks[rows] == FITS
         if self._spreads:
             self._look_at_eligible(columns, rows, allowed)
         self._look_at_preferences(columns, rows)
+
+    def _look_at_volumes(self, columns: Columns, rows: Rows) -> None:
+        """From the other nodes a volume cannot be had."""
+        there: Flags = np.ones(len(rows), np.bool_)
+        for terms in self._places:
+            matches = [columns.labels.match(columns, term, rows) for term in terms]
+            there &= np.logical_or.reduce(matches) if matches else False
+        away = rows[~there]
+        self.ranks[away[self.ranks[away] == FITS]] = _VOLUME_ELSEWHERE
 
     def _look_at_eligible(self, columns: Columns, rows: Rows, allowed: Flags) -> None:
         """Also nodes that are closed count."""

@@ -10,6 +10,7 @@ from msgspec import structs
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.labels import meet
 from apportion_schemas import (
+    Disk,
     HostPort,
     LabelExpression,
     Neighbour,
@@ -143,6 +144,16 @@ def test_host_ports_of_other_schedulers_pods_are_taken() -> None:
     ledger.submit(pod("p", shape=asked)).settle()
     assert ledger.reasons("p") == {C.HOST_PORT_TAKEN: 1}
     ledger.play(at_a(others=others(ports=(HostPort(port=80, protocol="UDP"),)))).settle()
+    assert ledger.where("p") == "a"
+
+
+def test_F16_disks_of_other_schedulers_pods_are_taken() -> None:
+    """Whoever waits for one is asked when it is free."""
+    disk = Disk(name="iscsi/iqn.d")
+    ledger = fleet(a="x").play(at_a(others=others(disks=(disk,))))
+    ledger.submit(pod("p", shape=shape(node=NodeConstraints(disks=(disk,))))).settle()
+    assert ledger.reasons("p") == {C.DISK_IN_USE: 1}
+    ledger.play(at_a()).settle()
     assert ledger.where("p") == "a"
 
 

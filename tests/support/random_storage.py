@@ -1,0 +1,154 @@
+"""Storage drawn from a seed, for a cluster that is: claims in every state, volumes, nodes' limits.
+
+Each namespace has claims of the same names, each kind of claim several times over, so that pods
+share some and have others for themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+ZONE = "topology.kubernetes.io/zone"
+HOST = "kubernetes.io/hostname"
+DRIVER = "csi.example.com"
+CLASSES = ("local", "made", "zonal", "roomy", "now")
+BOUND = "pv.kubernetes.io/bind-completed"
+GONE = "gone"
+"""A claim that nobody has made."""
+
+
+class RandomStorage:
+    """`claims` are the names of those that a pod may mount."""
+
+    def __init__(
+        self, chance: random.Random, namespaces: tuple[str, ...], nodes: list[str]
+    ) -> None:
+        self._chance = chance
+        self._nodes = nodes
+        self.objects: list[dict[str, Any]] = [*_classes(), *self._limits(), *self._rooms()]
+        self.free = [f"free-{at}" for at in range(4)]
+        self.objects += [self._volume(name, "local", on=chance.choice(nodes)) for name in self.free]
+        self.claims: list[str] = [GONE]
+        kinds = (("bound", 6), ("alone", 3), *((name, 2) for name in CLASSES))
+        for kind, count in kinds:
+            for at in range(count):
+                name = f"{kind}-{at}"
+                self.claims.append(name)
+                for namespace in namespaces:
+                    self.objects += self._claim(namespace, name, kind)
+
+    def mounts(self) -> list[dict[str, Any]]:
+        """Volumes of one pod; of free volumes never two, of which nobody says what both get."""
+        chance = self._chance
+        names = chance.sample(self.claims, chance.choice((1, 1, 2)))
+        if sum(name.startswith("local") for name in names) > 1:
+            names = names[:1]
+        found: list[dict[str, Any]] = [
+            {"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names
+        ]
+        return found
+
+    def disk(self) -> dict[str, Any]:
+        """A disk that a pod names itself."""
+        chance = self._chance
+        read = chance.choice((True, False))
+        kinds: tuple[dict[str, Any], ...] = (
+            {"gcePersistentDisk": {"pdName": chance.choice("ab"), "readOnly": read}},
+            {"awsElasticBlockStore": {"volumeID": "v", "readOnly": read}},
+            {"iscsi": {"targetPortal": "10.0.0.1", "iqn": IQN, "lun": 0, "readOnly": read}},
+            {"rbd": {"monitors": chance.sample("mno", 2), "image": "i", "readOnly": read}},
+        )
+        return {"name": "disk", **chance.choice(kinds)}
+
+    def _claim(self, namespace: str, name: str, kind: str) -> list[dict[str, Any]]:
+        spec: dict[str, Any] = {
+            "accessModes": ["ReadWriteOncePod" if kind == "alone" else "ReadWriteOnce"],
+            "storageClassName": kind if kind in CLASSES else "",
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
+        meta: dict[str, Any] = {"name": name, "namespace": namespace}
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": meta,
+            "spec": spec,
+        }
+        if kind in CLASSES:
+            return [claim]
+        volume = f"{namespace}-{name}"
+        spec["volumeName"] = volume
+        meta["annotations"] = {BOUND: "yes"}
+        return [claim, self._volume(volume, "", on="" if self._seldom(2) else self._some_node())]
+
+    def _volume(self, name: str, class_: str, on: str) -> dict[str, Any]:
+        source = {"csi": {"driver": DRIVER, "volumeHandle": name}}
+        spec: dict[str, Any] = {
+            "capacity": {"storage": "2Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": class_,
+            **(source if self._seldom(2) else {"hostPath": {"path": "/disk"}}),
+        }
+        labels = {ZONE: self._chance.choice(("a", "b", "a__c"))} if self._seldom(3) else {}
+        if on:
+            there = {"key": HOST, "operator": "In", "values": [on, self._some_node()]}
+            terms = [{"matchExpressions": [there]}]
+            spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
+        meta = {"name": name, "labels": labels}
+        return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": meta, "spec": spec}
+
+    def _limits(self) -> list[dict[str, Any]]:
+        """How many volumes of the driver some nodes can have."""
+        found = []
+        for node in self._nodes:
+            driver: dict[str, Any] = {"name": DRIVER, "nodeID": node}
+            if not self._seldom(3):
+                driver["allocatable"] = {"count": self._chance.choice((1, 2, 3))}
+            about = _of("CSINode", node, spec={"drivers": [driver]})
+            found += [about] if not self._seldom(5) else []
+        return found
+
+    def _rooms(self) -> list[dict[str, Any]]:
+        """Room for volumes of one class, on some nodes."""
+        driver = _of("CSIDriver", "room.example.com", spec={"storageCapacity": True})
+        rooms = [
+            _of(
+                "CSIStorageCapacity",
+                f"room-{node}",
+                namespace="default",
+                storageClassName="roomy",
+                nodeTopology={"matchLabels": {HOST: node}},
+                capacity=self._chance.choice(("512Mi", "1Gi", "9Gi")),
+            )
+            for node in self._nodes
+            if not self._seldom(4)
+        ]
+        return [driver, *rooms]
+
+    def _some_node(self) -> str:
+        return self._chance.choice(self._nodes)
+
+    def _seldom(self, one_in: int) -> bool:
+        return self._chance.randrange(one_in) == 0
+
+
+IQN = "iqn.2026-01.org.example:disk"
+
+
+def _of(kind: str, name: str, *, namespace: str = "", **fields: Any) -> dict[str, Any]:
+    """An object of the storage API."""
+    meta = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": "storage.k8s.io/v1", "kind": kind, "metadata": meta, **fields}
+
+
+def _classes() -> list[dict[str, Any]]:
+    """Without volumes made, with, in some zones, where there is room, and bound at once."""
+    waits = {"volumeBindingMode": "WaitForFirstConsumer"}
+    zones = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
+    return [
+        _of("StorageClass", "local", provisioner="kubernetes.io/no-provisioner", **waits),
+        _of("StorageClass", "made", provisioner=DRIVER, **waits),
+        _of("StorageClass", "zonal", provisioner=DRIVER, allowedTopologies=zones, **waits),
+        _of("StorageClass", "roomy", provisioner="room.example.com", **waits),
+        _of("StorageClass", "now", provisioner=DRIVER, volumeBindingMode="Immediate"),
+    ]
