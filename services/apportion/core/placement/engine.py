@@ -56,9 +56,6 @@ COUNTED_MAX: Final = 256  # pods, or nodes, that a decision counts for what it h
 _COMES: Final = frozenset((PodSubmitted, PodAdopted))
 """Events of pods that may be the first to mind others."""
 
-_NAMES: Final = frozenset((NamespaceObserved, NamespaceGone))
-"""Events after which terms may mean other namespaces."""
-
 _TELLS_OF_OTHERS: Final = frozenset((NodeObserved, NodeGone))
 """Events after which other pods of others may be on a node."""
 
@@ -136,8 +133,8 @@ class Engine:
             moved = self._neighbours.rename(pod)
         elif pod is not None and (self._neighbours.active or kind in _COMES):
             moved = self._neighbours.note(pod)
-        elif kind in _NAMES:
-            self._neighbours.begin_anew()
+        elif isinstance(change.data, NamespaceObserved | NamespaceGone):
+            moved = self._neighbours.relabel(change.data.namespace)
         elif node is not None and kind in _TELLS_OF_OTHERS:
             moved = self._neighbours.look_at(node)
         counts = self._limits.active or kind in LIMITS_SET

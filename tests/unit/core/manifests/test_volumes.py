@@ -123,7 +123,7 @@ def test_the_zone_of_a_volume_is_its_label() -> None:
 
 def test_a_term_without_expressions_is_met_by_no_node() -> None:
     """As in Kubernetes; the labels of a zone do not make one of it."""
-    odd = {"required": {"nodeSelectorTerms": [{}]}}
+    odd: dict[str, Any] = {"required": {"nodeSelectorTerms": [{}]}}
     assert set(terms_of(a_volume("v", nodeAffinity=odd, labels={ZONE: "a"}))) == {()}
 
 

@@ -10,7 +10,7 @@ every pod that was placed or left, each count is what a walk over all placed pod
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, product
 from typing import Final, NamedTuple
 
 import msgspec
@@ -111,6 +111,7 @@ class Neighbours:
         self._guards: dict[PodTerm, Counts] = {}
         self._against: dict[KindKey, tuple[PodTerm, ...]] = {}
         self._clock = count(1)
+        self._by_label = False  # whether any term ever meant namespaces by their labels
         self._uncounted: list[PodState | NodeState] = []
         self._others: dict[str, tuple[Neighbour, ...]] = {}
         mind = any(has_wishes(pod.submitted.shape.pods) for pod in state.pods.values())
@@ -204,6 +205,7 @@ class Neighbours:
             if len(self._matching) >= SELECTORS_MAX:
                 self._forget()
             found = self._matching[selector] = Counts(self._clock)
+            self._by_label = self._by_label or bool(selector.by_label)
             for kind in self._kinds.values():
                 if self._selects(selector, kind.namespace, kind.labels):
                     kind.counts.append(found)
@@ -215,14 +217,22 @@ class Neighbours:
         """The placed pods that have this term of anti-affinity."""
         return self._guards[term]
 
-    def begin_anew(self) -> None:
-        """Namespaces have other labels: count anew whom each selector means."""
-        if not self.active:
-            return
-        self._forget()
-        for counted in (self._kinds, self._at, self._guards, self._against, self._others):
-            counted.clear()
-        self._activate()
+    def relabel(self, namespace: str) -> bool:
+        """The namespace has other labels; whether somebody's terms may mean its pods by them."""
+        if not self._by_label:
+            return False
+        for key in [key for key in self._against if key[0] == namespace]:
+            del self._against[key]
+        labelled = [each for each in self._matching.items() if each[0].by_label]
+        kinds = [kind for kind in self._kinds.values() if kind.namespace == namespace]
+        for kind, (selector, counts) in product(kinds, labelled):
+            means = self._selects(selector, namespace, kind.labels)
+            if means == (counts in kind.counts):
+                continue
+            (kind.counts.append if means else kind.counts.remove)(counts)
+            for node, number in kind.by_node.items():
+                counts.add(node, number if means else -number)
+        return True
 
     def _selects(self, selector: PodSelector, namespace: str, labels: dict[str, str]) -> bool:
         """Whether the selector means a pod of that namespace with these labels."""
@@ -279,6 +289,7 @@ class Neighbours:
             guard = self._guards.get(term)
             if guard is None:
                 guard = self._guards[term] = Counts(self._clock)
+                self._by_label = self._by_label or bool(term.pods.by_label)
                 self._against.clear()
             guard.add(node, amount)
             if not guard.by_node:

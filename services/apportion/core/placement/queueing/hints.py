@@ -69,7 +69,7 @@ TAKEN: Final[Int64] = 1
 REFUSED: Final[Int64] = 2
 """The fold did not: what a decision counted on did not come about."""
 MOVED: Final[Int64] = 4
-"""Another number of pods that somebody looks for is on a node."""
+"""Another number of pods that somebody looks for is on a node, or other pods are looked for."""
 FREED: Final[Int64] = 8
 """A queue or a namespace may hold more than before, or a node is kept for nobody any more."""
 
@@ -111,8 +111,8 @@ _NEAR: Final = (
     Hint(PlacementVoided, SOME, MOVED),
     Hint(PodGone, SOME, MOVED),
     Hint(PodChanged, SOME, MOVED),
-    Hint(NamespaceObserved, SOME),  # terms may mean other namespaces now
-    Hint(NamespaceGone, SOME),
+    Hint(NamespaceObserved, SOME, MOVED),  # terms may mean other namespaces now
+    Hint(NamespaceGone, SOME, MOVED),
     Hint(NodeGone, SOME),  # it is no domain any more, or takes the label of its domain with it
     *_TOLD,
 )

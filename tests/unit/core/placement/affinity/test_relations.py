@@ -13,6 +13,8 @@ from apportion_schemas import (
     Disk,
     HostPort,
     LabelExpression,
+    NamespaceGone,
+    NamespaceObserved,
     Neighbour,
     NodeConstraints,
     PodChanged,
@@ -261,10 +263,13 @@ def placed(state: State) -> Iterator[tuple[PodSubmitted, NodeState]]:
             yield from [(about, node)] * other.count
 
 
-def means(selector: PodSelector, asked: PodSubmitted) -> bool:
+def means(state: State, selector: PodSelector, asked: PodSubmitted) -> bool:
     """Whether the selector means the pod."""
-    everywhere = not selector.namespaces or asked.namespace in selector.namespaces
-    return everywhere and meet(asked.labels, selector.expressions)
+    there = not (selector.namespaces or selector.by_label)
+    there = there or asked.namespace in selector.namespaces
+    if selector.by_label and asked.namespace in state.namespaces:
+        there = there or meet(state.namespaces[asked.namespace].labels, selector.by_label)
+    return there and meet(asked.labels, selector.expressions)
 
 
 def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
@@ -272,7 +277,7 @@ def near_any(state: State, term: PodTerm, node: NodeState) -> bool:
     key = term.topology_key
     here = domain(node, key)
     return here is not None and any(
-        means(term.pods, other) and domain(at, key) == here for other, at in placed(state)
+        means(state, term.pods, other) and domain(at, key) == here for other, at in placed(state)
     )
 
 
@@ -282,7 +287,7 @@ def apart(state: State, asked: PodSubmitted, node: NodeState) -> bool:
         for term in other.shape.pods.anti_affinity:
             here = domain(node, term.topology_key)
             same = here is not None and domain(at, term.topology_key) == here
-            if same and means(term.pods, asked):
+            if same and means(state, term.pods, asked):
                 return False
     return not any(near_any(state, term, node) for term in asked.shape.pods.anti_affinity)
 
@@ -293,7 +298,7 @@ def together(state: State, asked: PodSubmitted, node: NodeState) -> bool:
         if domain(node, term.topology_key) is None:
             return False
         first = not any(near_any(state, term, each) for each in state.nodes.values())
-        if not near_any(state, term, node) and not (first and means(term.pods, asked)):
+        if not near_any(state, term, node) and not (first and means(state, term.pods, asked)):
             return False
     return True
 
@@ -308,9 +313,9 @@ def even(state: State, asked: PodSubmitted, node: NodeState) -> bool:
             return False
         sums = {domain(n, each.topology_key): 0 for n in counted}
         for other, at in placed(state):
-            if at in counted and means(each.pods, other):
+            if at in counted and means(state, each.pods, other):
                 sums[domain(at, each.topology_key)] += 1
-        mine = sums[domain(node, each.topology_key)] + means(each.pods, asked)
+        mine = sums[domain(node, each.topology_key)] + means(state, each.pods, asked)
         if mine - min(sums.values()) > each.max_skew:
             return False
     return True
@@ -322,7 +327,17 @@ def allowed(state: State, asked: PodSubmitted, node: NodeState) -> bool:
     return room and all(rule(state, asked, node) for rule in (apart, together, even))
 
 
-TERMS = st.builds(near, st.sampled_from((HOST, ZONE)), st.sampled_from(("a", "b")))
+TEAMS = (LabelExpression(key="team", operator="In", values=("one",)),)
+TERMS = st.builds(
+    PodTerm,
+    topology_key=st.sampled_from((HOST, ZONE)),
+    pods=st.builds(
+        structs.replace,
+        st.sampled_from((app("a"), app("b"))),
+        by_label=st.sampled_from(((), (), TEAMS)),
+    ),
+)
+SPACES = st.sampled_from(("default", "default", "team"))
 WISHES = st.builds(
     PodConstraints,
     affinity=st.lists(TERMS, max_size=1).map(tuple),
@@ -337,12 +352,21 @@ WISHES = st.builds(
         max_size=1,
     ).map(tuple),
 )
+NAMED = st.one_of(
+    st.builds(NamespaceGone, namespace=SPACES),
+    st.builds(
+        NamespaceObserved,
+        namespace=SPACES,
+        labels=st.sampled_from(({"team": "one"}, {"team": "two"})),
+        version=st.integers(1, 3),
+    ),
+)
 LABELS = st.sampled_from(({"app": "a"}, {"app": "b"}, {}))
 SOME = st.one_of(st.just(PodConstraints()), WISHES)
 OTHERS = st.lists(
     st.builds(
         Neighbour,
-        namespace=st.just("default"),
+        namespace=SPACES,
         labels=LABELS,
         count=st.integers(1, 2),
         anti_affinity=st.lists(TERMS, max_size=1).map(tuple),
@@ -358,11 +382,13 @@ def test_every_answer_is_that_of_a_walk(data: st.DataObject, zones: list[str]) -
     ledger = fleet(**{f"n{at}": zone for at, zone in enumerate(zones)})
     live: list[str] = []
     for number in range(data.draw(st.integers(1, 10))):
-        what = data.draw(st.sampled_from(("gone", "changed", "others", *["new"] * 4)))
+        what = data.draw(st.sampled_from(("gone", "changed", "others", "space", *["new"] * 4)))
         if what == "others":
             known = ledger.node(data.draw(st.sampled_from(sorted(ledger.state.nodes)))).observed
             assert known is not None
             ledger.play(structs.replace(known, others=data.draw(OTHERS)))
+        elif what == "space":
+            ledger.play(data.draw(NAMED))
         elif what == "gone" and live:
             ledger.gone(live.pop(data.draw(st.integers(0, len(live) - 1))))
         elif what == "changed" and live:
@@ -370,7 +396,8 @@ def test_every_answer_is_that_of_a_walk(data: st.DataObject, zones: list[str]) -
         else:
             live.append(f"p{number}")
             wanted = shape(pods=data.draw(SOME))
-            ledger.submit(pod(live[-1], shape=wanted, labels=data.draw(LABELS)))
+            about = {"labels": data.draw(LABELS), "namespace": data.draw(SPACES)}
+            ledger.submit(pod(live[-1], shape=wanted, **about))
         before: dict[str, PodState] = {u: p for u, p in ledger.state.pods.items() if p.placement}
         while decided := ledger.engine.decide(events_max=1).events:
             (event,) = decided
