@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from itertools import product
+from typing import Any, Final, Protocol
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.invariants import violations
 from apportion.core.ledger.state import State
-from apportion.core.placement.engine import EVENTS_MAX, DecisionEvent, Engine
+from apportion.core.placement.engine import EVENTS_MAX, LOOKS_MAX, DecisionEvent, Engine
 from apportion.core.placement.queueing.sharding import WHOLE, Shard
 from apportion.runtime.jetstream.stream import DUPLICATE_WINDOW_S
 from apportion.runtime.ledger.port import Record
@@ -42,6 +43,8 @@ from apportion_schemas.catalogue import BY_PAYLOAD
 from tests.simulation.books import ALLOCATED, BOUND, GONE, PENDING, PLACED, Books
 from tests.support.deciding import decided
 from tests.support.memory_server import Stored
+
+UNBOUNDED: Final = 1 << 40  # looks of one decision
 
 ROGUE = "rogue"
 CHECKPOINT_EVERY = 40
@@ -71,10 +74,12 @@ class Auditor:
     """One fold, one set of books, and the first thing that is wrong.
 
     `shards` is what the scheduler of a decision owned, by the first payload of its append;
-    `on_accepted` is told what the fold took.
+    `on_accepted` is told what the fold took. `oldest` says which revision the server has first.
     """
 
-    def __init__(self, complain: Callable[[str], None], now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, complain: Callable[[str], None], now_s: Callable[[], float], oldest: Callable[[], int]
+    ) -> None:
         self.state = State()
         self.books = Books()
         self.log: list[str] = []
@@ -83,7 +88,8 @@ class Auditor:
         self.on_accepted: Accepted | None = None
         self._complain = complain
         self._now_s = now_s
-        self._chains: dict[str, str] = {}
+        self._oldest = oldest
+        self._chains: dict[str, tuple[str, int]] = {}
         self._bindings: dict[tuple[str, int], int] = {}
         self._told_by_rogues: set[str] = set()
         self._stored_at_s: list[float] = []
@@ -148,12 +154,12 @@ class Auditor:
         if isinstance(event, EventError):
             why = str(event)
             fold.refuse(self.state, record.revision, record.subject, why, digest=digest_)
-            self._chains[record.subject] = chain
+            self._chains[record.subject] = chain, record.revision
             return
         data = event.data
         self._look_at(record, data, honest=honest)
         if on_chain:
-            self._chains[record.subject] = chain
+            self._chains[record.subject] = chain, record.revision
         if isinstance(data, PodBound):
             self._bindings.setdefault((data.pod, data.attempt), record.revision)
         change = fold.apply(self.state, record.revision, event, digest=digest_)
@@ -167,8 +173,10 @@ class Auditor:
         if not honest:
             self._told_by_rogues.update((getattr(data, "pod", ""), getattr(data, "uid", "")))
             return
-        chained = isinstance(data, PodPlaced | PlacementVoided)
-        if chained and data.previous != self._chains.get(record.subject, ""):
+        chain, revision = self._chains.get(record.subject, ("", 0))
+        if not isinstance(data, PodPlaced | PlacementVoided) or data.previous == chain:
+            return
+        if data.previous or revision >= self._oldest():
             self._complain(f"revision {record.revision}: the chain of {data.node} is broken")
 
     def _accepted(
@@ -205,8 +213,10 @@ class Auditor:
         if uid in self._told_by_rogues:
             return
         what = f"revision {revision}: {type(data).__name__} of {event.source} is refused: {why}"
-        if "already" in why and self._is_old(event.basis):
-            return  # an id is free again after the duplicate window; the fold is what is left
+        # An id is free again after the duplicate window, and a subject is a new one after all of it
+        # was dropped: the fold is what is left.
+        if ("already" in why and self._is_old(event.basis)) or "chain broken" in why:
+            return
         if self._crossed(data, event.basis) or self._came_too_late(data, event.basis):
             return
         if isinstance(data, PodSubmitted | PodGone):
@@ -272,7 +282,7 @@ class Auditor:
         before = digest(self.state)
         found = _placements([event.data for event in events])
         shard = self.shards.get(stored.records[0].payload, WHOLE)
-        right = found in self._decided_anew(shard)
+        right = any(_is_of(found, anew) for anew in self._decided_anew(shard))
         if digest(self.state) != before:
             self._complain(f"revision {basis}: deciding changed the state")
         if not right:
@@ -285,15 +295,17 @@ class Auditor:
     def _decided_anew(self, shard: Shard) -> Iterator[list[tuple[Any, ...]]]:
         """What a scheduler of this shard may decide: as if alone, or apart from the others.
 
-        For fewer pods, after its decisions were refused.
+        For fewer pods, after its decisions were refused; in one decision, or with as much to look
+        at as one that knows nothing yet.
         """
         for refused in range(REFUSALS_MAX + 1):
-            for apart in (False, True):
+            for looks_max, apart in product((UNBOUNDED, LOOKS_MAX), (False, True)):
                 engine = Engine(self.state)
                 engine.own(shard)
                 engine.keep_apart(apart=apart)
                 events_max = max(EVENTS_MAX >> refused, 1)
-                yield _placements(decided(engine, events_max=events_max).events)
+                anew = decided(engine, events_max=events_max, looks_max=looks_max)
+                yield _placements(anew.events)
 
     def _check_gangs(self, first: dict[str, int], events: list[Event]) -> None:
         for group, basis in first.items():
@@ -311,8 +323,17 @@ def _once_bound(attempt: int) -> tuple[tuple[str, int], ...]:
 
 
 def _placements(events: list[Any]) -> list[tuple[Any, ...]]:
-    return sorted(
+    """In the order in which they were decided."""
+    return [
         (data.pod, data.attempt, data.node, tuple((s.container, s.device) for s in data.shares))
         for data in events
         if isinstance(data, PodPlaced)
-    )
+    ]
+
+
+def _is_of(found: list[Any], anew: list[Any]) -> bool:
+    """Whether these placements are the others, or the first of them.
+
+    An engine that has much to look at says the rest in its next decision.
+    """
+    return found == anew or (bool(found) and found == anew[: len(found)])

@@ -94,7 +94,7 @@ class World:
         self._over = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._failed)
-        self.auditor = Auditor(self.complain, loop.time)
+        self.auditor = Auditor(self.complain, loop.time, lambda: self.server.first_revision)
         self.server.watch(self.auditor.take)
         self._weather = weather
         self._wishes_max = wishes_max
