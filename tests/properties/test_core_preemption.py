@@ -40,11 +40,17 @@ def fits(state: State, uid: str) -> bool:
     return finder.find(state.pods[uid]) is not None
 
 
+def gang_of(pod: PodState, state: State) -> str:
+    """The gang that goes whole with the pod; of some any pod may run alone."""
+    group = pod.submitted.group
+    return group if group and state.groups[group].together else ""
+
+
 def units(pods: list[PodState], state: State) -> list[set[str]]:
     """The pods that go together: one, or what a gang has placed."""
     found: dict[str, set[str]] = {}
     for pod in pods:
-        group = pod.submitted.group
+        group = gang_of(pod, state)
         found[group or pod.uid] = (
             {each.uid for each in held(state.groups[group])} if group else {pod.uid}
         )
@@ -61,7 +67,7 @@ def watched(state: State) -> Iterator[None]:
         victim, one = state.pods[event.pod], state.pods[event.beneficiary]
         assert victim.submitted.priority < one.submitted.priority
         assert one.submitted.preempts
-        group = victim.submitted.group
+        group = gang_of(victim, state)
         if group:
             assert {each.uid for each in held(state.groups[group])} <= set(state.evictions)
     for beneficiary in sorted({event.beneficiary for event in new}):

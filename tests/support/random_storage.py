@@ -104,7 +104,8 @@ class RandomStorage:
             driver: dict[str, Any] = {"name": DRIVER, "nodeID": node}
             if not self._seldom(3):
                 driver["allocatable"] = {"count": self._chance.choice((1, 2, 3))}
-            about = _of("CSINode", node, spec={"drivers": [driver]})
+            drivers = [] if self._seldom(8) else [driver]
+            about = _of("CSINode", node, spec={"drivers": drivers})
             found += [about] if not self._seldom(5) else []
         return found
 

@@ -1,4 +1,4 @@
-"""What the ledger must be change_of so that it agrees with the cluster: pure, one thing at a time.
+"""What the ledger must be told so that it agrees with the cluster: pure, one thing at a time.
 
 Every fact is fenced by the newest revision on its subject, so of two watchers one writes it, and a
 watcher that lags writes nothing. Invariant: nothing differs, nothing is written.
@@ -182,7 +182,7 @@ class Facts:
                 )  # fmt: skip
 
     def missed(self, facts: Iterable[Fact]) -> Iterator[Fact]:
-        """That no watch change_of of these."""
+        """That no watch told of these."""
         for fact in facts:
             if not isinstance(fact.data, DifferenceFound):
                 about = subject_of(fact.data).removeprefix(f"{SUBJECTS}.")

@@ -8,7 +8,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+import msgspec
+
+from apportion.runtime.kube.watch import number
+
 V = TypeVar("V")
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """What every object has: its name, its namespace if it is in one, and its revision."""
+
+    name: str
+    namespace: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> str:
+        """What it is called: `namespace/name`, or its name where it has no namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def version(self) -> int:
+        """The API server's revision of it."""
+        return number(self.resource_version)
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: Metadata
+
+
+_decode = msgspec.json.Decoder(_Object).decode
+
+
+def metadata_of(raw: bytes) -> Metadata:
+    """The part of any object that can be read whatever the rest is."""
+    return _decode(raw).metadata
 
 
 class Kind(Generic[V]):

@@ -40,7 +40,7 @@ from apportion.core.manifests.placed import ATTEMPT, SHARES
 from apportion.core.manifests.resource_quota import extended_limits
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
-from apportion.core.manifests.volumes import read_drivers
+from apportion.core.manifests.volumes import read_node_drivers
 from apportion.runtime.kube.watch import number
 from apportion_schemas import (
     BudgetObserved,
@@ -186,7 +186,6 @@ _decode_node = msgspec.json.Decoder(_Node).decode
 _decode_resources = msgspec.json.Decoder(_Resources | None).decode
 _decode_parts = msgspec.json.Decoder(_PodParts).decode
 _decode_ports = msgspec.json.Decoder(list[kube.Port] | None).decode
-_decode_volumes = msgspec.json.Decoder(list[kube.Volume] | None).decode
 _decode_affinity = msgspec.json.Decoder(kube.Affinity | None).decode
 _decode_budget = msgspec.json.Decoder(_Budget).decode
 _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
@@ -334,16 +333,31 @@ class ObjectReader:
         if draft is None:
             document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
             try:
-                read = devices_only(document) if chooser else document
-                (draft,) = read_document(read, self._config).pods
+                draft = self._drafted(document, chosen=bool(chooser))
             except ManifestError as error:
                 view.problem = error
                 return
             if len(self._drafts) >= TEMPLATES_MAX:
                 self._drafts.clear()
             self._drafts[template] = draft
-        gang = "" if chooser else draft.group  # a chooser minds the gangs of its pods itself
-        view.draft = msgspec.structs.replace(draft, name=view.name, chooser=chooser, group=gang)
+        view.draft = msgspec.structs.replace(draft, name=view.name, chooser=chooser)
+
+    def _drafted(self, document: dict[str, Any], *, chosen: bool) -> PodDraft:
+        """The one pod of a document; where another scheduler has `chosen` or will, what it asks of
+        devices, and what it mounts.
+
+        Raises:
+            ManifestError: it cannot be read.
+        """
+        if not chosen:
+            (draft,) = read_document(document, self._config).pods
+            return draft
+        config = msgspec.structs.replace(self._config, gangs=False)
+        (draft,) = read_document(devices_only(document), config).pods
+        found = mounts.mounted(document["spec"].get("volumes"))
+        node = msgspec.structs.replace(draft.shape.node, disks=found.disks)
+        shape = msgspec.structs.replace(draft.shape, node=node)
+        return msgspec.structs.replace(draft, shape=shape, volume_claims=found.claims)
 
     def _amounts(self, spec: _PodSpec) -> NodeAmounts:
         parts = [(bytes(c.resources), _init_role(c)) for c in spec.init_containers or ()]
@@ -382,10 +396,9 @@ class ObjectReader:
             unhealthy_indexes=unhealthy_indexes(node.metadata.annotations or {}),
         )
 
-    def volume_limits(self, raw: bytes) -> tuple[str, dict[str, int], int]:
-        """How many volumes of each driver a node can have; name, limits and version."""
-        found = read_drivers(raw)
-        return found.metadata.name, found.limits, number(found.metadata.resource_version)
+    def volume_limits(self, raw: bytes) -> dict[str, int]:
+        """How many volumes of each driver the node of a CSINode can have."""
+        return read_node_drivers(raw).limits
 
     def group(self, raw: bytes, api_version: str) -> tuple[PodGroupObserved, bool]:
         """A PodGroup of that API, and whether Volcano's controllers wait until it is let in.
@@ -524,14 +537,11 @@ def _minded(
 
 
 def _mounts(volumes: bytes, pod: str) -> tuple[tuple[Disk, ...], tuple[str, ...]]:
-    """The disks and the claims of a pod that is on a node; of what cannot be read, none."""
+    """The disks and the claims of a pod that is on a node."""
     if not any(kind in volumes for kind in _MINDED_VOLUMES):
         return (), ()
-    try:
-        found = _decode_volumes(volumes) or []
-        return mounts.disks(found, "spec"), mounts.whole_names(pod, mounts.claims(found))
-    except (ManifestError, msgspec.MsgspecError):
-        return (), ()
+    found = mounts.mounted(msgspec.json.decode(volumes))
+    return found.disks, mounts.whole_names(pod, found.claims)
 
 
 @lru_cache(maxsize=8192)

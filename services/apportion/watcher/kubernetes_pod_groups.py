@@ -14,8 +14,7 @@ import msgspec
 from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import State
 from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES, api_of
-from apportion.runtime.kube.watch import number
-from apportion.watcher.kubernetes_kind import Kind
+from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion_schemas import PodGroupObserved
 
@@ -26,19 +25,6 @@ POD_GROUPS = {
     f"podgroups.{KUBERNETES}": f"{KUBERNETES}/v1alpha2",
 }
 """The kinds of PodGroups that a cluster may have, each with its API version."""
-
-
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    namespace: str = ""
-    resource_version: str = ""
-
-
-class _PodGroup(msgspec.Struct, frozen=True):
-    metadata: _Meta
-
-
-_decode = msgspec.json.Decoder(_PodGroup).decode
 
 
 class PodGroupView:
@@ -69,6 +55,7 @@ class PodGroupView:
                 partial(self._read, POD_GROUPS[kind]),
                 self._changed,
                 expected=partial(self._expected, _api(POD_GROUPS[kind])),
+                forgotten=lambda name: problem(f"PodGroup {name}", ""),
             )
             for kind, groups in by_kind.items()
         }
@@ -93,13 +80,13 @@ class PodGroupView:
         return [name for name in known if api_of(name) == api]
 
     def _read(self, api_version: str, raw: bytes) -> tuple[str, PodGroupObserved | None, int]:
-        meta = _decode(raw).metadata
+        meta = metadata_of(raw)
         parts = (meta.namespace, _api(api_version), meta.name)
-        key, version = "/".join(filter(None, parts)), number(meta.resource_version)
+        key, version = "/".join(filter(None, parts)), meta.version
         self.waiting.discard(key)
         try:
             found, waits = self._reader.group(raw, api_version)
-        except ManifestError as error:
+        except (ManifestError, msgspec.MsgspecError) as error:
             self._problem(f"PodGroup {key}", str(error))
             return key, self.declared.get(key), version  # what it said before still holds
         self._problem(f"PodGroup {key}", "")

@@ -19,8 +19,7 @@ import msgspec
 
 from apportion.core.dialects import ManifestError
 from apportion.core.ledger.state import PodState, State
-from apportion.runtime.kube.watch import number
-from apportion.watcher.kubernetes_kind import Kind
+from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_namespaces import NamespaceView
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
 from apportion.watcher.kubernetes_pod_groups import PodGroupView
@@ -107,7 +106,11 @@ class ClusterView:
             "pods": Kind(self.pods, self._read_pod, self._pod_changed, expected=self._live),
             "nodes": Kind(self.nodes, self._read_node, self._node_changed, expected=self._observed),
             "csinodes": Kind(
-                self.volume_limits, reader.volume_limits, self._limits_changed, expected=tuple
+                self.volume_limits,
+                partial(self._read_limit, "CSINode", reader.volume_limits, self.volume_limits),
+                self._limits_changed,
+                expected=tuple,
+                forgotten=lambda name: self._problem(f"CSINode {name}", ""),
             ),
             "queues": Kind(
                 self.queues,
@@ -199,7 +202,7 @@ class ClusterView:
 
     def version_of(self, node: NodeView) -> int:
         """The server's revision as of which this view knows the node and the pods on it."""
-        reached = min(self.audiences["pods"].version, self.audiences["nodes"].version)
+        reached = min(self.audiences[kind].version for kind in ("pods", "nodes", "csinodes"))
         return max(node.version, self.touched.get(node.name, 0), reached)
 
     def unread(self, uids: Iterable[str]) -> list[PodView]:
@@ -289,16 +292,15 @@ class ClusterView:
         self, kind: str, read: Callable[[bytes], L | None], known: Mapping[str, L], raw: bytes
     ) -> tuple[str, L | None, int]:
         """A queue, quota or disruption budget; what is `known` of one that cannot be read holds."""
-        meta = _metadata(raw)
-        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-        title, version = f"{kind} {key}", number(meta.resource_version)
+        meta = metadata_of(raw)
+        title = f"{kind} {meta.key}"
         try:
             found = read(raw)
         except (ManifestError, msgspec.MsgspecError) as error:
             self._problem(title, str(error))
-            return key, known.get(key), version
+            return meta.key, known.get(meta.key), meta.version
         self._problem(title, "")
-        return key, found, version
+        return meta.key, found, meta.version
 
     def _queue_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
         self.marked.queues[name] = None
@@ -364,20 +366,3 @@ def says_otherwise(pod: PodState, view: PodView) -> bool:
     needs = about.shape.node
     same = (needs.cpu_milli, needs.memory_mib) == (now.cpu_milli, now.memory_mib)
     return not (same and about.labels == view.labels and about.gates == view.gates)
-
-
-class _Named(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    namespace: str = ""
-    resource_version: str = ""
-
-
-class _Object(msgspec.Struct, frozen=True):
-    metadata: _Named
-
-
-_decode_object = msgspec.json.Decoder(_Object).decode
-
-
-def _metadata(raw: bytes) -> _Named:
-    return _decode_object(raw).metadata

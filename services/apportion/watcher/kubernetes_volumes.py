@@ -1,4 +1,4 @@
-"""The volumes of the cluster, and what they mean for the claims that pods of ours mount.
+"""The volumes of the cluster, and what they mean for the claims that pods mount.
 
 A change of a volume or a class may concern any claim of that class, so those are marked when they
 are compared and not one by one. Invariant: the ledger is told of claims that a pod of the ledger
@@ -8,7 +8,7 @@ mounts, or one that others placed, and of no others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from apportion.core.manifests.volumes import (
     read_volume,
 )
 from apportion.runtime.kube.watch import number
-from apportion.watcher.kubernetes_kind import Kind
+from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_objects import PodView
 from apportion_schemas import (
     PodAdopted,
@@ -40,14 +40,16 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
+V = TypeVar("V")
 LEDGER, CLUSTER = "ledger", "cluster"
 CLAIMS, VOLUMES, CLASSES = "persistentvolumeclaims", "persistentvolumes", "storageclasses"
 DRIVERS, CAPACITIES = "csidrivers", "csistoragecapacities"
 
 
 class VolumeView:
-    """Claims by `namespace/name`, volumes and classes by name; `stir` is called when any changes.
+    """Claims and room for volumes by `namespace/name`; volumes, classes and drivers by name.
 
+    `stir` is called when any changes, `problem` with what cannot be read and what is wrong with it.
     `mounted` are the claims that live pods mount, with who says so: the ledger or the cluster, and
     the uids of the pods.
     """
@@ -61,6 +63,7 @@ class VolumeView:
         self.claims: dict[str, Claim] = {}
         self.storage = Storage({}, {})
         self.mounted: dict[str, set[tuple[str, str]]] = {}
+        self._claim_of: dict[str, str] = {}
         self._marked: dict[str, None] = {}
         self._marked_classes: set[str] = set()
         for uid, pod in state.pods.items():
@@ -70,16 +73,47 @@ class VolumeView:
         drivers: dict[str, CsiDriver] = {}
         capacities: dict[str, Capacity] = {}
         self.storage = Storage(volumes, classes, drivers, capacities)
-        self._of_claims: dict[str, Kind[Any]] = {
-            CLAIMS: Kind(self.claims, self._read_claim, self._claim_changed, expected=tuple),
-            VOLUMES: Kind(volumes, self._read_volume, self._volume_changed, expected=tuple),
-            CLASSES: Kind(classes, self._read_class, self._class_changed, expected=tuple),
-        }
         self.kinds: dict[str, Kind[Any]] = {
-            **self._of_claims,
-            DRIVERS: Kind(drivers, _read_driver, self._driver_changed, expected=tuple),
-            CAPACITIES: Kind(capacities, _read_capacity, self._capacity_changed, expected=tuple),
+            CLAIMS: self._kind(
+                "PersistentVolumeClaim",
+                read_claim,
+                self.claims,
+                self._claim_changed,
+                expected=self._known,
+            ),
+            VOLUMES: self._kind("PersistentVolume", read_volume, volumes, self._volume_changed),
+            CLASSES: self._kind("StorageClass", read_class, classes, self._class_changed),
+            DRIVERS: self._kind("CSIDriver", read_driver, drivers, self._driver_changed),
+            CAPACITIES: self._kind(
+                "CSIStorageCapacity", read_capacity, capacities, self._capacity_changed
+            ),
         }
+
+    def _kind(
+        self,
+        title: str,
+        decode: Callable[[bytes], V],
+        entries: dict[str, V],
+        changed: Callable[[str, V | None, V | None, int], None],
+        *,
+        expected: Callable[[], Iterable[str]] = tuple,
+    ) -> Kind[V]:
+        """Objects by their key; of one that cannot be read, what it said before still holds."""
+
+        def read(raw: bytes) -> tuple[str, V | None, int]:
+            meta = metadata_of(raw)
+            try:
+                found = decode(raw)
+            except msgspec.MsgspecError as error:
+                self._problem(f"{title} {meta.key}", str(error))
+                return meta.key, entries.get(meta.key), meta.version
+            self._problem(f"{title} {meta.key}", "")
+            return meta.key, found, meta.version
+
+        def forgotten(key: str) -> None:
+            self._problem(f"{title} {key}", "")
+
+        return Kind(entries, read, changed, expected=expected, forgotten=forgotten)
 
     def observe(self, change: Change) -> None:
         """Take note of a pod of the ledger that came or went."""
@@ -123,7 +157,9 @@ class VolumeView:
         if self._marked_classes:
             for key in self.mounted:
                 claim = self.claims.get(key)
-                if claim is not None and claim.storage_class in self._marked_classes:
+                if claim is None or claim.bound:  # of one that is bound its own volume is all
+                    continue
+                if claim.storage_class in self._marked_classes:
                     marked[key] = None
             self._marked_classes.clear()
         return marked
@@ -134,15 +170,22 @@ class VolumeView:
 
     def fact(self, key: str) -> VolumeClaimObserved | None:
         """What is to be known of the claim; None where a volume of it cannot be read."""
-        version = min(kind.version for kind in self._of_claims.values())
+        version = min(
+            kind.version
+            for name, kind in self.kinds.items()
+            if name != CAPACITIES or kind.version  # older clusters lack them
+        )
         claim = self.claims.get(key)
         if claim is not None:
             version = max(version, number(claim.metadata.resource_version))
+        title = f"the volumes of PersistentVolumeClaim {key}"
         try:
-            return claim_fact(key, claim, self.storage, version)
+            found = claim_fact(key, claim, self.storage, version)
         except (ManifestError, ValueError) as error:
-            self._problem(f"PersistentVolumeClaim {key}", str(error))
+            self._problem(title, str(error))
             return None
+        self._problem(title, "")
+        return found
 
     def differences(
         self, names: Iterable[str], coming: Iterable[str]
@@ -156,6 +199,7 @@ class VolumeView:
             namespace, _, name = key.partition("/")
             known = self._state.volume_claims.get(namespace, {}).get(name)
             if key not in self.mounted and key not in soon:
+                self._problem(f"the volumes of PersistentVolumeClaim {key}", "")
                 if known is not None:
                     yield VolumeClaimGone(namespace=namespace, claim=name)
                 continue
@@ -167,21 +211,21 @@ class VolumeView:
         known = self._state.volume_claims.items()
         return [f"{name}/{claim}" for name, claims in known for claim in claims]
 
-    def _read_claim(self, raw: bytes) -> tuple[str, Claim | None, int]:
-        claim = read_claim(raw)
-        return claim.key, claim, number(claim.metadata.resource_version)
-
-    def _claim_changed(self, key: str, _before: object, _now: object, _version: int) -> None:
+    def _claim_changed(
+        self, key: str, before: Claim | None, now: Claim | None, _version: int
+    ) -> None:
+        if before is not None:
+            self._claim_of.pop(before.spec.volume_name, None)
+        if now is not None and now.spec.volume_name:
+            self._claim_of[now.spec.volume_name] = key
         if key in self.mounted:
             self.mark(key)
 
-    def _read_volume(self, raw: bytes) -> tuple[str, Volume | None, int]:
-        volume = read_volume(raw)
-        return volume.metadata.name, volume, number(volume.metadata.resource_version)
-
     def _volume_changed(
-        self, _name: str, before: Volume | None, now: Volume | None, _version: int
+        self, name: str, before: Volume | None, now: Volume | None, _version: int
     ) -> None:
+        if self._claim_of.get(name) in self.mounted:
+            self._marked[self._claim_of[name]] = None
         for volume in (before, now):
             if volume is None:
                 continue
@@ -190,10 +234,6 @@ class VolumeView:
             if ref is not None and f"{ref.namespace}/{ref.name}" in self.mounted:
                 self._marked[f"{ref.namespace}/{ref.name}"] = None
         self._stir()
-
-    def _read_class(self, raw: bytes) -> tuple[str, StorageClass | None, int]:
-        found = read_class(raw)
-        return found.metadata.name, found, number(found.metadata.resource_version)
 
     def _class_changed(self, name: str, _before: object, _now: object, _version: int) -> None:
         self._marked_classes.add(name)
@@ -214,17 +254,6 @@ class VolumeView:
     ) -> None:
         self._marked_classes.update(each.storage_class_name for each in (before, now) if each)
         self._stir()
-
-
-def _read_driver(raw: bytes) -> tuple[str, CsiDriver, int]:
-    found = read_driver(raw)
-    return found.metadata.name, found, number(found.metadata.resource_version)
-
-
-def _read_capacity(raw: bytes) -> tuple[str, Capacity, int]:
-    found = read_capacity(raw)
-    meta = found.metadata
-    return f"{meta.namespace}/{meta.name}", found, number(meta.resource_version)
 
 
 def _is_news(wanted: VolumeClaimObserved, known: VolumeClaimObserved | None) -> bool:

@@ -242,6 +242,8 @@ class KubernetesWatching:
         yield [*facts.ends(self._unchanged(marked.pods))]
         yield [*self._adoptions(self._unchanged(marked.pods))]
         yield [*facts.changes(self._unchanged(marked.pods))]
+        # Before the pods of others that mount them, which are told with their nodes.
+        yield [*facts.volume_claims(marked.volume_claims, pods)]
         limits = [*facts.queues(marked.queues), *facts.quotas(marked.quotas)]
         limits += facts.budgets(marked.budgets)
         limits += facts.namespaces(marked.namespaces)
@@ -252,7 +254,6 @@ class KubernetesWatching:
             if name in self._state.groups or name in self._view.pod_groups.waiting
         }
         yield [*facts.groups(groups)]
-        yield [*facts.volume_claims(marked.volume_claims, pods)]
         yield [*facts.arrivals(pods)]
 
     def _unchanged(self, uids: Iterable[str]) -> list[str]:

@@ -36,7 +36,7 @@ spec:
     spec:
       template:
         spec:
-          volumes: [{{name: data, iscsi: {{targetPortal: a}}}}]
+          resourceClaims: [{{name: gpu}}]
           {POD}
 """
 
@@ -81,7 +81,7 @@ def test_what_would_be_refused_has_its_place_and_its_fix(tmp_path: Path) -> None
     done = check("-f", tmp_path / "a.yaml", "-f", tmp_path / "b.yaml")
     assert done.exit_code == 1
     assert f"{tmp_path}/a.yaml:10  CronJob default/nightly" in done.stdout
-    field = "spec.jobTemplate.spec.template.spec.volumes[0].iscsi"
+    field = "spec.jobTemplate.spec.template.spec.resourceClaims"
     assert f"refused  {field}" in done.stdout
     assert done.stdout.splitlines()[-1] == "1 taken, 1 refused, 1 that make no pods"
 

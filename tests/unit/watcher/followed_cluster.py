@@ -14,6 +14,10 @@ from apportion_schemas.quantities import Payload
 from tests.support.kube_objects import kube_pod, share
 from tests.support.ledger_of import Ledger
 
+OF_NO_NAMESPACE = frozenset(
+    ("csidrivers", "csinodes", "namespaces", "nodes", "persistentvolumes", "queues")
+) | {"storageclasses"}
+
 
 class Followed(Ledger):
     """A ledger that a watcher follows, once it has a view of the cluster."""
@@ -43,7 +47,8 @@ class Cluster:
 
     def see(self, kind: str, document: dict[str, Any], version: int = 1, uid: str = "") -> None:
         """The server tells of an object."""
-        meta = {"uid": uid, "namespace": "default", "resourceVersion": str(version)}
+        meta = {"uid": uid, "resourceVersion": str(version)}
+        meta |= {} if kind in OF_NO_NAMESPACE else {"namespace": "default"}
         document["metadata"] = meta | document["metadata"]
         self.view.audiences[kind].seen(msgspec.json.encode(document))
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from apportion.core.manifests.gangs import COSCHEDULING, KUBERNETES
@@ -65,3 +66,15 @@ def test_three_podgroups_of_one_name_are_three_gangs() -> None:
     audience.listed(9)
     gone = [fact.data for fact in cluster.facts.groups(cluster.view.take().groups)]
     assert gone == [PodGroupGone(group=names[f"podgroups.{COSCHEDULING}"])]
+
+
+def test_a_gang_that_cannot_be_read_is_a_problem_until_it_is_gone() -> None:
+    """Its last word, which the server sends with its end, is no new problem."""
+    cluster = Cluster()
+    kind = f"podgroups.{KUBERNETES}"
+    gang = {"schedulingPolicy": {"gang": {"minCount": 2}}, "resourceClaims": [{"name": "x"}]}
+    document: dict[str, Any] = {"metadata": {"name": "g"}, "spec": gang}
+    cluster.see(kind, document)
+    assert "resourceClaims" in cluster.view.problems[f"PodGroup default/{KUBERNETES}/g"]
+    cluster.view.audiences[kind].gone(msgspec.json.encode(document))
+    assert cluster.view.problems == {}

@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from apportion_schemas import Disk, NodeObserved, VolumeClaimGone
+import msgspec
+import pytest
+
+from apportion_schemas import Disk, NodeObserved, VolumeClaimGone, VolumeClaimObserved
 from tests.support.kube_objects import kube_node
 from tests.unit.watcher.followed_cluster import Cluster
 
@@ -73,7 +76,10 @@ def test_a_volume_that_cannot_be_read_is_a_problem_by_name() -> None:
     )
     cluster.see("persistentvolumeclaims", kube_claim(**COMPLETED))
     assert volume_facts(cluster) == []
-    assert "Like" in cluster.view.problems["PersistentVolumeClaim default/data"]
+    assert "Like" in cluster.view.problems["the volumes of PersistentVolumeClaim default/data"]
+    cluster.see("persistentvolumes", {"metadata": {"name": "v"}, "spec": {}}, version=5)
+    (told,) = volume_facts(cluster)
+    assert (told.state, cluster.view.problems) == ("bound", {})
 
 
 def test_the_claims_of_other_schedulers_pods_are_told_of() -> None:
@@ -157,3 +163,66 @@ def test_room_for_a_volume_concerns_the_claims_of_its_class() -> None:
     cluster.see("csistoragecapacities", {"metadata": {"name": "c"}, **room}, version=4)
     (told,) = volume_facts(cluster)
     assert told.state == "first-consumer"
+
+
+MANY = [{"key": f"k{at}", "operator": "Exists"} for at in range(70)]
+LONG = [{"key": "k", "operator": "In", "values": [str(at) for at in range(300)]}]
+HOSTS = {"required": {"nodeSelectorTerms": [{"matchExpressions": LONG}]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [
+        ("persistentvolumeclaims", {"spec": {"selector": {"matchExpressions": MANY}}}),
+        ("persistentvolumes", {"spec": {"nodeAffinity": HOSTS}}),
+        ("storageclasses", {"allowedTopologies": "none"}),
+        ("csidrivers", {"spec": {"storageCapacity": "yes"}}),
+        ("csinodes", {"spec": {"drivers": "none"}}),
+        ("csistoragecapacities", {"nodeTopology": {"matchExpressions": LONG}}),
+    ],
+)
+def test_an_object_that_cannot_be_read_stops_no_watch(kind: str, document: dict[str, Any]) -> None:
+    """Any tenant may write a claim. It is a problem by name until it is mended or gone."""
+    cluster = Cluster()
+    document = {"metadata": {"name": "odd"}, **document}
+    cluster.see(kind, document)
+    assert len(cluster.view.problems) == 1
+    cluster.view.audiences[kind].gone(msgspec.json.encode(document))
+    assert cluster.view.problems == {}
+
+
+def test_H13_a_node_without_drivers_has_no_limits() -> None:
+    """The API server says `null` there."""
+    cluster = Cluster()
+    cluster.see("csinodes", {"metadata": {"name": "n1"}, "spec": {"drivers": None}})
+    assert (cluster.view.volume_limits, cluster.view.problems) == ({"n1": {}}, {})
+
+
+def test_what_no_event_can_hold_of_a_pod_is_left_out() -> None:
+    """A claim with a longer name than there can be, and more claims than a pod can mount."""
+    cluster = Cluster()
+    cluster.see("nodes", kube_node("n1"))
+    theirs: dict[str, Any] = {"schedulerName": "default-scheduler", "limits": {}}
+    own = {"name": "scratch-of-the-pod", "ephemeral": {"volumeClaimTemplate": {}}}
+    many = [
+        {"name": f"v{at}", "persistentVolumeClaim": {"claimName": f"c{at}"}} for at in range(300)
+    ]
+    cluster.pod("p" * 240, on="n1", volumes=[own], **theirs)
+    cluster.pod("q", on="n1", volumes=many, **theirs)
+    (fact,) = cluster.facts.nodes(["n1"])
+    read = msgspec.json.decode(msgspec.json.encode(fact.data), type=NodeObserved)
+    assert sorted(len(each.volume_claims) for each in read.others) == [0, 256]
+
+
+def test_a_claim_that_was_deleted_behind_the_watchers_back() -> None:
+    """A watcher that comes back compares what the ledger knows with the first list."""
+    cluster = Cluster()
+    told = VolumeClaimObserved(namespace="default", claim="data", state="bound")
+    cluster.pod("p", volumes=MOUNTED)
+    cluster.write(list(cluster.facts.arrivals(["p"])))
+    cluster.ledger.play(told)
+    cluster.view.take()
+    cluster.view.audiences["persistentvolumeclaims"].listing()
+    cluster.view.audiences["persistentvolumeclaims"].listed(9)
+    (missing,) = volume_facts(cluster)
+    assert missing.state == "missing"

@@ -218,7 +218,7 @@ class Auditor:
                 yield "gang", f"gang {name} has {placed} places of {group.min_available}"
         for name in sorted(self._gangs_evicted):
             group = self.state.groups.get(name)
-            pods = group.pods.values() if group is not None else ()
+            pods = group.pods.values() if group is not None and group.together else ()
             staying = sum(
                 pod.placement is not None and pod.uid not in self.state.evictions for pod in pods
             )

@@ -175,6 +175,12 @@ class GroupState(Struct, eq=False):
         """How many pods must hold places together."""
         return self.observed.min_available if self.observed else 1
 
+    @property
+    def together(self) -> bool:
+        """Whether its pods hold places together or not at all; nobody knows before it is told."""
+        said = self.observed
+        return said is None or said.min_available > 1 or bool(said.min_tasks)
+
 
 class RefusedEvent(Struct, frozen=True):
     """An event that no reader applies: where it stands and why it is refused."""

@@ -21,6 +21,7 @@ from apportion.core.dialects.container import Role
 from apportion.core.dialects.listing import claimed, families_of
 from apportion.core.dialects.reading import NO_DIALECT
 from apportion.core.dialects.recovering import recover, shares_of
+from apportion.core.manifests import mounts
 from apportion.core.manifests.placed import ATTEMPT, SHARES, read_shares
 from apportion.core.manifests.reading import read_document
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
@@ -93,7 +94,7 @@ def claim_of(document: dict[str, Any], config: ManifestConfig, *, ours: bool) ->
     notes = _notes(document)
     if not names and not (ours and notes.get(SHARES)):
         return None
-    draft = _draft(document, config)
+    draft = _draft(document, config if ours else structs.replace(config, gangs=False))
     about = _submitted(document, draft, config, ours=ours)
     families = tuple(sorted({ask.family for ask in about.shape.asks}))
     claim = Claim(
@@ -136,15 +137,24 @@ def _submitted(
     meta = document["metadata"]
     if draft is not None:
         about = submitted(draft, meta["uid"])
-        return about if ours else structs.replace(about, group="", task="")
+        return about if ours else structs.replace(about, task="")
     amounts = _amounts(document["spec"], claimed(config.dialects))
+    mounted = mounts.mounted(document["spec"].get("volumes"))
     node = NodeConstraints(
-        cpu_milli=amounts.cpu_milli, memory_mib=amounts.memory_mib, extended=amounts.extended
+        cpu_milli=amounts.cpu_milli,
+        memory_mib=amounts.memory_mib,
+        extended=amounts.extended,
+        disks=mounted.disks,
     )
+    name = meta["name"][:NAME_MAX]
     return PodSubmitted(
-        uid=meta["uid"], namespace=meta.get("namespace", "default"), name=meta["name"][:NAME_MAX],
-        shape=Shape(node=node), dialect=NO_DIALECT,
-    )  # fmt: skip
+        uid=meta["uid"],
+        namespace=meta.get("namespace", "default"),
+        name=name,
+        shape=Shape(node=node),
+        dialect=NO_DIALECT,
+        volume_claims=mounts.whole_names(name, mounted.claims),
+    )
 
 
 def _amounts(spec: dict[str, Any], ours: frozenset[str]) -> NodeAmounts:

@@ -88,7 +88,7 @@ VOLUME_FIELDS: Mapping[str, str] = {
     "cephfs": _ANY_NODE,
     "configMap": _ANY_NODE,
     "persistentVolumeClaim.readOnly": _MOUNTED,
-    "csi": "made by its driver on the node; it does not count for how many that can have there",
+    "csi": "made by its driver on the node; it does not count towards the driver's limit there",
     "downwardAPI": _ANY_NODE,
     "emptyDir": _ANY_NODE,
     "fc": _NOT_ASKED,

@@ -6,14 +6,17 @@ their disks here exactly where two of these volumes do there.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from apportion.core.dialects.errors import ManifestError
 from apportion.core.manifests import kube
-from apportion_schemas import Disk
+from apportion_schemas import Disk, quantities
 
-DISKS_MAX = 256
+CLAIMS_MAX, DISKS_MAX = 256, 256
 NAME_MAX = 1024
+CLAIM_NAME_MAX: Final = quantities.NAME_MAX
 OWN: Final = "-"
 """Begins the claim of a generic ephemeral volume, whose name begins with the pod's."""
 
@@ -30,8 +33,32 @@ def claims(volumes: Iterable[kube.Volume]) -> tuple[str, ...]:
 
 
 def whole_names(pod: str, found: Iterable[str]) -> tuple[str, ...]:
-    """What the claims of a pod of that name are called."""
-    return tuple(pod + claim if claim.startswith(OWN) else claim for claim in found)
+    """What the claims of a pod of that name are called; a longer name than there can be is none."""
+    names = (pod + claim if claim.startswith(OWN) else claim for claim in found)
+    return tuple(name for name in names if len(name) <= CLAIM_NAME_MAX)
+
+
+class Mounted(NamedTuple):
+    """What a pod mounts; see `claims` and `disks`."""
+
+    claims: tuple[str, ...] = ()
+    disks: tuple[Disk, ...] = ()
+
+
+def mounted(volumes: Any) -> Mounted:
+    """The same of a pod that runs, by the `volumes` of its spec; of what cannot be read, nothing.
+
+    The API server and the kubelet took them.
+    """
+    try:
+        found = msgspec.convert(volumes or [], list[kube.Volume])
+    except msgspec.ValidationError:
+        return Mounted()
+    names = claims(found)[:CLAIMS_MAX]
+    try:
+        return Mounted(names, disks(found, "spec"))
+    except ManifestError:
+        return Mounted(names)
 
 
 def disks(volumes: list[kube.Volume], field: str) -> tuple[Disk, ...]:

@@ -30,15 +30,18 @@ PRIORITY_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-criti
 
 
 class ManifestConfig(Struct, frozen=True, kw_only=True):
-    """How manifests are read: the dialects, and the cluster's priority classes."""
+    """How manifests are read: the dialects, and the cluster's priority classes.
+
+    `gangs`: whether pods are of any; where another scheduler chose the node, they are its business.
+    """
 
     dialects: DialectConfig = DialectConfig()
     priority_classes: dict[str, Priority] = msgspec.field(
         default_factory=lambda: dict(PRIORITY_CLASSES)
     )
+    gangs: bool = True
 
 
-"""Begins the name of a claim that the pod's own name precedes (`ephemeral`); no name begins so."""
 PREEMPTABLE = "volcano.sh/preemptable"
 DEFAULT_CONFIG = ManifestConfig()
 
@@ -112,7 +115,7 @@ def read_template(
         gates=_gates(parts.spec, spec_field),
         volume_claims=mounts.claims(parts.spec.volumes),
         preempts=parts.spec.preemption_policy != "Never",
-        **_among_others(parts.spec, notes, own.labels, at=field),
+        **_among_others(parts.spec, notes, own.labels, config, at=field),
     )
 
 
@@ -140,12 +143,17 @@ def _queue(annotations: dict[str, str], field: str) -> str:
 
 
 def _among_others(
-    spec: kube.PodSpec, notes: dict[str, str], labels: dict[str, str], *, at: str
+    spec: kube.PodSpec,
+    notes: dict[str, str],
+    labels: dict[str, str],
+    config: ManifestConfig,
+    *,
+    at: str,
 ) -> dict[str, Any]:
     """What the pod is among others: its gang, its task there, its queue, whether it may go."""
     field = f"{at}.metadata.annotations".lstrip(".")
     return {
-        "group": gangs.gang_of(spec, notes, labels, at=at),
+        "group": gangs.gang_of(spec, notes, labels, at=at) if config.gangs else "",
         "task": notes.get(TASK, ""),
         "queue": _queue(notes, field),
         "evictable": _evictable(notes, labels, field),

@@ -5,6 +5,7 @@ Kubernetes matches a claim with a volume. Invariant: what is read here of one ob
 of it: a node affinity that cannot be read raises, and is never taken for none.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from itertools import product
@@ -59,6 +60,7 @@ _IN_TREE: Final = {
 }
 """Their provisioners."""
 VALUES_MAX: Final = 256
+TERMS_MAX: Final = 1024
 Terms = tuple[tuple[NodeExpression, ...], ...]
 
 
@@ -226,7 +228,7 @@ class _Driver(kube.Kube, frozen=True):
 
 
 class _DriversSpec(kube.Kube, frozen=True):
-    drivers: list[_Driver] = []
+    drivers: list[_Driver] | None = None  # null on a node without any
 
 
 class NodeDrivers(kube.Kube, frozen=True):
@@ -238,13 +240,13 @@ class NodeDrivers(kube.Kube, frozen=True):
     @property
     def limits(self) -> dict[str, int]:
         """By driver; those without a number have no limit."""
-        counts = ((each.name, each.allocatable) for each in self.spec.drivers)
+        counts = ((each.name, each.allocatable) for each in self.spec.drivers or ())
         return {
             name: max(room.count, 0) for name, room in counts if room and room.count is not None
         }
 
 
-read_drivers = msgspec.json.Decoder(NodeDrivers).decode
+read_node_drivers = msgspec.json.Decoder(NodeDrivers).decode
 
 
 class Capacity(kube.Kube, frozen=True):
@@ -449,20 +451,34 @@ def _named(node: str) -> NodeExpression:
 
 
 def merged(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
-    """The same nodes in fewer terms: single lists of values of one key are one list."""
-    lists: dict[tuple[str, bool], dict[str, None]] = {}
-    others: dict[tuple[NodeExpression, ...], None] = {}
-    for term in terms:
-        if len(term) == 1 and term[0].operator == "In":
-            values = lists.setdefault((term[0].key, term[0].of_field), {})
-            values.update(dict.fromkeys(term[0].values))
-        else:
-            others[term] = None
-    found = list(others)
-    for (key, of_field), values in sorted(lists.items()):
-        every = sorted(values)
-        found += [
-            (NodeExpression(key=key, operator="In", values=tuple(part), of_field=of_field),)
+    """The same nodes in fewer terms; all nodes, where they are too many for one event.
+
+    Then who binds the volume finds out where it cannot be.
+    """
+    found = _joined(terms)
+    return found if len(found) <= TERMS_MAX else ()
+
+
+def _joined(terms: Iterable[tuple[NodeExpression, ...]]) -> Terms:
+    """Terms that differ in one list of values of one key are one term with all of them."""
+    some = list(dict.fromkeys(terms))
+    listing = dict.fromkeys(each for term in some for each in term if each.operator == "In")
+    values = Counter(each.key for each in listing)
+    lists: dict[tuple[Any, ...], dict[str, None]] = {}
+    others: list[tuple[NodeExpression, ...]] = []
+    for term in some:
+        listed = [each for each in term if each.operator == "In"]
+        if not listed:
+            others.append(term)
+            continue
+        widest = max(listed, key=lambda each: (values[each.key], each.key))
+        rest = tuple(each for each in term if each is not widest)
+        known = lists.setdefault((rest, widest.key, widest.of_field), {})
+        known.update(dict.fromkeys(widest.values))
+    for (rest, key, of_field), known in sorted(lists.items(), key=lambda each: repr(each[0])):
+        every = sorted(known)
+        others += [
+            (*rest, NodeExpression(key=key, operator="In", values=tuple(part), of_field=of_field))
             for part in (every[at : at + VALUES_MAX] for at in range(0, len(every), VALUES_MAX))
         ]
-    return tuple(found)
+    return tuple(others)

@@ -5,6 +5,8 @@ Invariant: an answer holds for what is reserved now; it is forgotten with the ne
 
 from typing import Final
 
+import msgspec
+
 from apportion.core.ledger.state import PodState
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.limits.limits import Limits
@@ -13,6 +15,7 @@ from apportion.core.placement.refusals import explain
 from apportion.core.placement.reservations import Reservations
 from apportion.core.placement.volumes import code_of
 
+_encode = msgspec.json.Encoder(order="sorted").encode
 EXPLAINED: Final = 2  # looks that a row costs when a refusal is explained
 
 
@@ -31,7 +34,7 @@ class Refusing:
         if not self._known:
             return False
         self._reservations.charge()
-        return self._as_of == self._reservations.version and self._finder.key_of(pod) in self._known
+        return self._as_of == self._reservations.version and self._key_of(pod) in self._known
 
     def reasons_once(self, pod: PodState) -> Reasons:
         """`reasons`, for a pod that fits nowhere; those that are alike have the same."""
@@ -39,10 +42,15 @@ class Refusing:
         if self._as_of != self._reservations.version:
             self._as_of = self._reservations.version
             self._known.clear()
-        key = self._finder.key_of(pod)
+        key = self._key_of(pod)
         if key not in self._known:
             self._known[key] = self.reasons(pod)
         return self._known[key]
+
+    def _key_of(self, pod: PodState) -> bytes:
+        """Equal for pods that have the same reasons; a claim that is not ready is one."""
+        key, shortage = self._finder.key_of(pod), self._finder.volumes.shortage(pod)
+        return key if shortage is None else key + _encode((pod.submitted.namespace, shortage))
 
     def reasons(self, pod: PodState) -> Reasons:
         """Nodes counted by the filter that stopped them, and the limit that kept the pod out."""

@@ -23,7 +23,7 @@ NOWHERE: tuple[Terms, ...] = ((),)
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class Attached(NamedTuple):
+class ToAttach(NamedTuple):
     """Volumes of one driver: so many that no other pod mounts, and those that others do."""
 
     fresh: int
@@ -41,7 +41,7 @@ class VolumeNeeds:
     def __init__(
         self,
         places: tuple[Terms, ...],
-        attached: Mapping[str, Attached],
+        attached: Mapping[str, ToAttach],
         claims: Claims,
         epoch: int,
     ) -> None:

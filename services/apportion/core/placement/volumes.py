@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import PodState, State
-from apportion.core.placement.volume_needs import NOWHERE, Attached, ClaimKey, Terms, VolumeNeeds
+from apportion.core.placement.volume_needs import NOWHERE, ClaimKey, Terms, ToAttach, VolumeNeeds
 from apportion_schemas import (
     NodeGone,
     NodeObserved,
@@ -99,7 +99,7 @@ class Volumes:
     def needs(self, pod: PodState) -> VolumeNeeds | None:
         """What the pod's volumes need of a node; None for nothing."""
         about = pod.submitted
-        if not about.volume_claims or not self._state.of_kubernetes:
+        if not self._minds(about):
             return None
         places = NOWHERE if self.shortage(pod) is not None else self._places(pod)
         attached = self._attached(pod) if self._limited else {}
@@ -107,10 +107,14 @@ class Volumes:
             return None
         return VolumeNeeds(places, attached, self._state.volume_claims, self._epoch)
 
+    def _minds(self, about: PodSubmitted) -> bool:
+        """Whether claims decide for the pod; one whose node is chosen elsewhere only has them."""
+        return bool(about.volume_claims) and self._state.of_kubernetes and not about.chooser
+
     def shortage(self, pod: PodState) -> VolumeShortage | None:
         """The first claim for which the pod may go nowhere, and what is with it."""
         about = pod.submitted
-        if not about.volume_claims or not self._state.of_kubernetes:
+        if not self._minds(about):
             return None
         known = self._state.volume_claims.get(about.namespace, {})
         for claim in about.volume_claims:
@@ -135,7 +139,7 @@ class Volumes:
         places = (known[claim].nodes for claim in about.volume_claims)
         return tuple(dict.fromkeys(filter(None, places)))
 
-    def _attached(self, pod: PodState) -> dict[str, Attached]:
+    def _attached(self, pod: PodState) -> dict[str, ToAttach]:
         """The volumes of the pod whose drivers nodes limit, by driver."""
         namespace = pod.submitted.namespace
         found: dict[str, list[ClaimKey]] = {}
@@ -145,10 +149,10 @@ class Volumes:
                 found.setdefault(driver, []).append((namespace, claim))
         return {driver: self._apart(pod, keys) for driver, keys in found.items()}
 
-    def _apart(self, pod: PodState, keys: list[ClaimKey]) -> Attached:
+    def _apart(self, pod: PodState, keys: list[ClaimKey]) -> ToAttach:
         """The claims that others mount as well, and how many are the pod's alone."""
         shared = tuple(key for key in keys if self._is_mounted(key, pod))
-        return Attached(len(keys) - len(shared), shared)
+        return ToAttach(len(keys) - len(shared), shared)
 
 
 def _add(counts: Counter[Key], key: Key, amount: int) -> None:

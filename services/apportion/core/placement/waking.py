@@ -14,7 +14,7 @@ from apportion.core.placement.index.asks import AskColumns
 from apportion.core.placement.index.packed import Int64
 from apportion.core.placement.limits.limits import Limits
 from apportion.core.placement.queueing.hints import GANG, REORDERED, SOME, asked
-from apportion.core.placement.queueing.keys import plain_key
+from apportion.core.placement.queueing.keys import plain_key, wants_key
 from apportion.core.placement.queueing.queue import PendingQueue
 from apportion.core.placement.queueing.shape_queue import Reasons, ShapeQueue
 from apportion.core.placement.queueing.unschedulable import Unschedulable
@@ -149,7 +149,7 @@ class Waking:
             if not shape_queue.unschedulable or shape_queue.head(self._state) is None:
                 continue
             turns = shape_queue.live(self._state) if shape_queue.gang else shape_queue.waiting[:1]
-            heads = {pod.shape_key: pod for turn in turns for pod in [self._state.pods[turn.uid]]}
+            heads = {wants_key(pod): pod for turn in turns for pod in [self._state.pods[turn.uid]]}
             if self._outdated(shape_queue, heads.values()) or any(
                 self._could_fit(shape_queue, pod, answers) for pod in heads.values()
             ):

@@ -10,6 +10,7 @@ import pytest
 from apportion.core.dialects import DialectConfig
 from apportion.core.dialects.bound_pod import BoundPod
 from apportion.core.dialects.recovering import recover, shares_of
+from apportion.core.manifests import ManifestConfig, read_document
 from apportion.core.manifests.annotations import annotations_for
 from apportion_schemas import (
     Ask,
@@ -481,6 +482,9 @@ def test_G3_a_gang_of_another_api_is_a_gang_with_its_api_in_its_name() -> None:
     document["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "job"}
     assert draft(document).group == "default/job"
     assert refused(pod(GPU, workloadRef={"name": "job"})).field == "spec.workloadRef"
+    document["metadata"] = {"name": "p", "labels": {"scheduling.x-k8s.io/pod-group": "My_Job"}}
+    assert "pod-group" in refused(document).field
+    assert read_document(document, ManifestConfig(gangs=False)).pods[0].group == ""
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from apportion.core.manifests.volumes import (
     read_claim,
     read_class,
     read_driver,
-    read_drivers,
+    read_node_drivers,
     read_volume,
     terms_of,
 )
@@ -243,7 +243,7 @@ def test_H13_how_many_volumes_a_node_can_have() -> None:
         {"name": "c", "nodeID": "n"},
     ]
     about = {"metadata": {"name": "n1"}, "spec": {"drivers": drivers}}
-    assert read_drivers(msgspec.json.encode(about)).limits == {"a": 25}
+    assert read_node_drivers(msgspec.json.encode(about)).limits == {"a": 25}
 
 
 def capacity(node: str | None, **fields: Any) -> Capacity:
@@ -284,7 +284,7 @@ def test_capacities_are_minded_where_the_driver_says_so() -> None:
     assert room(little, minded=False).nodes == ()
     topology = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a"]}]}]
     found = room(capacity("n1", capacity="5Gi"), allowedTopologies=topology)
-    assert found.nodes == ((*within(ZONE, "a"), *within("host", "n1")),)
+    assert [set(term) for term in found.nodes] == [{*within(ZONE, "a"), *within("host", "n1")}]
     everywhere = capacity("n1", capacity="5Gi", nodeTopology={})
     assert room(everywhere).nodes == ()
 
@@ -293,3 +293,15 @@ def test_the_old_annotation_of_a_class_goes_before_the_field() -> None:
     """As Kubernetes reads it."""
     old = {"volume.beta.kubernetes.io/storage-class": "fast"}
     assert matching(a_claim(storageClassName=None, annotations=old), [a_volume()]) == [a_volume()]
+
+
+def test_terms_that_differ_in_one_list_are_one() -> None:
+    """Room by node in each of some zones; more than an event can hold is anywhere."""
+    found = merged(
+        (*within(ZONE, zone), *within("host", f"{zone}{number}"))
+        for zone in "ab"
+        for number in range(100)
+    )
+    assert [sorted(len(each.values) for each in term) for term in found] == [[1, 100], [1, 100]]
+    apart = ((*within(f"k{at}", "v"), *within(f"l{at}", "v")) for at in range(1_025))
+    assert merged(apart) == ()

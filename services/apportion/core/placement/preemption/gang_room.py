@@ -14,6 +14,7 @@ from apportion.core.placement.filters import FITS
 from apportion.core.placement.finder import PlaceFinder
 from apportion.core.placement.gangs import deficit_of
 from apportion.core.placement.preemption.victims import DryRun, Lifted, Victims, eviction
+from apportion.core.placement.queueing.keys import wants_key
 from apportion.core.placement.queueing.shape_queue import ShapeQueue
 from apportion.core.placement.reservations import Reservations
 from apportion_schemas import PodEvicted
@@ -87,10 +88,11 @@ class GangRoom:
         """Who would go for the pod; nodes that are no good for it are not tried for those alike."""
         if not pod.submitted.preempts:
             return None
-        if pod.shape_key not in rows:
+        key = wants_key(pod)
+        if key not in rows:
             right = self._finder.class_of(pod).facts.ranks == FITS
-            rows[pod.shape_key] = np.flatnonzero(right).tolist()
-        left = rows[pod.shape_key]
+            rows[key] = np.flatnonzero(right).tolist()
+        left = rows[key]
         best: Victims | None = None
         found = 0
         for row in list(left):

@@ -35,18 +35,24 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PodSubmitted,
+    VolumeClaimGone,
+    VolumeClaimObserved,
 )
 
 TRIES_MAX: Final = 64
 """Nodes that one decision tries: some five milliseconds."""
 REMEMBERED_MAX: Final = 4_096
 _COMES: Final = frozenset((PodSubmitted, PodAdopted))
+_OF_CLAIMS: Final = frozenset((VolumeClaimObserved, VolumeClaimGone))
 _SETTLES: Final = frozenset((PodGone, PodPlaced, PodRefused, PodEvicted, PlacementVoided))
 """Events that begin or end a nomination."""
 
 
 class _Vain(NamedTuple):
-    """A search that found nothing: for whom, and what it had seen."""
+    """A search that found nothing: for whom, and what it had seen.
+
+    `generation` is that of the columns; of a gang, how often the ledger was told of claims.
+    """
 
     priority: int
     key: bytes
@@ -77,12 +83,15 @@ class Preempting:
         self._search: Search | None = None
         self._searched_at = -1
         self._in_vain: dict[bytes, _Vain] = {}
+        self._claims = 0
         self._as_of = -1
 
     def observe(self, change: Change) -> bool:
         """Take note of what the fold changed; whether a node is kept for somebody no longer."""
         kind = type(change.data)
         self._forget_gang(change)
+        if kind in _OF_CLAIMS:
+            self._claims += 1
         if kind in _COMES and change.pod is not None:
             priority = change.pod.submitted.priority
             self._least = min(self._least, priority)
@@ -178,11 +187,11 @@ class Preempting:
         columns = self._finder.columns
         columns.sync()
         vain = self._in_vain.get(shape_queue.key)
-        if vain is not None and vain.seen == columns.changed.end:
+        if vain is not None and (vain.generation, vain.seen) == (self._claims, columns.changed.end):
             return []
         evicted = self._gang_room.make(shape_queue)
         if not evicted:
-            self._remember(shape_queue, _Vain(0, b"", 0, 0))
+            self._remember(shape_queue, _Vain(0, b"", self._claims, 0))
         return list(evicted)
 
     def _first_of(self, shape_queue: ShapeQueue) -> PodState | None:

@@ -3,7 +3,8 @@
 All pods of lower priority are thought away; then, those first whose eviction would exceed a
 disruption budget and of these the most important first, each is put back if the pod still fits, as
 in kube-scheduler's DefaultPreemption. A gang goes whole or stays whole, and is as important as the
-most important of it. Pods that are leaving already are there no more.
+most important of it; one of which any pod may run alone is none here. Pods that are leaving already
+are there no more.
 
 Invariant: the state is as it was when the answer is given; with any one of the victims put back the
 pod would not fit.
@@ -166,7 +167,7 @@ class DryRun:
                 continue
             if about.uid in self._state.evictions:
                 leaving.append(each)
-            elif not about.group:
+            elif not about.group or not self._state.groups[about.group].together:
                 units[about.uid] = _unit([each])
             elif about.group not in units:
                 members = held(self._state.groups[about.group])

@@ -138,6 +138,8 @@ _KEPT: Final = (
     Hint(PodRefused, SOME, FREED),  # or none although nobody has to leave for it any more
 )
 _CLAIMED: Final = (Hint(VolumeClaimObserved, SOME), Hint(VolumeClaimGone, SOME))
+_MOUNTED: Final = (*_CLAIMED, *_HOST, Hint(NodeGone, SOME))
+"""Whoever mounted the claim, or had its place, may be gone with its node."""
 _FEWER: Final = (
     Hint(PodGroupObserved, GANG),
     Hint(PodPlaced, GANG),
@@ -160,9 +162,9 @@ BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.HOST_PORT_TAKEN: _HOST,
     _C.DISK_IN_USE: _HOST,
     _C.VOLUME_CLAIM_NOT_READY: _CLAIMED,
-    _C.VOLUME_CLAIM_IN_USE: (*_CLAIMED, *_HOST),
+    _C.VOLUME_CLAIM_IN_USE: _MOUNTED,
     _C.VOLUME_NODE_MISMATCH: (*_CLAIMED, *_TOLD),
-    _C.VOLUMES_EXHAUSTED: (*_CLAIMED, *_HOST),
+    _C.VOLUMES_EXHAUSTED: _MOUNTED,
     _C.POD_AFFINITY_MISMATCH: _NEAR,
     _C.POD_ANTI_AFFINITY: _NEAR,
     _C.TOPOLOGY_SPREAD_EXCEEDED: _NEAR,

@@ -19,15 +19,16 @@ def queue_key(state: State, pod: PodState) -> bytes:
 def affinity_key(pod: PodState) -> bytes:
     """Of pods of one shape that are alike to every selector there may ever be."""
     about = pod.submitted
-    return b"near " + _limits_key(about.queue) + _wants_key(pod) + _encode(kind_of(about))
+    return b"near " + _limits_key(about.queue) + wants_key(pod) + _encode(kind_of(about))
 
 
 def plain_key(state: State, pod: PodState) -> bytes:
     """Of pods of one shape that have the same limits, and the same claims of volumes."""
-    return limits_key(state, pod) + _wants_key(pod)
+    return limits_key(state, pod) + wants_key(pod)
 
 
-def _wants_key(pod: PodState) -> bytes:
+def wants_key(pod: PodState) -> bytes:
+    """Equal for pods of one shape that mount the same claims."""
     about = pod.submitted
     if not about.volume_claims:
         return pod.shape_key
@@ -50,7 +51,7 @@ def keys_of(pod: PodState) -> tuple[bytes, ...]:
     if about.group:
         return (gang_key(about.group),)
     shared, own = _limits_key(about.queue), _limits_key(about.queue, about.namespace)
-    return shared + _wants_key(pod), own + _wants_key(pod), affinity_key(pod)
+    return shared + wants_key(pod), own + wants_key(pod), affinity_key(pod)
 
 
 def gang_key(gang: str) -> bytes:

@@ -46,17 +46,15 @@ def key_of(pod: PodState, *, limited: bool = False) -> str:
 
     Pods with wishes about others in their namespace have one owner, so that he knows what he has
     just decided about the others. So have all pods of a namespace that is `limited` by a quota, and
-    pods that mount the same claim first.
+    those that mount claims, which may be for one pod alone.
     """
     submitted = pod.submitted
     if limited:
         return submitted.namespace
     if submitted.group:
         return submitted.group
-    if has_wishes(submitted.shape.pods):
+    if has_wishes(submitted.shape.pods) or submitted.volume_claims:
         return submitted.namespace
-    if submitted.volume_claims:
-        return f"{submitted.namespace}/{submitted.volume_claims[0]}"
     return pod.uid
 
 

@@ -1,0 +1,88 @@
+"""Gangs and pods of one shape whose claims differ: each is looked at for its own."""
+
+from typing import Any
+
+from apportion_schemas import PodGroupObserved, PodSubmitted, VolumeShortage
+from tests.support.ledger_of import Ledger
+from tests.support.pods import cards, pod, shape
+from tests.unit.core.placement.test_volumes import claim, mounting, zone, zones
+
+GANG = "default/g"
+
+
+def of_gang(uid: str, *claims: str, **fields: Any) -> PodSubmitted:
+    """A pod of the gang that mounts these claims."""
+    return mounting(uid, *claims, group=GANG, **fields)
+
+
+def together(least: int) -> PodGroupObserved:
+    """So many of the gang start together."""
+    return PodGroupObserved(group=GANG, min_available=least)
+
+
+def full(*names: str) -> Ledger:
+    """Zones whose one card each a pod of no priority has: `low-a` and so on."""
+    ledger = zones(*names)
+    for name in names:
+        ledger.play(claim(f"in-{name}", "bound", zone(name)))
+        ledger.submit(mounting(f"low-{name}", f"in-{name}", shape=shape(cards()))).settle()
+    return ledger
+
+
+def test_the_room_that_helps_any_of_a_gang_wakes_it() -> None:
+    """Two of one shape want different zones, and the one that is behind has its zone first."""
+    ledger = full("a", "b").play(together(1))
+    ledger.submit(of_gang("p", "in-a"), of_gang("q", "in-b")).settle()
+    assert (ledger.where("p"), ledger.where("q")) == ("", "")
+    ledger.gone("low-a").settle()
+    assert ledger.where("p") == "n-a"
+
+
+def test_the_claim_of_any_of_a_gang_wakes_it() -> None:
+    """Though another claim is what the gang was refused for."""
+    ledger = zones("a").play(claim("x", "unbound"), claim("y", "unbound"), together(1))
+    ledger.submit(of_gang("p", "x"), of_gang("q", "y"), of_gang("r", "x")).settle()
+    ledger.play(claim("y")).settle()
+    assert [ledger.where(uid) for uid in "pqr"] == ["", "n-a", ""]
+
+
+def test_a_gang_makes_room_where_the_volume_of_each_is() -> None:
+    """The nodes of one are not those of the other."""
+    ledger = full("a", "b").play(together(2))
+    of = {"priority": 9, "shape": shape(cards())}
+    ledger.submit(of_gang("p", "in-a", **of), of_gang("q", "in-b", **of)).settle()
+    assert sorted(ledger.state.evictions) == ["low-a", "low-b"]
+
+
+def test_a_gang_looks_again_once_a_claim_of_it_is_elsewhere() -> None:
+    """Also where the codes of what it was refused for stay the same."""
+    ledger = full("a", "b").play(claim("x", "first-consumer", zone("a")), together(1))
+    ledger.gone("low-a").submit(pod("top", cards(), priority=100)).settle()
+    ledger.submit(of_gang("p", "x", priority=9, shape=shape(cards()))).settle()
+    assert not ledger.state.evictions
+    ledger.play(claim("x", "first-consumer", zone("b"))).settle()
+    assert list(ledger.state.evictions) == ["low-b"]
+
+
+def test_of_a_gang_whose_pods_run_alone_only_one_goes() -> None:
+    """As in Kubernetes, where a PodGroup without a gang's policy keeps its pods apart."""
+    ledger = zones("a", "b").play(together(1))
+    ledger.submit(*(pod(uid, cards(), group=GANG) for uid in ("one", "two"))).settle()
+    ledger.submit(pod("h", cards(), priority=9)).settle()
+    assert len(ledger.state.evictions) == 1
+
+
+def test_each_pod_is_told_of_its_own_claim() -> None:
+    """Of one shape, in one decision."""
+    ledger = zones("a").play(claim("x", "unbound"), claim("y", "lost"))
+    ledger.submit(mounting("p", "x"), mounting("q", "y")).settle()
+    assert ledger.refusal("p").volume == VolumeShortage(claim="x", state="unbound")
+    assert ledger.refusal("q").volume == VolumeShortage(claim="y", state="lost")
+
+
+def test_a_pod_whose_node_another_scheduler_chooses_only_has_its_claims() -> None:
+    """They are its scheduler's business, and those of other pods count them."""
+    ledger = zones("a").play(claim("x", "unbound", single_pod=True))
+    chosen = mounting("p", "x", chooser="default-scheduler")
+    ledger.submit(chosen)
+    assert ledger.engine._finder.volumes.shortage(ledger.state.pods["p"]) is None
