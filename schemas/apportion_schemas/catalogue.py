@@ -36,6 +36,7 @@ from apportion_schemas.older import (
     node_observed_2,
     pod_adopted_1,
     pod_adopted_2,
+    pod_placed_1,
     pod_refused_1,
     pod_submitted_1,
     pod_submitted_2,
@@ -274,7 +275,15 @@ CATALOGUE: tuple[EventType, ...] = (
     EventType(
         VolumeClaimGone, "cluster", _volume_claim, "watcher", "all", "no pod mounts the claim now"
     ),
-    EventType(PodPlaced, "placement", _node, "scheduler", "all", "a pod has a node and shares"),
+    EventType(
+        PodPlaced,
+        "placement",
+        _node,
+        "scheduler",
+        "all",
+        "a pod has a node and shares",
+        older=(Older(pod_placed_1.PodPlaced, pod_placed_1.lift),),
+    ),
     EventType(
         PlacementVoided, "placement", _node, "scheduler", "all", "a placement came to nothing"
     ),

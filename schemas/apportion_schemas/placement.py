@@ -23,6 +23,7 @@ from apportion_schemas.quantities import (
     Priority,
     Text,
 )
+from apportion_schemas.workload import Controls
 
 CODE_PATTERN = "^[A-Z][A-Za-z]{2,63}$"
 
@@ -132,7 +133,9 @@ class PodPlaced(Payload, frozen=True):
 
     `previous` is over the bytes of the whole message, so whoever reads `placement.<node>` can show
     from the data alone that nothing was lost, reordered or rewritten. `fitting` of `nodes` could
-    have taken the pod; `runners_up` are the best of the others.
+    have taken the pod; `runners_up` are the best of the others. `borrowed` is what containers have
+    of the shares of others while those do not run, and `controls` how they are to be held: with
+    these two the event is all that the node's agent has to know of the pod.
     """
 
     pod: Name
@@ -146,6 +149,8 @@ class PodPlaced(Payload, frozen=True):
     fitting: Natural = 0
     nodes: Natural = 0
     previous: Annotated[str, Meta(max_length=64)] = ""
+    borrowed: Annotated[tuple[Share, ...], Meta(max_length=CONTAINERS_MAX * COUNT_MAX)] = ()
+    controls: Controls = {}
 
 
 class PlacementVoided(Payload, frozen=True):

@@ -31,6 +31,17 @@ from apportion_schemas.quantities import (
 
 Names = Annotated[tuple[Name, ...], Meta(max_length=256)]
 Containers = Annotated[tuple[Name, ...], Meta(max_length=CONTAINERS_MAX)]
+Control = Literal[
+    "ACTIVE_OOM_KILLER",
+    "CUDA_DISABLE_CONTROL",
+    "CUDA_TASK_PRIORITY",
+    "GPU_CORE_UTILIZATION_POLICY",
+    "LIBCUDA_LOG_LEVEL",
+]
+"""Variables of a container's environment that say how HAMi-core is to hold it."""
+Controls = Annotated[
+    dict[Name, dict[Control, Annotated[str, Meta(max_length=64)]]], Meta(max_length=CONTAINERS_MAX)
+]
 
 
 class Ask(Payload, frozen=True):
@@ -249,6 +260,7 @@ class PodSubmitted(Payload, frozen=True):
     (`preemptionPolicy: Never`) no pod of lower priority is evicted for it, and unless it is
     `evictable` (`volcano.sh/preemptable: "false"`) it goes for nobody. `volume_claims`
     name the PersistentVolumeClaims that it mounts, those of generic ephemeral volumes among them.
+    `controls` is what containers that ask for devices say of themselves in their environment.
     """
 
     uid: Name
@@ -271,6 +283,7 @@ class PodSubmitted(Payload, frozen=True):
     preempts: bool = True
     evictable: bool = True
     volume_claims: Names = ()
+    controls: Controls = {}
 
 
 class PodChanged(Payload, frozen=True):

@@ -14,11 +14,12 @@ Invariant: who borrows gets no more than the lender holds, and of two that borro
 one runs at a time.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import structs
 
-from apportion_schemas import Ask
+from apportion.core.devices.demand import Demand, demand
+from apportion_schemas import Ask, Device, PodSubmitted, Share
 from apportion_schemas.quantities import WHOLE
 
 Parts = tuple[tuple[Ask, ...], tuple[Ask, ...]]
@@ -38,6 +39,33 @@ def parted(asks: Sequence[Ask], apps: Collection[str]) -> Parts:
         holders[best.container] = best
     own = tuple(holders[ask.container] for ask in asks if ask.container in holders)
     return own, tuple(ask for ask in asks if ask not in own)
+
+
+def lent(
+    borrower: Ask, pod: PodSubmitted, shares: Iterable[Share], devices: Mapping[str, Device]
+) -> list[Share]:
+    """What the borrower gets of the pod's shares: the first devices of the lender, as many as are
+    wanted, and as much of each.
+    """
+    asks = joined(pod.shape.asks)
+    early = set(pod.init_containers)
+    sidecars = {ask.container for ask in asks if ask.container in early and not ask.init}
+    lender = lender_of(borrower, asks, sidecars)
+    if lender is None:
+        return []
+    held = [share for share in shares if share.container == lender.container]
+    return [_lend(share, borrower, devices) for share in held[: borrower.count]]
+
+
+def _lend(share: Share, borrower: Ask, devices: Mapping[str, Device]) -> Share:
+    """As much of the device as the borrower wants; where it is cut, the piece as it is."""
+    own = structs.replace(share, container=borrower.container)
+    if share.instance is not None or share.template is not None:
+        return own
+    wanted = demand(borrower, devices[share.device])
+    if not isinstance(wanted, Demand) or wanted.template is not None:
+        return own
+    return structs.replace(own, memory_mib=wanted.memory_mib, cores=wanted.cores)
 
 
 def lender_of(borrower: Ask, asks: Sequence[Ask], beside: Collection[str]) -> Ask | None:

@@ -6,10 +6,8 @@ Invariant: rendering depends on what is here and on nothing else; the time is ha
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from msgspec import structs
-
-from apportion.core.devices.demand import Demand, demand, memory_needed_mib
-from apportion.core.dialects.borrowing import joined, lender_of
+from apportion.core.devices.demand import memory_needed_mib
+from apportion.core.dialects.borrowing import lent
 from apportion.core.dialects.names import DialectConfig
 from apportion_schemas import Ask, Device, PodPlaced, PodSubmitted, Share
 
@@ -49,7 +47,7 @@ class PlacedPod(NamedTuple):
         """What the container gets, in the order of its asks: what it holds, unless it borrows."""
         borrower = next((ask for ask in self.pod.borrowing if ask.container == container), None)
         if borrower is not None:
-            return self._lent(borrower)
+            return lent(borrower, self.pod, self.placed.shares, self.devices)
         return [share for share in self.placed.shares if share.container == container]
 
     def ask(self, container: str) -> Ask:
@@ -64,27 +62,6 @@ class PlacedPod(NamedTuple):
     def index_of(self, share: Share) -> int:
         """The number of the device on its node."""
         return self.devices[share.device].index
-
-    def _lent(self, borrower: Ask) -> list[Share]:
-        """The first devices of the lender, as many as are wanted, and as much of each."""
-        asks = joined(self.pod.shape.asks)
-        early = set(self.pod.init_containers)
-        sidecars = {ask.container for ask in asks if ask.container in early and not ask.init}
-        lender = lender_of(borrower, asks, sidecars)
-        if lender is None:
-            return []
-        held = [share for share in self.placed.shares if share.container == lender.container]
-        return [self._lend(share, borrower) for share in held[: borrower.count]]
-
-    def _lend(self, share: Share, borrower: Ask) -> Share:
-        """As much of the device as the borrower wants; where it is cut, the piece as it is."""
-        lent = structs.replace(share, container=borrower.container)
-        if share.instance is not None or share.template is not None:
-            return lent
-        wanted = demand(borrower, self.devices[share.device])
-        if not isinstance(wanted, Demand) or wanted.template is not None:
-            return lent
-        return structs.replace(lent, memory_mib=wanted.memory_mib, cores=wanted.cores)
 
     def _named(self, named: tuple[str, ...], *, init: bool) -> tuple[str, ...]:
         """Those of the spec; a pod that came without them (a trace) has those that ask."""

@@ -53,6 +53,13 @@ class Port(Kube, frozen=True):
     protocol: Text = "TCP"
 
 
+class EnvVar(Kube, frozen=True):
+    """One entry of `env[]`; a value that comes from elsewhere (`valueFrom`) is not seen here."""
+
+    name: str = ""
+    value: str = ""
+
+
 class ContainerSpec(Kube, frozen=True):
     """One entry of `containers[]` or `initContainers[]`."""
 
@@ -60,6 +67,7 @@ class ContainerSpec(Kube, frozen=True):
     resources: Resources = Resources()
     restart_policy: Text = ""
     ports: Annotated[list[Port], Meta(max_length=256)] = []
+    env: Annotated[list[EnvVar], Meta(max_length=4096)] = []
 
 
 class SchedulingGate(Kube, frozen=True):

@@ -16,10 +16,12 @@ from apportion.core.dialects.listing import claimed
 from apportion.core.dialects.notes import FALSE, TRUE
 from apportion.core.dialects.vendors import refuse_others
 from apportion.core.manifests import gangs, kube, mounts, naming, neighbours, nodes, unsupported
+from apportion.core.manifests.controls import controls_of
 from apportion.core.manifests.document import texts
 from apportion.core.manifests.resources import node_amounts
 from apportion_schemas import Ask, NodeConstraints, Shape
 from apportion_schemas.quantities import CONTAINERS_MAX, Priority
+from apportion_schemas.workload import Controls
 
 SHAPE_BYTES_MAX = 1 << 18
 TASK = "volcano.sh/task-spec"
@@ -58,6 +60,7 @@ class Template(Struct, frozen=True, kw_only=True):
     priority: int
     scheduler_name: str
     high_priority: tuple[str, ...] = ()
+    controls: Controls = {}
     borrowing: tuple[Ask, ...] = ()
     init_containers: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
@@ -110,6 +113,7 @@ def read_template(
         priority=_priority(parts.spec, spec_field, config, priority_class),
         scheduler_name=parts.spec.scheduler_name,
         high_priority=request.high_priority,
+        controls=controls_of(parts.spec, (*request.asks, *request.borrowing)),
         borrowing=request.borrowing,
         **(_every_container(parts.spec) if request.asks else {}),
         gates=_gates(parts.spec, spec_field),

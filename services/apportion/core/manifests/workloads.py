@@ -25,6 +25,7 @@ from apportion.core.manifests.template import (
 )
 from apportion_schemas import Ask, PodGroupObserved, PodSubmitted, Shape
 from apportion_schemas.quantities import GANG_PODS_MAX
+from apportion_schemas.workload import Controls
 
 VOLCANO_DEFAULT_TASK = "default"  # and its number, as Volcano's admission names tasks
 
@@ -42,6 +43,7 @@ class PodDraft(Struct, frozen=True, kw_only=True):
     task: str = ""
     owner: str = ""
     high_priority: tuple[str, ...] = ()
+    controls: Controls = {}
     borrowing: tuple[Ask, ...] = ()
     init_containers: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
@@ -78,6 +80,7 @@ def submitted(draft: PodDraft, uid: str) -> PodSubmitted:
         task=draft.task,
         owner=draft.owner,
         high_priority=draft.high_priority,
+        controls=draft.controls,
         borrowing=draft.borrowing,
         init_containers=draft.init_containers,
         containers=draft.containers,
@@ -266,6 +269,7 @@ def _drafts(namespace: str, named: list[tuple[str, Template]], owner: str) -> It
             task=template.task,
             owner=owner,
             high_priority=template.high_priority,
+            controls=template.controls,
             borrowing=template.borrowing,
             init_containers=template.init_containers,
             containers=template.containers,

@@ -1,0 +1,63 @@
+"""Shares that HAMi-core holds a container to: a library that its loader puts before CUDA's.
+
+Names and values are those of HAMi's and Volcano's device plugins, which HAMi-core reads
+(`CUDA_DEVICE_MEMORY_LIMIT_<i>` and the rest), so images made for them run unchanged. What they do
+not do: the region exists before the container does, so a process with an emptied environment is
+held as well, and the limit can be changed while it runs.
+"""
+
+from typing import Final
+
+from apportion.core.grants import controls
+from apportion.core.grants.edits import Edits, Mount
+from apportion.core.grants.held import Held, Node
+from apportion.core.grants.plan import Grant, RegionPlan
+
+HOME: Final = "/usr/local/vgpu"
+"""In the container; HAMi-core has this path written into it."""
+REGION: Final = "share.cache"
+_MIB = 1 << 20
+_PRELOAD: Final = "/etc/ld.so.preload"
+_LOCKS: Final = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path written into it
+
+
+def grant(held: Held, node: Node) -> Grant:
+    """The limits as environment and as region, and the library unless the container declines it."""
+    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(part.device.id for part in held.parts)}
+    for position, part in enumerate(held.parts):
+        env[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{part.share.memory_mib}m"
+    # One limit for all devices of a container: the peers give that of the first.
+    env["CUDA_DEVICE_SM_LIMIT"] = str(held.parts[0].share.cores)
+    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{HOME}/{REGION}"
+    if any(part.device.memory_mib > part.device.physical_memory_mib for part in held.parts):
+        env["CUDA_OVERSUBSCRIBE"] = "true"
+    env |= _manners(held, node)
+    return Grant(Edits(env, _mounts(held, node)), region=_region(held, node))
+
+
+def _manners(held: Held, node: Node) -> dict[str, str]:
+    """How it is held, where the container itself does not say it."""
+    env = {controls.LOG_LEVEL: str(node.log_level)}
+    if not node.core_limit:
+        env[controls.POLICY] = controls.UNHELD
+    return env | {name: value for name, value in held.controls.items() if name != controls.DISABLE}
+
+
+def _mounts(held: Held, node: Node) -> tuple[Mount, ...]:
+    mounts = [Mount(node.folder(held), HOME), Mount(node.locks, _LOCKS)]
+    if node.library and not controls.uncontrolled(held.controls):
+        mounts += [
+            Mount(node.library, f"{HOME}/libvgpu.so", read_only=True),
+            Mount(node.preload, _PRELOAD, read_only=True),
+        ]
+    return tuple(mounts)
+
+
+def _region(held: Held, node: Node) -> RegionPlan:
+    return RegionPlan(
+        path=f"{node.folder(held)}/{REGION}",
+        devices=tuple(part.device.id for part in held.parts),
+        memory=tuple(part.share.memory_mib * _MIB for part in held.parts),
+        cores=(held.parts[0].share.cores,) * len(held.parts),
+        priority=controls.priority_of(held.controls),
+    )

@@ -1,0 +1,95 @@
+"""What a container holds, and where the node keeps what a container needs: the input of a grant."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from apportion_schemas import Device, Share
+
+
+class GrantRefused(ValueError):
+    """The node cannot give what the ledger says; the message says which share, and why."""
+
+
+class Part(Struct, frozen=True):
+    """One share with the device that it is of.
+
+    `instance_id` is the id of the MIG instance that was made for it, as in `MIG-…`; empty for every
+    other share.
+    """
+
+    share: Share
+    device: Device
+    instance_id: str = ""
+
+
+class Held(Struct, frozen=True):
+    """All that one container holds, in the order in which it sees its devices.
+
+    `controls` are the variables of the container's own environment that say how it is to be held
+    (`controls`).
+    """
+
+    pod: str
+    container: str
+    parts: tuple[Part, ...]
+    controls: dict[str, str] = {}
+
+    @classmethod
+    def of(
+        cls,
+        pod: str,
+        container: str,
+        shares: Iterable[Share],
+        devices: Mapping[str, Device],
+        *,
+        controls: Mapping[str, str] | None = None,
+        instances: Mapping[Share, str] | None = None,
+    ) -> "Held":
+        """The container's part of a placement.
+
+        Devices come by their index, as NVML and CUDA (`CUDA_DEVICE_ORDER=PCI_BUS_ID`) count them:
+        HAMi-core numbers its limits in this order.
+
+        Raises:
+            GrantRefused: it holds nothing here, or a device that this node does not have.
+        """
+        own = [share for share in shares if share.container == container]
+        if not own:
+            raise GrantRefused(f"container {container!r} of pod {pod} holds no share here")
+        for share in own:
+            if share.device not in devices:
+                raise GrantRefused(
+                    f"container {container!r} of pod {pod} holds {share.device}, which this node "
+                    "does not have; it was taken out, or another driver answers"
+                )
+        own.sort(key=lambda share: (devices[share.device].index, _start(share)))
+        made = instances or {}
+        parts = tuple(Part(each, devices[each.device], made.get(each, "")) for each in own)
+        return cls(pod, container, parts, dict(controls or {}))
+
+
+class Node(Struct, frozen=True):
+    """Where this node has what containers get.
+
+    `library` is HAMi-core's `libvgpu.so` and `preload` the file that becomes `/etc/ld.so.preload`;
+    both empty where the node has none: then nothing holds a container to its share but itself.
+    `shares` has a folder of each container, `locks` is the folder that HAMi-core's processes lock
+    in, and `mps` has a folder of each card's MPS daemon. `log_level` is HAMi-core's own, 0 to 4.
+    """
+
+    shares: str = "/var/lib/apportion/shares"
+    library: str = ""
+    preload: str = ""
+    locks: str = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path written into it
+    mps: str = "/var/lib/apportion/mps"
+    log_level: int = 1
+    core_limit: bool = True
+
+    def folder(self, held: Held) -> str:
+        """The folder of one container, which outlives its restarts."""
+        return f"{self.shares}/{held.pod}_{held.container}"
+
+
+def _start(share: Share) -> int:
+    return share.instance.start if share.instance else 0

@@ -1,0 +1,218 @@
+"""HAMi-core's usage region: one file per container, which its processes and the agent both map.
+
+HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2, little-endian.
+A region that is there before the container's first process wins over its environment, and a limit
+that is written into it holds from the next allocation on. Invariant: nothing here trusts the other
+side: a region is as long as its version says and its numbers are clipped, for any process of the
+container may write what it likes.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from apportion.core.grants.plan import RegionPlan
+
+MAGIC: Final = 19_920_718
+DEVICES_MAX: Final = 16
+PROCESSES_MAX: Final = 1_024
+SIZE: Final = 2_008_953
+"""Bytes of a file of version 1.2: the region and one more, which HAMi-core writes to make room."""
+_ODD_SIZE: Final = 2_008_984
+"""Of a variant of 1.1, early in 2026, whose fields stand 32 bytes later from `device_num` on."""
+_ODD_SHIFT: Final = 32
+_MAJOR, _OLDEST, _NEWEST = 1, 1, 2
+
+_VERSION, _SEMAPHORE, _COUNT, _IDS, _MEMORY, _CORES, _PROCESSES = 4, 24, 56, 64, 1600, 1728, 1856
+_ID_BYTES, _PROCESS_BYTES = 96, 1_960
+_TAIL: Final = _PROCESSES + PROCESSES_MAX * _PROCESS_BYTES
+"""Offset of the number of processes; what stands behind it is relative to it."""
+_SWITCH, _RECENT, _PRIORITY, _LAST, _POSTINIT = 4, 8, 12, 16, 24
+_HOST_PID, _USED, _USED_BYTES, _TOTAL, _UTIL, _UTIL_BYTES, _SM = 4, 8, 64, 32, 1_160, 48, 16
+_SEQLOCK: Final = 1_936
+_FREE_SEMAPHORE: Final = (1).to_bytes(8, "little") + (128).to_bytes(4, "little") + bytes(20)
+"""`sem_t` of glibc for 64 bits, shared by processes and not taken."""
+_TRIES: Final = 8
+"""How often a slot is read anew that its process is writing."""
+
+_i32, _u32, _u64 = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<Q")
+
+
+class RegionInvalid(ValueError):
+    """Not a region that we know; the message says what stands there instead."""
+
+
+class Process(Struct, frozen=True):
+    """One process of the container: its id inside, on the node (0: not known), bytes and percent
+    of each device.
+    """
+
+    slot: int
+    pid: int
+    host_pid: int
+    memory: tuple[int, ...]
+    cores: tuple[int, ...]
+
+
+def made(plan: RegionPlan) -> bytes:
+    """A new region of version 1.2 with these limits and without a process.
+
+    Raises:
+        RegionInvalid: it has more devices than a region has room for.
+    """
+    if len(plan.devices) > DEVICES_MAX:
+        raise RegionInvalid(
+            f"a container with {len(plan.devices)} devices; HAMi-core's region has room for "
+            f"{DEVICES_MAX}"
+        )
+    data = bytearray(SIZE)
+    struct.pack_into("<iII", data, 0, 0, _MAJOR, _NEWEST)
+    for semaphore in (_SEMAPHORE, _TAIL + _POSTINIT):
+        data[semaphore : semaphore + len(_FREE_SEMAPHORE)] = _FREE_SEMAPHORE
+    _u64.pack_into(data, _COUNT, len(plan.devices))
+    for position, device in enumerate(plan.devices):
+        name = device.encode()[: _ID_BYTES - 1]
+        start = _IDS + position * _ID_BYTES
+        data[start : start + len(name)] = name
+        _u64.pack_into(data, _MEMORY + 8 * position, plan.memory[position])
+    for position in range(DEVICES_MAX):  # HAMi-core reads the first for all
+        cores = plan.cores[min(position, len(plan.cores) - 1)]
+        _u64.pack_into(data, _CORES + 8 * position, cores)
+    struct.pack_into("<iii", data, _TAIL + _SWITCH, 1, 2, plan.priority)
+    _i32.pack_into(data, 0, MAGIC)
+    return bytes(data)
+
+
+class Region:
+    """A view of a region that somebody else has mapped; writes go through to its processes."""
+
+    def __init__(self, data: memoryview | bytearray) -> None:
+        """`data` is the whole file.
+
+        Raises:
+            RegionInvalid: it is too short, not initialised, or of a version that we do not know.
+        """
+        if len(data) < _POSTINIT:
+            raise RegionInvalid(f"{len(data)} bytes are no usage region of HAMi-core")
+        magic, major, minor = struct.unpack_from("<iII", data, 0)
+        if magic != MAGIC or major != _MAJOR or not _OLDEST <= minor <= _NEWEST:
+            raise RegionInvalid(
+                f"magic {magic} and version {major}.{minor}; a usage region of HAMi-core has "
+                f"{MAGIC} and {_MAJOR}.{_OLDEST} or {_MAJOR}.{_NEWEST}"
+            )
+        self._data = data
+        self._locked = minor >= _NEWEST
+        self._shift = _ODD_SHIFT if len(data) >= _ODD_SIZE else 0
+        if len(data) < SIZE - 1:
+            raise RegionInvalid(f"{len(data)} bytes; a usage region has {SIZE}")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The ids of the container's devices."""
+        return tuple(self._name(position) for position in range(self._count()))
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """The limit in bytes of each device."""
+        return tuple(self._u64(_MEMORY + 8 * position) for position in range(self._count()))
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """The limit in percent of each device."""
+        return tuple(self._u64(_CORES + 8 * position) for position in range(self._count()))
+
+    @property
+    def priority(self) -> int:
+        """0 goes before 1."""
+        return self._i32(_TAIL + _PRIORITY)
+
+    @property
+    def recently_used(self) -> bool:
+        """Whether a process launched a kernel since the round before the last `count_down`."""
+        return self._i32(_TAIL + _RECENT) > 0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether its processes wait before they launch."""
+        return self._i32(_TAIL + _RECENT) < 0
+
+    def count_down(self) -> None:
+        """One round is over; HAMi-core sets `recent_kernel` to 2 at every launch."""
+        left = self._i32(_TAIL + _RECENT)
+        if left > 0:
+            self._write(_i32, _TAIL + _RECENT, left - 1)
+
+    def block(self, *, blocked: bool) -> None:
+        """Let no kernel start, or let them start again (HAMi-core waits while this is -1)."""
+        if blocked != self.blocked:
+            self._write(_i32, _TAIL + _RECENT, -1 if blocked else 0)
+
+    def hold_cores(self, *, held: bool) -> None:
+        """Whether the container is held to its percent (`utilization_switch`: 1 is held)."""
+        self._write(_i32, _TAIL + _SWITCH, int(held))
+
+    @property
+    def cores_held(self) -> bool:
+        """Whether the container is held to its percent."""
+        return self._i32(_TAIL + _SWITCH) != 0
+
+    def resize(self, memory: tuple[int, ...], cores: tuple[int, ...]) -> None:
+        """Other limits, for what is allocated from now on."""
+        for position, limit in enumerate(memory[:DEVICES_MAX]):
+            self._write(_u64, _MEMORY + 8 * position, limit)
+        for position in range(DEVICES_MAX if cores else 0):
+            self._write(_u64, _CORES + 8 * position, cores[min(position, len(cores) - 1)])
+
+    def tell_host_pid(self, slot: int, host_pid: int) -> None:
+        """Write which process of the node it is: HAMi-core's own way to find out can err."""
+        self._write(_i32, _PROCESSES + slot * _PROCESS_BYTES + _HOST_PID, host_pid)
+
+    def processes(self) -> Iterator[Process]:
+        """Its processes, each as it was at one moment."""
+        count = min(max(self._i32(_TAIL), 0), PROCESSES_MAX)
+        devices = range(self._count())
+        for slot in range(count):
+            start = self._shift + _PROCESSES + slot * _PROCESS_BYTES
+            data = self._consistent(start)
+            pid, host_pid = struct.unpack_from("<ii", data, 0)
+            if pid > 0:
+                yield Process(
+                    slot,
+                    pid,
+                    max(host_pid, 0),
+                    tuple(
+                        _u64.unpack_from(data, _USED + _USED_BYTES * at + _TOTAL)[0]
+                        for at in devices
+                    ),
+                    tuple(
+                        _u64.unpack_from(data, _UTIL + _UTIL_BYTES * at + _SM)[0] for at in devices
+                    ),
+                )
+
+    def _consistent(self, start: int) -> bytes:
+        """A slot that nobody wrote meanwhile, or after some tries as it stands."""
+        data = bytes(self._data[start : start + _PROCESS_BYTES])
+        for _ in range(_TRIES if self._locked else 0):
+            before = _u64.unpack_from(data, _SEQLOCK)[0]
+            if before % 2 == 0 and _u64.unpack_from(self._data, start + _SEQLOCK)[0] == before:
+                break
+            data = bytes(self._data[start : start + _PROCESS_BYTES])
+        return data
+
+    def _count(self) -> int:
+        return min(self._u64(_COUNT), DEVICES_MAX)
+
+    def _name(self, position: int) -> str:
+        start = self._shift + _IDS + position * _ID_BYTES
+        return bytes(self._data[start : start + _ID_BYTES]).split(b"\0")[0].decode(errors="replace")
+
+    def _u64(self, offset: int) -> int:
+        return int(_u64.unpack_from(self._data, self._shift + offset)[0])
+
+    def _i32(self, offset: int) -> int:
+        return int(_i32.unpack_from(self._data, self._shift + offset)[0])
+
+    def _write(self, kind: struct.Struct, offset: int, value: int) -> None:
+        kind.pack_into(self._data, self._shift + offset, value)

@@ -1,0 +1,159 @@
+"""Each mode's environment, mounts and region, as the peers' device plugins give them."""
+# ruff: noqa: S108 - the paths are HAMi-core's and CUDA's own
+
+import pytest
+from msgspec import structs
+
+from apportion.core.grants import Grant, GrantRefused, Held, Mount, Node, grant
+from apportion_schemas import Device, Share
+from apportion_schemas.placement import MigInstance
+
+FIRST = Device(
+    id="GPU-1", index=0, family="nvidia", model="NVIDIA A100", memory_mib=40_960,
+    physical_memory_mib=40_960,
+)  # fmt: skip
+SECOND = structs.replace(FIRST, id="GPU-2", index=1)
+NODE = Node(library="/opt/apportion/libvgpu.so", preload="/opt/apportion/ld.so.preload")
+
+
+def granted(
+    *shares: Share, node: Node = NODE, devices: tuple[Device, ...] = (FIRST, SECOND), **more: object
+) -> Grant:
+    """What the container `train` gets."""
+    known = {device.id: device for device in devices}
+    return grant(Held.of("uid-1", "train", shares, known, **more), node)  # type: ignore[arg-type]
+
+
+def share(device: str = "GPU-1", memory_mib: int = 3000, cores: int = 30, **more: object) -> Share:
+    """Some of one device for the container `train`."""
+    return Share(container="train", device=device, memory_mib=memory_mib, cores=cores, **more)  # type: ignore[arg-type]
+
+
+def test_hami_core_has_the_environment_of_hamis_plugin() -> None:
+    """HAMi `server.go`: limits by the device's place in the container, cores of the first."""
+    found = granted(share("GPU-2", 1000, 20), share("GPU-1", 2000, 30))
+    assert found.edits.env == {
+        "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "2000m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "1000m",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/share.cache",
+        "LIBCUDA_LOG_LEVEL": "1",
+    }
+    assert found.edits.mounts == (
+        Mount("/var/lib/apportion/shares/uid-1_train", "/usr/local/vgpu"),
+        Mount("/tmp/vgpulock", "/tmp/vgpulock"),
+        Mount("/opt/apportion/libvgpu.so", "/usr/local/vgpu/libvgpu.so", read_only=True),
+        Mount("/opt/apportion/ld.so.preload", "/etc/ld.so.preload", read_only=True),
+    )
+
+
+def test_the_region_has_the_limits_before_the_container_has_a_process() -> None:
+    """In bytes and percent, so that an emptied environment frees nobody."""
+    region = granted(share(memory_mib=3000, cores=30)).region
+    assert region is not None
+    assert region.path == "/var/lib/apportion/shares/uid-1_train/share.cache"
+    assert (region.devices, region.memory, region.cores, region.priority) == (
+        ("GPU-1",), (3000 << 20,), (30,), 1,
+    )  # fmt: skip
+
+
+def test_what_a_container_says_of_itself_stands() -> None:
+    """D5: the policy, the OOM killer and the log level are its own; its limits are not."""
+    said = {
+        "GPU_CORE_UTILIZATION_POLICY": "force",
+        "ACTIVE_OOM_KILLER": "false",
+        "LIBCUDA_LOG_LEVEL": "4",
+        "CUDA_TASK_PRIORITY": "0",
+    }
+    found = granted(share(), controls=said, node=structs.replace(NODE, core_limit=False))
+    assert found.edits.env.items() >= said.items()
+    assert found.region is not None
+    assert found.region.priority == 0
+
+
+def test_without_core_limits_nobody_is_held_to_cores() -> None:
+    """`disableCoreLimit`, for a container that says nothing of it."""
+    env = granted(share(), node=structs.replace(NODE, core_limit=False)).edits.env
+    assert env["GPU_CORE_UTILIZATION_POLICY"] == "disable"
+
+
+def test_a_container_that_declines_hami_core_does_not_load_it() -> None:
+    """`CUDA_DISABLE_CONTROL=true`: neither the library nor the preload is mounted."""
+    found = granted(share(), controls={"CUDA_DISABLE_CONTROL": "true"})
+    assert [mount.container_path for mount in found.edits.mounts] == [
+        "/usr/local/vgpu", "/tmp/vgpulock",
+    ]  # fmt: skip
+    assert "CUDA_DISABLE_CONTROL" not in found.edits.env
+
+
+def test_a_card_that_is_offered_larger_than_it_is_is_said_to_be() -> None:
+    """`deviceMemoryScaling` above 1: HAMi's `CUDA_OVERSUBSCRIBE`."""
+    larger = structs.replace(FIRST, memory_mib=2 * FIRST.physical_memory_mib)
+    assert granted(share(), devices=(larger,)).edits.env["CUDA_OVERSUBSCRIBE"] == "true"
+    assert "CUDA_OVERSUBSCRIBE" not in granted(share()).edits.env
+
+
+def test_mps_gives_each_client_its_own_part() -> None:
+    """Of memory and of threads; NVIDIA's plugin has equal parts only."""
+    card = structs.replace(FIRST, mode="mps")
+    found = granted(share(memory_mib=8000, cores=60), devices=(card,))
+    assert found.edits.env == {
+        "NVIDIA_VISIBLE_DEVICES": "GPU-1",
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8000M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "60",
+    }
+    assert (found.daemons, found.region) == (("GPU-1",), None)
+
+
+def test_a_process_has_one_mps_daemon() -> None:
+    """Two cards under MPS in one container are refused by name."""
+    cards = (structs.replace(FIRST, mode="mps"), structs.replace(SECOND, mode="mps"))
+    with pytest.raises(GrantRefused, match="holds 2 cards under MPS"):
+        granted(share("GPU-1"), share("GPU-2"), devices=cards)
+
+
+def test_mig_shows_the_instances_that_were_made() -> None:
+    """In the order of card and slice; one that was not made is refused."""
+    card = structs.replace(FIRST, mode="mig")
+    low = share(instance=MigInstance(profile="1g.5gb", start=0, size=1))
+    high = share(instance=MigInstance(profile="1g.5gb", start=4, size=1))
+    found = granted(high, low, devices=(card,), instances={low: "MIG-a", high: "MIG-b"})
+    assert found == Grant(
+        structs.replace(found.edits, env={"NVIDIA_VISIBLE_DEVICES": "MIG-a,MIG-b"})
+    )
+    with pytest.raises(GrantRefused, match="is not made"):
+        granted(low, devices=(card,))
+
+
+def test_a_whole_card_is_only_shown() -> None:
+    """Nothing holds the container to less."""
+    card = structs.replace(FIRST, mode="exclusive")
+    assert granted(share(), devices=(card,)).edits.env == {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}
+
+
+def test_ascend_is_shown_by_index_and_cut_by_template() -> None:
+    """A template goes with one NPU; whole ones may be several."""
+    npus = tuple(
+        structs.replace(FIRST, id=f"NPU-{at}", index=at, mode="vnpu", family="ascend310p")
+        for at in (3, 5)
+    )
+    cut = granted(share("NPU-5", template="vir02"), devices=npus)
+    assert cut.edits.env == {"ASCEND_VISIBLE_DEVICES": "5", "ASCEND_VNPU_SPECS": "vir02"}
+    whole = granted(share("NPU-3"), share("NPU-5"), devices=npus)
+    assert whole.edits.env == {"ASCEND_VISIBLE_DEVICES": "3,5"}
+    with pytest.raises(GrantRefused, match="cut by vir02"):
+        granted(share("NPU-3"), share("NPU-5", template="vir02"), devices=npus)
+
+
+def test_what_is_not_there_is_refused_by_name() -> None:
+    """A container without a share, a device that the node lost, modes that do not go together."""
+    with pytest.raises(GrantRefused, match="holds no share here"):
+        grant(Held.of("uid-1", "other", [share()], {"GPU-1": FIRST}), NODE)
+    with pytest.raises(GrantRefused, match="GPU-9, which this node does not have"):
+        granted(share("GPU-9"))
+    with pytest.raises(GrantRefused, match="hami-core, mps"):
+        granted(
+            share("GPU-1"), share("GPU-2"), devices=(FIRST, structs.replace(SECOND, mode="mps"))
+        )
