@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from apportion_schemas import Device, Share
+from apportion_schemas.catalogue import token
 
 
 class GrantRefused(ValueError):
@@ -88,7 +89,7 @@ class Node(Struct, frozen=True):
 
     def folder(self, held: Held) -> str:
         """The folder of one container, which outlives its restarts."""
-        return f"{self.shares}/{held.pod}_{held.container}"
+        return f"{self.shares}/{token(held.pod)}_{token(held.container)}"
 
 
 def _start(share: Share) -> int:

@@ -1,4 +1,4 @@
-"""HAMi-core's usage region: one file per container, which its processes and the agent both map.
+"""HAMi-core's usage region: one file per container, which its processes map into their memory.
 
 HAMi-core's `shared_region_t` (`multiprocess_memory_limit.h`), versions 1.1 and 1.2, little-endian.
 A region that is there before the container's first process wins over its environment, and a limit
@@ -9,7 +9,7 @@ container may write what it likes.
 
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -25,11 +25,11 @@ _ODD_SIZE: Final = 2_008_984
 _ODD_SHIFT: Final = 32
 _MAJOR, _OLDEST, _NEWEST = 1, 1, 2
 
-_VERSION, _SEMAPHORE, _COUNT, _IDS, _MEMORY, _CORES, _PROCESSES = 4, 24, 56, 64, 1600, 1728, 1856
+_SEMAPHORE, _COUNT, _IDS, _MEMORY, _CORES, _PROCESSES = 24, 56, 64, 1600, 1728, 1856
 _ID_BYTES, _PROCESS_BYTES = 96, 1_960
 _TAIL: Final = _PROCESSES + PROCESSES_MAX * _PROCESS_BYTES
 """Offset of the number of processes; what stands behind it is relative to it."""
-_SWITCH, _RECENT, _PRIORITY, _LAST, _POSTINIT = 4, 8, 12, 16, 24
+_SWITCH, _RECENT, _PRIORITY, _POSTINIT = 4, 8, 12, 24
 _HOST_PID, _USED, _USED_BYTES, _TOTAL, _UTIL, _UTIL_BYTES, _SM = 4, 8, 64, 32, 1_160, 48, 16
 _SEQLOCK: Final = 1_936
 _FREE_SEMAPHORE: Final = (1).to_bytes(8, "little") + (128).to_bytes(4, "little") + bytes(20)
@@ -37,7 +37,22 @@ _FREE_SEMAPHORE: Final = (1).to_bytes(8, "little") + (128).to_bytes(4, "little")
 _TRIES: Final = 8
 """How often a slot is read anew that its process is writing."""
 
-_i32, _u32, _u64 = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<Q")
+_HEAD: Final = struct.Struct("<iII")
+"""Magic, major and minor version."""
+_i32, _u64 = struct.Struct("<i"), struct.Struct("<Q")
+
+
+class Stored(Protocol):
+    """The bytes of a region, wherever they are; a write goes through to its processes."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def read(self, at: int, count: int) -> bytes:
+        """As many from there on; fewer where there are no more."""
+
+    def write(self, at: int, data: bytes) -> None:
+        """Put them there."""
 
 
 class RegionInvalid(ValueError):
@@ -68,7 +83,7 @@ def made(plan: RegionPlan) -> bytes:
             f"{DEVICES_MAX}"
         )
     data = bytearray(SIZE)
-    struct.pack_into("<iII", data, 0, 0, _MAJOR, _NEWEST)
+    _HEAD.pack_into(data, 0, MAGIC, _MAJOR, _NEWEST)
     for semaphore in (_SEMAPHORE, _TAIL + _POSTINIT):
         data[semaphore : semaphore + len(_FREE_SEMAPHORE)] = _FREE_SEMAPHORE
     _u64.pack_into(data, _COUNT, len(plan.devices))
@@ -81,32 +96,32 @@ def made(plan: RegionPlan) -> bytes:
         cores = plan.cores[min(position, len(plan.cores) - 1)]
         _u64.pack_into(data, _CORES + 8 * position, cores)
     struct.pack_into("<iii", data, _TAIL + _SWITCH, 1, 2, plan.priority)
-    _i32.pack_into(data, 0, MAGIC)
     return bytes(data)
 
 
 class Region:
-    """A view of a region that somebody else has mapped; writes go through to its processes."""
+    """What a container is held to and what it uses, and the switches of both."""
 
-    def __init__(self, data: memoryview | bytearray) -> None:
-        """`data` is the whole file.
+    def __init__(self, stored: Stored) -> None:
+        """Look at its head.
 
         Raises:
             RegionInvalid: it is too short, not initialised, or of a version that we do not know.
         """
-        if len(data) < _POSTINIT:
-            raise RegionInvalid(f"{len(data)} bytes are no usage region of HAMi-core")
-        magic, major, minor = struct.unpack_from("<iII", data, 0)
+        size, head = len(stored), stored.read(0, _HEAD.size)
+        if len(head) < _HEAD.size:
+            raise RegionInvalid(f"{size} bytes are no usage region of HAMi-core")
+        magic, major, minor = _HEAD.unpack(head)
         if magic != MAGIC or major != _MAJOR or not _OLDEST <= minor <= _NEWEST:
             raise RegionInvalid(
                 f"magic {magic} and version {major}.{minor}; a usage region of HAMi-core has "
                 f"{MAGIC} and {_MAJOR}.{_OLDEST} or {_MAJOR}.{_NEWEST}"
             )
-        self._data = data
+        if size < SIZE - 1:
+            raise RegionInvalid(f"{size} bytes; a usage region has {SIZE}")
+        self._stored = stored
         self._locked = minor >= _NEWEST
-        self._shift = _ODD_SHIFT if len(data) >= _ODD_SIZE else 0
-        if len(data) < SIZE - 1:
-            raise RegionInvalid(f"{len(data)} bytes; a usage region has {SIZE}")
+        self._shift = _ODD_SHIFT if size >= _ODD_SIZE else 0
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -174,8 +189,7 @@ class Region:
         count = min(max(self._i32(_TAIL), 0), PROCESSES_MAX)
         devices = range(self._count())
         for slot in range(count):
-            start = self._shift + _PROCESSES + slot * _PROCESS_BYTES
-            data = self._consistent(start)
+            data = self._consistent(self._shift + _PROCESSES + slot * _PROCESS_BYTES)
             pid, host_pid = struct.unpack_from("<ii", data, 0)
             if pid > 0:
                 yield Process(
@@ -193,12 +207,13 @@ class Region:
 
     def _consistent(self, start: int) -> bytes:
         """A slot that nobody wrote meanwhile, or after some tries as it stands."""
-        data = bytes(self._data[start : start + _PROCESS_BYTES])
+        data = self._read(start, _PROCESS_BYTES)
         for _ in range(_TRIES if self._locked else 0):
             before = _u64.unpack_from(data, _SEQLOCK)[0]
-            if before % 2 == 0 and _u64.unpack_from(self._data, start + _SEQLOCK)[0] == before:
+            again = _u64.unpack(self._read(start + _SEQLOCK, _u64.size))[0]
+            if before % 2 == 0 and again == before:
                 break
-            data = bytes(self._data[start : start + _PROCESS_BYTES])
+            data = self._read(start, _PROCESS_BYTES)
         return data
 
     def _count(self) -> int:
@@ -206,13 +221,17 @@ class Region:
 
     def _name(self, position: int) -> str:
         start = self._shift + _IDS + position * _ID_BYTES
-        return bytes(self._data[start : start + _ID_BYTES]).split(b"\0")[0].decode(errors="replace")
+        return self._read(start, _ID_BYTES).split(b"\0")[0].decode(errors="replace")
 
     def _u64(self, offset: int) -> int:
-        return int(_u64.unpack_from(self._data, self._shift + offset)[0])
+        return int(_u64.unpack(self._read(self._shift + offset, _u64.size))[0])
 
     def _i32(self, offset: int) -> int:
-        return int(_i32.unpack_from(self._data, self._shift + offset)[0])
+        return int(_i32.unpack(self._read(self._shift + offset, _i32.size))[0])
+
+    def _read(self, start: int, count: int) -> bytes:
+        """All of it, as zeros where a process has cut the file off meanwhile."""
+        return self._stored.read(start, count).ljust(count, b"\0")
 
     def _write(self, kind: struct.Struct, offset: int, value: int) -> None:
-        kind.pack_into(self._data, self._shift + offset, value)
+        self._stored.write(self._shift + offset, kind.pack(value))

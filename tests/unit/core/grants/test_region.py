@@ -7,6 +7,7 @@ import pytest
 from apportion.core.grants.feedback import advise
 from apportion.core.grants.plan import RegionPlan
 from apportion.core.grants.region import SIZE, Process, Region, RegionInvalid, made
+from tests.support.stored import StoredBytes
 
 PLAN = RegionPlan("r", ("GPU-1", "GPU-2"), (700 << 20, 1300 << 20), (30, 30), priority=0)
 PROCESSES, PROCESS, COUNT = 1856, 1960, 2_008_896
@@ -16,16 +17,13 @@ PROCESSES, PROCESS, COUNT = 1856, 1960, 2_008_896
 def region(priority: int = 1, *devices: str) -> Region:
     """A new one."""
     names = devices or ("GPU-1",)
-    return Region(
-        bytearray(
-            made(RegionPlan("r", names, (1 << 20,) * len(names), (30,) * len(names), priority))
-        )
-    )
+    plan = RegionPlan("r", names, (1 << 20,) * len(names), (30,) * len(names), priority)
+    return Region(StoredBytes(made(plan)))
 
 
 def use(of: Region) -> None:
     """What HAMi-core writes when a kernel is launched: `recent_kernel` is 2."""
-    struct.pack_into("<i", of._data, COUNT + 8, 2)
+    of._stored.write(COUNT + 8, struct.pack("<i", 2))
 
 
 def held(of: Region) -> bool:
@@ -41,7 +39,7 @@ def waits(of: Region) -> bool:
 def test_a_new_region_says_what_was_planned() -> None:
     """Its size is that of HAMi-core's file, and its limits are there before a process is."""
     data = made(PLAN)
-    found = Region(bytearray(data))
+    found = Region(StoredBytes(data))
     assert len(data) == SIZE
     assert (found.devices, found.memory, found.cores) == (PLAN.devices, PLAN.memory, (30, 30))
     assert (found.priority, found.cores_held, found.blocked) == (0, True, False)
@@ -50,7 +48,7 @@ def test_a_new_region_says_what_was_planned() -> None:
 
 def test_a_resize_goes_to_the_place_where_hami_core_looks() -> None:
     """Memory at byte 1600 and cores at 1728, eight bytes a device."""
-    data = bytearray(made(PLAN))
+    data = StoredBytes(made(PLAN))
     Region(data).resize((1 << 30, 2 << 30), (60, 60))
     assert struct.unpack_from("<2Q", data, 1600) == (1 << 30, 2 << 30)
     assert struct.unpack_from("<2Q", data, 1728) == (60, 60)
@@ -61,7 +59,7 @@ def test_a_resize_goes_to_the_place_where_hami_core_looks() -> None:
 )
 def test_processes_of_each_version_are_read(minor: int, size: int, shift: int) -> None:
     """One variant of 1.1 has everything from the number of devices on 32 bytes later."""
-    data = bytearray(size)
+    data = StoredBytes(size)
     struct.pack_into("<iII", data, 0, 19_920_718, 1, minor)
     struct.pack_into("<Q", data, 56 + shift, 1)
     start = PROCESSES + shift + PROCESS
@@ -77,7 +75,7 @@ def test_processes_of_each_version_are_read(minor: int, size: int, shift: int) -
 
 def test_numbers_that_a_process_made_up_end_nothing() -> None:
     """More processes and devices than there is room for are as many as there is room for."""
-    data = bytearray(made(PLAN))
+    data = StoredBytes(made(PLAN))
     struct.pack_into("<i", data, COUNT, 1 << 30)
     struct.pack_into("<Q", data, 56, 1 << 60)
     found = Region(data)
@@ -99,7 +97,7 @@ def test_numbers_that_a_process_made_up_end_nothing() -> None:
 def test_what_is_no_region_is_refused(data: bytes, problem: str) -> None:
     """By what stands there."""
     with pytest.raises(RegionInvalid, match=problem):
-        Region(bytearray(data))
+        Region(StoredBytes(data))
 
 
 def test_more_devices_than_a_region_has_room_for_are_refused() -> None:

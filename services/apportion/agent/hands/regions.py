@@ -1,0 +1,85 @@
+"""Regions of containers on this node's disk: made before the container is, and kept while it runs.
+
+One folder for each container, which it has for writing, and in it the region of HAMi-core. A
+container that is restarted finds its region as it was. Invariant: a region that a container may
+have mapped is never replaced, only its numbers are.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from apportion.agent.hands.files import SharedFile
+from apportion.core.grants import RegionPlan
+from apportion.core.grants.feedback import advise
+from apportion.core.grants.region import Region, RegionInvalid, made
+from apportion.runtime.files.atomic import write_whole
+from apportion_schemas.catalogue import untoken
+
+_OPEN_TO_ALL = 0o777
+"""Mode of a container's folder: its processes run as whom they like (HAMi does the same)."""
+_WRITABLE = 0o666
+
+_log = logging.getLogger(__name__)
+
+
+class Regions:
+    """The regions below one folder of the node."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ensure(self, plan: RegionPlan) -> None:
+        """Have the region there with these limits: make it, or set those of the one that is there.
+
+        Raises:
+            OSError: the disk is full, or nobody may write there.
+            RegionInvalid: more devices than a region has room for.
+        """
+        path = Path(plan.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(_OPEN_TO_ALL)
+        try:
+            with SharedFile(path) as file:
+                region = Region(file)
+                if region.devices == plan.devices:
+                    region.resize(plan.memory, plan.cores)
+                    return
+        except (FileNotFoundError, RegionInvalid):
+            pass  # none yet, or one that nothing can be read from: HAMi-core cannot either
+        except OSError as error:
+            _log.warning("%s is replaced: %s", path, error)
+        write_whole(path, made(plan), mode=_WRITABLE)
+
+    def advise(self) -> None:
+        """One round of who waits for whom, over all containers; see `feedback`."""
+        self._with_all(advise)
+
+    def _with_all(self, look: Callable[[list[Region]], None]) -> None:
+        files: list[SharedFile] = []
+        try:
+            regions = []
+            for _, path in self.each():
+                try:
+                    files.append(SharedFile(path))
+                    regions.append(Region(files[-1]))
+                except (OSError, RegionInvalid):
+                    continue  # its container broke it, and is the only one to suffer
+            look(regions)
+        finally:
+            for file in files:
+                file.close()
+
+    def each(self) -> Iterator[tuple[str, Path]]:
+        """The pod and the file of every region here."""
+        for path in sorted(self._folder.glob("*/*.cache")):
+            yield untoken(path.parent.name.rpartition("_")[0]), path
+
+    def drop(self, pod: str) -> None:
+        """Take away what the pod had; it is gone, and nothing of it runs any more."""
+        for owner, path in list(self.each()):
+            if owner == pod:
+                shutil.rmtree(path.parent, ignore_errors=True)
