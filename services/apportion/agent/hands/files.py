@@ -12,6 +12,7 @@ import os
 import stat
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from apportion.core.grants.region import RegionInvalid
 
@@ -49,7 +50,7 @@ class SharedFile:
         """Let it go."""
         os.close(self._descriptor)
 
-    def __enter__(self) -> SharedFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
