@@ -1,0 +1,72 @@
+"""The methods of the kubelet's sockets by their names on the wire, with their messages.
+
+Stubs of gRPC are a line of names for each method; written once here they serve the plugin, the
+kubelet's client and the kubelets of the tests. Invariant: every call has a time limit of its
+caller's, and no answer is larger than `BYTES_MAX`.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+import grpc
+
+from apportion.agent.kubelet import kubelet_pb2 as pb
+
+VERSION: Final = "v1beta1"
+BYTES_MAX: Final = 16 << 20
+"""A kubelet's answer about a few hundred pods is a hundredth of it."""
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", BYTES_MAX),
+    ("grpc.max_send_message_length", BYTES_MAX),
+)
+
+
+class Call(NamedTuple):
+    """One method: its path, what is asked and what is answered."""
+
+    path: str
+    request: Any
+    response: Any
+    streams: bool = False
+
+    def on(self, channel: grpc.aio.Channel) -> Callable[..., Any]:
+        """To call it."""
+        kind = channel.unary_stream if self.streams else channel.unary_unary
+        return kind(  # type: ignore[no-any-return]
+            self.path,
+            request_serializer=self.request.SerializeToString,
+            response_deserializer=self.response.FromString,
+        )
+
+    def served(self, answer: Callable[..., Awaitable[Any] | Any]) -> grpc.RpcMethodHandler:
+        """To answer it."""
+        kind = (
+            grpc.unary_stream_rpc_method_handler
+            if self.streams
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return kind(
+            answer,
+            request_deserializer=self.request.FromString,
+            response_serializer=self.response.SerializeToString,
+        )
+
+
+REGISTER = Call("/v1beta1.Registration/Register", pb.RegisterRequest, pb.Empty)
+OPTIONS_OF = Call("/v1beta1.DevicePlugin/GetDevicePluginOptions", pb.Empty, pb.Options)
+LIST_AND_WATCH = Call("/v1beta1.DevicePlugin/ListAndWatch", pb.Empty, pb.Devices, streams=True)
+ALLOCATE = Call("/v1beta1.DevicePlugin/Allocate", pb.AllocateRequest, pb.AllocateResponse)
+PRE_START = Call("/v1beta1.DevicePlugin/PreStartContainer", pb.PreStartRequest, pb.Empty)
+POD_RESOURCES = Call("/v1.PodResourcesLister/List", pb.Empty, pb.PodResourcesResponse)
+
+
+def serve(server: grpc.aio.Server, answers: dict[Call, Callable[..., Any]]) -> None:
+    """Have the server answer these calls."""
+    services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+    for call, answer in answers.items():
+        service, method = call.path[1:].split("/")
+        services.setdefault(service, {})[method] = call.served(answer)
+    handlers = [
+        grpc.method_handlers_generic_handler(name, methods) for name, methods in services.items()
+    ]
+    server.add_generic_rpc_handlers(handlers)

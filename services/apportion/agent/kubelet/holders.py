@@ -1,0 +1,128 @@
+"""Who holds a slot: the kubelet's PodResources tell names, its checkpoint tells uids.
+
+PodResources (v1) leaves init containers out and knows no uid; the checkpoint of the kubelet's
+device manager has both, under a pod's uid and no name. Both are read anew for every question, for a
+kubelet writes them before it asks; it forgets a pod that ended before it hands its slots on.
+Invariant: a holder is one pod; where the kubelet's books say otherwise nothing is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import msgspec
+from msgspec import Struct
+
+from apportion.agent.kubelet import kubelet_pb2 as pb
+from apportion.agent.kubelet.calls import OPTIONS, POD_RESOURCES
+from apportion.agent.kubelet.port import Holder, NotPrepared
+from apportion_schemas.quantities import Name
+
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+CHECKPOINT_BYTES_MAX: Final = 64 << 20
+"""Of a node with a few hundred pods it has a few hundred kilobytes."""
+_TIMEOUT_S = 2.0
+_Ids = list[str] | dict[str, list[str]] | None
+
+
+class _Entry(Struct, rename="pascal"):
+    """One container's devices; `DeviceIDs` is a list up to Kubernetes 1.19, then by NUMA node."""
+
+    pod_uid: Name = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: _Ids = msgspec.field(name="DeviceIDs", default=None)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """All of them."""
+        found = self.device_ids or []
+        lists = found.values() if isinstance(found, dict) else [found]
+        return frozenset(each for some in lists for each in some or ())
+
+
+class _Data(Struct, rename="pascal"):
+    pod_device_entries: list[_Entry] | None = None
+
+
+class _Checkpoint(Struct, rename="pascal"):
+    data: _Data
+
+
+_decode = msgspec.json.Decoder(_Checkpoint).decode
+
+
+class Holders:
+    """The books of one kubelet: its folder and its PodResources socket."""
+
+    def __init__(self, folder: Path, pod_resources: Path) -> None:
+        self._checkpoint = folder / CHECKPOINT
+        self._socket = pod_resources
+
+    async def find(self, resource: str, slots: frozenset[str]) -> Holder:
+        """Who holds exactly these slots of the resource.
+
+        Raises:
+            NotPrepared: nobody yet, or the books cannot be read, or they contradict each other.
+        """
+        entries = [
+            entry
+            for entry in await asyncio.to_thread(self._entries)
+            if entry.resource_name == resource and entry.ids == slots
+        ]
+        named = ", ".join(sorted(slots))
+        pods = {entry.pod_uid for entry in entries}
+        if len(pods) != 1:
+            said = "nobody" if not pods else f"{len(pods)} pods"
+            raise NotPrepared(f"by the kubelet's checkpoint {said} hold {resource} {named}")
+        namespace, name = await self._name(resource, slots)
+        containers = tuple(sorted({entry.container_name for entry in entries}))
+        return Holder(pods.pop(), namespace, name, containers, resource, tuple(sorted(slots)))
+
+    async def pods(self) -> set[str]:
+        """The uids that are in the checkpoint: nothing of any other pod can run here.
+
+        Raises:
+            NotPrepared: it cannot be read.
+        """
+        return {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
+
+    def _entries(self) -> list[_Entry]:
+        try:
+            with self._checkpoint.open("rb") as file:
+                data = file.read(CHECKPOINT_BYTES_MAX + 1)
+        except OSError as error:
+            raise NotPrepared(f"the kubelet's checkpoint cannot be read: {error}") from None
+        if len(data) > CHECKPOINT_BYTES_MAX:
+            raise NotPrepared(
+                f"{self._checkpoint} has more than {CHECKPOINT_BYTES_MAX >> 20} MiB; "
+                "it is no checkpoint of a kubelet"
+            )
+        try:
+            return _decode(data).data.pod_device_entries or []
+        except msgspec.DecodeError as error:
+            raise NotPrepared(
+                f"{self._checkpoint} is no checkpoint that we know: {error}"
+            ) from None
+
+    async def _name(self, resource: str, slots: frozenset[str]) -> tuple[str, str]:
+        """Namespace and name, for people; empty while only an init container has the slots."""
+        for pod in (await self._list()).pods:
+            for container in pod.containers:
+                lists = (each.ids for each in container.devices if each.resource == resource)
+                if slots <= {each for some in lists for each in some}:
+                    return pod.namespace, pod.name
+        return "", ""
+
+    async def _list(self) -> Any:
+        address = f"unix:{self._socket}"
+        try:
+            async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+                return await POD_RESOURCES.on(channel)(pb.Empty(), timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise NotPrepared(
+                f"the kubelet's PodResources at {self._socket} do not answer: {error.details()}"
+            ) from None

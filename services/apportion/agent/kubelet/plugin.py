@@ -1,0 +1,145 @@
+"""A device plugin of one count name: it hands out slots, and gives them their meaning later.
+
+Invariants: `Allocate` decides nothing, so it never fails and never waits, for a refusal there ends
+a pod for good; and a container starts only after `prepare` has said what it gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from apportion.agent.kubelet import calls
+from apportion.agent.kubelet import kubelet_pb2 as pb
+from apportion.agent.kubelet.calls import serve
+from apportion.agent.kubelet.cdi import Specifications, device_name
+from apportion.agent.kubelet.holders import Holders
+from apportion.agent.kubelet.port import NotPrepared, Preparing
+from apportion.runtime.process.metrics import Metrics
+
+HEALTHY: Final = "Healthy"
+_ANNOTATION: Final = "cdi.k8s.io/apportion_"
+VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+
+_log = logging.getLogger(__name__)
+
+
+def slot_names(resource: str, count: int) -> list[str]:
+    """`nvidia.com.gpu-007`: of one resource, and of no card."""
+    prefix = resource.replace("/", ".")
+    return [f"{prefix}-{number:03}" for number in range(count)]
+
+
+class Plugin:
+    """The server of one count name, on a socket in the kubelet's folder."""
+
+    def __init__(
+        self,
+        resource: str,
+        holders: Holders,
+        preparing: Preparing,
+        specifications: Specifications,
+        metrics: Metrics,
+    ) -> None:
+        self.resource = resource
+        self._holders = holders
+        self._preparing = preparing
+        self._specifications = specifications
+        self._slots: list[str] = []
+        self._changed = asyncio.Condition()
+        self._server: grpc.aio.Server | None = None
+        self._took = metrics.histogram(
+            "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
+        )
+
+    @property
+    def endpoint(self) -> str:
+        """The socket's name in the kubelet's folder."""
+        return f"apportion-{self.resource.replace('/', '.')}.sock"
+
+    @staticmethod
+    def options() -> Any:
+        """That it wants to be asked before a container starts."""
+        return pb.Options(pre_start_required=True, get_preferred_allocation_available=False)
+
+    async def offer(self, count: int) -> None:
+        """Have this many slots from now on; the kubelet is told at once."""
+        if count != len(self._slots):
+            async with self._changed:
+                self._slots = slot_names(self.resource, count)
+                self._changed.notify_all()
+
+    async def listen(self, folder: Path) -> None:
+        """Serve on the socket, which the kubelet may have taken away."""
+        await self.close()
+        (folder / self.endpoint).unlink(missing_ok=True)
+        self._server = grpc.aio.server(options=calls.OPTIONS)
+        serve(
+            self._server,
+            {
+                calls.OPTIONS_OF: self._options_of,
+                calls.LIST_AND_WATCH: self._list_and_watch,
+                calls.ALLOCATE: self._allocate,
+                calls.PRE_START: self._pre_start,
+            },
+        )
+        self._server.add_insecure_port(f"unix:{folder / self.endpoint}")
+        await self._server.start()
+
+    async def close(self) -> None:
+        """Stop serving; a call that is under way is cut off, and the kubelet tries it again."""
+        if self._server is not None:
+            await self._server.stop(grace=None)
+            self._server = None
+
+    async def _options_of(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
+        return self.options()
+
+    async def _list_and_watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002
+        """All slots, and again whenever their number changes.
+
+        A slot is of no card, so a card that fails takes slots away and makes none of them sick: a
+        pod that runs keeps its slot, and its own card's health is told by the ledger.
+        """
+        while True:
+            async with self._changed:
+                told = self._slots
+            yield pb.Devices(devices=[pb.Device(id=slot, health=HEALTHY) for slot in told])
+            async with self._changed:
+                while self._slots is told:
+                    await self._changed.wait()
+
+    async def _allocate(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
+        with self._took.labels("allocate").time():
+            answer = pb.AllocateResponse()
+            for container in request.containers:
+                slots = sorted(container.slots)
+                names = [device_name(slot) for slot in slots]
+                one = answer.containers.add()
+                # Whichever of the three the runtime knows; all of them name the same devices.
+                one.env[VISIBLE] = ",".join(names)
+                one.annotations[_ANNOTATION + slots[0]] = ",".join(names)
+                one.cdi_devices.extend(pb.CdiDevice(name=name) for name in names)
+            return answer
+
+    async def _pre_start(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        with self._took.labels("prestart").time():
+            try:
+                await self._prepare(frozenset(request.slots))
+            except (NotPrepared, OSError) as error:
+                _log.warning("a container may not start yet: %s", error)
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            return pb.Empty()
+
+    async def _prepare(self, slots: frozenset[str]) -> None:
+        holder = await self._holders.find(self.resource, slots)
+        edits = await self._preparing.prepare(holder)
+        devices = edits.env.get(VISIBLE, "").split(",")
+        await asyncio.to_thread(
+            self._specifications.write, holder.slots, edits, [each for each in devices if each]
+        )

@@ -1,0 +1,41 @@
+"""What the front door asks of the rest of the agent."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from apportion.core.grants import Edits
+
+
+class Holder(Struct, frozen=True):
+    """Who holds slots, by the kubelet's own books.
+
+    `containers` are several where an init container and another one, which starts after it, have
+    the same slots: the kubelet does not say which of them starts now.
+    """
+
+    pod: str
+    namespace: str
+    name: str
+    containers: tuple[str, ...]
+    resource: str
+    slots: tuple[str, ...]
+
+
+class NotPrepared(Exception):
+    """The container may not start now; the message says why, and the kubelet tries again."""
+
+
+class Preparing(Protocol):
+    """Makes a container's shares ready."""
+
+    async def prepare(self, holder: Holder) -> Edits:
+        """What the container gets, once all of it is there.
+
+        It is asked before every start, so also when everything was there before.
+
+        Raises:
+            NotPrepared: not yet, or never; the reason is for people.
+        """
