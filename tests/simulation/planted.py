@@ -300,9 +300,7 @@ def _allocates_when_placed(patch: Patch) -> None:
         said = real(self, record, event)
         data = event.data
         if isinstance(data, PodPlaced) and data.node in self.nodes:
-            devices = tuple(dict.fromkeys(share.device for share in data.shares))
-            claim = Claim(data.node, data.pod, data.attempt, devices, record.revision)
-            self.due[data.pod, data.attempt] = claim
+            self.due[data.pod, data.attempt] = Claim(data, record.revision)
             self.became_due.set()
         return said
 
@@ -319,9 +317,9 @@ def _wrong_devices(patch: Patch) -> None:
             for key, claim in self.due.items():
                 first = node.said.devices[0].id
                 if claim.node == node.said.node:
-                    self.due[key] = Claim(
-                        claim.node, claim.pod, claim.attempt, (first,), claim.bound_revision
-                    )
+                    wrong = [structs.replace(each, device=first) for each in claim.placed.shares]
+                    placed = structs.replace(claim.placed, shares=tuple(wrong))
+                    self.due[key] = Claim(placed, claim.bound_revision)
 
     patch.setattr(FleetView, "_bound", bound)
 
@@ -329,9 +327,9 @@ def _wrong_devices(patch: Patch) -> None:
 def _answers_once(patch: Patch) -> None:
     """An agent that gets no acknowledgement takes its answer for given."""
 
-    async def answer(self: Agent, claim: Claim) -> None:
+    async def answer(self: Agent, *what: Any) -> None:
         try:
-            await asyncio.wait_for(real(self, claim), 0.05)
+            await asyncio.wait_for(real(self, *what), 0.05)
         except TimeoutError:
             return
 

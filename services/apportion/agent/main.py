@@ -13,6 +13,7 @@ from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.fleet import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.agent.host import local_host
 from apportion.agent.nvml import NvmlBackend
+from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
 from apportion.runtime.ledger.publisher import Publisher
@@ -39,31 +40,80 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Simulate the nodes of this CSV or YAML file.",
 )
+@click.option(
+    "--kubelet",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Hand out shares as device plugins of the kubelet in this folder.",
+)
+@click.option(
+    "--cdi",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="/var/run/cdi",
+    show_default=True,
+    help="With --kubelet: where container runtimes look for CDI specifications.",
+)
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="/var/lib/apportion",
+    show_default=True,
+    help="With --kubelet: where containers' regions are kept; the same path as on the node.",
+)
+@click.option(
+    "--library",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="With --kubelet: HAMi-core's libvgpu.so; without it nothing holds containers to shares.",
+)
 @service_options
 def command(
-    *, node: str, specs: Sequence[str], count: int, fleet: Path | None, config: ServiceConfig
+    *,
+    node: str,
+    specs: Sequence[str],
+    count: int,
+    fleet: Path | None,
+    kubelet: Path | None,
+    cdi: Path,
+    state: Path,
+    library: Path | None,
+    config: ServiceConfig,
 ) -> None:
     """Report the devices of this node and take the shares that are placed on it.
 
     Without --simulate and --fleet the node has this machine's NVIDIA GPUs.
     """
+    if kubelet is not None and (fleet or count > 1):
+        stop_with("--kubelet: a kubelet has one node; give neither --fleet nor --nodes")
+    places = Places(kubelet=kubelet, cdi=cdi, state=state, library=library) if kubelet else None
     if (fleet or count > 1) and (specs if fleet else not specs):
         stop_with("choose one: --fleet, or --simulate with --nodes, or neither")
     try:
         simulated = read_fleet(fleet) if fleet else numbered_nodes(node, count, specs)
     except FleetInvalid as error:
         stop_with(str(error))
-    sys.exit(run_service("agent", lambda service: body(service, node, simulated), config))
+    sys.exit(run_service("agent", lambda service: body(service, node, simulated, places), config))
 
 
-async def body(service: Service, node: str, simulated: Sequence[SimulatedNode]) -> None:
-    """One life of the agent, until cancelled."""
+async def body(
+    service: Service, node: str, simulated: Sequence[SimulatedNode], places: Places | None = None
+) -> None:
+    """One life of the agent, until cancelled; with places, on a node with a kubelet."""
     async with open_session(service) as session:
         nodes = _nodes(service, session, node, simulated)
         agent = Agent(
-            nodes, session.ledger, service.metrics, state=await session.beyond_beginning()
+            nodes,
+            session.ledger,
+            service.metrics,
+            state=await session.beyond_beginning(),
+            kubelet=places is not None,
         )
         service.ready_when(agent.not_ready)
+        if places is not None:
+            # gRPC is a third of an agent's memory, and most agents of a laptop have no kubelet.
+            from apportion.agent.kubelet_node import KubeletNode  # noqa: PLC0415
+
+            kubelet = KubeletNode(agent, nodes[0], places, service.metrics)
+            service.ready_when(kubelet.door.not_ready)
+            service.loop("kubelet", kubelet.serve)
         service.loop("report", agent.watch)
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)

@@ -1,31 +1,40 @@
 """One agent: it reports its nodes' inventory, and answers their bound placements.
 
 Where there is no kubelet the agent is the kubelet: it takes the shares of every placement that is
-bound, which is a record in the ledger and nothing more, for there is no container yet into which a
-share could be put. It acts on the ledger alone. Invariant: every claim that is bound gets exactly
-one answer, SharesAllocated or AllocationFailed, whatever dies in between.
+bound, which is a record in the ledger and nothing more, for there is no container into which a
+share could be put. Where there is one (`kubelet`), a claim with shares is answered when its first
+container is about to start. Invariant: every claim that is bound gets at most one answer,
+SharesAllocated or AllocationFailed, whatever dies in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from apportion.agent.backend import DeviceBackend
 from apportion.agent.commands import command_subject, obey
 from apportion.agent.inventory import event_id, news
 from apportion.agent.simulated import SimulatedBackend
-from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView
+from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView, NodeView
 from apportion.core.configuration.offering import MISCONFIGURED, offered
 from apportion.core.ledger.state import State
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import AllocationFailed, Device, Host, NodeReported, SharesAllocated
+from apportion_schemas import (
+    AllocationFailed,
+    Configuration,
+    Device,
+    Host,
+    NodeReported,
+    SharesAllocated,
+)
 from apportion_schemas.catalogue import SUBJECTS, token
 
 SUBJECTS_MAX = 32
@@ -64,12 +73,22 @@ class Agent:
     """The agent of a set of nodes: one real node, or a simulated fleet."""
 
     def __init__(
-        self, nodes: Sequence[Node], ledger: Ledger, metrics: Metrics, *, state: State | None = None
+        self,
+        nodes: Sequence[Node],
+        ledger: Ledger,
+        metrics: Metrics,
+        *,
+        state: State | None = None,
+        kubelet: bool = False,
     ) -> None:
-        """`state` is that of a snapshot, where the ledger no longer has its beginning."""
+        """`state` is that of a snapshot, where the ledger no longer has its beginning.
+
+        `kubelet`: a front door asks for what is bound, so nothing with shares is answered unasked.
+        """
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
-        self._view = FleetView(self._nodes)
+        self._kubelet = kubelet
+        self._view = FleetView(self._nodes, remember=kubelet)
         after = 0
         if state is not None:
             self._view.begin(state)
@@ -83,6 +102,8 @@ class Agent:
             after=after,
         )
         self._reported = asyncio.Event()
+        self._looks = 0
+        self._looked = asyncio.Condition()
         self._unreported = len(nodes)
         self._obedient = False
         self._begun = 0
@@ -125,7 +146,9 @@ class Agent:
         await self._reported.wait()
         while True:
             await self._view.became_due.wait()
-            await asyncio.gather(*(self._answer(claim) for claim in self._view.take_due()))
+            due = self._view.take_due()
+            unasked = (claim for claim in due if not (self._kubelet and claim.devices))
+            await asyncio.gather(*(self._answer_unasked(claim) for claim in unasked))
 
     async def take_orders(self) -> None:
         """Let the simulated nodes be told to fail and recover; real ones take no orders."""
@@ -195,6 +218,9 @@ class Agent:
             )
             if appended.revision is not None:
                 await self._reader.reached(appended.revision)
+        self._looks += 1
+        async with self._looked:
+            self._looked.notify_all()
 
     def _noticed(self, node_name: str) -> None:
         """Look at an inventory event that was just folded for one of our nodes.
@@ -221,9 +247,38 @@ class Agent:
                 node_name,
             )
 
-    async def _answer(self, claim: Claim) -> None:
+    async def reported(self, times: int) -> int:
+        """Return once nodes were looked at so many times, with how often they were by now."""
+        async with self._looked:
+            await self._looked.wait_for(lambda: self._looks >= times)
+        return self._looks
+
+    def view_of(self, node: str) -> NodeView:
+        """What the ledger says of one of its nodes."""
+        return self._view.nodes[node]
+
+    @property
+    def configuration(self) -> Configuration:
+        """The document in force."""
+        return self._view.configuration
+
+    async def _answer_unasked(self, claim: Claim) -> None:
         node = self._nodes[claim.node]
-        trouble = _trouble(node, claim)
+        # One id for both answers: whatever the devices have come to since, the first one stands.
+        await self._answer(claim, trouble_of(node.name, node.devices, claim), claim.key)
+
+    async def answer(self, claim: Claim, trouble: str) -> None:
+        """Tell the ledger that the claim is allocated or, with what is in the way, that it is not.
+
+        The kubelet asks again and again; what the ledger says already is not said once more.
+        """
+        if self._view.nodes[claim.node].told.get(claim.pod) == trouble:
+            return
+        digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
+        await self._answer(claim, trouble, f"{claim.key}/{digest}" if digest else claim.key)
+
+    async def _answer(self, claim: Claim, trouble: str, identity: str) -> None:
+        node = self._nodes[claim.node]
         data: SharesAllocated | AllocationFailed
         if trouble:
             data = AllocationFailed(
@@ -233,22 +288,21 @@ class Agent:
             data = SharesAllocated(
                 pod=claim.pod, node=claim.node, attempt=claim.attempt, devices=claim.devices
             )
-        # One id for both answers: whatever the devices have come to since, the first one stands.
         await node.publisher.publish(
             data,
-            event_id=claim.key,
+            event_id=identity,
             basis=self._reader.revision,
             cause=claim.bound_revision,
         )
         self._allocations.labels("failed" if trouble else "allocated").inc()
 
 
-def _trouble(node: Node, claim: Claim) -> str:
+def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:
     """Why the node cannot hand out the devices of a claim, or nothing."""
     for device_id in claim.devices:
-        device = node.devices.get(device_id)
+        device = devices.get(device_id)
         if device is None:
-            return f"device {device_id} is not on node {node.name}"
+            return f"device {device_id} is not on node {node}"
         if not device.healthy:
             return f"device {device_id} is unhealthy: {device.health_reason}"
     return ""

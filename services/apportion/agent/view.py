@@ -18,6 +18,8 @@ import msgspec
 
 from apportion.core.configuration import ConfigurationError, check
 from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.handing import handed
+from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
@@ -32,7 +34,7 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodPlaced,
-    Share,
+    Score,
     SharesAllocated,
 )
 
@@ -40,6 +42,8 @@ CHANNELS = ("inventory", "placement", "binding", "allocation")
 """The channels below `apportion.v1` that an agent follows, each for its own nodes."""
 ADOPTIONS = "adoption"
 """One more, whose subjects name the pod as well."""
+HELD_MAX = 2_048
+"""Pods of one node that can be told what they hold: several times what a kubelet runs."""
 
 
 _log = logging.getLogger(__name__)
@@ -48,17 +52,34 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True, frozen=True)
 class Claim:
-    """One bound placement of one pod on this node; `devices` in the order of its shares.
+    """One bound placement of one pod on this node.
 
     A pod that was `adopted` may have been allocated before, and let go of, by the same attempt.
     """
 
-    node: str
-    pod: str
-    attempt: int
-    devices: tuple[str, ...]
+    placed: PodPlaced
     bound_revision: int
     adopted: bool = False
+
+    @property
+    def node(self) -> str:
+        """Where it is."""
+        return self.placed.node
+
+    @property
+    def pod(self) -> str:
+        """Its uid."""
+        return self.placed.pod
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that was bound."""
+        return self.placed.attempt
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Its devices, in the order of its shares."""
+        return tuple(dict.fromkeys(share.device for share in self.placed.shares))
 
     @property
     def key(self) -> str:
@@ -71,22 +92,53 @@ class Claim:
 class NodeView:
     """One node: what was last said of its inventory, and what is placed there without an answer.
 
-    `placed` has by pod and attempt, and by revision, the devices of each placement; `bound` the
-    pods and attempts whose binding was seen.
+    `placed` has by pod and attempt, and by revision, each placement; `bound` the pods and attempts
+    whose binding was seen. `held` are the claims of the pods that were bound last, answered or not:
+    a container is started again long after its pod was answered for. Nobody tells an agent that a
+    pod is gone, so the oldest ones are forgotten. `told` is the last answer for each of them, empty
+    for one that is allocated.
     """
 
     said: NodeReported | None = None
     said_revision: int = 0
     said_id: str = ""
     said_basis: int = 0
-    placed: dict[_Key, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    placed: dict[_Key, dict[int, PodPlaced]] = field(default_factory=dict)
     bound: set[_Key] = field(default_factory=set)
+    held: dict[str, Claim] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
+
+    def hold(self, claim: Claim) -> None:
+        """Remember the claim, for whoever asks or waits for it."""
+        self.let_go(claim.pod)
+        self.held[claim.pod] = claim
+        if len(self.held) > HELD_MAX:
+            self.let_go(next(iter(self.held)))
+        for waiter in self.waiting.pop(claim.pod, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def let_go(self, pod: str) -> None:
+        """Forget its claim, and what was said of it."""
+        self.held.pop(pod, None)
+        self.told.pop(pod, None)
+
+    async def bound_claim(self, pod: str) -> Claim:
+        """The claim of that pod, as soon as there is one."""
+        while pod not in self.held:
+            waiter = asyncio.get_running_loop().create_future()
+            self.waiting.setdefault(pod, []).append(waiter)
+            await waiter
+        return self.held[pod]
 
 
 class FleetView:
     """The fold over all nodes of one agent."""
 
-    def __init__(self, nodes: Iterable[str]) -> None:
+    def __init__(self, nodes: Iterable[str], *, remember: bool = False) -> None:
+        """`remember`: keep claims after they are answered, for a kubelet that asks for them."""
+        self._remember = remember
         self.nodes = {name: NodeView() for name in nodes}
         self.due: dict[_Key, Claim] = {}
         self.became_due = asyncio.Event()
@@ -127,7 +179,7 @@ class FleetView:
                 return str(data.node)
             case PodPlaced():
                 placements = node.placed.setdefault((data.pod, data.attempt), {})
-                placements[revision] = _devices(data.shares)
+                placements[revision] = data
             case PodAdopted() if not data.running:
                 self._adopted(node, data, revision)
             case PodBound():
@@ -137,6 +189,7 @@ class FleetView:
                 node.placed.pop(key, None)
                 node.bound.discard(key)
                 self.due.pop(key, None)
+                self._answered(node, data)
         return ""
 
     def refuse(self, record: Record, reason: str) -> str:  # noqa: ARG002 - the reader logs both
@@ -164,34 +217,55 @@ class FleetView:
 
     def _hold(self, node: NodeView, pod: PodState) -> None:
         """A placement of a snapshot that is not answered yet."""
-        placed, key = pod.placement, (pod.uid, pod.attempt)
-        if placed is None or pod.phase not in (Phase.PLACED, Phase.BOUND):
+        if pod.placement is None:
             return
-        node.placed[key] = {pod.placed_revision: _devices(placed.shares)}
-        if pod.phase is Phase.BOUND:
-            node.bound.add(key)
-            self.due[key] = Claim(
-                placed.node, *key, _devices(placed.shares), pod.bound_revision, adopted=pod.adopted
-            )
-            self.became_due.set()
+        devices = node.said.devices if node.said is not None else ()
+        placed = handed(placed_of(pod, pod.placement), pod.submitted, devices)
+        claim = Claim(placed, pod.bound_revision, adopted=pod.adopted)
+        match pod.phase:
+            case Phase.ALLOCATED if self._remember:
+                node.hold(claim)
+                node.told[claim.pod] = ""
+            case Phase.PLACED:
+                node.placed[pod.uid, pod.attempt] = {pod.placed_revision: placed}
+            case Phase.BOUND:
+                node.placed[pod.uid, pod.attempt] = {pod.placed_revision: placed}
+                self._fall_due(node, claim)
 
     def _bound(self, node: NodeView, data: PodBound, revision: int, cause: int) -> None:
         key = (data.pod, data.attempt)
         placements = node.placed.get(key)
         if not placements or key in node.bound:
             return
-        devices = placements[cause if cause in placements else min(placements)]
-        node.bound.add(key)
-        self.due[key] = Claim(data.node, data.pod, data.attempt, devices, revision)
-        self.became_due.set()
+        placed = placements[cause if cause in placements else min(placements)]
+        self._fall_due(node, Claim(placed, revision))
 
     def _adopted(self, node: NodeView, data: PodAdopted, revision: int) -> None:
         """Bound by somebody else, and perhaps not started yet: a claim like any other."""
-        key = (data.pod, data.attempt)
-        if key not in node.bound:
-            node.bound.add(key)
-            self.due[key] = Claim(data.node, *key, _devices(data.shares), revision, adopted=True)
-            self.became_due.set()
+        if (data.pod, data.attempt) not in node.bound:
+            devices = node.said.devices if node.said is not None else ()
+            placed = handed(_as_placed(data), data.submitted, devices)
+            self._fall_due(node, Claim(placed, revision, adopted=True))
+
+    def _fall_due(self, node: NodeView, claim: Claim) -> None:
+        node.bound.add((claim.pod, claim.attempt))
+        self.due[claim.pod, claim.attempt] = claim
+        self.became_due.set()
+        if self._remember:
+            node.hold(claim)
+
+    @staticmethod
+    def _answered(
+        node: NodeView, data: PlacementVoided | SharesAllocated | AllocationFailed
+    ) -> None:
+        """Of a claim that is remembered: what was said of it, or that it is one no more."""
+        claim = node.held.get(data.pod)
+        if claim is None or claim.attempt != data.attempt:
+            return
+        if isinstance(data, PlacementVoided):
+            node.let_go(data.pod)
+        else:
+            node.told[data.pod] = data.message if isinstance(data, AllocationFailed) else ""
 
 
 def _as_said(state: DeviceState) -> Device:
@@ -199,8 +273,17 @@ def _as_said(state: DeviceState) -> Device:
     return msgspec.structs.replace(state.device, healthy=healthy, health_reason=reason)
 
 
-def _devices(shares: tuple[Share, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(share.device for share in shares))
+def _as_placed(data: PodAdopted) -> PodPlaced:
+    """An adoption as the placement that it stands for."""
+    return PodPlaced(
+        pod=data.pod,
+        namespace=data.submitted.namespace,
+        name=data.submitted.name,
+        attempt=data.attempt,
+        node=data.node,
+        shares=data.shares,
+        score=Score(node=data.node, total=0.0),
+    )
 
 
 def _said(

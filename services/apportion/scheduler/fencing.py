@@ -14,14 +14,13 @@ from hashlib import sha256
 
 from msgspec import structs
 
-from apportion.core.dialects.borrowing import lent
-from apportion.core.ledger.state import NodeState, State
+from apportion.core.ledger.handing import handed
+from apportion.core.ledger.state import State
 from apportion.core.placement.engine import DecisionEvent
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
-from apportion_schemas import PlacementVoided, PodEvicted, PodPlaced, PodRefused, PodSubmitted
-from apportion_schemas.workload import Controls
+from apportion_schemas import PlacementVoided, PodEvicted, PodPlaced, PodRefused
 
 
 def fence(
@@ -49,27 +48,13 @@ def fence(
         if node.name not in chains:
             expect = fences.expected(node.fence, folded=state.revision)
         if isinstance(event, PodPlaced):
-            event = _whole(event, state.pods[event.pod].submitted, node)  # noqa: PLW2901
+            submitted = state.pods[event.pod].submitted
+            devices = (held.device for held in node.devices)
+            event = handed(event, submitted, devices)  # noqa: PLW2901
         chained = structs.replace(event, previous=chains.get(node.name, node.chain))
         drafts.append(draft(chained, expect))
         chains[node.name] = sha256(drafts[-1].payload).hexdigest()
     return drafts
-
-
-def _whole(placed: PodPlaced, pod: PodSubmitted, node: NodeState) -> PodPlaced:
-    """The placement with what the node's agent has to know of the pod, which reads no submission.
-
-    It follows from the submission and the shares, so no state keeps it.
-    """
-    if not (pod.borrowing or pod.controls or pod.high_priority):
-        return placed
-    devices = {held.device.id: held.device for held in node.devices}
-    borrowed = [share for ask in pod.borrowing for share in lent(ask, pod, placed.shares, devices)]
-    first: Controls = {name: {"CUDA_TASK_PRIORITY": "0"} for name in pod.high_priority}
-    controls = {
-        name: first.get(name, {}) | pod.controls.get(name, {}) for name in (*first, *pod.controls)
-    }
-    return structs.replace(placed, borrowed=tuple(borrowed), controls=controls)
 
 
 def _id(event: DecisionEvent, state: State) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+from prometheus_client import Histogram
 
 from apportion.agent.kubelet import calls
 from apportion.agent.kubelet import kubelet_pb2 as pb
@@ -20,7 +21,6 @@ from apportion.agent.kubelet.calls import serve
 from apportion.agent.kubelet.cdi import Specifications, device_name
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.port import NotPrepared, Preparing
-from apportion.runtime.process.metrics import Metrics
 
 HEALTHY: Final = "Healthy"
 _ANNOTATION: Final = "cdi.k8s.io/apportion_"
@@ -44,7 +44,7 @@ class Plugin:
         holders: Holders,
         preparing: Preparing,
         specifications: Specifications,
-        metrics: Metrics,
+        seconds: Histogram,
     ) -> None:
         self.resource = resource
         self._holders = holders
@@ -53,9 +53,7 @@ class Plugin:
         self._slots: list[str] = []
         self._changed = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
-        self._took = metrics.histogram(
-            "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
-        )
+        self._took = seconds
 
     @property
     def endpoint(self) -> str:

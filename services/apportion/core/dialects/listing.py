@@ -18,7 +18,7 @@ from apportion.core.dialects import (
 )
 from apportion.core.dialects.dialect import Dialect, Recover
 from apportion.core.dialects.names import DialectConfig
-from apportion.core.dialects.resource import Resource
+from apportion.core.dialects.resource import ENTIRE, SHARES, Resource
 
 DIALECTS: tuple[Dialect, ...] = (
     plain.DIALECT,
@@ -62,6 +62,16 @@ def resources(config: DialectConfig) -> Mapping[str, Resource]:
         name: resource
         for dialect in DIALECTS
         for name, resource in dialect.resources(config).items()
+    }
+
+
+@lru_cache(maxsize=8)
+def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
+    """The names that count devices, each with its families: a device plugin registers these."""
+    return {
+        name: resource.families
+        for name, resource in resources(config).items()
+        if resource.bound is not None and resource.bound.counts in (SHARES, ENTIRE)
     }
 
 

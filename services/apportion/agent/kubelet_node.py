@@ -1,0 +1,106 @@
+"""The agent on a node with a kubelet: the front door, and what stands behind it.
+
+Invariant: a slot for every share that the node's cards can be cut into, whatever their health: who
+gets which card is the scheduler's to say, and a kubelet that counted would only be in its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import structs
+
+from apportion.agent.hands.regions import Regions
+from apportion.agent.kubelet.cdi import Specifications
+from apportion.agent.kubelet.door import FrontDoor
+from apportion.agent.kubelet.holders import Holders
+from apportion.agent.kubelet.plugin import Plugin
+from apportion.agent.places import Places
+from apportion.agent.preparing import SharePreparing
+from apportion.agent.reporting import Agent, Node
+from apportion.core import grants
+from apportion.core.configuration import manifest_config
+from apportion.core.dialects.listing import count_names
+from apportion.runtime.files.atomic import write_whole
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Device
+
+ADVISE_S: Final = 5.0
+"""Between two rounds of who waits for whom; HAMi's monitor has the same."""
+_PRELOAD: Final = b"/usr/local/vgpu/libvgpu.so\n"
+
+
+class KubeletNode:
+    """One node with a kubelet."""
+
+    def __init__(self, agent: Agent, node: Node, places: Places, metrics: Metrics) -> None:
+        self._agent = agent
+        self._node = node
+        self._places = places
+        self._regions = Regions(places.state / "shares")
+        preparing = SharePreparing(
+            agent.view_of(node.name),
+            lambda: node.devices,
+            agent.answer,
+            self._regions,
+            self._grants_node,
+        )
+        holders = Holders(places.plugins, places.pod_resources)
+        specifications = Specifications(places.cdi)
+        seconds = metrics.histogram(
+            "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
+        )
+        self.door = FrontDoor(
+            places.plugins,
+            lambda name: Plugin(name, holders, preparing, specifications, seconds),
+        )
+
+    async def serve(self) -> None:
+        """Be there for the kubelet, until cancelled."""
+        await asyncio.to_thread(self._make_places)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.door.serve())
+            group.create_task(self._offer())
+            group.create_task(self._advise())
+
+    async def _offer(self) -> None:
+        """Tell the kubelet of every slot, and again whenever devices or names change."""
+        reports = 0
+        while True:
+            reports = await self._agent.reported(reports + 1)
+            await self.door.offer(
+                slots_of(
+                    self._node.devices.values(),
+                    count_names(manifest_config(self._agent.configuration).dialects),
+                )
+            )
+
+    async def _advise(self) -> None:
+        while True:
+            await asyncio.sleep(ADVISE_S)
+            await asyncio.to_thread(self._regions.advise)
+
+    def _grants_node(self) -> grants.Node:
+        held = not self._agent.configuration.nvidia.disable_core_limit
+        return structs.replace(self._places.of_grants(), core_limit=held)
+
+    def _make_places(self) -> None:
+        for folder in (self._places.state / "shares", self._places.state / "locks"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (self._places.state / "locks").chmod(0o777)
+        if self._places.library:
+            write_whole(self._places.preload, _PRELOAD)
+
+
+def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """How many slots each count name has: of all devices of its families."""
+    by_family: dict[str, int] = {}
+    for device in devices:
+        by_family[device.family] = by_family.get(device.family, 0) + device.slots
+    counts = {
+        name: sum(by_family.get(family, 0) for family in families)
+        for name, families in names.items()
+    }
+    return {name: count for name, count in counts.items() if count}

@@ -1,0 +1,44 @@
+"""Where the kubelet, container runtimes and this agent have their files on a node."""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from apportion.core import grants
+
+
+class Places(Struct, frozen=True):
+    """Where the kubelet, the runtimes and we have our files on this node.
+
+    They are the same paths in the agent's container as on the node: runtimes read them too.
+    """
+
+    kubelet: Path
+    cdi: Path
+    state: Path
+    library: Path | None = None
+
+    @property
+    def plugins(self) -> Path:
+        """The folder of device plugins and of the checkpoint."""
+        return self.kubelet / "device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        """The socket of PodResources."""
+        return self.kubelet / "pod-resources" / "kubelet.sock"
+
+    @property
+    def preload(self) -> Path:
+        """What becomes `/etc/ld.so.preload` of containers."""
+        return self.state / "ld.so.preload"
+
+    def of_grants(self) -> grants.Node:
+        """The same for grants."""
+        return grants.Node(
+            shares=str(self.state / "shares"),
+            mps=str(self.state / "mps"),
+            locks=str(self.state / "locks"),
+            library=str(self.library) if self.library else "",
+            preload=str(self.preload) if self.library else "",
+        )

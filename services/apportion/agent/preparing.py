@@ -1,0 +1,122 @@
+"""From who holds a slot to what his container gets: the ledger decides, the hands make it.
+
+The kubelet asks before every start of a container. It may do so before the binding is in the
+ledger, so the answer waits a while for it; and long after the pod was answered for, when a
+container is started again. Invariant: a container starts only with what the ledger says that it
+holds, all of which is there by then, and only after SharesAllocated is in the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from apportion.agent.hands.regions import Regions
+from apportion.agent.kubelet.port import Holder, NotPrepared
+from apportion.agent.reporting import trouble_of
+from apportion.agent.view import Claim, NodeView
+from apportion.core.grants import Edits, Grant, GrantRefused, Held, Node, grant
+from apportion.core.grants.region import RegionInvalid
+from apportion_schemas import Device, Share
+from apportion_schemas.quantities import TEXT_MAX
+
+PATIENCE_S: Final = 20.0
+"""How long a start waits for its binding; a kubelet gives up after 30 seconds and asks again."""
+
+Answer = Callable[[Claim, str], Awaitable[None]]
+"""Tells the ledger that a claim is allocated, or why it cannot be."""
+
+
+class SharePreparing:
+    """Prepares the containers of one node; see `port.Preparing`."""
+
+    def __init__(
+        self,
+        view: NodeView,
+        devices: Callable[[], dict[str, Device]],
+        answer: Answer,
+        regions: Regions,
+        node: Callable[[], Node],
+    ) -> None:
+        self._view = view
+        self._devices = devices
+        self._answer = answer
+        self._regions = regions
+        self._node = node
+
+    async def prepare(self, holder: Holder) -> Edits:
+        """See `port.Preparing`."""
+        claim = await self._claim(holder)
+        try:
+            prepared = await self._made(claim, holder)
+        except (GrantRefused, RegionInvalid, OSError) as error:
+            problem = f"the share of {_name(claim)} cannot be prepared: {error}"[:TEXT_MAX]
+            await self._answer(claim, problem)
+            raise NotPrepared(problem) from None
+        await self._answer(claim, "")
+        return prepared.edits
+
+    async def _made(self, claim: Claim, holder: Holder) -> Grant:
+        """What the container gets, made.
+
+        Raises:
+            GrantRefused: the node cannot give what the ledger says.
+            RegionInvalid: the container has more devices than a region has room for.
+            OSError: the disk is full, or may not be written to.
+        """
+        prepared = grant(self._held(claim, holder), self._node())
+        if prepared.daemons:
+            raise GrantRefused("this agent starts no MPS daemon yet")
+        if prepared.region is not None:
+            await asyncio.to_thread(self._regions.ensure, prepared.region)
+        return prepared
+
+    async def _claim(self, holder: Holder) -> Claim:
+        """What the ledger says of the pod, which may be on its way."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                claim = await self._view.bound_claim(holder.pod)
+        except TimeoutError:
+            raise NotPrepared(
+                f"the ledger has no placement on this node of pod {holder.pod} "
+                f"({holder.namespace}/{holder.name}); another scheduler bound it, or the ledger is "
+                "behind"
+            ) from None
+        named = (claim.placed.namespace, claim.placed.name)
+        if holder.name and (holder.namespace, holder.name) != named:
+            raise NotPrepared(
+                f"the kubelet says that pod {holder.pod} is {holder.namespace}/{holder.name}, and "
+                f"the ledger that it is {_name(claim)}"
+            )
+        return claim
+
+    def _held(self, claim: Claim, holder: Holder) -> Held:
+        """What the container holds; of several with the same slots, what the one that lends does.
+
+        Raises:
+            GrantRefused: nothing, or of a device that is not here or not well.
+        """
+        devices = self._devices()
+        if trouble := trouble_of(claim.node, devices, claim):
+            raise GrantRefused(trouble)
+        shares, container = _of_container(claim, holder)
+        controls = dict[str, str](claim.placed.controls.get(container, {}).items())
+        return Held.of(claim.pod, container, shares, devices, controls=controls)
+
+
+def _of_container(claim: Claim, holder: Holder) -> tuple[list[Share], str]:
+    """Its shares, and the name under which it holds them.
+
+    An init container that has the same slots as a later container gets what that one holds, which
+    is at least as much, since the kubelet does not say which of the two starts.
+    """
+    own = {share.container for share in claim.placed.shares}
+    names = [name for name in holder.containers if name in own] or list(holder.containers)
+    container = names[-1]
+    source = claim.placed.shares if container in own else claim.placed.borrowed
+    return [each for each in source if each.container == container], container
+
+
+def _name(claim: Claim) -> str:
+    return f"{claim.placed.namespace}/{claim.placed.name}"

@@ -1,0 +1,270 @@
+"""A real agent and a kubelet: what the ledger decided is what the container gets."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from apportion.agent.hands.files import SharedFile
+from apportion.core.grants.region import Region
+from apportion_schemas import (
+    AllocationFailed,
+    Device,
+    NodeReported,
+    PlacementVoided,
+    PodBound,
+    PodPlaced,
+    Score,
+    Share,
+    SharesAllocated,
+)
+from tests.support.facts import Facts
+from tests.support.fake_kubelet import FakeKubelet, Refused, environment
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+
+NODE = "n1"
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """Everything that is written to it."""
+    opened = Facts(bus)
+    await opened.open()
+    return opened
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short one: a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kubelet") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def kubelet(folder: Path) -> AsyncIterator[FakeKubelet]:
+    """The node's kubelet."""
+    async with FakeKubelet(folder) as running:
+        yield running
+
+
+@pytest.fixture
+async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
+    """The node's agent with two cards, registered."""
+    options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
+    options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
+        await running.ready()
+        await facts.count(NodeReported, 1)
+        await kubelet.offered(GPU, 20)
+        yield running
+
+
+def cards(facts: Facts) -> tuple[Device, ...]:
+    """What the node has."""
+    report: NodeReported = facts.of(NodeReported)[0]
+    return report.devices
+
+
+async def place(
+    facts: Facts, pod: str, *shares: Share, borrowed: tuple[Share, ...] = (), bound: bool = True
+) -> None:
+    """Place a pod, and bind it."""
+    placed = PodPlaced(
+        pod=pod, namespace="default", name=pod, attempt=1, node=NODE, shares=shares,
+        score=Score(node=NODE, total=1.0), borrowed=borrowed,
+    )  # fmt: skip
+    await facts.write(placed)
+    if bound:
+        await facts.write(PodBound(pod=pod, node=NODE, attempt=1))
+
+
+def share(device: Device, memory_mib: int, container: str = "main", cores: int = 30) -> Share:
+    """Some of a card."""
+    return Share(container=container, device=device.id, memory_mib=memory_mib, cores=cores)
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+async def test_each_gets_its_own_share_in_either_order(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, order: tuple[str, str]
+) -> None:
+    """Two pods that look alike to the kubelet; it is answered for each when it starts."""
+    assert agent.running
+    first, second = cards(facts)
+    await place(facts, "a", share(first, 700))
+    await place(facts, "b", share(second, 1300))
+    assert facts.of(SharesAllocated) == []
+    for pod in order:
+        answers = await kubelet.admit(pod, pod, GPU, {"main": 1})
+        (slot,) = kubelet.ids(pod, "main")
+        assert dict(answers["main"].env) == {
+            "NVIDIA_VISIBLE_DEVICES": f"apportion.dev/share={slot}"
+        }
+    envs = {pod: await kubelet.begin(pod, "main") for pod in reversed(order)}
+    assert envs["a"]["NVIDIA_VISIBLE_DEVICES"] == first.id
+    assert envs["a"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "700m"
+    assert envs["b"]["NVIDIA_VISIBLE_DEVICES"] == second.id
+    assert envs["b"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1300m"
+    allocated = await facts.count(SharesAllocated, 2)
+    assert {event.pod: event.devices for event in allocated} == {
+        "a": (first.id,), "b": (second.id,),
+    }  # fmt: skip
+
+
+async def test_the_region_is_there_before_the_container(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """The limit that HAMi-core finds is the ledger's; the container's folder is mounted."""
+    assert agent.running
+    await place(facts, "a", share(cards(facts)[0], 700))
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    await kubelet.begin("a", "main")
+    (edits,) = kubelet.edits(kubelet.ids("a", "main"))
+    home = next(m for m in edits["mounts"] if m["containerPath"] == "/usr/local/vgpu")
+    with SharedFile(Path(home["hostPath"]) / "share.cache") as file:
+        assert Region(file).memory == (700 << 20,)
+
+
+async def test_a_start_waits_for_its_binding(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """The kubelet may be faster than the ledger; nobody is refused for that."""
+    assert agent.running
+    card = cards(facts)[0]
+    await place(facts, "a", share(card, 700), bound=False)
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    start = asyncio.create_task(kubelet.begin("a", "main"))
+    done, _ = await asyncio.wait([start], timeout=0.3)
+    assert not done
+    await facts.write(PodBound(pod="a", node=NODE, attempt=1))
+    assert (await start)["CUDA_DEVICE_MEMORY_LIMIT_0"] == "700m"
+
+
+async def test_a_container_starts_again_after_anything_was_killed(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """Container, agent and kubelet; each time it gets the same, and the ledger hears of it once."""
+    card = cards(facts)[1]
+    await place(facts, "a", share(card, 700))
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    before = await kubelet.begin("a", "main")
+    assert await kubelet.begin("a", "main") == before
+    await agent.kill()
+    await agent.start()
+    await agent.ready()
+    await kubelet.offered(GPU, 20)
+    assert await kubelet.begin("a", "main") == before
+    await kubelet.stop()
+    await kubelet.start()
+    await kubelet.offered(GPU, 20)
+    assert await kubelet.begin("a", "main") == before
+    assert len(facts.of(SharesAllocated)) == 1
+
+
+async def test_init_containers_have_what_the_next_one_has(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """The kubelet gives both the same slot and does not say which of them starts."""
+    assert agent.running
+    card = cards(facts)[0]
+    await place(facts, "a", share(card, 2000), borrowed=(share(card, 500, "fetch"),))
+    await kubelet.admit("a", "a", GPU, {"fetch": 1, "main": 1}, init="fetch")
+    assert kubelet.ids("a", "fetch") == kubelet.ids("a", "main")
+    for container in ("fetch", "main"):
+        env = await kubelet.begin("a", container)
+        assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2000m"
+
+
+async def test_containers_of_one_pod_have_each_their_own(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """Also one with two cards beside one with one."""
+    assert agent.running
+    first, second = cards(facts)
+    await place(
+        facts, "a", share(first, 500, "one"), share(first, 900, "two"), share(second, 901, "two")
+    )
+    await kubelet.admit("a", "a", GPU, {"one": 1, "two": 2})
+    one = await kubelet.begin("a", "one")
+    two = await kubelet.begin("a", "two")
+    assert one["NVIDIA_VISIBLE_DEVICES"] == first.id
+    assert two["NVIDIA_VISIBLE_DEVICES"] == f"{first.id},{second.id}"
+    assert (two["CUDA_DEVICE_MEMORY_LIMIT_0"], two["CUDA_DEVICE_MEMORY_LIMIT_1"]) == (
+        "900m", "901m",
+    )  # fmt: skip
+    assert environment(kubelet.edits(kubelet.ids("a", "two"))) == two
+
+
+async def test_what_cannot_be_given_is_told_once_and_given_later(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """A card that is not here: the kubelet hears why each time, the ledger once."""
+    assert agent.running
+    gone = Device(
+        id="GPU-gone", index=0, family="nvidia", model="T", memory_mib=9, physical_memory_mib=9
+    )
+    await place(facts, "a", share(gone, 700))
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    for _ in range(2):
+        with pytest.raises(Refused, match="GPU-gone is not on node n1"):
+            await kubelet.begin("a", "main")
+    (failed,) = await facts.count(AllocationFailed, 1)
+    assert "GPU-gone" in failed.message
+    assert facts.of(SharesAllocated) == []
+
+
+async def test_what_the_ledger_took_back_is_not_given(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """A voided placement leaves nothing to start with; the next attempt has its own share."""
+    assert agent.running
+    first, second = cards(facts)
+    await place(facts, "a", share(first, 700))
+    await facts.write(PlacementVoided(pod="a", attempt=1, node=NODE, reason="test"))
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    start = asyncio.create_task(kubelet.begin("a", "main"))
+    placed = PodPlaced(
+        pod="a", namespace="default", name="a", attempt=2, node=NODE,
+        shares=(share(second, 1300),), score=Score(node=NODE, total=1.0),
+    )  # fmt: skip
+    await facts.write(placed)
+    await facts.write(PodBound(pod="a", node=NODE, attempt=2))
+    assert (await start)["NVIDIA_VISIBLE_DEVICES"] == second.id
+
+
+async def test_another_pods_name_on_a_slot_is_refused(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """The kubelet's two books and the ledger have to agree on who it is."""
+    assert agent.running
+    await place(facts, "a", share(cards(facts)[0], 700))
+    await kubelet.admit("a", "someone-else", GPU, {"main": 1})
+    with pytest.raises(Refused, match=r"default/someone-else, and the ledger that it is default/a"):
+        await kubelet.begin("a", "main")
+
+
+async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folder: Path) -> None:
+    """The agent is not ready before, and says why; it does not end."""
+    kubelet = FakeKubelet(folder)
+    options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
+    options += ["--cdi", str(kubelet.cdi), "--state", str(folder / "state")]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as agent:
+        await facts.count(NodeReported, 1)
+        with contextlib.suppress(AssertionError):
+            await agent.ready(timeout_s=1)
+            pytest.fail("ready without a kubelet")
+        async with kubelet:
+            await kubelet.offered(GPU, 10)
+            await agent.ready()
+        assert await agent.stop() == 0

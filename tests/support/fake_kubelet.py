@@ -1,0 +1,224 @@
+"""A kubelet for speed: its sockets, its books, and the order of its calls; it runs nothing.
+
+As the device manager of Kubernetes 1.36 does it (`pkg/kubelet/cm/devicemanager`): `Allocate` when a
+pod is admitted, the checkpoint before anything else, PodResources without init containers, and
+`PreStartContainer` before every start of a container, which is refused or tried again. A container
+reads what it got from the CDI files, as a runtime does. Invariant: slots that a pod holds are given
+to no other one before that has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from apportion.agent.kubelet import calls
+from apportion.agent.kubelet import kubelet_pb2 as pb
+from apportion.agent.kubelet.calls import serve
+from apportion.agent.kubelet.holders import CHECKPOINT
+from tests.support.polling import until
+
+PRE_START_S = 30.0
+"""After which a kubelet gives up a container's start, to try it again."""
+
+
+class Refused(Exception):
+    """The device plugin refused; the words are its own."""
+
+
+@dataclass
+class Endpoint:
+    """A registered plugin and what it offers."""
+
+    channel: grpc.aio.Channel
+    devices: list[str] = field(default_factory=list)
+    watching: asyncio.Task[None] | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One container's devices of one resource."""
+
+    pod: str
+    namespace: str
+    name: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+    init: bool = False
+
+
+class FakeKubelet:
+    """The kubelet of one node, below a folder of its own; `async with` starts it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cdi = folder / "cdi"
+        self._plugins = folder / "device-plugins"
+        self._resources = folder / "pod-resources"
+        for each in (self._plugins, self._resources):
+            each.mkdir(parents=True, exist_ok=True)
+        self._servers: list[grpc.aio.Server] = []
+        self._endpoints: dict[str, Endpoint] = {}
+        self._entries: list[Entry] = []
+        self.registrations = 0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """As a kubelet starts: every socket in its folder goes, whoever's it is."""
+        for socket in (*self._plugins.glob("*.sock"), *self._resources.glob("*.sock")):
+            socket.unlink()
+        await self._serve(self._plugins / "kubelet.sock", {calls.REGISTER: self._register})
+        await self._serve(self._resources / "kubelet.sock", {calls.POD_RESOURCES: self._list})
+
+    async def stop(self) -> None:
+        """End, as at SIGTERM; what its containers have stays."""
+        for endpoint in self._endpoints.values():
+            if endpoint.watching is not None:
+                endpoint.watching.cancel()
+            await endpoint.channel.close()
+        self._endpoints.clear()
+        for server in self._servers:
+            await server.stop(grace=None)
+        self._servers.clear()
+
+    async def offered(self, resource: str, count: int) -> None:
+        """Wait until so many devices of the resource are there."""
+
+        async def there() -> bool:
+            found = self._endpoints.get(resource)
+            return found is not None and len(found.devices) == count
+
+        await until(there, f"{count} of {resource}")
+
+    async def admit(
+        self, pod: str, name: str, resource: str, containers: dict[str, int], *, init: str = ""
+    ) -> dict[str, Any]:
+        """Give a pod's containers devices, in order; what `Allocate` answered for each.
+
+        `init` names the one that is an init container, whose devices the next one has as well.
+        """
+        answers = {}
+        lent: tuple[str, ...] = ()
+        for container, count in containers.items():
+            taken = {each for entry in self._entries for each in entry.ids if entry.pod != pod}
+            mine = {each for entry in self._entries for each in entry.ids if entry.pod == pod}
+            free = [each for each in self._endpoints[resource].devices if each not in taken]
+            fresh = [each for each in free if each not in mine]
+            # From the far end: a slot's number means nothing.
+            ids = tuple(sorted((*lent, *reversed(fresh))[:count]))
+            lent = ids if container == init else ()
+            request = pb.AllocateRequest(containers=[pb.Slots(slots=ids)])
+            answer = await self._call(resource, calls.ALLOCATE, request)
+            answers[container] = answer.containers[0]
+            entry = Entry(pod, "default", name, container, resource, ids, container == init)
+            self._entries.append(entry)
+            self._write_checkpoint()
+        return answers
+
+    async def begin(self, pod: str, container: str) -> dict[str, str]:
+        """Start a container: the environment that its runtime gives it, by the CDI files.
+
+        Raises:
+            Refused: the plugin does not let it start.
+        """
+        entry = next(e for e in self._entries if (e.pod, e.container) == (pod, container))
+        await self._call(entry.resource, calls.PRE_START, pb.PreStartRequest(slots=entry.ids))
+        return environment(self.edits(entry.ids))
+
+    def edits(self, ids: tuple[str, ...]) -> list[dict[str, Any]]:
+        """The `containerEdits` of these devices, as a runtime finds them."""
+        files = [json.loads(path.read_bytes()) for path in sorted(self.cdi.glob("*.json"))]
+        named = [each for file in files for each in file["devices"] if each["name"] in ids]
+        assert sorted(each["name"] for each in named) == sorted(ids), "one file for each device"
+        return [each["containerEdits"] for each in named]
+
+    def ids(self, pod: str, container: str) -> tuple[str, ...]:
+        """The slots of a container."""
+        return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
+
+    def end(self, pod: str) -> None:
+        """The pod is over; its devices are free."""
+        self._entries = [entry for entry in self._entries if entry.pod != pod]
+        self._write_checkpoint()
+
+    async def _call(self, resource: str, call: calls.Call, request: Any) -> Any:
+        try:
+            return await call.on(self._endpoints[resource].channel)(request, timeout=PRE_START_S)
+        except grpc.aio.AioRpcError as error:
+            raise Refused(error.details()) from None
+
+    async def _serve(self, path: Path, answers: dict[calls.Call, Any]) -> None:
+        server = grpc.aio.server(options=calls.OPTIONS)
+        serve(server, answers)
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        self._servers.append(server)
+
+    async def _register(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
+        assert request.version == "v1beta1"
+        assert request.options.pre_start_required
+        before = self._endpoints.pop(request.resource_name, None)
+        if before is not None and before.watching is not None:
+            before.watching.cancel()
+        channel = grpc.aio.insecure_channel(
+            f"unix:{self._plugins / request.endpoint}", options=calls.OPTIONS
+        )
+        endpoint = self._endpoints[request.resource_name] = Endpoint(channel)
+        endpoint.watching = asyncio.create_task(self._watch(endpoint))
+        self.registrations += 1
+        return pb.Empty()
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        try:
+            async for answer in calls.LIST_AND_WATCH.on(endpoint.channel)(pb.Empty()):
+                endpoint.devices = [each.id for each in answer.devices if each.health == "Healthy"]
+        except grpc.aio.AioRpcError:
+            endpoint.devices = []
+
+    async def _list(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
+        pods: dict[tuple[str, str], Any] = {}
+        for entry in self._entries:
+            if entry.init:
+                continue
+            key = (entry.namespace, entry.name)
+            pod = pods.setdefault(key, pb.PodResources(namespace=key[0], name=key[1]))
+            devices = [pb.ContainerDevices(resource=entry.resource, ids=[i]) for i in entry.ids]
+            pod.containers.append(pb.ContainerResources(name=entry.container, devices=devices))
+        return pb.PodResourcesResponse(pods=pods.values())
+
+    def _write_checkpoint(self) -> None:
+        entries = [
+            {
+                "PodUID": entry.pod,
+                "ContainerName": entry.container,
+                "ResourceName": entry.resource,
+                "DeviceIDs": {"-1": list(entry.ids)},
+                "AllocResp": "",
+            }
+            for entry in self._entries
+        ]
+        data = {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}
+        (self._plugins / CHECKPOINT).write_text(json.dumps(data))
+
+
+def environment(edits: list[dict[str, Any]]) -> dict[str, str]:
+    """The variables of all edits, the last of each name."""
+    return dict(line.split("=", 1) for each in edits for line in each.get("env", ()))
