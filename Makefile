@@ -73,7 +73,9 @@ oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we 
 	  $(VENV)/bin/python -m pytest -q tests/contracts/kube tests/integration/kube/test_binding.py \
 	  tests/integration/kube/test_watching.py tests/e2e/test_life.py tests/e2e/test_extender.py
 
-generate: $(DEV) ## schemas, events, compatibility and kube-scheduler's resources, from structs and tests
+KUBELET := services/apportion/agent/kubelet/kubelet.proto
+generate: $(DEV) ## schemas, events, the kubelet's messages, compatibility, kube-scheduler's resources
+	$(VENV)/bin/python -m grpc_tools.protoc -I services --python_out=services $(KUBELET)
 	$(VENV)/bin/python schemas/generate.py
 	$(VENV)/bin/python -m tests.compatibility
 	$(VENV)/bin/python -m tests.managed_resources

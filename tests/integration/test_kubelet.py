@@ -96,7 +96,7 @@ def share(device: Device, memory_mib: int, container: str = "main", cores: int =
 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-async def test_each_gets_its_own_share_in_either_order(
+async def test_B1_each_gets_its_own_share_in_either_order(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, order: tuple[str, str]
 ) -> None:
     """Two pods that look alike to the kubelet; it is answered for each when it starts."""

@@ -9,5 +9,5 @@ class StoredBytes(bytearray):
         return bytes(self[at : at + count])
 
     def write(self, at: int, data: bytes) -> None:
-        """Put them there."""
+        """Put these bytes there."""
         self[at : at + len(data)] = data

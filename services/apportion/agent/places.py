@@ -25,7 +25,7 @@ class Places(Struct, frozen=True):
 
     @property
     def pod_resources(self) -> Path:
-        """The socket of PodResources."""
+        """The socket where the kubelet says which pod has what."""
         return self.kubelet / "pod-resources" / "kubelet.sock"
 
     @property
@@ -34,7 +34,7 @@ class Places(Struct, frozen=True):
         return self.state / "ld.so.preload"
 
     def of_grants(self) -> grants.Node:
-        """The same for grants."""
+        """The places that grants name, on the node."""
         return grants.Node(
             shares=str(self.state / "shares"),
             mps=str(self.state / "mps"),

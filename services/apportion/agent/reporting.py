@@ -259,7 +259,7 @@ class Agent:
 
     @property
     def configuration(self) -> Configuration:
-        """The document in force."""
+        """The configuration that the ledger has last."""
         return self._view.configuration
 
     async def _answer_unasked(self, claim: Claim) -> None:
@@ -272,7 +272,7 @@ class Agent:
 
         The kubelet asks again and again; what the ledger says already is not said once more.
         """
-        if self._view.nodes[claim.node].told.get(claim.pod) == trouble:
+        if self._view.nodes[claim.node].answers.get(claim.pod) == trouble:
             return
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
         await self._answer(claim, trouble, f"{claim.key}/{digest}" if digest else claim.key)

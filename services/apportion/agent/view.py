@@ -63,12 +63,12 @@ class Claim:
 
     @property
     def node(self) -> str:
-        """Where it is."""
+        """The node that it is placed on."""
         return self.placed.node
 
     @property
     def pod(self) -> str:
-        """Its uid."""
+        """The uid of the pod that claims."""
         return self.placed.pod
 
     @property
@@ -93,10 +93,10 @@ class NodeView:
     """One node: what was last said of its inventory, and what is placed there without an answer.
 
     `placed` has by pod and attempt, and by revision, each placement; `bound` the pods and attempts
-    whose binding was seen. `held` are the claims of the pods that were bound last, answered or not:
-    a container is started again long after its pod was answered for. Nobody tells an agent that a
-    pod is gone, so the oldest ones are forgotten. `told` is the last answer for each of them, empty
-    for one that is allocated.
+    whose binding was seen. `held` are the claims of the pods that were bound last, answered or
+    not: a container is started again long after its pod was answered for. Nobody tells an agent
+    that a pod is gone, so the oldest ones are forgotten. `answers` has the last answer for each of
+    them, empty if it is allocated.
     """
 
     said: NodeReported | None = None
@@ -106,7 +106,7 @@ class NodeView:
     placed: dict[_Key, dict[int, PodPlaced]] = field(default_factory=dict)
     bound: set[_Key] = field(default_factory=set)
     held: dict[str, Claim] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
 
     def hold(self, claim: Claim) -> None:
@@ -122,7 +122,7 @@ class NodeView:
     def let_go(self, pod: str) -> None:
         """Forget its claim, and what was said of it."""
         self.held.pop(pod, None)
-        self.told.pop(pod, None)
+        self.answers.pop(pod, None)
 
     async def bound_claim(self, pod: str) -> Claim:
         """The claim of that pod, as soon as there is one."""
@@ -225,7 +225,7 @@ class FleetView:
         match pod.phase:
             case Phase.ALLOCATED if self._remember:
                 node.hold(claim)
-                node.told[claim.pod] = ""
+                node.answers[claim.pod] = ""
             case Phase.PLACED:
                 node.placed[pod.uid, pod.attempt] = {pod.placed_revision: placed}
             case Phase.BOUND:
@@ -265,7 +265,7 @@ class FleetView:
         if isinstance(data, PlacementVoided):
             node.let_go(data.pod)
         else:
-            node.told[data.pod] = data.message if isinstance(data, AllocationFailed) else ""
+            node.answers[data.pod] = data.message if isinstance(data, AllocationFailed) else ""
 
 
 def _as_said(state: DeviceState) -> Device:

@@ -183,11 +183,11 @@ def written(**attributes: object) -> bytes:
 async def test_what_a_newer_build_placed_is_left_to_it(revision: int) -> None:
     """Not acknowledged but given back; and this binder says why it takes no more."""
     desk = Desk()
-    handed = await desk.hand(written(schemaversion=2), revision=revision)
+    handed = await desk.hand(written(schemaversion=3), revision=revision)
     assert (desk.drafts, handed.answer) == ([], "retry in 0")
     (reason,) = desk.binding.not_ready()
     assert f"revision {revision} on {SUBJECT}" in reason
-    assert "schemaversion 2" in reason
+    assert "schemaversion 3" in reason
     assert "upgrade Apportion here" in reason
 
 

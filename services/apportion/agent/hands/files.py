@@ -47,7 +47,7 @@ class SharedFile:
         os.pwrite(self._descriptor, data, at)
 
     def close(self) -> None:
-        """Let it go."""
+        """Let the descriptor go; the file stays."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:

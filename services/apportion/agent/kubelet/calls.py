@@ -30,7 +30,7 @@ class Call(NamedTuple):
     streams: bool = False
 
     def on(self, channel: grpc.aio.Channel) -> Callable[..., Any]:
-        """To call it."""
+        """The method as a function that asks over this channel."""
         kind = channel.unary_stream if self.streams else channel.unary_unary
         return kind(  # type: ignore[no-any-return]
             self.path,
@@ -39,7 +39,7 @@ class Call(NamedTuple):
         )
 
     def served(self, answer: Callable[..., Awaitable[Any] | Any]) -> grpc.RpcMethodHandler:
-        """To answer it."""
+        """The method as a server has it, answered by this function."""
         kind = (
             grpc.unary_stream_rpc_method_handler
             if self.streams

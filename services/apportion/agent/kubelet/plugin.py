@@ -106,10 +106,10 @@ class Plugin:
         """
         while True:
             async with self._changed:
-                told = self._slots
-            yield pb.Devices(devices=[pb.Device(id=slot, health=HEALTHY) for slot in told])
+                slots = self._slots
+            yield pb.Devices(devices=[pb.Device(id=slot, health=HEALTHY) for slot in slots])
             async with self._changed:
-                while self._slots is told:
+                while self._slots is slots:
                     await self._changed.wait()
 
     async def _allocate(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC

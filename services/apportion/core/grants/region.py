@@ -52,7 +52,7 @@ class Stored(Protocol):
         """As many from there on; fewer where there are no more."""
 
     def write(self, at: int, data: bytes) -> None:
-        """Put them there."""
+        """Put these bytes there, for all who have them mapped."""
 
 
 class RegionInvalid(ValueError):
@@ -140,7 +140,7 @@ class Region:
 
     @property
     def priority(self) -> int:
-        """0 goes before 1."""
+        """The container's rank: 0 goes before 1."""
         return self._i32(_TAIL + _PRIORITY)
 
     @property

@@ -14,6 +14,7 @@ from apportion.core.dialects.container import Role
 from apportion.core.dialects.errors import within
 from apportion.core.dialects.listing import claimed
 from apportion.core.dialects.notes import FALSE, TRUE
+from apportion.core.dialects.reading import DeviceRequest
 from apportion.core.dialects.vendors import refuse_others
 from apportion.core.manifests import gangs, kube, mounts, naming, neighbours, nodes, unsupported
 from apportion.core.manifests.controls import controls_of
@@ -113,9 +114,8 @@ def read_template(
         priority=_priority(parts.spec, spec_field, config, priority_class),
         scheduler_name=parts.spec.scheduler_name,
         high_priority=request.high_priority,
-        controls=controls_of(parts.spec, (*request.asks, *request.borrowing)),
         borrowing=request.borrowing,
-        **(_every_container(parts.spec) if request.asks else {}),
+        **(_every_container(parts.spec, request) if request.asks else {}),
         gates=_gates(parts.spec, spec_field),
         volume_claims=mounts.claims(parts.spec.volumes),
         preempts=parts.spec.preemption_policy != "Never",
@@ -185,9 +185,10 @@ def _gates(spec: kube.PodSpec, field: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _every_container(spec: kube.PodSpec) -> dict[str, Any]:
-    """The names of all containers, for device plugins that count them."""
+def _every_container(spec: kube.PodSpec, request: DeviceRequest) -> dict[str, Any]:
+    """The names of all containers, for device plugins that count them, and what they control."""
     return {
+        "controls": controls_of(spec, (*request.asks, *request.borrowing)),
         "init_containers": tuple(container.name for container in spec.init_containers),
         "containers": tuple(container.name for container in spec.containers),
     }

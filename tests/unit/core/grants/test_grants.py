@@ -58,8 +58,8 @@ def test_the_region_has_the_limits_before_the_container_has_a_process() -> None:
     )  # fmt: skip
 
 
-def test_what_a_container_says_of_itself_stands() -> None:
-    """D5: the policy, the OOM killer and the log level are its own; its limits are not."""
+def test_D5_what_a_container_says_of_itself_stands() -> None:
+    """The policy, the OOM killer and the log level are its own; its limits are not."""
     said = {
         "GPU_CORE_UTILIZATION_POLICY": "force",
         "ACTIVE_OOM_KILLER": "false",

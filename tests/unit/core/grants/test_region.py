@@ -108,7 +108,7 @@ def test_more_devices_than_a_region_has_room_for_are_refused() -> None:
 
 
 def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
-    """D6: the limit of compute counts where two of one priority want the card.
+    """The limit of compute counts where two of one priority want the card.
 
     A container that has just started counts as one that uses it, for a round.
     """
@@ -135,7 +135,7 @@ def test_who_uses_another_card_holds_nobody() -> None:
     assert not held(two)
 
 
-def test_the_first_priority_goes_before_all_others() -> None:
+def test_D6_the_first_priority_goes_before_all_others() -> None:
     """While it uses the card the others wait; two rounds after its last kernel they go on."""
     first, second = region(0), region(1)
     use(first)

@@ -1,0 +1,42 @@
+"""What a placement tells the agent of its node besides the shares."""
+
+from apportion.core.ledger.handing import handed
+from apportion_schemas import Ask, Device, PodPlaced, PodSubmitted, Score, Shape, Share
+
+CARD = Device(
+    id="GPU-1", index=0, family="nvidia", model="A", memory_mib=8000, physical_memory_mib=8000
+)
+MAIN = Share(container="main", device="GPU-1", memory_mib=2000, cores=30)
+PLACED = PodPlaced(
+    pod="a", namespace="default", name="a", attempt=1, node="n1", shares=(MAIN,),
+    score=Score(node="n1", total=1.0),
+)  # fmt: skip
+ASK = Ask(container="main", family="nvidia", memory_mib=2000, cores=30)
+
+
+def pod(**more: object) -> PodSubmitted:
+    """The pod that was placed."""
+    return PodSubmitted(
+        uid="a", namespace="default", name="a", shape=Shape(asks=(ASK,)), dialect="hami", **more  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_most_pods_need_no_more_words() -> None:
+    """The event is then the very one that was decided."""
+    assert handed(PLACED, pod(), [CARD]) is PLACED
+
+
+def test_an_init_container_has_what_it_borrows() -> None:
+    """As much as it wants, of the lender's card."""
+    fetch = Ask(container="fetch", family="nvidia", memory_mib=500, init=True)
+    found = handed(PLACED, pod(borrowing=(fetch,), init_containers=("fetch",)), [CARD])
+    assert found.borrowed == (Share(container="fetch", device="GPU-1", memory_mib=500, cores=0),)
+    assert found.shares == PLACED.shares
+
+
+def test_a_high_priority_is_a_control_unless_the_container_says_its_own() -> None:
+    """`nvidia.com/priority: 0` is HAMi's `CUDA_TASK_PRIORITY=0`."""
+    found = handed(PLACED, pod(high_priority=("main",)), [CARD])
+    assert found.controls == {"main": {"CUDA_TASK_PRIORITY": "0"}}
+    own = {"main": {"CUDA_TASK_PRIORITY": "1", "ACTIVE_OOM_KILLER": "false"}}
+    assert handed(PLACED, pod(high_priority=("main",), controls=own), [CARD]).controls == own
