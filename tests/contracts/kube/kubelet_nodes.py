@@ -1,0 +1,133 @@
+"""A node with a kubelet, fake or real, as the contract of both needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tests.support.control_plane import ControlPlane
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.real_kubelet import RealKubelet
+
+GPU = "nvidia.com/gpu"
+
+
+class KubeletNode(Protocol):
+    """Pods on one node."""
+
+    async def run(
+        self, name: str, containers: dict[str, int], *, init: str = "", annotations: Any = None
+    ) -> str:
+        """Bind a pod here whose containers ask for so many GPUs; its uid."""
+
+    async def got(self, name: str, container: str) -> dict[str, str]:
+        """The environment with which the container starts, as soon as it may."""
+
+    async def restart(self, name: str, container: str) -> dict[str, str]:
+        """Let the container die, and see what it starts with again."""
+
+    async def restart_kubelet(self) -> None:
+        """Kill the kubelet and start it again; return once it knows the plugins."""
+
+    async def offered(self, count: int) -> None:
+        """Wait until the node has so many GPUs to ask for."""
+
+
+@dataclass
+class FakeNode:
+    """Over the fake kubelet."""
+
+    kubelet: FakeKubelet
+
+    async def run(
+        self,
+        name: str,
+        containers: dict[str, int],
+        *,
+        init: str = "",
+        annotations: Any = None,  # noqa: ARG002 - a kubelet does not show a plugin any
+    ) -> str:
+        """See `KubeletNode`."""
+        await self.kubelet.admit(f"uid-{name}", name, GPU, containers, init=init)
+        return f"uid-{name}"
+
+    async def got(self, name: str, container: str) -> dict[str, str]:
+        """See `KubeletNode`."""
+        return await self.kubelet.begin(f"uid-{name}", container)
+
+    async def restart(self, name: str, container: str) -> dict[str, str]:
+        """See `KubeletNode`."""
+        return await self.got(name, container)
+
+    async def restart_kubelet(self) -> None:
+        """See `KubeletNode`."""
+        await self.kubelet.stop()
+        await self.kubelet.start()
+        await self.offered(20)
+
+    async def offered(self, count: int) -> None:
+        """See `KubeletNode`."""
+        await self.kubelet.offered(GPU, count)
+
+
+@dataclass
+class RealNode:
+    """Over the real kubelet and the API server that it asks."""
+
+    kubelet: RealKubelet
+    plane: ControlPlane
+    seen: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    async def run(
+        self, name: str, containers: dict[str, int], *, init: str = "", annotations: Any = None
+    ) -> str:
+        """See `KubeletNode`."""
+        made = [_container(each, count, init) for each, count in containers.items()]
+        spec = {
+            "nodeName": self.kubelet.node,
+            "hostNetwork": True,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "initContainers": [each for each in made if each["name"] == init],
+            "containers": [each for each in made if each["name"] != init],
+            "tolerations": [{"operator": "Exists"}],
+        }
+        metadata = {"name": name, "namespace": "default", "annotations": annotations or {}}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        said = await asyncio.to_thread(
+            self.plane.kubectl, "create", "-f", "-", "-o", "json", stdin=json.dumps(pod)
+        )
+        return str(json.loads(said)["metadata"]["uid"])
+
+    async def got(self, name: str, container: str) -> dict[str, str]:
+        """See `KubeletNode`."""
+        times = self.seen[name, container] = self.seen.get((name, container), 0) + 1
+        created = await self.kubelet.made(name, container, times)
+        return dict(created["env"])
+
+    async def restart(self, name: str, container: str) -> dict[str, str]:
+        """See `KubeletNode`."""
+        self.kubelet.end_process(name, container)
+        return await self.got(name, container)
+
+    async def restart_kubelet(self) -> None:
+        """See `KubeletNode`."""
+        await self.kubelet.kill()
+        await self.kubelet.start()
+        await self.offered(20)
+
+    async def offered(self, count: int) -> None:
+        """See `KubeletNode`."""
+        await self.kubelet.offered(GPU, count)
+
+
+def _container(name: str, count: int, init: str) -> dict[str, Any]:
+    command = ["true"] if name == init else ["sleep", "600"]
+    limits = {"limits": {GPU: count}} if count else {}
+    return {
+        "name": name, "image": "test:1", "imagePullPolicy": "Never", "command": command,
+        "resources": limits,
+    }  # fmt: skip

@@ -1,0 +1,192 @@
+"""What a container gets on a node with a kubelet: a fake one for speed, the real one for truth."""
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from apportion_schemas import (
+    Device,
+    NodeReported,
+    PodBound,
+    PodPlaced,
+    Score,
+    Share,
+    SharesAllocated,
+)
+from tests.contracts.kube.kubelet_nodes import FakeNode, KubeletNode, RealNode
+from tests.support.control_plane import ControlPlane, binaries
+from tests.support.facts import Facts
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+from tests.support.real_kubelet import RealKubelet, missing
+
+NODE = "n1"
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short one: a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """Everything that is written to it."""
+    opened = Facts(bus)
+    await opened.open()
+    return opened
+
+
+@pytest.fixture(params=["fake", "real"])
+async def node(
+    request: pytest.FixtureRequest, folder: Path, control_plane: ControlPlane
+) -> AsyncIterator[KubeletNode]:
+    """A node with a kubelet that no agent has spoken to yet."""
+    async with AsyncExitStack() as stack:
+        if request.param == "fake":
+            yield FakeNode(await stack.enter_async_context(FakeKubelet(folder)))
+            return
+        binary = binaries() / "kubelet"
+        if reason := missing() or (
+            "" if binary.exists() else "there is no kubelet of this version"
+        ):
+            pytest.skip(reason)
+        kubelet = RealKubelet(control_plane, binary, folder, NODE)
+        yield RealNode(await stack.enter_async_context(kubelet), control_plane)
+
+
+@pytest.fixture
+async def agent(bus: Bus, node: FakeNode | RealNode, facts: Facts) -> AsyncIterator[ServiceProcess]:
+    """The node's agent with two cards, registered."""
+    kubelet = node.kubelet
+    options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder)]
+    options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
+        await running.ready()
+        await facts.count(NodeReported, 1)
+        await node.offered(20)
+        yield running
+
+
+def cards(facts: Facts) -> tuple[Device, ...]:
+    """What the node has."""
+    report: NodeReported = facts.of(NodeReported)[0]
+    return report.devices
+
+
+async def place(
+    facts: Facts, uid: str, name: str, *shares: Share, borrowed: tuple[Share, ...] = ()
+) -> None:
+    """Place a pod, and bind it, as far as the ledger goes."""
+    placed = PodPlaced(
+        pod=uid, namespace="default", name=name, attempt=1, node=NODE, shares=shares,
+        score=Score(node=NODE, total=1.0), borrowed=borrowed,
+    )  # fmt: skip
+    await facts.write(placed)
+    await facts.write(PodBound(pod=uid, node=NODE, attempt=1))
+
+
+def share(device: Device, memory_mib: int, container: str = "main") -> Share:
+    """Some of a card."""
+    return Share(container=container, device=device.id, memory_mib=memory_mib, cores=30)
+
+
+def seen(env: dict[str, str]) -> tuple[str, str]:
+    """The card that a container sees, and how much of it."""
+    return env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["in order", "the other way round"])
+async def test_pods_that_look_alike_get_each_their_own(
+    agent: ServiceProcess, node: KubeletNode, facts: Facts, *, turned: bool
+) -> None:
+    """The kubelet tells a plugin no pod; it is known by the time that a container starts."""
+    assert agent.running
+    first, second = cards(facts)
+    a = await node.run("a", {"main": 1})
+    b = await node.run("b", {"main": 1})
+    wanted = [(a, "a", share(first, 700)), (b, "b", share(second, 1300))]
+    for uid, name, own in reversed(wanted) if turned else wanted:
+        await place(facts, uid, name, own)
+    assert seen(await node.got("a", "main")) == (first.id, "700m")
+    assert seen(await node.got("b", "main")) == (second.id, "1300m")
+    allocated = await facts.count(SharesAllocated, 2)
+    assert {event.pod: event.devices for event in allocated} == {a: (first.id,), b: (second.id,)}
+
+
+async def test_init_containers_have_what_the_next_one_has(
+    agent: ServiceProcess, node: KubeletNode, facts: Facts
+) -> None:
+    """The kubelet hands its slot on, and does not say which of the two starts."""
+    assert agent.running
+    card = cards(facts)[1]
+    uid = await node.run("a", {"fetch": 1, "main": 1}, init="fetch")
+    borrowed = (share(card, 500, "fetch"),)
+    await place(facts, uid, "a", share(card, 2000), borrowed=borrowed)
+    assert seen(await node.got("a", "fetch")) == (card.id, "2000m")
+    assert seen(await node.got("a", "main")) == (card.id, "2000m")
+
+
+async def test_containers_of_one_pod_have_each_their_own(
+    agent: ServiceProcess, node: KubeletNode, facts: Facts
+) -> None:
+    """Also one with two cards beside one with one."""
+    assert agent.running
+    first, second = cards(facts)
+    uid = await node.run("a", {"one": 1, "two": 2})
+    shares = (share(second, 500, "one"), share(first, 900, "two"), share(second, 901, "two"))
+    await place(facts, uid, "a", *shares)
+    assert seen(await node.got("a", "one")) == (second.id, "500m")
+    two = await node.got("a", "two")
+    assert seen(two) == (f"{first.id},{second.id}", "900m")
+    assert two["CUDA_DEVICE_MEMORY_LIMIT_1"] == "901m"
+
+
+async def test_whatever_dies_a_container_gets_the_same_again(
+    agent: ServiceProcess, node: KubeletNode, facts: Facts
+) -> None:
+    """The container, the agent, the kubelet; the ledger hears of it once."""
+    card = cards(facts)[1]
+    uid = await node.run("a", {"main": 1})
+    await place(facts, uid, "a", share(card, 700))
+    before = seen(await node.got("a", "main"))
+    assert seen(await node.restart("a", "main")) == before
+    await agent.kill()
+    await agent.start()
+    await agent.ready()
+    assert seen(await node.restart("a", "main")) == before
+    await node.restart_kubelet()
+    other = await node.run("b", {"main": 1})
+    await place(facts, other, "b", share(card, 300))
+    assert seen(await node.got("b", "main")) == (card.id, "300m")
+    await facts.count(SharesAllocated, 2)
+    assert [event.pod for event in facts.of(SharesAllocated)] == [uid, other]
+
+
+async def test_an_annotation_gets_a_pod_nothing(
+    agent: ServiceProcess, node: KubeletNode, facts: Facts
+) -> None:
+    """Only the ledger says what a container holds; what it says counts."""
+    assert agent.running
+    first, second = cards(facts)
+    forged = {
+        "hami.io/vgpu-devices-allocated": f"{first.id},NVIDIA,9000,100:;",
+        "hami.io/bind-phase": "allocating",
+        "apportion.dev/shares": f"{first.id}",
+    }
+    uid = await node.run("a", {"main": 1}, annotations=forged)
+    await place(facts, uid, "a", share(second, 300))
+    assert seen(await node.got("a", "main")) == (second.id, "300m")

@@ -1,0 +1,187 @@
+"""The real kubelet on this machine, with the runtime of `cri`, as a node of the tests' API server.
+
+It needs root, a mount namespace of its own (its folder of device plugins is written into it, and is
+mounted over there) and a control plane's binaries, with which it is built. Invariant: nothing of it
+is left behind: no process, no mount, no file outside of its folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import yaml
+
+from tests.support.control_plane import ROOT, ControlPlane, free_port
+from tests.support.polling import until
+
+HOME: Final = Path("/var/lib/kubelet")
+"""Where a kubelet has its device plugins, whatever its root folder is."""
+
+
+def missing() -> str:
+    """Why no kubelet can run here, or nothing."""
+    if os.geteuid() != 0:
+        return "the kubelet runs as root only"
+    tried = subprocess.run(
+        ["/usr/bin/unshare", "--mount", "true"], capture_output=True, check=False
+    )
+    return "" if tried.returncode == 0 else "no mount namespace can be made here"
+
+
+class RealKubelet:
+    """One kubelet below a short folder; `async with` starts and ends it and its runtime."""
+
+    def __init__(self, plane: ControlPlane, binary: Path, folder: Path, node: str) -> None:
+        self.folder = folder
+        self.node = node
+        self.cdi = folder / "cdi"
+        self.containers = folder / "containers"
+        self._plane = plane
+        self._binary = binary
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    async def __aenter__(self) -> Self:
+        for each in (self.cdi, self.containers, self.folder / "device-plugins"):
+            each.mkdir(parents=True)
+        HOME.mkdir(parents=True, exist_ok=True)
+        (self.folder / "config.yaml").write_text(yaml.safe_dump(self._config()))
+        runtime = [sys.executable, "-m", "tests.support.cri.runtime", str(self._socket)]
+        try:
+            self._spawn("runtime", [*runtime, str(self.containers), str(self.cdi)])
+            await until(self._listens, "the runtime to listen")
+            await self.start()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    @property
+    def log(self) -> str:
+        """The end of what the kubelet said."""
+        return (self.folder / "kubelet.log").read_text(errors="replace")[-4000:]
+
+    async def start(self) -> None:
+        """Start the kubelet, and wait until its node is ready."""
+        mount = f'mount --make-rprivate / && mount --bind {self.folder} {HOME} && exec "$@"'
+        kubelet = [
+            str(self._binary),
+            f"--config={self.folder / 'config.yaml'}",
+            f"--kubeconfig={self._plane.kubeconfig}",
+            f"--hostname-override={self.node}",
+            f"--root-dir={HOME}",
+            f"--cert-dir={self.folder / 'pki'}",
+        ]
+        self._spawn("kubelet", ["/usr/bin/unshare", "--mount", "sh", "-c", mount, "sh", *kubelet])
+        await until(self._ready, f"node {self.node} to be ready", timeout_s=60, interval_s=0.25)
+
+    async def kill(self) -> None:
+        """SIGKILL the kubelet; its containers run on."""
+        await self._end("kubelet", signal.SIGKILL)
+
+    def created(self, pod: str, container: str) -> list[dict[str, Any]]:
+        """Every time that the container was made: its environment, mounts and CDI devices."""
+        path = self.containers / "created.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [each for each in found if (each["pod"], each["container"]) == (pod, container)]
+
+    async def made(self, pod: str, container: str, times: int = 1) -> dict[str, Any]:
+        """Wait until it was made so often; the last time."""
+
+        async def there() -> bool:
+            return len(self.created(pod, container)) >= times
+
+        await until(there, f"{pod}/{container} to be made {times} times", timeout_s=60)
+        return self.created(pod, container)[-1]
+
+    async def offered(self, resource: str, count: int) -> None:
+        """Wait until the node has so many of the resource."""
+        key = resource.replace(".", "\\.")
+
+        async def there() -> bool:
+            path = f"jsonpath={{.status.allocatable.{key}}}"
+            return self._plane.kubectl("get", "node", self.node, "-o", path) == str(count)
+
+        await until(there, f"{count} of {resource}", timeout_s=60, interval_s=0.25)
+
+    def end_process(self, pod: str, container: str) -> None:
+        """Kill what runs in the container, as if it had crashed."""
+        attempt = self.created(pod, container)[-1]["attempt"]
+        pid = (self.containers / f"{pod}-{container}-{attempt}.pid").read_text()
+        os.kill(int(pid), signal.SIGKILL)
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "cri.sock"
+
+    async def _close(self) -> None:
+        force = ("--all", "--force", "--grace-period=0", "--wait=false")
+        await self._plane.user("delete", "pods", *force)
+        for name in ("kubelet", "runtime"):
+            await self._end(name, signal.SIGTERM)
+        await self._plane.user("delete", "node", self.node, "--ignore-not-found")
+
+    async def _listens(self) -> bool:
+        return self._socket.exists()
+
+    async def _ready(self) -> bool:
+        running = self._running["kubelet"]
+        assert running.poll() is None, f"the kubelet ended:\n{self.log}"
+        said = self._plane.kubectl(
+            "get", "node", self.node, "--ignore-not-found", "-o",
+            "jsonpath={.status.conditions[?(@.type=='Ready')].status}",
+        )  # fmt: skip
+        return said.strip() == "True"
+
+    def _spawn(self, name: str, command: list[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+
+    async def _end(self, name: str, how: signal.Signals) -> None:
+        process = self._running.pop(name, None)
+        if process is not None and process.poll() is None:
+            process.send_signal(how)
+            await asyncio.to_thread(process.wait, 30)
+
+    def _config(self) -> dict[str, Any]:
+        """Of a kubelet that has no cgroups to care for and nothing to throw away."""
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "address": "127.0.0.1",
+            "port": free_port(),
+            "healthzPort": 0,
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "failSwapOn": False,
+            "failCgroupV1": False,
+            "cgroupsPerQOS": False,
+            "cgroupDriver": "cgroupfs",
+            "enforceNodeAllocatable": [],
+            "localStorageCapacityIsolation": False,
+            "makeIPTablesUtilChains": False,
+            "evictionHard": {"memory.available": "0%", "nodefs.available": "0%"},
+            "imageGCHighThresholdPercent": 100,
+            "protectKernelDefaults": False,
+            "registerNode": True,
+            "syncFrequency": "5s",
+            "resolvConf": "",
+            "volumePluginDir": str(self.folder / "volume-plugins"),
+        }
