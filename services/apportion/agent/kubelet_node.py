@@ -7,6 +7,7 @@ gets which card is the scheduler's to say, and a kubelet that counted would only
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -17,6 +18,7 @@ from apportion.agent.kubelet.cdi import Specifications
 from apportion.agent.kubelet.door import FrontDoor
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.plugin import Plugin
+from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
 from apportion.agent.preparing import SharePreparing
 from apportion.agent.reporting import Agent, Node
@@ -29,7 +31,10 @@ from apportion_schemas import Device
 
 ADVISE_S: Final = 5.0
 """Between two rounds of who waits for whom; HAMi's monitor has the same."""
+TIDY_S: Final = 60.0
 _PRELOAD: Final = b"/usr/local/vgpu/libvgpu.so\n"
+
+_log = logging.getLogger(__name__)
 
 
 class KubeletNode:
@@ -47,7 +52,7 @@ class KubeletNode:
             self._regions,
             self._grants_node,
         )
-        holders = Holders(places.plugins, places.pod_resources)
+        self._holders = holders = Holders(places.plugins, places.pod_resources)
         specifications = Specifications(places.cdi)
         seconds = metrics.histogram(
             "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
@@ -64,6 +69,7 @@ class KubeletNode:
             group.create_task(self.door.serve())
             group.create_task(self._offer())
             group.create_task(self._advise())
+            group.create_task(self._tidy())
 
     async def _offer(self) -> None:
         """Tell the kubelet of every slot, and again whenever devices or names change."""
@@ -81,6 +87,15 @@ class KubeletNode:
         while True:
             await asyncio.sleep(ADVISE_S)
             await asyncio.to_thread(self._regions.advise)
+
+    async def _tidy(self) -> None:
+        """Take away what pods had that the kubelet has forgotten."""
+        while True:
+            await asyncio.sleep(TIDY_S)
+            try:
+                await asyncio.to_thread(self._regions.keep, await self._holders.pods())
+            except NotPrepared as problem:
+                _log.warning("nothing is tidied up: %s", problem)
 
     def _grants_node(self) -> grants.Node:
         held = not self._agent.configuration.nvidia.disable_core_limit

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from apportion.agent.hands.files import SharedFile
@@ -31,6 +31,7 @@ class Regions:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._missing: set[str] = set()
 
     def ensure(self, plan: RegionPlan) -> None:
         """Have the region there with these limits: make it, or set those of the one that is there.
@@ -78,8 +79,13 @@ class Regions:
         for path in sorted(self._folder.glob("*/*.cache")):
             yield untoken(path.parent.name.rpartition("_")[0]), path
 
-    def drop(self, pod: str) -> None:
-        """Take away what the pod had; it is gone, and nothing of it runs any more."""
-        for owner, path in list(self.each()):
-            if owner == pod:
+    def keep(self, pods: Collection[str]) -> None:
+        """Take away what other pods had, once they were missing twice in a row.
+
+        `pods` are those that the kubelet knows of; it may have just begun with empty books.
+        """
+        missing = {pod for pod, _ in self.each() if pod not in pods}
+        for pod, path in list(self.each()):
+            if pod in missing & self._missing:
                 shutil.rmtree(path.parent, ignore_errors=True)
+        self._missing = missing

@@ -87,10 +87,14 @@ def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
-    """And nothing of another one."""
+    """Once the kubelet has left it out twice, and nothing of another one."""
     regions = Regions(tmp_path)
     regions.ensure(plan(tmp_path))
     other = RegionPlan(str(tmp_path / "uid-2_a" / "share.cache"), ("GPU-1",), (1,), (1,))
     regions.ensure(other)
-    regions.drop("uid-1")
+    regions.keep({"uid-2"})
+    regions.keep({"uid-1", "uid-2"})
+    regions.keep({"uid-2"})
+    assert [pod for pod, _ in regions.each()] == ["uid-1", "uid-2"]
+    regions.keep({"uid-2"})
     assert [pod for pod, _ in regions.each()] == ["uid-2"]
