@@ -70,7 +70,6 @@ class RefusalCode(StrEnum):
     TEMPLATE_CPU_INSUFFICIENT = "TemplateCpuInsufficient"
     TEMPLATE_NONE_FITS = "TemplateNoneFits"
     NUMA_MISMATCH = "NumaMismatch"
-    NVLINK_MISMATCH = "NvlinkMismatch"
     MODULES_IN_USE = "ModulesInUse"
     DEVICES_TOO_FEW = "DevicesTooFew"
     CONTAINERS_COLLIDE = "ContainersCollide"

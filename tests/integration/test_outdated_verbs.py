@@ -23,11 +23,12 @@ from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.port import Draft
 from apportion_schemas import Event, encode, subject_of
 from tests.support.nats import Bus, running_bus
+from tests.support.next_build import NEXT
 from tests.support.pods import pod
 
 TIME = "2026-01-01T00:00:00.000000Z"
 NEWER = {
-    "specversion": "1.0", "type": "apportion.dev/PodPlaced", "schemaversion": 2, "id": "x",
+    "specversion": "1.0", "type": "apportion.dev/PodPlaced", "schemaversion": NEXT, "id": "x",
     "source": "scheduler", "time": TIME, "data": {},
 }  # fmt: skip
 REVISION = 3
@@ -76,7 +77,7 @@ async def test_rebuild_writes_nothing(bus: Bus) -> None:
     """It cannot tell whether this ledger is lost."""
     done = await run(bus, "rebuild", "--kubernetes", "--reason", "test")
     assert done.returncode == OUTDATED
-    assert "schemaversion 2" in done.stderr
+    assert f"schemaversion {NEXT}" in done.stderr
     assert await (await bus.connect("auditor")).last_revision() == REVISION
 
 

@@ -21,7 +21,7 @@ import pytest
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.port import Record
 from tests.support.nats import Bus, running_bus
-from tests.support.next_build import LIFTED, WRITTEN, next_build
+from tests.support.next_build import LIFTED, NEXT, NOW, WRITTEN, next_build
 from tests.support.polling import until
 from tests.support.processes import ServiceProcess, environment
 
@@ -263,17 +263,19 @@ async def upgrade_the_readers(system: System) -> None:
     for name in ("agent", "watcher", "binder a"):
         await system.upgrade(name)
         await system.goes_on(name)
-    assert not system.ledger.of("PodPlaced", version=2)
+    assert not system.ledger.of("PodPlaced", version=NEXT)
     await asyncio.gather(*(service.ready() for service in system.services.values()))
 
 
 async def upgrade_one_scheduler(system: System) -> int:
     """It takes over from the other, as the one binder does; where the new version first stands."""
     await system.upgrade("scheduler a")
-    await system.ledger.until(lambda ledger: ledger.of("PodPlaced", version=2), "the new version")
-    first = system.ledger.of("PodPlaced", version=2)[0].revision
+    await system.ledger.until(
+        lambda ledger: ledger.of("PodPlaced", version=NEXT), "the new version"
+    )
+    first = system.ledger.of("PodPlaced", version=NEXT)[0].revision
     for name in ("scheduler b", "binder b"):
-        await system.halted(name, f"halted before revision {first} on", "schemaversion 2")
+        await system.halted(name, f"halted before revision {first} on", f"schemaversion {NEXT}")
     come = len(system.ledger.of("PodSubmitted"))
 
     def allocated_since(ledger: Ledger) -> bool:
@@ -300,7 +302,7 @@ async def take_a_binder_back_too_late(system: System) -> None:
     await system.upgrade("binder b")
     await system.settled()
     assert said[0] == 503
-    for words in ("no placement is bound here", "schemaversion 2", "upgrade Apportion here"):
+    for words in ("no placement is bound here", f"schemaversion {NEXT}", "upgrade Apportion here"):
         assert words in said[1]
 
 
@@ -312,10 +314,10 @@ async def take_the_writers_back(system: System) -> None:
     for name in ("scheduler a", "binder b"):
         await system.change(name, None)
         await system.services[name].ready()
-    written = len(system.ledger.of("PodPlaced", version=1))
+    written = len(system.ledger.of("PodPlaced", version=NOW))
     await system.load.bring(TOGETHER)
     await system.settled()
-    assert len(system.ledger.of("PodPlaced", version=1)) == written + TOGETHER
+    assert len(system.ledger.of("PodPlaced", version=NOW)) == written + TOGETHER
     await system.snapshot(system.ledger.facts[-1].revision)
 
 
@@ -351,8 +353,8 @@ async def both_builds_tell_the_same(system: System, first: int) -> None:
     told = json.loads(await run(system.newer, "-c", TELL, str(file)))
     assert told["digest"] == whole["digest"]
     assert told["zones"] == {
-        LIFTED: len(system.ledger.of("PodPlaced", version=1)),
-        WRITTEN: len(system.ledger.of("PodPlaced", version=2)),
+        LIFTED: len(system.ledger.of("PodPlaced", version=NOW)),
+        WRITTEN: len(system.ledger.of("PodPlaced", version=NEXT)),
     }
 
 

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 import apportion_schemas
-from apportion_schemas import PodPlaced
+from apportion_schemas import CATALOGUE, PodPlaced
 
 WRITTEN, LIFTED = "written", "lifted"
 """What `zone` says in placements of the next build, and in those that it has lifted."""
@@ -22,11 +22,15 @@ def lift(told: dict) -> dict:
     return told | {{"zone": "{LIFTED}"}}
 '''
 FIELD = '    zone: str = ""\n'
-ROW = """\
-from apportion_schemas.older import pod_placed_1
+NOW = next(row.version for row in CATALOGUE if row.payload is PodPlaced)
+NEXT = NOW + 1
+"""The versions of a placement that this build writes, and that one."""
+_KEPT = f"pod_placed_{NOW}"
+ROW = f"""\
+from apportion_schemas.older import {_KEPT}
 
 CATALOGUE = tuple(
-    row._replace(older=(Older(pod_placed_1.PodPlaced, pod_placed_1.lift),))
+    row._replace(older=(*row.older, Older({_KEPT}.PodPlaced, {_KEPT}.lift)))
     if row.payload is PodPlaced
     else row
     for row in CATALOGUE
@@ -55,7 +59,7 @@ def next_build(folder: Path) -> Path:
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     module = copy / Path(inspect.getfile(PodPlaced)).relative_to(package)
     before, fields = module.read_text(), inspect.getsource(PodPlaced)
-    (copy / "older" / "pod_placed_1.py").write_text(before + LIFT)
+    (copy / "older" / f"{_KEPT}.py").write_text(before + LIFT)
     _replace(module, fields, fields + FIELD)
     _replace(copy / "catalogue.py", _TABLES, f"{ROW}\n{_TABLES}")
     envelope = copy / "envelope.py"

@@ -1,8 +1,9 @@
 """The chain of device policies: what a pod or the cluster asks of the choice of devices.
 
 Source: HAMi's `hami.io/gpu-scheduler-policy`. `binpack`, `spread` and `numa` are keys in the order
-in which devices are compared; `mutex` and `topology-aware` let only some devices or nodes through
-and come first, wherever they stand. A chain of those two alone compares as `spread` does.
+in which devices are compared. `mutex` lets only some devices through and `topology-aware` goes by
+links before all keys; both come first, wherever they stand. A chain of those two alone compares
+as `spread` does.
 
 Invariant: a chain that `known` takes has a meaning here, and equal chains mean the same.
 """
@@ -21,7 +22,8 @@ CHAINABLE: Final = ("binpack", "spread", NUMA, MUTEX, TOPOLOGY_AWARE)
 
 class Chain(NamedTuple):
     """`keys` by which devices are compared; `idle_only`: a device with any holder will not do;
-    `best_linked`: several devices must be as well linked as any of the node's are.
+    `best_linked`: several devices are those of the fitting ones that are linked best, and a single
+    one is that which is linked least.
     """
 
     keys: tuple[str, ...]

@@ -125,10 +125,13 @@ def _mig(ask: Ask, device: Device, known: Known) -> Demand | RefusalCode:
 
 
 def _holds(profile: MigProfile, ask: Ask, device: Device) -> bool:
+    """By memory alone: a percent of compute chooses no instance (`selectMigCandidate` of HAMi,
+    `TryAddPod` of Volcano), which has the cores that it has.
+    """
     if ask.profile:
         return profile.name == ask.profile
     memory_mib = device.physical_memory_mib if ask.whole else memory_needed_mib(ask, device)
-    return profile.memory_mib >= memory_mib and profile.cores >= ask.cores
+    return profile.memory_mib >= memory_mib
 
 
 def memory_charged_mib(profile: MigProfile, device: Device) -> int:

@@ -123,6 +123,9 @@ def segments_of(family: str) -> Recover:
         if len(segments) > len(names):
             raise Unclear
         cuts = _instances(pod.annotations.get(MIG_ALLOCATIONS, ""))
+        known = {(at, i) for at, each in enumerate(segments) for i, _ in enumerate(records(each))}
+        if not cuts.keys() <= known:
+            raise Unclear  # instances of which no segment tells: it holds more than can be read
         for number, (name, segment) in enumerate(zip(names, segments, strict=False)):
             for position, (device, memory, cores) in enumerate(records(segment)):
                 cut = cuts.get((number, position))

@@ -199,11 +199,6 @@ WORDS: dict[RefusalCode, Words] = {
         Unit.DEVICES,
         "devices on one NUMA node are freed, or no NUMA binding",
     ),
-    _C.NVLINK_MISMATCH: Words(
-        "the free devices are linked worse than others of the node, and the best are asked for",
-        Unit.NOTHING,
-        "the better linked devices are freed, or no topology-aware policy",
-    ),
     _C.MODULES_IN_USE: Words(
         "enough devices fit, but too few modules of which all devices do",
         Unit.DEVICES,

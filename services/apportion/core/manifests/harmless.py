@@ -44,7 +44,7 @@ POD_FIELDS: Mapping[str, str] = {
 CONTAINER_FIELDS: Mapping[str, str] = {
     "args": _KUBELET,
     "command": _KUBELET,
-    "env": _KUBELET,
+    "env[].valueFrom": _KUBELET,
     "envFrom": _KUBELET,
     "image": "which nodes have it already counts for nothing",
     "imagePullPolicy": _KUBELET,

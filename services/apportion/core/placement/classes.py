@@ -123,7 +123,8 @@ class PlacementClass:
         self._order = order_of(self.chain, shape.device_weights)
         self._follows_score = device_policy in WEIGH_SHAPES and shape.device_weights is None
         self.node_score = _node_score(shape, policy, price_table)
-        self.picks_one = _wants_one(shape) and self._order in (binpack, spread)
+        one = _wants_one(shape) and not self.chain.best_linked
+        self.picks_one = one and self._order in (binpack, spread)
         self._ask_at: Int64 = self.node_score.ask_at
         loops = isinstance(self.node_score, Binpack) and not self.needs
         self._row_looks: Int64 = 1 if loops else SCORED  # a score, or a filter, is no row loop
@@ -188,7 +189,7 @@ class PlacementClass:
         """Whether a node that no filter refuses may still not take the pod."""
         if self._alike:
             return self.asks[0].cuts_instances
-        if len(self.asks) > 1 or self.shape.devices.numa_bind or self.chain.best_linked:
+        if len(self.asks) > 1 or self.shape.devices.numa_bind:
             return True
         return bool(self.asks) and self.asks[0].module > 1
 

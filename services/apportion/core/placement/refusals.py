@@ -106,8 +106,6 @@ def _collision(class_: PlacementClass) -> RefusalCode:
     """Why a node that no filter refuses may not take the pod."""
     if class_.shape.devices.numa_bind:
         return RefusalCode.NUMA_MISMATCH
-    if class_.chain.best_linked:
-        return RefusalCode.NVLINK_MISMATCH
     if len(class_.asks) == 1 and class_.asks[0].module > 1:
         return RefusalCode.MODULES_IN_USE
     if len(class_.asks) == 1 and class_.asks[0].cuts_instances:

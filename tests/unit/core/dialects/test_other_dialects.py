@@ -46,7 +46,7 @@ def npu(word: str, count: object = None, memory: object = None) -> dict[str, Any
         (npu("Ascend310P", 1), ask(family="ascend310p", cores=100)),
         (npu("Ascend910B4-1", 2), ask(family="ascend910b4-1", count=2, cores=100)),
         (npu("Ascend910B4", 1, 8192), ask(family="ascend910b4", memory_mib=8192)),
-        (npu("Ascend910B2", 2, 65536), ask(family="ascend910b2", count=2, memory_mib=65536)),
+        (npu("Ascend910B2", 2, 65536), ask(family="ascend910b2", count=2, cores=100)),
         (npu("Ascend910C", 1), ask(family="ascend910c", count=2, cores=100)),
         (npu("Ascend910C", 4), ask(family="ascend910c", count=4, cores=100)),
         (npu("Ascend910C", 1, 16384), ask(family="ascend910c", memory_mib=16384)),

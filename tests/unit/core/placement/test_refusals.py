@@ -150,13 +150,6 @@ REACHED: dict[RefusalCode, Reached] = {
         0,
         "",
     ),
-    C.NVLINK_MISMATCH: (
-        (LINKED, pod("x", cards()), placement("x", "n1", [share("g0", 81920, 100)])),
-        shape(cards(2), device_policy="topology-aware"),
-        2,
-        1,
-        "",
-    ),
     C.MODULES_IN_USE: ((node("n1", die(0), die(2)),), shape(DIES), 2, 1, ""),
     C.CONTAINERS_COLLIDE: (ONE, shape(ask(50_000), ask(50_000, container="b")), 1, 0, ""),
 }

@@ -56,8 +56,8 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     `modes` are the ways in which they are shared, the usual one first; where there are templates,
     that is by them, and models with profiles may be cut by these as well. `brand` is the word that
     the device plugins put before a model that does not begin with it. `printed_mib` is what is
-    printed on a device that offers less than that. `module` is how many devices, by their index,
-    share a module and are handed out together.
+    printed on a device, which may offer less than that. `module` is how many devices, by their
+    index, share a module and are handed out together.
     """
 
     name: str

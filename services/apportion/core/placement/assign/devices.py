@@ -18,7 +18,7 @@ from apportion.core.devices.demand import Demand
 from apportion.core.devices.geometries import Place
 from apportion.core.devices.shares import DeviceState, slice_mask, template_cpu
 from apportion.core.placement.assign import modules
-from apportion.core.placement.assign.nvlink import best_linked
+from apportion.core.placement.assign.nvlink import best_linked, least_linked
 from apportion.core.placement.classes import PlacementClass
 from apportion.core.placement.index import packed
 from apportion.core.placement.index.asks import AskColumns
@@ -189,7 +189,6 @@ class _Search:
             found = _choose(ask, self._row, room, self._chosen, self._order)
             if found is not None:
                 yield found
-            return
         fitting = _fitting(ask, self._row, room, self._chosen)
         fitting.sort(key=lambda at: self._order(room.free[at], room.devices[at]))
         for some in _sets(ask, fitting, room):
@@ -222,19 +221,15 @@ def _choose(
     if len(fitting) < count:
         return None
     keyed = [(order(room.free[at], room.devices[at]), at) for at in fitting] if fitting[1:] else ()
-    if count == 1:
+    if count == 1 and not (keyed and ask.chain.best_linked):
         at = min(keyed)[1] if keyed else fitting[0]
         return {at: room.share(ask, at)}
     picked = [at for _, at in sorted(keyed)]
     if ask.module > 1:
         some = next(_sets(ask, picked, room), None)
         return {at: room.share(ask, at) for at in some} if some is not None else None
-    would_do: list[Device] = []
-    if ask.chain.best_linked:
-        wanted = {at for at, _ in ask.wanted(row, room.kinds)}
-        would_do = [room.devices[at].device for at in chosen if at in wanted]
-    linked = _linked([room.devices[at].device for at in picked], count, would_do)
-    return {picked[at]: room.share(ask, picked[at]) for at in linked} or None
+    linked = _linked([room.devices[at].device for at in picked], count)
+    return {picked[at]: room.share(ask, picked[at]) for at in linked}
 
 
 def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> list[int]:
@@ -249,17 +244,15 @@ def _fitting(ask: AskColumns, row: int, room: _Room, chosen: Sequence[int]) -> l
     return fitting
 
 
-def _linked(fitting: list[Device], count: int, would_do: list[Device]) -> Sequence[int]:
-    """The positions of those to take: the best linked, else the first.
+def _linked(fitting: list[Device], count: int) -> Sequence[int]:
+    """The positions of those to take: the best linked of several, else the first.
 
-    None are taken where `would_do`, the devices that would do were they free, are linked better.
+    A single one is that which is linked least, where links decide: the others stay together (HAMi,
+    `computeWorstSingleCard`).
     """
-    if not would_do and not any(device.nvlink_lanes for device in fitting):
+    if not any(device.nvlink_lanes for device in fitting):
         return range(count)
-    found = best_linked(fitting, count)
-    if would_do and best_linked(would_do, count).lanes > found.lanes:
-        return ()
-    return found.positions
+    return (least_linked(fitting),) if count == 1 else best_linked(fitting, count).positions
 
 
 def _has_place(ask: AskColumns, kind: int, left: Left) -> bool:

@@ -36,6 +36,14 @@ def best_linked(devices: Sequence[Device], count: int) -> Linked:
     return best
 
 
+def least_linked(devices: Sequence[Device]) -> int:
+    """The position of the device with the fewest lanes to all others, the first of such."""
+    return min(
+        range(len(devices)),
+        key=lambda at: (sum(_lanes(devices[at], other) for other in devices), at),
+    )
+
+
 def _lanes(one: Device, other: Device) -> int:
     return max(one.nvlink_lanes.get(other.id, 0), other.nvlink_lanes.get(one.id, 0))
 

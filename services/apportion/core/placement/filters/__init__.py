@@ -49,7 +49,6 @@ ORDER: Final[tuple[RefusalCode, ...]] = (
     RefusalCode.TEMPLATE_NONE_FITS,
     *(code for code, _ in AMOUNTS),
     RefusalCode.NUMA_MISMATCH,
-    RefusalCode.NVLINK_MISMATCH,
     RefusalCode.MODULES_IN_USE,
     RefusalCode.CONTAINERS_COLLIDE,
     RefusalCode.NODE_NOMINATED,

@@ -78,13 +78,18 @@ def test_two_gpus_are_linked_ones() -> None:
     assert ledger.devices("b") == ["g1", "g3"]
 
 
-def test_topology_aware_waits_for_the_best() -> None:
-    """With one of each pair taken the rest is linked worse: a preference takes it, a filter not."""
+def test_topology_aware_takes_the_best_of_those_that_fit() -> None:
+    """HAMi `computeBestCombination`: with one of each pair taken there is no better one."""
     held = [share("g0", 81920, 100), share("g3", 81920, 100)]
     ledger = Ledger(linked_node(), pod("x", cards(2)), placement("x", "n1", held))
     ledger.submit(pod("strict", shape=shape(cards(2), device_policy="topology-aware"))).settle()
-    assert ledger.where("strict") == ""
-    ledger.gone("x").settle()
-    assert ledger.devices("strict") == ["g0", "g2"]
-    ledger.submit(pod("any", cards(2))).settle()
-    assert ledger.devices("any") == ["g1", "g3"]
+    assert ledger.devices("strict") == ["g1", "g2"]
+
+
+def test_topology_aware_spares_the_linked_ones() -> None:
+    """HAMi `computeWorstSingleCard`: a single GPU is the one that is linked least."""
+    ledger = Ledger(node("n1", *wired(3, {(0, 1): 4})))
+    ledger.submit(pod("a", shape=shape(cards(1), device_policy="topology-aware"))).settle()
+    ledger.submit(pod("b", cards(2))).settle()
+    assert ledger.devices("a") == ["g2"]
+    assert ledger.devices("b") == ["g0", "g1"]

@@ -1,0 +1,59 @@
+"""What HAMi and Volcano do otherwise by their own tests; see docs/compatibility.md, G12 on."""
+
+from apportion_schemas import Ask
+from tests.support.fleet import gpu, node
+from tests.support.ledger_of import Ledger
+from tests.support.manifests import asks, container, draft, pod, refused
+from tests.support.pods import ask, shape, share
+from tests.support.pods import placed as placement
+from tests.support.pods import pod as submitted
+
+MUTEX = {"hami.io/gpu-scheduler-policy": "mutex"}
+GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
+
+
+def test_G12_a_pod_has_devices_of_one_vendor() -> None:
+    """Also where each container asks for those of one only."""
+    mlu = container("b", {"cambricon.com/vmlu": 1})
+    error = refused(pod(containers=[container("a", GPU), mlu]))
+    assert error.field == 'spec.containers[1].resources.limits["cambricon.com/vmlu"]'
+    assert "is of another dialect than nvidia.com/gpu" in str(error)
+
+
+def test_G13_no_memory_of_an_npu_is_all_of_it() -> None:
+    """And a part of each of several is refused."""
+    whole = Ask(container="main", family="ascend310p", cores=100)
+    named = {"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 0}
+    assert asks(pod(named)) == (whole,)
+    parts = {"huawei.com/Ascend310P": 2, "huawei.com/Ascend310P-memory": 3072}
+    assert (
+        refused(pod(parts)).field
+        == 'spec.containers[0].resources.limits["huawei.com/Ascend310P-memory"]'
+    )
+
+
+def test_G14_of_equal_devices_the_first_and_spread_by_holders() -> None:
+    """One that many hold a little of comes after one that one pod holds most of."""
+    held = (
+        submitted("x", ask(70_000)), placement("x", "n1", [share("g0", 70_000)]),
+        submitted("y", ask(1)), placement("y", "n1", [share("g1", 1)]),
+        submitted("z", ask(1)), placement("z", "n1", [share("g1", 1)]),
+    )  # fmt: skip
+    ledger = Ledger(node("n1", gpu("g0"), gpu("g1", index=1)), *held)
+    ledger.submit(submitted("p", shape=shape(ask(1000), device_policy="spread"))).settle()
+    assert ledger.devices("p") == ["g0"]
+    empty = Ledger(node("n1", gpu("g0"), gpu("g1", index=1)))
+    empty.submit(submitted("p", ask(1000))).settle()
+    assert empty.devices("p") == ["g0"]
+
+
+def test_G15_pods_are_kept_off_shared_cards_by_asking_for_idle_ones() -> None:
+    """A label alone keeps nobody off."""
+    ledger = Ledger(node("n1", gpu("g0"), gpu("g1", index=1)))
+    labels = {"team": "a"}
+    for uid in ("a", "b"):
+        ledger.submit(submitted(uid, shape=draft(pod(GPU)).shape, labels=labels)).settle()
+    assert ledger.devices("a") == ledger.devices("b") == ["g0"]
+    alone = draft(pod(GPU, MUTEX))
+    ledger.submit(submitted("c", shape=alone.shape, labels=labels)).settle()
+    assert ledger.devices("c") == ["g1"]
