@@ -1,5 +1,6 @@
 """The control plane and the world around it, for every test of this folder."""
 
 from tests.support.kube_fixtures import control_plane, pytest_collection_modifyitems, world
+from tests.support.kubelet_fixtures import folder, kubelet
 
-__all__ = ["control_plane", "pytest_collection_modifyitems", "world"]
+__all__ = ["control_plane", "folder", "kubelet", "pytest_collection_modifyitems", "world"]

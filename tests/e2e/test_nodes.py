@@ -1,20 +1,17 @@
 """From a manifest to a process on a node: a real API server, a real kubelet, and all services."""
 
 import json
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apportion_schemas import NodeReported, PodBound, PodPlaced, Share, SharesAllocated
-from tests.support.control_plane import ROOT, binaries
+from tests.support.control_plane import ROOT
 from tests.support.kube_world import KubeWorld
-from tests.support.real_kubelet import RealKubelet, missing
+from tests.support.kubelet_fixtures import NODE, agent_options
+from tests.support.real_kubelet import RealKubelet
 
 PODS = ROOT / "examples" / "pods"
-NODE = "gpu-1"
 COUNTED = (
     "A1-volcano-vgpu-hami-core",
     "A6-volcano-vgpu-percentage",
@@ -31,31 +28,12 @@ gives one to the pod that has none (D3-hami-defaults).
 """
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short one: a socket's path has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
-        yield Path(name)
-
-
-@pytest.fixture
-async def kubelet(world: KubeWorld, folder: Path) -> AsyncIterator[RealKubelet]:
-    """The only node."""
-    binary = binaries() / "kubelet"
-    if reason := missing() or ("" if binary.exists() else "there is no kubelet of this version"):
-        pytest.skip(reason)
-    async with RealKubelet(world.plane, binary, folder, NODE) as running:
-        yield running
-
-
 @pytest.mark.timeout(300)
 async def test_A1_every_sample_starts_with_what_the_ledger_decided(
     world: KubeWorld, kubelet: RealKubelet
 ) -> None:
     """Each container sees its cards and its limits, and its process has them in its environment."""
-    options = ["--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
-    options += ["--state", str(kubelet.folder / "state")]
-    await world.start("agent", "--simulate", "8xA100-80GB", "--node", NODE, *options)
+    await world.start("agent", *agent_options(kubelet, "8xA100-80GB"))
     for verb in ("watcher", "scheduler", "binder"):
         await world.start(verb)
     for manifest in COUNTED:

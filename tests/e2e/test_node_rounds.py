@@ -1,0 +1,129 @@
+"""On a real kubelet, by chance: two pods at once, whatever dies, and each gets its own share.
+
+Four rounds by default; `APPORTION_NODE_ROUNDS=200` makes it two hundred, from the same seed
+(`APPORTION_NODE_SEED`). At the end it prints how long pods waited from their binding to their
+shares.
+"""
+
+import os
+import random
+from datetime import datetime
+from typing import Any
+
+import pytest
+from click import echo
+
+from apportion_schemas import NodeReported, PodBound, PodPlaced, SharesAllocated
+from tests.support.kube_objects import kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.kubelet_fixtures import agent_options
+from tests.support.processes import ServiceProcess
+from tests.support.real_kubelet import RealKubelet
+
+ROUNDS = int(os.environ.get("APPORTION_NODE_ROUNDS", "4"))
+SEED = int(os.environ.get("APPORTION_NODE_SEED", "1"))
+DEEDS = ("nothing", "kill a container", "kill the agent", "kill the kubelet")
+RARE = (4, 3, 2, 1)
+"""How often each is done; a kubelet takes some seconds to come back."""
+SLOTS = 40
+LOOKS = {"image": "test:1", "imagePullPolicy": "Never", "command": ["sleep", "600"]}
+
+
+class Rounds:
+    """The system, and what is about to happen by chance."""
+
+    def __init__(self, world: KubeWorld, kubelet: RealKubelet, agent: ServiceProcess) -> None:
+        self.world = world
+        self.kubelet = kubelet
+        self.agent = agent
+        self.chance = random.Random(SEED)
+
+    async def play(self, number: int) -> None:
+        """Two pods come in one instant, something dies, and each has what the ledger says."""
+        deed = self.chance.choices(DEEDS, RARE)[0]
+        if deed == "kill the kubelet":
+            await self.kubelet.kill()
+            await self.kubelet.start()
+            await self.kubelet.offered("nvidia.com/gpu", SLOTS)
+        names = [f"r{number}-{side}" for side in "ab"]
+        await self.world.plane.apply(*(self._pod(name) for name in names))
+        try:
+            for name in names:
+                await self.check(name, times=1)
+            await self._again(names[0], deed)
+        except AssertionError as error:
+            told = [await self.world.plane.user("describe", "pod", name) for name in names]
+            pytest.fail(f"seed {SEED}, round {number}, {deed}: {error}\n" + "\n".join(told))
+        for name in names:
+            await self.world.delete(name)
+
+    async def _again(self, name: str, deed: str) -> None:
+        """A container that dies, also while there is no agent, starts with the same share."""
+        if deed not in {"kill a container", "kill the agent"}:
+            return
+        if deed == "kill the agent":
+            await self.agent.kill()
+        self.kubelet.end_process(name, "main")
+        if deed == "kill the agent":
+            await self.agent.start()
+        await self.check(name, times=2)
+
+    async def check(self, name: str, *, times: int) -> None:
+        """Every container of the pod was made with the shares of its placement."""
+        made = {"main": await self.kubelet.made(name, "main", times)}
+        if self.kubelet.created(name, "fetch"):
+            made["fetch"] = self.kubelet.created(name, "fetch")[-1]
+        (placed,) = (event for event in self.world.facts.of(PodPlaced) if event.name == name)
+        (held,) = placed.shares
+        for container, said in made.items():
+            got = (
+                said["env"].get("NVIDIA_VISIBLE_DEVICES"),
+                said["env"].get("CUDA_DEVICE_MEMORY_LIMIT_0"),
+            )
+            assert got == (held.device, f"{held.memory_mib}m"), f"seed {SEED}: {name}/{container}"
+
+    def _pod(self, name: str) -> dict[str, Any]:
+        """One share of its own size, every third time with an init container that borrows it."""
+        memory_mib = self.chance.randrange(500, 3000)
+        pod = kube_pod(name, share(memory_mib))
+        containers = pod["spec"]["containers"]
+        containers[0] |= LOOKS
+        if self.chance.random() < 1 / 3:
+            limits = {"limits": share(memory_mib // 2)}
+            first = {"name": "fetch", **LOOKS, "command": ["true"], "resources": limits}
+            pod["spec"]["initContainers"] = [first]
+        return pod
+
+    def waits(self) -> list[float]:
+        """Seconds from PodBound to SharesAllocated, of each pod."""
+        bound, allocated = self._times(PodBound), self._times(SharesAllocated)
+        return sorted((allocated[pod] - bound[pod]).total_seconds() for pod in bound)
+
+    def _times(self, kind: type[PodBound] | type[SharesAllocated]) -> dict[str, datetime]:
+        return {
+            event.data.pod: datetime.fromisoformat(event.time)
+            for _, event in self.world.facts.events
+            if isinstance(event.data, kind)
+        }
+
+
+@pytest.mark.timeout(120 + 20 * ROUNDS)
+async def test_each_pod_gets_its_own_share_whatever_dies(
+    world: KubeWorld, kubelet: RealKubelet
+) -> None:
+    """In either order, in one instant, with init containers; none is wrong and none is lost."""
+    agent = await world.start("agent", *agent_options(kubelet, "4xA100-80GB"))
+    await world.facts.count(NodeReported, 1)
+    await kubelet.offered("nvidia.com/gpu", SLOTS)
+    for verb in ("watcher", "scheduler", "binder"):
+        await world.start(verb)
+    rounds = Rounds(world, kubelet, agent)
+    for number in range(ROUNDS):
+        await rounds.play(number)
+    waits = rounds.waits()
+    assert len(world.facts.of(SharesAllocated)) == 2 * ROUNDS
+    at = [waits[min(len(waits) - 1, int(len(waits) * part))] for part in (0.5, 0.9, 0.99, 1)]
+    echo(
+        f"{ROUNDS} rounds, {len(waits)} pods: bound to allocated, seconds: "
+        f"p50 {at[0]:.2f}, p90 {at[1]:.2f}, p99 {at[2]:.2f}, most {at[3]:.2f}"
+    )

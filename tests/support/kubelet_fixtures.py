@@ -1,0 +1,45 @@
+"""Fixtures of tests that have a node with a real kubelet."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.control_plane import binaries
+from tests.support.kube_world import KubeWorld
+from tests.support.real_kubelet import RealKubelet, missing
+
+NODE = "gpu-1"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short one: a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def kubelet(world: KubeWorld, folder: Path) -> AsyncIterator[RealKubelet]:
+    """The only node of the world."""
+    binary = binaries() / "kubelet"
+    if reason := missing() or ("" if binary.exists() else "there is no kubelet of this version"):
+        pytest.skip(reason)
+    async with RealKubelet(world.plane, binary, folder, NODE) as running:
+        yield running
+
+
+def agent_options(kubelet: RealKubelet, devices: str) -> tuple[str, ...]:
+    """Of the agent of that node, with simulated devices."""
+    places = (
+        "--kubelet",
+        kubelet.folder,
+        "--cdi",
+        kubelet.cdi,
+        "--state",
+        kubelet.folder / "state",
+    )
+    return ("--simulate", devices, "--node", NODE, *map(str, places))
