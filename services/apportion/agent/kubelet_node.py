@@ -22,6 +22,7 @@ from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
 from apportion.agent.preparing import SharePreparing
 from apportion.agent.reporting import Agent, Node
+from apportion.agent.usage import Usage
 from apportion.core import grants
 from apportion.core.configuration import manifest_config
 from apportion.core.dialects.listing import count_names
@@ -45,8 +46,9 @@ class KubeletNode:
         self._node = node
         self._places = places
         self._regions = Regions(places.state / "shares")
+        view = agent.view_of(node.name)
         preparing = SharePreparing(
-            agent.view_of(node.name),
+            view,
             lambda: node.devices,
             agent.answer,
             self._regions,
@@ -57,6 +59,7 @@ class KubeletNode:
         seconds = metrics.histogram(
             "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
         )
+        Usage(self._regions, view, hami=places.hami_metrics).expose(metrics)
         self.door = FrontDoor(
             places.plugins,
             lambda name: Plugin(name, holders, preparing, specifications, seconds),

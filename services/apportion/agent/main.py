@@ -64,6 +64,11 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
     help="With --kubelet: HAMi-core's libvgpu.so; without it nothing holds containers to shares.",
 )
+@click.option(
+    "--hami-metrics",
+    is_flag=True,
+    help="With --kubelet: tell what containers use under the names of HAMi's monitor, too.",
+)
 @service_options
 def command(
     *,
@@ -75,6 +80,7 @@ def command(
     cdi: Path,
     state: Path,
     library: Path | None,
+    hami_metrics: bool,
     config: ServiceConfig,
 ) -> None:
     """Report the devices of this node and take the shares that are placed on it.
@@ -83,7 +89,11 @@ def command(
     """
     if kubelet is not None and (fleet or count > 1):
         stop_with("--kubelet: a kubelet has one node; give neither --fleet nor --nodes")
-    places = Places(kubelet=kubelet, cdi=cdi, state=state, library=library) if kubelet else None
+    places = (
+        Places(kubelet=kubelet, cdi=cdi, state=state, library=library, hami_metrics=hami_metrics)
+        if kubelet
+        else None
+    )
     if (fleet or count > 1) and (specs if fleet else not specs):
         stop_with("choose one: --fleet, or --simulate with --nodes, or neither")
     try:

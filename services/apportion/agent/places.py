@@ -11,12 +11,14 @@ class Places(Struct, frozen=True):
     """Where the kubelet, the runtimes and we have our files on this node.
 
     They are the same paths in the agent's container as on the node: runtimes read them too.
+    `hami_metrics`: containers' use is told under HAMi's names as well as under ours.
     """
 
     kubelet: Path
     cdi: Path
     state: Path
     library: Path | None = None
+    hami_metrics: bool = False
 
     @property
     def plugins(self) -> Path:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from apportion.agent.hands.files import SharedFile
@@ -57,22 +58,20 @@ class Regions:
 
     def advise(self) -> None:
         """One round of who waits for whom, over all containers; see `feedback`."""
-        self._with_all(advise)
+        with ExitStack() as files:
+            advise([region for _, _, region in self._opened(files)])
 
-    def _with_all(self, look: Callable[[list[Region]], None]) -> None:
-        files: list[SharedFile] = []
-        try:
-            regions = []
-            for _, path in self.each():
-                try:
-                    files.append(SharedFile(path))
-                    regions.append(Region(files[-1]))
-                except (OSError, RegionInvalid):
-                    continue  # its container broke it, and is the only one to suffer
-            look(regions)
-        finally:
-            for file in files:
-                file.close()
+    def read(self) -> Iterator[tuple[str, str, Region]]:
+        """The pod, the container and the region of each, open until the next one is asked for."""
+        for pod, path in self.each():
+            with ExitStack() as files:
+                for region in _region(path, files):
+                    yield pod, _container(path), region
+
+    def _opened(self, files: ExitStack) -> Iterator[tuple[str, str, Region]]:
+        for pod, path in self.each():
+            for region in _region(path, files):
+                yield pod, _container(path), region
 
     def each(self) -> Iterator[tuple[str, Path]]:
         """The pod and the file of every region here."""
@@ -89,3 +88,15 @@ class Regions:
             if pod in missing & self._missing:
                 shutil.rmtree(path.parent, ignore_errors=True)
         self._missing = missing
+
+
+def _region(path: Path, files: ExitStack) -> Iterator[Region]:
+    """The region, unless its container broke it, which is then the only one to suffer."""
+    try:
+        yield Region(files.enter_context(SharedFile(path)))
+    except (OSError, RegionInvalid):
+        return
+
+
+def _container(path: Path) -> str:
+    return untoken(path.parent.name.rpartition("_")[2])

@@ -1,17 +1,18 @@
 """Metrics: one registry per process, and the names that every service shares.
 
 The only module that knows the metrics library. Invariant: a name means the same in every service,
-and a label has few values: a code, a type or an outcome, never a pod, a node or an id.
+and a label has few values: a code, a type or an outcome. Only what is looked up at every scrape may
+name a pod or a device, for it leaves nothing behind.
 """
 
 from __future__ import annotations
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -59,6 +60,41 @@ class Tally(Collector):
         yield family
 
 
+class Family(NamedTuple):
+    """A gauge of things that come and go: its name, what it means, and its labels."""
+
+    name: str
+    meaning: str
+    labels: tuple[str, ...]
+
+
+Sample = tuple[Family, tuple[str, ...], float]
+"""A gauge, the values of its labels, and its value."""
+
+
+class LookedUp(Collector):
+    """Gauges whose series are what there is when they are asked for, and no longer."""
+
+    def __init__(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:
+        self._families = families
+        self._look = look
+
+    def collect(self) -> Iterable[Metric]:
+        """See Collector; one look for all of them."""
+        made = {family: _empty(family) for family in self._families}
+        for family, labels, value in self._look():
+            made[family].add_metric(labels, value)
+        return made.values()
+
+    def describe(self) -> Iterable[Metric]:
+        """Their names alone, so that nothing is looked up when they are registered."""
+        return [_empty(family) for family in self._families]
+
+
+def _empty(family: Family) -> GaugeMetricFamily:
+    return GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
+
+
 class Metrics:
     """The metrics of one process."""
 
@@ -98,6 +134,17 @@ class Metrics:
         self.restarts = self.counter(
             "apportion_restarts_total", "Times the service body began anew after an error."
         )
+
+    def looked_up(self, families: Sequence[Family], look: Callable[[], Iterable[Sample]]) -> None:
+        """Gauges of things that come and go, such as the containers of one node.
+
+        A body that begins anew says so again, and is the one that is asked from then on.
+        """
+        name = families[0].name
+        if name in self._made:
+            self.registry.unregister(self._made[name])
+        self._made[name] = LookedUp(families, look)
+        self.registry.register(self._made[name])
 
     def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
         """A number that only grows; its name ends in `_total`."""
