@@ -1,6 +1,5 @@
 """From a manifest to a process on a node: a real API server, a real kubelet, and all services."""
 
-import json
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from apportion_schemas import NodeReported, PodBound, PodPlaced, Share, SharesAllocated
 from tests.support.control_plane import ROOT
 from tests.support.kube_world import KubeWorld
-from tests.support.kubelet_fixtures import NODE, agent_options
+from tests.support.kubelet_fixtures import agent_options
 from tests.support.real_kubelet import RealKubelet
 
 PODS = ROOT / "examples" / "pods"
@@ -51,7 +50,8 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
             assert limits_of(made["env"]) == limits_of(wanted(own)), event.name
             assert "/usr/local/vgpu" in made["mounts"], event.name
     assert len(world.facts.of(PodBound)) == len(world.facts.of(SharesAllocated)) == len(COUNTED)
-    await idle(world, kubelet)
+    await idle(kubelet)
+    await kubelet.offered("nvidia.com/gpu", 80)
 
 
 def wanted(shares: list[Share]) -> dict[str, str]:
@@ -71,11 +71,9 @@ def limits_of(env: dict[str, str]) -> dict[str, str]:
     }
 
 
-async def idle(world: KubeWorld, kubelet: RealKubelet) -> None:
+async def idle(kubelet: RealKubelet) -> None:
     """The container that asks for no device has none of this, and the high one is first."""
     made = await kubelet.made("two-containers", "log")
     assert limits_of(made["env"]) == {}
     high: dict[str, Any] = (await kubelet.made("gpu-pod-high", "main"))["env"]
     assert high["CUDA_TASK_PRIORITY"] == "0"
-    node = json.loads(await world.plane.user("get", "node", NODE, "-o", "json"))
-    assert node["status"]["allocatable"]["nvidia.com/gpu"] == "80"
