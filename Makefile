@@ -74,8 +74,10 @@ oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we 
 	  tests/integration/kube/test_watching.py tests/e2e/test_life.py tests/e2e/test_extender.py
 
 KUBELET := services/apportion/agent/kubelet/kubelet.proto
+CRI := tests/support/cri/cri.proto
 generate: $(DEV) ## schemas, events, the kubelet's messages, compatibility, kube-scheduler's resources
 	$(VENV)/bin/python -m grpc_tools.protoc -I services --python_out=services $(KUBELET)
+	$(VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. $(CRI)
 	$(VENV)/bin/python schemas/generate.py
 	$(VENV)/bin/python -m tests.compatibility
 	$(VENV)/bin/python -m tests.managed_resources

@@ -268,3 +268,18 @@ async def test_a_kubelet_that_comes_later_is_found(bus: Bus, facts: Facts, folde
             await kubelet.offered(GPU, 10)
             await agent.ready()
         assert await agent.stop() == 0
+
+
+async def test_a_folder_with_too_long_a_name_is_named(
+    bus: Bus, facts: Facts, tmp_path: Path
+) -> None:
+    """A socket could not be made below it: the agent ends, and says what to do."""
+    long = tmp_path / ("x" * 90)
+    kubelet = FakeKubelet(long)
+    (long / "device-plugins" / "kubelet.sock").touch()
+    options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
+    options += ["--cdi", str(kubelet.cdi), "--state", str(tmp_path / "state")]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as agent:
+        await facts.count(NodeReported, 1)
+        assert await agent.ended() != 0
+        assert any("a shorter one" in str(line) for line in agent.log)

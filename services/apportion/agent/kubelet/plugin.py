@@ -21,8 +21,11 @@ from apportion.agent.kubelet.calls import serve
 from apportion.agent.kubelet.cdi import Specifications, device_name
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.port import NotPrepared, Preparing
+from apportion.runtime.process.config import ConfigError
 
 HEALTHY: Final = "Healthy"
+SOCKET_BYTES_MAX: Final = 107
+"""Of a path; see unix(7), `sun_path`."""
 _ANNOTATION: Final = "cdi.k8s.io/apportion_"
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 
@@ -73,9 +76,21 @@ class Plugin:
                 self._changed.notify_all()
 
     async def listen(self, folder: Path) -> None:
-        """Serve on the socket, which the kubelet may have taken away."""
+        """Serve on the socket, which the kubelet may have taken away.
+
+        Raises:
+            ConfigError: the socket's path is longer than the system lets one be.
+        """
         await self.close()
-        (folder / self.endpoint).unlink(missing_ok=True)
+        path = folder / self.endpoint
+        if len(str(path).encode()) > SOCKET_BYTES_MAX:
+            raise ConfigError(
+                "--kubelet",
+                str(folder.parent),
+                f"socket {path} has a longer name than the {SOCKET_BYTES_MAX} bytes that a socket "
+                "may have; give the kubelet's folder a shorter one",
+            )
+        path.unlink(missing_ok=True)
         self._server = grpc.aio.server(options=calls.OPTIONS)
         serve(
             self._server,
@@ -86,7 +101,7 @@ class Plugin:
                 calls.PRE_START: self._pre_start,
             },
         )
-        self._server.add_insecure_port(f"unix:{folder / self.endpoint}")
+        self._server.add_insecure_port(f"unix:{path}")
         await self._server.start()
 
     async def close(self) -> None:

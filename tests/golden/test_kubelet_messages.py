@@ -1,0 +1,24 @@
+"""The kubelet's messages, committed as they are generated: nobody edits them by hand."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DESCRIBED = (
+    ("services", "apportion/agent/kubelet/kubelet.proto"),
+    (".", "tests/support/cri/cri.proto"),
+)
+
+
+@pytest.mark.parametrize(("base", "proto"), DESCRIBED)
+def test_the_committed_messages_are_the_generated_ones(
+    base: str, proto: str, tmp_path: Path
+) -> None:
+    """`make generate` makes them of the description beside them."""
+    generate = [sys.executable, "-m", "grpc_tools.protoc", "-I", base, f"--python_out={tmp_path}"]
+    subprocess.run([*generate, f"{base}/{proto}"], check=True, cwd=ROOT)
+    name = proto.replace(".proto", "_pb2.py")
+    assert (tmp_path / name).read_text() == (ROOT / base / name).read_text()
