@@ -63,7 +63,7 @@ class Rounds:
             return
         if deed == "kill the agent":
             await self.agent.kill()
-        self.kubelet.end_process(name, "main")
+        await self.kubelet.end_process(name, "main")
         if deed == "kill the agent":
             await self.agent.start()
         await self.check(name, times=2)

@@ -35,6 +35,7 @@ class Webhook:
     async def ready(self) -> None:
         """Wait until it is, and learn its address."""
         await self.process.ready()
+        await self.process.logged("admitting")
         lines = [line for line in self.process.log if line.get("event") == "admitting"]
         self.url = str(lines[-1]["url"])
 
@@ -160,6 +161,7 @@ async def test_killed_in_the_middle_of_its_work_it_goes_on(webhook: Webhook, fac
     asking = [asyncio.create_task(webhook.filled_in()) for _ in range(8)]
     await webhook.process.kill()
     await asyncio.gather(*asking, return_exceptions=True)
+    webhook.process.log.clear()  # the next life has another address
     await facts.write(naming("second"))
     await webhook.process.start()
     await webhook.ready()

@@ -120,11 +120,15 @@ class RealKubelet:
 
         await until(there, f"{count} of {resource}", timeout_s=60, interval_s=0.25)
 
-    def end_process(self, pod: str, container: str) -> None:
-        """Kill what runs in the container, as if it had crashed."""
+    async def end_process(self, pod: str, container: str) -> None:
+        """Kill what runs in the container, as if it had crashed, once it runs."""
         attempt = self.created(pod, container)[-1]["attempt"]
-        pid = (self.containers / f"{pod}-{container}-{attempt}.pid").read_text()
-        os.kill(int(pid), signal.SIGKILL)
+        file = self.containers / f"{pod}-{container}-{attempt}.pid"
+
+        async def pid() -> int:
+            return int(file.read_text() or 0) if file.exists() else 0
+
+        os.kill(await until(pid, f"{pod}/{container} to run"), signal.SIGKILL)
 
     @property
     def _socket(self) -> Path:

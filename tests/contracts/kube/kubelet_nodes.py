@@ -110,7 +110,7 @@ class RealNode:
 
     async def restart(self, name: str, container: str) -> dict[str, str]:
         """See `KubeletNode`."""
-        self.kubelet.end_process(name, container)
+        await self.kubelet.end_process(name, container)
         return await self.got(name, container)
 
     async def restart_kubelet(self) -> None:
