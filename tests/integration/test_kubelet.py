@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from apportion.core.grants.region import Region
 from apportion_schemas import (
     AllocationFailed,
     Device,
+    DeviceHealthChanged,
     NodeReported,
     PlacementVoided,
     PodBound,
@@ -222,6 +224,24 @@ async def test_what_cannot_be_given_is_told_once_and_given_later(
     (failed,) = await facts.count(AllocationFailed, 1)
     assert "GPU-gone" in failed.message
     assert facts.of(SharesAllocated) == []
+
+
+async def test_a_card_that_fails_under_a_pod_takes_nothing_back(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
+) -> None:
+    """Its container does not start again on it; in the ledger the pod stays allocated."""
+    assert agent.running
+    card = cards(facts)[0]
+    await place(facts, "a", share(card, 700))
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    await kubelet.begin("a", "main")
+    await facts.count(SharesAllocated, 1)
+    order = json.dumps({"verb": "fail", "device": card.id, "reason": "fan"}).encode()
+    await (await bus.connect("operator")).request(f"apportion.command.agent.{NODE}", order, 5)
+    await facts.count(DeviceHealthChanged, 1)
+    with pytest.raises(Refused, match="is unhealthy: fan"):
+        await kubelet.begin("a", "main")
+    assert facts.of(AllocationFailed) == []
 
 
 async def test_what_the_ledger_took_back_is_not_given(

@@ -270,9 +270,10 @@ class Agent:
     async def answer(self, claim: Claim, trouble: str) -> None:
         """Tell the ledger that the claim is allocated or, with what is in the way, that it is not.
 
-        The kubelet asks again and again; what the ledger says already is not said once more.
+        The kubelet asks again and again; what the ledger says already is not said once more, and a
+        pod that is allocated stays so, whatever keeps its container from starting anew.
         """
-        if self._view.nodes[claim.node].answers.get(claim.pod) == trouble:
+        if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
             return
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
         await self._answer(claim, trouble, f"{claim.key}/{digest}" if digest else claim.key)

@@ -59,7 +59,7 @@ class Regions:
     def advise(self) -> None:
         """One round of who waits for whom, over all containers; see `feedback`."""
         with ExitStack() as files:
-            advise([region for _, _, region in self._opened(files)])
+            advise([region for _, path in self.each() for region in _region(path, files)])
 
     def read(self) -> Iterator[tuple[str, str, Region]]:
         """The pod, the container and the region of each, open until the next one is asked for."""
@@ -67,11 +67,6 @@ class Regions:
             with ExitStack() as files:
                 for region in _region(path, files):
                     yield pod, _container(path), region
-
-    def _opened(self, files: ExitStack) -> Iterator[tuple[str, str, Region]]:
-        for pod, path in self.each():
-            for region in _region(path, files):
-                yield pod, _container(path), region
 
     def each(self) -> Iterator[tuple[str, Path]]:
         """The pod and the file of every region here."""

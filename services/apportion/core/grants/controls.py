@@ -5,20 +5,17 @@ ledger of them, because what the agent adds would otherwise win over them. Invar
 gives a container more memory or more of a card than its share.
 """
 
-from typing import Final, get_args
+from typing import Final
 
 from apportion_schemas.workload import Control
 
-PRIORITY: Final = "CUDA_TASK_PRIORITY"
+PRIORITY: Final[Control] = "CUDA_TASK_PRIORITY"
 """0 goes before all others on the card; HAMi's webhook sets it from `nvidia.com/priority`."""
 POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
 """`default`: cores are held to where others want them; `force`: always; `disable`: never."""
 DISABLE: Final = "CUDA_DISABLE_CONTROL"
 """`true`: HAMi-core is not loaded into the container (HAMi, `server.go` of its device plugin)."""
-OOM: Final = "ACTIVE_OOM_KILLER"
-"""Whether a process that is over the limit is ended."""
 LOG_LEVEL: Final = "LIBCUDA_LOG_LEVEL"
-CONTROLS: Final = frozenset(get_args(Control))
 HIGH: Final = "0"
 UNHELD: Final = "disable"
 FIRST, OTHERS = 0, 1

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from apportion.core.dialects.borrowing import lent
+from apportion.core.grants.controls import HIGH, PRIORITY
 from apportion_schemas import Device, PodPlaced, PodSubmitted
 from apportion_schemas.workload import Controls
 
@@ -20,7 +21,7 @@ def handed(placed: PodPlaced, pod: PodSubmitted, devices: Iterable[Device]) -> P
         return placed
     known = {device.id: device for device in devices}
     borrowed = [share for ask in pod.borrowing for share in lent(ask, pod, placed.shares, known)]
-    first: Controls = {name: {"CUDA_TASK_PRIORITY": "0"} for name in pod.high_priority}
+    first: Controls = {name: {PRIORITY: HIGH} for name in pod.high_priority}
     names = (*first, *pod.controls)
     controls = {name: first.get(name, {}) | pod.controls.get(name, {}) for name in names}
     return structs.replace(placed, borrowed=tuple(borrowed), controls=controls)
