@@ -1,0 +1,1 @@
+"""A fake NVIDIA driver: C libraries that programs load, and a handle for tests (`driver.py`)."""

@@ -1,0 +1,296 @@
+"""A fake NVIDIA driver under a test's control.
+
+    driver = FakeDriver(tmp_path, "2xA100-40GB:mig+1xT4")
+    with driver.in_process():              # nvidia-ml-py in this process sees its cards
+        driver.xid(0, 79)
+    subprocess.run([driver.probe, "alloc:600"], env=os.environ | driver.environment)
+
+Every process that has `environment` sees the same cards, and what happens to them. Invariants: a
+driver's state is one file in the folder given, so that any number of them stand side by side and
+nothing is left behind; cards are named by their index from 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from tests.support.nvidia.build import built
+from tests.support.nvidia.loading import using
+from tests.support.nvidia.models import MIG_NONE, Card, cards_of
+
+STATE_VARIABLE = "APPORTION_FAKE_NVIDIA"
+MIB = 1 << 20
+DOUBLE_BIT_ECC = 2
+"""`nvmlEventTypeDoubleBitEccError`."""
+_LINKS, _PROFILES, _STARTS = 18, 8, 8
+_LINK_NONE, _LINK_DOWN, _LINK_CARD = 0, 1, 3
+
+
+class _Profile(ctypes.Structure):
+    """`struct profile` of state.h."""
+
+    _fields_ = [
+        ("name", ctypes.c_char * 32),
+        ("kind", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("slices", ctypes.c_uint32),
+        ("span", ctypes.c_uint32),
+        ("memory_mib", ctypes.c_uint32),
+        ("multiprocessors", ctypes.c_uint32),
+        ("at_most", ctypes.c_uint32),
+        ("start_count", ctypes.c_uint32),
+        ("starts", ctypes.c_uint32 * _STARTS),
+    ]
+
+
+class _Spec(ctypes.Structure):
+    """`struct card_spec` of state.h."""
+
+    _fields_ = [
+        ("name", ctypes.c_char * 64),
+        ("uuid", ctypes.c_char * 48),
+        ("memory_mib", ctypes.c_uint64),
+        ("bus", ctypes.c_uint32),
+        ("numa", ctypes.c_uint32),
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("multiprocessors", ctypes.c_uint32),
+        ("mig", ctypes.c_uint32),
+        ("switch_links", ctypes.c_uint32),
+        ("profile_count", ctypes.c_uint32),
+        ("profiles", _Profile * _PROFILES),
+    ]
+
+
+@cache
+def _library() -> Any:
+    """The functions of plant.c."""
+    library = ctypes.CDLL(str(built() / "libplant.so"))
+    state, number, wide = ctypes.c_void_p, ctypes.c_uint, ctypes.c_ulonglong
+    library.fake_create.restype = state
+    library.fake_create.argtypes = [ctypes.c_char_p]
+    library.fake_add_card.argtypes = [state, ctypes.POINTER(_Spec)]
+    library.fake_set.argtypes = [state, number, ctypes.c_char_p, wide]
+    library.fake_link.argtypes = [state, number, number, number]
+    library.fake_event.argtypes = [state, number, wide, wide]
+    library.fake_xid.argtypes = [state, number, wide]
+    library.fake_process.argtypes = [state, *[number] * 4, wide, number, number, ctypes.c_char_p]
+    library.fake_costs.argtypes = [state, wide, wide]
+    for name in ("fake_fall_off", "fake_come_back", "fake_end_process", "fake_limits_supported"):
+        getattr(library, name).argtypes = [state, number]
+    for name in ("fake_close", "fake_unload", "fake_load", "fake_event_sets", "fake_clients"):
+        getattr(library, name).argtypes = [state]
+    if library.fake_spec_size() != ctypes.sizeof(_Spec):
+        raise AssertionError("driver.py and state.h differ on struct card_spec")
+    return library
+
+
+class FakeDriver:
+    """One fake driver and its cards; see the module's docstring."""
+
+    def __init__(self, folder: Path, cards: str = "1xA100-40GB", *, host: str = "n1") -> None:
+        """Make the cards, as in `2xA100-40GB:mig+1xT4`; ids follow from host and index."""
+        self._library = _library()
+        self._path = folder / f"nvidia-{uuid.uuid4().hex}.state"
+        self._state = self._library.fake_create(str(self._path).encode())
+        if not self._state:
+            raise OSError(f"{self._path} could not be made")
+        self.probe = built() / "probe"
+        self.mps_control = built() / "nvidia-cuda-mps-control"
+        self.ids: list[str] = []
+        for index, card in enumerate(cards_of(cards)):
+            self.ids.append(f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'{host}/{index}')}")
+            self._do("add_card", ctypes.byref(_spec(card, index, self.ids[-1])))
+
+    def close(self) -> None:
+        """Let go of the state; processes that use it go on with what they have."""
+        self._library.fake_close(self._state)
+        self._path.unlink()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a child process needs, beside its own, to have this driver."""
+        return {
+            STATE_VARIABLE: str(self._path),
+            "LD_LIBRARY_PATH": str(built()),
+            "PATH": f"{built()}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        }
+
+    def in_process(self) -> AbstractContextManager[None]:
+        """Within this, nvidia-ml-py in this process has this driver."""
+        return using(self._path)
+
+    # -------------------------------------------------------------- faults
+
+    def xid(self, card: int, number: int) -> None:
+        """The driver reports this XID, to all who wait for one."""
+        self._do("xid", card, number)
+
+    def ecc(self, card: int, *, corrected: int = 0, uncorrected: int = 0) -> None:
+        """So many errors of memory were counted; each kind stands as given."""
+        self._set(card, ecc_corrected=corrected, ecc_uncorrected=uncorrected)
+        if uncorrected:
+            self._do("event", card, DOUBLE_BIT_ECC, uncorrected)
+
+    def remap_rows(
+        self, card: int, *, corrected: int = 0, uncorrected: int = 0,
+        pending: bool = False, failed: bool = False,
+    ) -> None:  # fmt: skip
+        """Rows of memory were replaced, wait for a reset to be, or could not be."""
+        self._set(
+            card,
+            rows_corrected=corrected,
+            rows_uncorrected=uncorrected,
+            rows_pending=int(pending),
+            rows_failed=int(failed),
+        )
+
+    def recovery_action(self, card: int, action: int) -> None:
+        """The driver asks for NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
+        self._set(card, recovery_action=action)
+
+    def fall_off(self, card: int) -> None:
+        """The card is gone from the bus: every call about it answers GPU_IS_LOST."""
+        self._do("fall_off", card)
+
+    def come_back(self, card: int) -> None:
+        """The card is on the bus again, empty."""
+        self._do("come_back", card)
+
+    def stop(self) -> None:
+        """Unload the driver: every call answers DRIVER_NOT_LOADED; processes and instances end."""
+        self._library.fake_unload(self._state)
+
+    def start(self) -> None:
+        """Load it again: calls answer UNINITIALIZED until NVML is initialised anew.
+
+        Cards that are lost now are not listed any longer.
+        """
+        self._library.fake_load(self._state)
+
+    def restart(self) -> None:
+        """Unload and load, faster than anybody looks."""
+        self.stop()
+        self.start()
+
+    # -------------------------------------------------------------- what the cards are
+
+    def mig(self, card: int, *, on: bool, pending: bool | None = None) -> None:
+        """The card is in MIG mode, or not; `pending` is the mode after its next reset."""
+        self._set(card, mig=int(on), mig_pending=int(on if pending is None else pending))
+
+    def lacks(self, card: int, what: Literal["ecc", "events", "rows"]) -> None:
+        """The card knows no such thing: NVML answers NOT_SUPPORTED."""
+        self._set(card, **{f"{what}_supported": 0})
+
+    def link(self, card: int, *peers: int | None) -> None:
+        """The card's NVLinks from the first on: each leads to that card; None is one that is down.
+
+        It has no others, and none to a switch. Links are made from both ends: call it for both.
+        """
+        for number in range(_LINKS):
+            leads_to = _LINK_NONE
+            if number < len(peers):
+                peer = peers[number]
+                leads_to = _LINK_DOWN if peer is None else _LINK_CARD + peer
+            self._do("link", card, number, leads_to)
+
+    def compute_mode(self, card: int, mode: int) -> None:
+        """NVML_COMPUTEMODE_*: 0 shared, 2 prohibited, 3 for one process."""
+        self._set(card, compute_mode=mode)
+
+    def memory_limits(self, *, supported: bool) -> None:
+        """Whether `nvmlDeviceSetMemoryLimits_v1` is supported; it is not, unless this says so."""
+        self._library.fake_limits_supported(self._state, supported)
+
+    def costs(self, *, context_mib: int = 300, kernel_us: int = 100) -> None:
+        """What a context takes of a card's memory, and how long a kernel runs."""
+        self._library.fake_costs(self._state, context_mib * MIB, kernel_us)
+
+    # -------------------------------------------------------------- who uses them
+
+    def process(
+        self, card: int, pid: int, mib: int, sm_percent: int = 0, *, graphics: bool = False,
+        instance: int = 0, compute: int = 0, cgroup: str = "",
+    ) -> None:  # fmt: skip
+        """A process of this number uses the card, or the MIG instance of these ids.
+
+        It lives until `end_process`, or until card or driver fail; no such process need exist.
+        """
+        self._do(
+            "process",
+            *(card, pid, instance, compute, mib * MIB, sm_percent, graphics, cgroup.encode()),
+        )
+
+    def end_process(self, pid: int) -> None:
+        """The process that `process` made is gone from all cards."""
+        self._do("end_process", pid)
+
+    def utilisation(self, card: int, sm_percent: int, memory_percent: int = 0) -> None:
+        """How busy the card is as a whole, whatever its processes say."""
+        self._set(card, sm_percent=sm_percent, memory_percent=memory_percent)
+
+    # -------------------------------------------------------------- what clients hold
+
+    @property
+    def event_sets(self) -> int:
+        """Sets of events that were made since the driver started, and not freed."""
+        return int(self._library.fake_event_sets(self._state))
+
+    @property
+    def clients(self) -> int:
+        """Initialisations since the driver started that were not shut down."""
+        return int(self._library.fake_clients(self._state))
+
+    # -------------------------------------------------------------- inside
+
+    def _set(self, card: int, **numbers: int) -> None:
+        for name, value in numbers.items():
+            self._do("set", card, name.encode(), value)
+
+    def _do(self, what: str, *arguments: Any) -> None:
+        if getattr(self._library, f"fake_{what}")(self._state, *arguments):
+            raise ValueError(f"the fake driver cannot: {what} {arguments}")
+
+
+@contextmanager
+def fake_driver(folder: Path, cards: str = "1xA100-40GB") -> Iterator[FakeDriver]:
+    """A driver that nvidia-ml-py in this process has, and that is gone afterwards."""
+    driver = FakeDriver(folder, cards)
+    try:
+        with driver.in_process():
+            yield driver
+    finally:
+        driver.close()
+
+
+def _spec(card: Card, index: int, name: str) -> _Spec:
+    """The C structure of a card; a quarter of the cards are on each NUMA node of four."""
+    model = card.model
+    if card.mig and not model.profiles:
+        raise ValueError(f"{model.name} has no MIG")
+    spec = _Spec(
+        name=model.name.encode(),
+        uuid=name.encode(),
+        memory_mib=model.memory_mib,
+        bus=0x10 + index,
+        numa=index // 4,
+        major=model.capability[0],
+        minor=model.capability[1],
+        multiprocessors=model.multiprocessors,
+        mig=int(card.mig) if model.profiles else MIG_NONE,
+        switch_links=model.switch_links,
+        profile_count=len(model.profiles),
+    )
+    for place, profile in enumerate(model.profiles):
+        *numbers, starts = profile[1:]
+        padded = (ctypes.c_uint32 * _STARTS)(*starts)
+        spec.profiles[place] = _Profile(profile.name.encode(), *numbers, len(starts), padded)
+    return spec

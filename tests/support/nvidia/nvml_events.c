@@ -1,0 +1,202 @@
+/* Events and processes of the fake NVML: what comes, who is on a card, and what it may take.
+ *
+ * Invariant: an event reaches a set that was registered for it before it happened, once; a card
+ * that fell off the bus takes its registrations with it, also when it comes back.
+ */
+#define _GNU_SOURCE
+#include "nvml.h"
+
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SUPPORTED_EVENTS = 1 | 2 | 8 }; /* ECC errors of both kinds, and critical XIDs */
+
+struct registration { uint64_t types; uint32_t falls; };
+struct set { uint64_t seen, epoch; struct registration cards[CARDS]; };
+
+/* ------------------------------------------------------------------ events */
+
+int nvmlEventSetCreate(Handle *out) {
+    struct state *state;
+    int code = begin(&state);
+    if (code) return code;
+    struct set *set = calloc(1, sizeof *set);
+    set->seen = state->event_count;
+    set->epoch = state->epoch;
+    state->event_sets++;
+    *out = set;
+    return finish(state, OK);
+}
+
+int nvmlEventSetFree(struct set *set) {
+    struct state *state;
+    int code = begin(&state);
+    if (!code) {
+        if (set->epoch == state->epoch) state->event_sets--;
+        finish(state, OK);
+    }
+    free(set);
+    return code;
+}
+
+int nvmlDeviceGetSupportedEventTypes(Handle device, Long *out) {
+    struct visit visit;
+    int code = enter(device, FULL_DEVICE, &visit);
+    if (code) return code;
+    *out = visit.card->events_supported ? SUPPORTED_EVENTS : 0;
+    return leave(&visit, OK);
+}
+
+int nvmlDeviceRegisterEvents(Handle device, Long types, struct set *set) {
+    struct visit visit;
+    int code = enter(device, FULL_DEVICE, &visit);
+    if (code) return code;
+    if (!visit.card->events_supported) return leave(&visit, NOT_SUPPORTED);
+    if (set->epoch != visit.state->epoch) return leave(&visit, INVALID_ARGUMENT);
+    struct registration *mine = &set->cards[visit.index];
+    *mine = (struct registration){mine->types | types, visit.card->falls};
+    return leave(&visit, OK);
+}
+
+/* The next event of the set; TIMEOUT where none has come. With the lock held. */
+static int next(struct state *state, struct set *set, Event *out) {
+    if (set->epoch != state->epoch) return INVALID_ARGUMENT;
+    while (set->seen < state->event_count) {
+        struct event *event = &state->events[set->seen++ % EVENTS];
+        struct registration *mine = &set->cards[event->card];
+        uint32_t falls = state->cards[event->card].falls;
+        int known = mine->falls == falls || state->cards[event->card].lost;
+        if (!(mine->types & event->type) || !known) continue;
+        *out = (Event){handle_of(state, FULL_DEVICE, event->card, 0, 0), event->type, event->data,
+                       NO_ID, NO_ID};
+        return OK;
+    }
+    for (unsigned card = 0; card < state->card_count; card++)
+        if (set->cards[card].types && state->cards[card].lost) return GPU_IS_LOST;
+    return TIMEOUT;
+}
+
+int nvmlEventSetWait_v2(struct set *set, Event *out, unsigned timeout_ms) {
+    uint64_t until = now_us() + (uint64_t)timeout_ms * 1000;
+    for (;;) {
+        struct state *state;
+        int code = begin(&state);
+        if (code) return code;
+        code = next(state, set, out);
+        uint32_t changes = __atomic_load_n(&state->changes, __ATOMIC_ACQUIRE);
+        finish(state, OK);
+        uint64_t now = now_us();
+        if (code != TIMEOUT || now >= until) return code;
+        struct timespec left = {(time_t)((until - now) / 1000000),
+                                (long)((until - now) % 1000000) * 1000};
+        syscall(SYS_futex, &state->changes, FUTEX_WAIT, changes, &left, NULL, 0);
+    }
+}
+int nvmlEventSetWait(struct set *set, Event *out, unsigned timeout_ms) {
+    return nvmlEventSetWait_v2(set, out, timeout_ms);
+}
+
+/* ------------------------------------------------------------------ processes */
+
+static int on_device(const struct visit *visit, const struct process *process) {
+    return process->pid && process->card == visit->index &&
+           (!visit->instance || (process->instance == visit->instance->id &&
+                                 process->compute == visit->compute));
+}
+
+/* As the driver does: how many there are, and INSUFFICIENT_SIZE where they found no room. */
+static int list(Handle device, unsigned *count, Running *out, uint32_t graphics) {
+    struct visit visit;
+    unsigned found = 0, room = out ? *count : 0;
+    int code = enter(device, ANY_DEVICE, &visit);
+    if (code) return code;
+    process_reap(visit.state);
+    struct process *each = visit.state->processes;
+    for (; each < visit.state->processes + PROCESSES; each++) {
+        if (!on_device(&visit, each) || each->graphics != graphics) continue;
+        int mig = each->instance != 0;
+        if (found < room)
+            out[found] = (Running){each->pid, each->bytes, mig ? each->instance : NO_ID,
+                                   mig ? each->compute : NO_ID};
+        found++;
+    }
+    *count = found;
+    return leave(&visit, found > room ? INSUFFICIENT_SIZE : OK);
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(Handle device, unsigned *count, Running *out) {
+    return list(device, count, out, 0);
+}
+int nvmlDeviceGetComputeRunningProcesses_v2(Handle device, unsigned *count, Running *out) {
+    return list(device, count, out, 0);
+}
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle device, unsigned *count, Running *out) {
+    return list(device, count, out, 0);
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle device, unsigned *count, Running *out) {
+    return list(device, count, out, 1);
+}
+
+int nvmlDeviceGetProcessUtilization(Handle device, Sample *out, unsigned *count, Long since_us) {
+    struct visit visit;
+    unsigned found = 0, room = out ? *count : 0;
+    Long now = now_us();
+    int code = enter(device, FULL_DEVICE, &visit);
+    if (code) return code;
+    if (visit.card->mig == MIG_ON) return leave(&visit, NOT_SUPPORTED);
+    process_reap(visit.state);
+    struct process *each = visit.state->processes;
+    for (; each < visit.state->processes + PROCESSES; each++) {
+        uint32_t percent = process_percent(each);
+        if (!on_device(&visit, each) || !percent || now <= since_us) continue;
+        if (found < room)
+            out[found] = (Sample){each->pid, now, percent, each->memory_percent, 0, 0};
+        found++;
+    }
+    *count = found;
+    if (!found) return leave(&visit, NOT_FOUND);
+    return leave(&visit, found > room ? INSUFFICIENT_SIZE : OK);
+}
+
+/* ------------------------------------------------------------------ limits of cgroups */
+
+static struct limit *limit_of(struct visit *visit, const char *path, int make) {
+    struct limit *free_one = NULL, *each = visit->state->limits;
+    for (; each < visit->state->limits + LIMITS; each++) {
+        if (each->used && each->card == visit->index && !strcmp(each->path, path)) return each;
+        if (!each->used && !free_one) free_one = each;
+    }
+    return make ? free_one : NULL;
+}
+
+int nvmlDeviceSetMemoryLimits_v1(Handle device, const SetLimit *wanted) {
+    struct visit visit;
+    int code = enter(device, FULL_DEVICE, &visit);
+    if (code) return code;
+    if (!visit.state->limits_supported || visit.card->mig == MIG_ON)
+        return leave(&visit, NOT_SUPPORTED);
+    if (!wanted->path || strlen(wanted->path) >= PATH || wanted->soft > wanted->hard)
+        return leave(&visit, INVALID_ARGUMENT);
+    struct limit *limit = limit_of(&visit, wanted->path, 1);
+    if (!limit) return leave(&visit, INSUFFICIENT_RESOURCES);
+    *limit = (struct limit){1, visit.index, wanted->soft, wanted->hard, ""};
+    strcpy(limit->path, wanted->path);
+    return leave(&visit, OK);
+}
+
+int nvmlDeviceGetMemoryLimits_v1(Handle device, GetLimit *out) {
+    struct visit visit;
+    int code = enter(device, FULL_DEVICE, &visit);
+    if (code) return code;
+    if (!visit.state->limits_supported || visit.card->mig == MIG_ON)
+        return leave(&visit, NOT_SUPPORTED);
+    struct limit *limit = out->path ? limit_of(&visit, out->path, 0) : NULL;
+    if (!limit) return leave(&visit, NOT_FOUND);
+    out->soft = limit->soft;
+    out->hard = limit->hard;
+    out->used = bytes_below(visit.state, visit.index, limit->path);
+    return leave(&visit, OK);
+}
