@@ -1,6 +1,8 @@
 """One suite over every device backend: what an agent may rely on, simulated or real."""
 
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -9,21 +11,31 @@ from apportion.agent.nvml import NvmlBackend
 from apportion.agent.simulated import SimulatedBackend, simulated_devices
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Event, Host, NodeReported, decode, encode
+from tests.support.nvidia.driver import fake_driver
+
+CARDS = {
+    "nvml over the fake driver": "2xA100-40GB+1xT4",
+    "nvml over the fake driver, MIG": "1xA100-80GB:mig+1xH100-80GB:mig+1xL40S",
+}
 
 
-@pytest.fixture(params=["simulated", "nvml"])
-async def backend(request: pytest.FixtureRequest) -> AsyncIterator[DeviceBackend]:
-    """An open backend; NVML only where a driver answers."""
+@pytest.fixture(params=["simulated", *CARDS, "nvml over the real driver"])
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DeviceBackend]:
+    """An open backend; the real driver's only where one answers."""
     opened: DeviceBackend
-    if request.param == "simulated":
-        opened = SimulatedBackend(simulated_devices("n1", "2xA100-40GB+1xAscend310P"))
-    else:
-        try:
-            opened = NvmlBackend(SystemClock())
-        except DevicesUnavailable as error:
-            pytest.skip(str(error))
-    yield opened
-    await opened.close()
+    with ExitStack() as stack:
+        if request.param == "simulated":
+            opened = SimulatedBackend(simulated_devices("n1", "2xA100-40GB+1xAscend310P"))
+        elif request.param in CARDS:
+            stack.enter_context(fake_driver(tmp_path, CARDS[request.param]))
+            opened = NvmlBackend(SystemClock(), probe_s=0.1)
+        else:
+            try:
+                opened = NvmlBackend(SystemClock())
+            except DevicesUnavailable as error:
+                pytest.skip(str(error))
+        yield opened
+        await opened.close()
 
 
 async def test_there_are_devices_and_each_is_told_apart(backend: DeviceBackend) -> None:

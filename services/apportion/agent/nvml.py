@@ -2,8 +2,9 @@
 
 A card is unhealthy when the driver has lost it, asks for its reset, or has reported a critical XID;
 unlike its peers it is healthy again by itself, once it answers well and has been quiet for a while.
-Invariant: NVML is called from one thread only, and a card that the driver lost stays in the
-inventory, unhealthy, for as long as this process lives.
+A driver that restarts under this process (an upgrade, a reload) is opened anew at the next look.
+Invariants: NVML is called from one thread only; a card that the driver lost stays in the inventory,
+unhealthy, for as long as this process lives; every card that answers is listened to.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,10 +32,18 @@ IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 QUIET_S = 300.0
 """A card that had a critical XID is offered again after this long without another."""
 PROBE_S = 10.0
-_WAIT_MS = 1_000
+_WAIT_S = 1.0
 _MIG_SLOTS = 7
 _MIB = 1 << 20
 _FAMILY = "nvidia"
+_UNKNOWN = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
+"""What a card, or a driver older than the question, says to something that it does not have."""
+_ACTIONS = {
+    nvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the device",
+    nvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
+    nvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "end the work of the device and of its peers",
+    nvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "let its work end and reset the device",
+}
 
 T = TypeVar("T")
 
@@ -62,12 +73,14 @@ class NvmlBackend:
         self._xids: dict[str, tuple[int, float]] = {}
         self._seen: tuple[Device, ...] = ()
         self._watched: set[str] = set()
+        self._events: Any = None
+        self._stumbled = False
         self._closed = False
+        self.driver = ""
         try:
-            nvml.nvmlInit()
-            self.driver = str(nvml.nvmlSystemGetDriverVersion())
-            self._events = nvml.nvmlEventSetCreate()
+            self._open()
         except nvml.NVMLError as error:
+            self._shut()
             raise DevicesUnavailable(
                 f"the NVIDIA driver does not answer ({error}); install it (nvidia-smi must work "
                 "here), or simulate devices with --simulate 8xH100-80GB"
@@ -83,8 +96,9 @@ class NvmlBackend:
         """See `DeviceBackend`: an XID, or a probe that differs from the last inventory."""
         while True:
             probe_at = self._clock.monotonic() + self._probe_s
-            while self._clock.monotonic() < probe_at:
-                if await self._call(self._wait_for_xid):
+            while (left_s := probe_at - self._clock.monotonic()) > 0:
+                wait_s = min(left_s, _WAIT_S)
+                if await self._call(partial(self._wait_for_xid, wait_s)):
                     return
             if await self._call(self._read) != self._seen:
                 return
@@ -102,30 +116,82 @@ class NvmlBackend:
             return asyncio.get_running_loop().create_future()
         return asyncio.get_running_loop().run_in_executor(self._thread, function)
 
+    def _open(self) -> None:
+        """Raises NVMLError."""
+        nvml.nvmlInit()
+        self.driver = str(nvml.nvmlSystemGetDriverVersion())
+        self._listen()
+
     def _shut(self) -> None:
-        nvml.nvmlEventSetFree(self._events)
-        nvml.nvmlShutdown()
+        """Give back what we have of the driver; one that is gone takes nothing back."""
+        self._stop_listening()
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+    def _listen(self) -> None:
+        """Make the set of events, to which `_watch` adds each card. Raises NVMLError."""
+        if self._events is None:
+            self._events = nvml.nvmlEventSetCreate()
+
+    def _stop_listening(self) -> None:
+        events, self._events = self._events, None
+        self._watched.clear()
+        if events is not None:
+            with suppress(nvml.NVMLError):
+                nvml.nvmlEventSetFree(events)
+
+    def _count(self) -> int:
+        """How many cards are listed, by a driver that is opened anew if need be.
+
+        Raises NVMLError.
+        """
+        try:
+            count = int(nvml.nvmlDeviceGetCount())
+            self._listen()
+        except nvml.NVMLError:
+            self._shut()
+            self._open()
+            count = int(nvml.nvmlDeviceGetCount())
+        return count
 
     def _read(self) -> tuple[Device, ...]:
         try:
-            count = nvml.nvmlDeviceGetCount()
+            count = self._count()
         except nvml.NVMLError as error:
-            raise DevicesUnavailable(
-                f"the NVIDIA driver does not list its devices ({error}); see dmesg and nvidia-smi"
-            ) from None
-        lost: dict[int, str] = {}
+            if not self._known:
+                raise DevicesUnavailable(
+                    f"the NVIDIA driver does not list its devices ({error}); see dmesg and "
+                    "nvidia-smi"
+                ) from None
+            lost = {device.index: f"NVML: {error}" for device in self._known.values()}
+            return self._devices({}, lost)
+        lost = {}
         cards: dict[str, _Card] = {}
         for index in range(count):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 card = _Card(handle, _bus_id(nvml.nvmlDeviceGetPciInfo(handle).busId))
                 device = _describe(card, index)
+                self._watch(device.id, handle)
             except nvml.NVMLError as error:
                 lost[index] = f"NVML: {error}"
                 continue
             self._known[device.id] = device
             cards[device.id] = card
-            self._watch(device.id, handle)
+        self._watched &= cards.keys()  # the events of a card that was lost went with it
+        self._renumber(cards, count)
+        return self._devices(cards, lost)
+
+    def _renumber(self, cards: dict[str, _Card], count: int) -> None:
+        """Keep indexes unique: a driver that lists a lost card no more counts without it."""
+        listed = {self._known[device].index for device in cards}
+        for device in self._known.values():
+            if device.id not in cards and device.index in listed:
+                taken = {other.index for other in self._known.values()}
+                free = next(i for i in range(count, count + len(taken) + 1) if i not in taken)
+                self._known[device.id] = msgspec.structs.replace(device, index=free)
+
+    def _devices(self, cards: dict[str, _Card], lost: dict[int, str]) -> tuple[Device, ...]:
         lanes = _nvlink_lanes(cards)
         devices = [
             msgspec.structs.replace(
@@ -151,25 +217,35 @@ class NvmlBackend:
         return ""
 
     def _watch(self, device: str, handle: Any) -> None:
-        """Ask for the card's critical XIDs. A card that has no such events is only probed."""
+        """Ask for the card's critical XIDs. A card that has no such events is only probed.
+
+        Raises NVMLError.
+        """
         if device in self._watched:
             return
-        self._watched.add(device)
-        try:
+        with suppress(*_UNKNOWN):
             nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
-        except nvml.NVMLError_NotSupported:
-            return
+        self._watched.add(device)
 
-    def _wait_for_xid(self) -> bool:
-        """Whether a critical XID came within a second."""
+    def _wait_for_xid(self, wait_s: float) -> bool:
+        """Whether a critical XID came within that time, or the events must be asked for anew."""
+        if self._events is None:
+            time.sleep(wait_s)  # the driver was away at the last look
+            return True
         try:
-            event = nvml.nvmlEventSetWait_v2(self._events, _WAIT_MS)
+            event = nvml.nvmlEventSetWait_v2(self._events, max(1, int(wait_s * 1_000)))
         except nvml.NVMLError_Timeout:
+            self._stumbled = False
             return False
         except nvml.NVMLError:
-            # The driver dropped the events (a card fell off the bus): the probe will tell which.
-            time.sleep(_WAIT_MS / 1_000)
-            return False
+            # A card fell off the bus, or the driver restarts. One lost card makes a set deaf to
+            # the others: the next look makes another, of those that answer.
+            if self._stumbled:
+                time.sleep(wait_s)
+            self._stumbled = True
+            self._stop_listening()
+            return True
+        self._stumbled = False
         if event.eventType != nvml.nvmlEventTypeXidCriticalError or event.eventData in IGNORED_XIDS:
             return False
         try:
@@ -205,7 +281,7 @@ def _describe(card: _Card, index: int) -> Device:
 def _mig_enabled(handle: Any) -> bool:
     try:
         return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
-    except nvml.NVMLError_NotSupported:
+    except _UNKNOWN:
         return False
 
 
@@ -228,19 +304,31 @@ def _trouble(handle: Any) -> str:
     """Why the driver would not put work on the card, or nothing."""
     try:
         nvml.nvmlDeviceGetMemoryInfo(handle)
-        action = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[
-            0
-        ]
-        if action.nvmlReturn == nvml.NVML_SUCCESS and action.value.uiVal:
-            return f"the driver asks for recovery action {action.value.uiVal}: reset the device"
-        _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
-    except nvml.NVMLError_NotSupported:
-        return ""
+        return _wanted_action(handle) or _worn_memory(handle)
     except nvml.NVMLError as error:
         return f"NVML: {error}"
-    if failed:
-        return "memory row remapping failed: replace the device"
-    return "memory row remapping is pending: reset the device" if pending else ""
+
+
+def _wanted_action(handle: Any) -> str:
+    """What the driver asks for. Raises NVMLError."""
+    with suppress(*_UNKNOWN):
+        asked = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        answer = nvml.nvmlDeviceGetFieldValues(handle, [asked])[0]
+        if answer.nvmlReturn == nvml.NVML_SUCCESS and (action := int(answer.value.uiVal)):
+            remedy = _ACTIONS.get(action, "see nvidia-smi -q")
+            return f"the driver asks for recovery action {action}: {remedy}"
+    return ""
+
+
+def _worn_memory(handle: Any) -> str:
+    """Whether rows of memory wait to be replaced, or cannot be. Raises NVMLError."""
+    with suppress(*_UNKNOWN):
+        _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+        if failed:
+            return "memory row remapping failed: replace the device"
+        if pending:
+            return "memory row remapping is pending: reset the device"
+    return ""
 
 
 def _nvlink_lanes(cards: dict[str, _Card]) -> dict[str, dict[str, int]]:
@@ -266,7 +354,13 @@ def _nvlink_remotes(handle: Any) -> Iterator[str]:
     """The address at the other end of each active link: a card, or an NVSwitch."""
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
-            if nvml.nvmlDeviceGetNvLinkState(handle, link):
-                yield _bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+            active = nvml.nvmlDeviceGetNvLinkState(handle, link)
         except nvml.NVMLError:
             return  # no such link: the card has no more
+        if not active:
+            continue
+        try:
+            remote = nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
+        except nvml.NVMLError:
+            continue  # it went down just now, which says nothing of the others
+        yield _bus_id(remote.busId)

@@ -30,6 +30,7 @@ MIB = 1 << 20
 DOUBLE_BIT_ECC = 2
 """`nvmlEventTypeDoubleBitEccError`."""
 _LINKS, _PROFILES, _STARTS = 18, 8, 8
+_UNSUPPORTED, _PREDATED = 0, 2
 _LINK_NONE, _LINK_DOWN, _LINK_CARD = 0, 1, 3
 
 
@@ -186,9 +187,14 @@ class FakeDriver:
         """The card is in MIG mode, or not; `pending` is the mode after its next reset."""
         self._set(card, mig=int(on), mig_pending=int(on if pending is None else pending))
 
-    def lacks(self, card: int, what: Literal["ecc", "events", "rows"]) -> None:
-        """The card knows no such thing: NVML answers NOT_SUPPORTED."""
-        self._set(card, **{f"{what}_supported": 0})
+    def lacks(
+        self, card: int, what: Literal["ecc", "events", "rows"], *, driver_too: bool = False
+    ) -> None:
+        """The card knows no such thing: NVML answers NOT_SUPPORTED.
+
+        Where the driver is too old to know it, that is FUNCTION_NOT_FOUND.
+        """
+        self._set(card, **{f"{what}_supported": _PREDATED if driver_too else _UNSUPPORTED})
 
     def link(self, card: int, *peers: int | None) -> None:
         """The card's NVLinks from the first on: each leads to that card; None is one that is down.

@@ -74,6 +74,10 @@ void bus_id(const struct card *card, char *out, int size) {
     snprintf(out, size, "00000000:%02X:00.0", card->spec.bus);
 }
 
+int supported(uint32_t planted) {
+    return planted == SUPPORTED ? OK : planted == PREDATED ? FUNCTION_NOT_FOUND : NOT_SUPPORTED;
+}
+
 int busy(struct state *state, unsigned card, int instance) {
     process_reap(state);
     for (struct process *each = state->processes; each < state->processes + PROCESSES; each++)
@@ -129,6 +133,7 @@ const char *nvmlErrorString(int code) {
     case INSUFFICIENT_SIZE: return "Insufficient Size";
     case DRIVER_NOT_LOADED: return "Driver Not Loaded";
     case TIMEOUT: return "Timeout";
+    case FUNCTION_NOT_FOUND: return "Function Not Found";
     case GPU_IS_LOST: return "GPU is lost";
     case IN_USE: return "In use by another client";
     case INSUFFICIENT_RESOURCES: return "Insufficient Resources";
@@ -361,7 +366,8 @@ int nvmlDeviceGetRemappedRows(Handle device, unsigned *corrected, unsigned *unco
     struct visit visit;
     int code = enter(device, FULL_DEVICE, &visit);
     if (code) return code;
-    if (!visit.card->rows_supported) return leave(&visit, NOT_SUPPORTED);
+    code = supported(visit.card->rows_supported);
+    if (code) return leave(&visit, code);
     *corrected = visit.card->rows_corrected;
     *uncorrected = visit.card->rows_uncorrected;
     *pending = visit.card->rows_pending;
@@ -374,7 +380,7 @@ int nvmlDeviceGetEccMode(Handle device, unsigned *present, unsigned *pending) {
     int code = enter(device, FULL_DEVICE, &visit);
     if (code) return code;
     *present = *pending = 1;
-    return leave(&visit, visit.card->ecc_supported ? OK : NOT_SUPPORTED);
+    return leave(&visit, supported(visit.card->ecc_supported));
 }
 
 int nvmlDeviceGetTotalEccErrors(Handle device, unsigned kind, unsigned counter, Long *out) {
@@ -382,7 +388,8 @@ int nvmlDeviceGetTotalEccErrors(Handle device, unsigned kind, unsigned counter, 
     int code = enter(device, FULL_DEVICE, &visit);
     if (code) return code;
     (void)counter; /* since the driver was loaded, or ever: a fake card is not that old */
-    if (!visit.card->ecc_supported) return leave(&visit, NOT_SUPPORTED);
+    code = supported(visit.card->ecc_supported);
+    if (code) return leave(&visit, code);
     if (kind >= ECC_KINDS) return leave(&visit, INVALID_ARGUMENT);
     *out = kind == ECC_CORRECTED ? visit.card->ecc_corrected : visit.card->ecc_uncorrected;
     return leave(&visit, OK);

@@ -10,8 +10,8 @@
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
-    NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15,
-    IN_USE = 19, INSUFFICIENT_RESOURCES = 23,
+    NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10,
+    FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, IN_USE = 19, INSUFFICIENT_RESOURCES = 23,
 };
 enum { FULL_DEVICE = 1, MIG_DEVICE = 2, GPU_INSTANCE = 4, COMPUTE_INSTANCE = 8 };
 #define ANY_DEVICE (FULL_DEVICE | MIG_DEVICE)
@@ -79,6 +79,7 @@ int finish(struct state *state, int code);
 Handle handle_of(struct state *state, int kind, unsigned card, unsigned instance, unsigned compute);
 int put_text(char *out, unsigned size, const char *text);
 void bus_id(const struct card *card, char *out, int size);
+int supported(uint32_t planted);                              /* SUPPORTED, or why not */
 int busy(struct state *state, unsigned card, int instance);   /* whether processes are on it */
 
 #endif

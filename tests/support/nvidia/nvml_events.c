@@ -47,7 +47,7 @@ int nvmlDeviceGetSupportedEventTypes(Handle device, Long *out) {
     struct visit visit;
     int code = enter(device, FULL_DEVICE, &visit);
     if (code) return code;
-    *out = visit.card->events_supported ? SUPPORTED_EVENTS : 0;
+    *out = visit.card->events_supported == SUPPORTED ? SUPPORTED_EVENTS : 0;
     return leave(&visit, OK);
 }
 
@@ -55,7 +55,8 @@ int nvmlDeviceRegisterEvents(Handle device, Long types, struct set *set) {
     struct visit visit;
     int code = enter(device, FULL_DEVICE, &visit);
     if (code) return code;
-    if (!visit.card->events_supported) return leave(&visit, NOT_SUPPORTED);
+    code = supported(visit.card->events_supported);
+    if (code) return leave(&visit, code);
     if (set->epoch != visit.state->epoch) return leave(&visit, INVALID_ARGUMENT);
     struct registration *mine = &set->cards[visit.index];
     *mine = (struct registration){mine->types | types, visit.card->falls};

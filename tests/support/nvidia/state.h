@@ -21,6 +21,7 @@ enum {
 };
 enum { MIG_OFF, MIG_ON, MIG_NONE };
 enum { LINK_NONE, LINK_DOWN, LINK_SWITCH, LINK_CARD /* plus the index of the peer */ };
+enum { UNSUPPORTED, SUPPORTED, PREDATED /* the driver is older than the question */ };
 enum { ECC_CORRECTED, ECC_UNCORRECTED, ECC_KINDS };
 
 /* A size of GPU instance. `kind` is NVML_GPU_INSTANCE_PROFILE_*, `span` counts memory slices. */

@@ -1,53 +1,391 @@
-"""The NVML backend over a fake driver: real bindings, real calls, no card.
+"""What the NVML backend makes of a driver's answers: real bindings over the fake driver."""
 
-The driver's library is compiled from fake_nvml.c and found by the loader before any real one, so
-this must be a process of its own.
-"""
-
-import os
-import shutil
-import subprocess
-import sys
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tidy.tree import ROOT
+from apportion.agent.backend import DevicesUnavailable
+from apportion.agent.nvml import IGNORED_XIDS, QUIET_S, NvmlBackend
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import Device
+from tests.support.nvidia.driver import FakeDriver, fake_driver
 
-HERE = Path(__file__).parent
-COMPILER = shutil.which("cc")
+FAULT_OF_THE_CARD = 48
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which the fake driver is the driver."""
-    if COMPILER is None:
-        pytest.skip("no C compiler: the fake driver cannot be built")
-    folder = tmp_path_factory.mktemp("driver")
-    library = folder / "libnvidia-ml.so.1"
-    flags = ["-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{library.name}"]
-    subprocess.run([COMPILER, *flags, "-o", library, HERE / "fake_nvml.c"], check=True)
-    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_NVML": str(folder / "state")}
+class Hand(SystemClock):
+    """A clock that a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def monotonic(self) -> float:
+        """See Clock."""
+        return self.at_s
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[FakeDriver]:
+    """A driver with two well cards."""
+    with fake_driver(tmp_path, "1xA100-40GB+1xT4") as made:
+        yield made
+
+
+@pytest.fixture
+async def backend(driver: FakeDriver) -> AsyncIterator[NvmlBackend]:
+    """An open backend that looks often."""
+    opened = NvmlBackend(SystemClock(), quiet_s=0.3, probe_s=0.05)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def hand() -> Hand:
+    """The time of `listener`."""
+    return Hand()
+
+
+@pytest.fixture
+async def listener(driver: FakeDriver, hand: Hand) -> AsyncIterator[NvmlBackend]:
+    """An open backend for which no time passes: it notices nothing but events."""
+    opened = NvmlBackend(hand)
+    yield opened
+    await opened.close()
+
+
+async def after_change(backend: NvmlBackend) -> tuple[Device, ...]:
+    """The inventory after the next change."""
+    await asyncio.wait_for(backend.changed(), 10)
+    return await backend.inventory()
+
+
+async def inventory_that(
+    backend: NvmlBackend, holds: Callable[[tuple[Device, ...]], bool]
+) -> tuple[Device, ...]:
+    """The first inventory of which this holds: a backend may look once too often."""
+    async with asyncio.timeout(10):
+        while not holds(seen := await backend.inventory()):
+            await backend.changed()
+    return seen
+
+
+def all_well(devices: tuple[Device, ...]) -> bool:
+    """Whether every device is healthy."""
+    return all(device.healthy for device in devices)
+
+
+# ---------------------------------------------------------------- what a card is
+
+
+async def test_what_a_card_is(driver: FakeDriver, backend: NvmlBackend) -> None:
+    """Names and amounts come from the driver, in the ledger's words."""
+    a100, t4 = await backend.inventory()
+    assert [a100.id, t4.id] == driver.ids
+    assert (a100.index, a100.family) == (0, "nvidia")
+    assert (a100.model, t4.model) == ("NVIDIA A100-SXM4-40GB", "NVIDIA Tesla T4")
+    assert (a100.memory_mib, a100.physical_memory_mib, a100.cores) == (40_960, 40_960, 100)
+    assert (a100.mode, a100.slots) == ("hami-core", 10)
+    assert all_well((a100, t4))
+    assert (backend.driver, backend.simulated) == ("580.00-fake", False)
+
+
+async def test_mig_mode(driver: FakeDriver, backend: NvmlBackend) -> None:
+    """A card in MIG mode has as many slots as instances; the change is noticed."""
+    await backend.inventory()
+    driver.mig(0, on=True)
+    a100, _ = await after_change(backend)
+    assert (a100.mode, a100.slots, a100.memory_mib) == ("mig", 7, 40_960)
+
+
+async def test_links_to_a_card_and_to_a_switch(tmp_path: Path) -> None:
+    """Lanes to one card add up; those to the switch reach every other card that has some."""
+    with fake_driver(tmp_path, "4xA100-40GB") as driver:
+        driver.link(0, 1, 1, None, 1)
+        driver.link(1, 0, 0, None, 0)
+        backend = NvmlBackend(SystemClock(), probe_s=0.05)
+        try:
+            one, two, three, four = await backend.inventory()
+        finally:
+            await backend.close()
+    assert one.nvlink_lanes == {two.id: 3}
+    assert two.nvlink_lanes == {one.id: 3}
+    assert three.nvlink_lanes == {four.id: 12}
+    assert four.nvlink_lanes == {three.id: 12}
+
+
+async def test_a_lost_card_is_nobodys_peer(tmp_path: Path) -> None:
+    """Who asks for linked cards must not get one that links nowhere."""
+    with fake_driver(tmp_path, "3xA100-40GB") as driver:
+        backend = NvmlBackend(SystemClock(), probe_s=0.05)
+        try:
+            driver.fall_off(2)
+            one, two = (await backend.inventory())[:2]
+        finally:
+            await backend.close()
+    assert (one.nvlink_lanes, two.nvlink_lanes) == ({two.id: 12}, {one.id: 12})
+
+
+# ---------------------------------------------------------------- XIDs
+
+
+async def test_a_critical_xid_is_known_within_one_wait(
+    driver: FakeDriver, listener: NvmlBackend
+) -> None:
+    """The card is unhealthy at once, without a look at the others."""
+    await listener.inventory()
+    driver.xid(0, 79)
+    a100, t4 = await after_change(listener)
+    assert (a100.healthy, a100.health_reason) == (False, "XID 79")
+    assert t4.healthy
+
+
+async def test_a_card_is_well_again_after_the_quiet_time(
+    driver: FakeDriver, listener: NvmlBackend, hand: Hand
+) -> None:
+    """Not before, and another XID begins it anew."""
+    well = await listener.inventory()
+    driver.xid(0, 79)
+    await after_change(listener)
+    hand.at_s += QUIET_S - 1
+    driver.xid(0, 119)
+    assert (await after_change(listener))[0].health_reason == "XID 119"
+    hand.at_s += QUIET_S - 1
+    assert not (await listener.inventory())[0].healthy
+    hand.at_s += 1
+    assert await listener.inventory() == well
+
+
+async def test_the_end_of_the_quiet_time_is_noticed(
+    driver: FakeDriver, backend: NvmlBackend
+) -> None:
+    """Nobody has to ask: the next probe differs."""
+    well = await backend.inventory()
+    driver.xid(0, 79)
+    assert not (await after_change(backend))[0].healthy
+    assert await after_change(backend) == well
+
+
+@pytest.mark.parametrize("xid", sorted(IGNORED_XIDS))
+async def test_the_programs_own_faults_are_ignored(
+    driver: FakeDriver, listener: NvmlBackend, xid: int
+) -> None:
+    """A bad pointer in somebody's kernel is none of the card's; the XID after it still counts."""
+    await listener.inventory()
+    driver.xid(0, xid)
+    driver.xid(1, FAULT_OF_THE_CARD)
+    a100, t4 = await after_change(listener)
+    assert a100.healthy
+    assert t4.health_reason == f"XID {FAULT_OF_THE_CARD}"
+
+
+async def test_a_card_without_events_is_a_card(driver: FakeDriver, backend: NvmlBackend) -> None:
+    """What it cannot report is not asked for; what it says when looked at counts."""
+    driver.lacks(1, "events")
+    assert all_well(await backend.inventory())
+    driver.recovery_action(1, 1)
+    assert not (await after_change(backend))[1].healthy
+
+
+# ---------------------------------------------------------------- lost cards
+
+
+async def test_a_lost_card_stays_known_and_may_come_back(
+    driver: FakeDriver, backend: NvmlBackend
+) -> None:
+    """It is not forgotten, it is unhealthy, and needs no restart to be well again."""
+    well = await backend.inventory()
+    driver.fall_off(0)
+    a100, t4 = await after_change(backend)
+    assert (a100.id, a100.healthy) == (driver.ids[0], False)
+    assert "lost" in a100.health_reason.lower()
+    assert t4.healthy
+    driver.come_back(0)
+    assert await inventory_that(backend, all_well) == well
+
+
+async def test_a_lost_card_is_known_within_one_wait(
+    driver: FakeDriver, listener: NvmlBackend
+) -> None:
+    """The driver says so to who waits for events; the next probe is not waited for."""
+    await listener.inventory()
+    driver.fall_off(0)
+    assert [device.healthy for device in await after_change(listener)] == [False, True]
+
+
+async def test_a_lost_card_does_not_make_deaf_to_the_others(
+    driver: FakeDriver, listener: NvmlBackend
+) -> None:
+    """The driver answers nothing else for events of which one card is lost."""
+    await listener.inventory()
+    driver.fall_off(0)
+    await after_change(listener)
+    driver.xid(1, FAULT_OF_THE_CARD)
+    assert (await after_change(listener))[1].health_reason == f"XID {FAULT_OF_THE_CARD}"
+
+
+async def test_a_card_that_came_back_is_listened_to(
+    driver: FakeDriver, listener: NvmlBackend
+) -> None:
+    """Its events were lost with it, and are asked for anew."""
+    await listener.inventory()
+    driver.fall_off(0)
+    await after_change(listener)
+    driver.come_back(0)
+    assert all_well(await listener.inventory())
+    driver.xid(0, FAULT_OF_THE_CARD)
+    assert (await after_change(listener))[0].health_reason == f"XID {FAULT_OF_THE_CARD}"
+
+
+async def test_an_xid_of_a_card_that_falls_off_with_it(
+    driver: FakeDriver, listener: NvmlBackend
+) -> None:
+    """XID 79 is what the driver says when it has lost a card: the event names nobody any more."""
+    await listener.inventory()
+    driver.xid(0, 79)
+    driver.fall_off(0)
+    assert [device.healthy for device in await after_change(listener)] == [False, True]
+
+
+# ---------------------------------------------------------------- a driver that restarts
+
+
+async def test_a_driver_that_restarts_is_opened_anew(
+    driver: FakeDriver, listener: NvmlBackend
+) -> None:
+    """The same cards, well, and listened to; nothing of the former life is held."""
+    well = await listener.inventory()
+    driver.restart()
+    assert await after_change(listener) == well
+    assert (driver.clients, driver.event_sets) == (1, 1)
+    driver.xid(1, FAULT_OF_THE_CARD)
+    assert (await after_change(listener))[1].health_reason == f"XID {FAULT_OF_THE_CARD}"
+
+
+async def test_a_driver_that_restarts_between_looks(
+    driver: FakeDriver, backend: NvmlBackend
+) -> None:
+    """Also where nobody was waiting for events."""
+    well = await backend.inventory()
+    driver.restart()
+    assert await backend.inventory() == well
+
+
+async def test_while_the_driver_is_away_its_cards_are_unhealthy(
+    driver: FakeDriver, backend: NvmlBackend
+) -> None:
+    """The agent lives on, takes no work onto them, and takes them back."""
+    well = await backend.inventory()
+    driver.stop()
+    away = await after_change(backend)
+    assert [device.id for device in away] == driver.ids
+    assert {device.health_reason for device in away} == {"NVML: Driver Not Loaded"}
+    driver.start()
+    assert await inventory_that(backend, all_well) == well
+    driver.xid(0, FAULT_OF_THE_CARD)
+    ill = await inventory_that(backend, lambda devices: not all_well(devices))
+    assert ill[0].health_reason == f"XID {FAULT_OF_THE_CARD}"
+
+
+async def test_a_restarted_driver_that_lists_a_card_no_more(
+    driver: FakeDriver, backend: NvmlBackend
+) -> None:
+    """The others move up, no index is there twice, and the card gets its own back."""
+    well = await backend.inventory()
+    driver.fall_off(0)
+    driver.restart()
+    t4, a100 = await backend.inventory()
+    assert [(t4.id, t4.index), (a100.id, a100.index)] == [(driver.ids[1], 0), (driver.ids[0], 1)]
+    assert (t4.healthy, a100.healthy) == (True, False)
+    assert await backend.inventory() == (t4, a100)
+    driver.come_back(0)
+    assert await backend.inventory() == well
+
+
+async def test_without_a_driver_there_is_no_backend(driver: FakeDriver) -> None:
+    """Whoever starts an agent here is told what is missing."""
+    driver.stop()
+    with pytest.raises(DevicesUnavailable, match="Driver Not Loaded"):
+        NvmlBackend(SystemClock())
+
+
+async def test_a_driver_that_never_listed_a_card_is_an_error(driver: FakeDriver) -> None:
+    """No devices and none that answer are not the same."""
+    backend = NvmlBackend(SystemClock(), probe_s=0.05)
+    driver.stop()
+    with pytest.raises(DevicesUnavailable, match="nvidia-smi"):
+        await backend.inventory()
+    await backend.close()
+
+
+# ---------------------------------------------------------------- what the driver asks for
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("happen", "reason"),
     [
-        ["tests/unit/agent/nvml_cases.py"],
-        ["tests/contracts/test_device_backend.py", "-k", "nvml"],
+        (lambda driver: driver.recovery_action(0, 1), "recovery action 1: reset the device"),
+        (lambda driver: driver.recovery_action(0, 2), "recovery action 2: reboot the node"),
+        (lambda driver: driver.recovery_action(0, 6), "recovery action 6: see nvidia-smi"),
+        (lambda driver: driver.remap_rows(0, uncorrected=1, pending=True), "pending"),
+        (lambda driver: driver.remap_rows(0, uncorrected=9, failed=True), "replace the device"),
     ],
-    ids=["cases", "contract"],
 )
-def test_over_the_fake_driver(driver: dict[str, str], arguments: list[str]) -> None:
-    """The cases, and the contract that simulated devices keep too; none may be skipped."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=ROOT,
-        env=driver,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "skipped" not in done.stdout, done.stdout
+async def test_what_the_driver_asks_for(
+    driver: FakeDriver, backend: NvmlBackend, happen: Callable[[FakeDriver], None], reason: str
+) -> None:
+    """A card that wants a reset takes no work until it had one."""
+    await backend.inventory()
+    happen(driver)
+    a100, t4 = await after_change(backend)
+    assert not a100.healthy
+    assert reason in a100.health_reason
+    assert t4.healthy
+
+
+async def test_errors_that_were_dealt_with_are_no_trouble(
+    driver: FakeDriver, backend: NvmlBackend
+) -> None:
+    """Corrected errors, and rows that are replaced already, are what the memory has spares for."""
+    well = await backend.inventory()
+    driver.ecc(0, corrected=100, uncorrected=1)
+    driver.remap_rows(0, corrected=2, uncorrected=1)
+    assert await backend.inventory() == well
+
+
+async def test_a_card_without_row_remapping_is_well(
+    driver: FakeDriver, backend: NvmlBackend
+) -> None:
+    """It is older than the question, and what else it says still counts."""
+    driver.lacks(1, "rows")
+    assert all_well(await backend.inventory())
+    driver.recovery_action(1, 1)
+    assert not (await backend.inventory())[1].healthy
+
+
+async def test_a_driver_that_lacks_a_function(driver: FakeDriver, backend: NvmlBackend) -> None:
+    """A driver from before row remapping has no function of that name; its cards are well."""
+    for card in (0, 1):
+        driver.lacks(card, "rows", driver_too=True)
+        driver.lacks(card, "events", driver_too=True)
+    assert all_well(await backend.inventory())
+
+
+# ---------------------------------------------------------------- the end
+
+
+async def test_nothing_comes_of_a_closed_backend(driver: FakeDriver) -> None:
+    """Whoever still asks while the agent ends waits to be cancelled, and is no error."""
+    closed = NvmlBackend(SystemClock())
+    await closed.close()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(closed.changed(), 0.05)
+
+
+async def test_a_closed_backend_gives_back_what_it_took_of_the_driver(driver: FakeDriver) -> None:
+    """The driver holds events for whoever listens, and nobody frees them later."""
+    backend = NvmlBackend(SystemClock())
+    assert (driver.clients, driver.event_sets) == (1, 1)
+    await backend.close()
+    assert (driver.clients, driver.event_sets) == (0, 0)
