@@ -223,11 +223,18 @@ static int within_cgroups(struct state *state, const struct process *process, ui
     return 1;
 }
 
+/* Whether an MPS daemon serves this process. */
+static int has_mps(void) {
+    const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    char path[512];
+    snprintf(path, sizeof path, "%s/control", folder ? folder : "");
+    return folder && !access(path, F_OK);
+}
+
 static int may_enter(struct state *state, const struct visible *shown) {
     const struct card *card = &state->cards[shown->card];
     if (!state->loaded || card->lost || card->compute_mode == MODE_PROHIBITED) return 0;
-    if (card->compute_mode != MODE_EXCLUSIVE_PROCESS || getenv("CUDA_MPS_PIPE_DIRECTORY"))
-        return 1;
+    if (card->compute_mode != MODE_EXCLUSIVE_PROCESS || has_mps()) return 1;
     process_reap(state);
     for (struct process *each = state->processes; each < state->processes + PROCESSES; each++)
         if (each->pid && each->card == shown->card && each->pid != (uint32_t)getpid()) return 0;

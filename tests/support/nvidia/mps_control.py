@@ -60,6 +60,8 @@ def serve(ready: int | None) -> None:
 
 def start() -> None:
     """Start the daemon beside this process."""
+    if lives():
+        sys.exit("An instance of this daemon is already running")
     readable, ready = os.pipe()
     daemon = subprocess.Popen(
         [sys.executable, __file__, "-f", str(ready)],
@@ -67,6 +69,7 @@ def start() -> None:
         start_new_session=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     os.close(ready)
     os.read(readable, 1)  # ends when the daemon is ready, or dead

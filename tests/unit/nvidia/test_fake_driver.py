@@ -1,0 +1,326 @@
+"""The fake driver itself: what its processes see of one another, and how drivers are kept apart."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from tests.support.nvidia.driver import FakeDriver, fake_driver
+from tests.support.nvidia.probe import holding, probe
+
+MIB = 1 << 20
+CONTEXT_MIB = 300
+NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[FakeDriver]:
+    """A driver with an A100 and a T4, and NVML ready."""
+    with fake_driver(tmp_path, "1xA100-40GB+1xT4") as made:
+        pynvml.nvmlInit()
+        yield made
+
+
+@pytest.fixture
+def card(driver: FakeDriver) -> Any:
+    """The A100."""
+    return pynvml.nvmlDeviceGetHandleByIndex(0)
+
+
+def used_mib(card: Any) -> int:
+    """What NVML says is used."""
+    return int(pynvml.nvmlDeviceGetMemoryInfo(card).used) // MIB
+
+
+def own_cgroup() -> bytes:
+    """The path of this test's cgroup, which its children share; empty where there is none."""
+    lines = Path("/proc/self/cgroup").read_bytes().splitlines()
+    return next((line[3:] for line in lines if line.startswith(b"0::")), b"")
+
+
+# ---------------------------------------------------------------- apart
+
+
+def test_drivers_in_one_process_are_kept_apart(tmp_path: Path) -> None:
+    """Each has its own cards, and outside of all of them there is none."""
+    one, other = FakeDriver(tmp_path, "1xT4"), FakeDriver(tmp_path, "2xL40S")
+    for driver, count in ((one, 1), (other, 2), (one, 1)):
+        with driver.in_process():
+            pynvml.nvmlInit()
+            assert pynvml.nvmlDeviceGetCount() == count
+    other.close()
+    one.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_has_another_driver_must_initialise_again(tmp_path: Path) -> None:
+    """A test cannot live on what an earlier one has initialised."""
+    for _ in range(2):
+        with fake_driver(tmp_path):
+            with pytest.raises(pynvml.NVMLError_Uninitialized):
+                pynvml.nvmlDeviceGetCount()
+            pynvml.nvmlInit()
+
+
+def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
+    """A card keeps its id when its driver is made anew, and no two hosts share one."""
+    made = [FakeDriver(tmp_path, "2xT4", host=host) for host in ("n1", "n1", "n2")]
+    assert made[0].ids == made[1].ids
+    assert not set(made[0].ids) & set(made[2].ids)
+    for driver in made:
+        driver.close()
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_processes_see_one_anothers_memory(driver: FakeDriver, card: Any) -> None:
+    """What one takes the others do not have, and NVML names who has it."""
+    with holding(driver, "alloc:30000") as process:
+        assert used_mib(card) == 30_000 + CONTEXT_MIB
+        (running,) = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
+        assert (running.pid, running.usedGpuMemory // MIB) == (process.pid, 30_000 + CONTEXT_MIB)
+        assert probe(driver, "alloc:11000", "alloc:10000")[1:] == [
+            f"alloc:11000 {NO_MEMORY}",
+            "alloc:10000 CUDA_SUCCESS",
+        ]
+
+
+def test_memory_of_a_killed_process_is_free(driver: FakeDriver, card: Any) -> None:
+    """As soon as it is dead, also where nobody has buried it yet."""
+    with holding(driver, "alloc:30000") as process:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still unburied
+        assert used_mib(card) == 0
+        assert pynvml.nvmlDeviceGetComputeRunningProcesses(card) == []
+
+
+def test_what_is_freed_can_be_had_again(driver: FakeDriver) -> None:
+    """And a context has its price."""
+    said = probe(driver, "info", "alloc:40000", "info", "free", "info")
+    free = [line.split()[3] for line in said if line.startswith("info")]
+    assert free == ["free_mib=40660", "free_mib=660", "free_mib=40660"]
+
+
+def test_a_program_sees_the_devices_that_it_was_given(driver: FakeDriver) -> None:
+    """By index, by id, in this order; and none means none."""
+    given = f"{driver.ids[1]},0"
+    assert "devices=2" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]
+    assert "name=Tesla T4" in probe(driver, "info", CUDA_VISIBLE_DEVICES=given)[1]
+    assert "devices=1" in probe(driver, "info", NVIDIA_VISIBLE_DEVICES="1")[1]
+    assert probe(driver, CUDA_VISIBLE_DEVICES="") == ["context CUDA_ERROR_NO_DEVICE"]
+
+
+def test_a_program_on_a_mig_device_has_its_memory(tmp_path: Path) -> None:
+    """No more than the instance, whatever the card has left."""
+    with fake_driver(tmp_path, "1xA100-40GB:mig") as driver:
+        pynvml.nvmlInit()
+        card = pynvml.nvmlDeviceGetHandleByIndex(0)
+        instance = pynvml.nvmlDeviceCreateGpuInstance(card, 19)
+        pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+        device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)
+        name = pynvml.nvmlDeviceGetUUID(device)
+        with holding(driver, "alloc:4000", NVIDIA_VISIBLE_DEVICES=name) as process:
+            assert used_mib(device) == 4_000 + CONTEXT_MIB
+            (running,) = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
+            number = pynvml.nvmlGpuInstanceGetInfo(instance).id
+            assert (running.pid, running.gpuInstanceId) == (process.pid, number)
+            said = probe(driver, "info", "alloc:600", NVIDIA_VISIBLE_DEVICES=name)
+            assert "total_mib=4864" in said[1]
+            assert said[2] == f"alloc:600 {NO_MEMORY}"
+
+
+# ---------------------------------------------------------------- who may do what
+
+
+def test_an_exclusive_card_takes_one_process(driver: FakeDriver, card: Any) -> None:
+    """And a prohibited one takes none."""
+    pynvml.nvmlDeviceSetComputeMode(card, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+    with holding(driver, "alloc:1"):
+        assert probe(driver) == ["context CUDA_ERROR_DEVICE_UNAVAILABLE"]
+    assert probe(driver) == ["context CUDA_SUCCESS"]
+    driver.compute_mode(0, pynvml.NVML_COMPUTEMODE_PROHIBITED)
+    assert probe(driver) == ["context CUDA_ERROR_DEVICE_UNAVAILABLE"]
+
+
+def test_memory_limits_of_cgroups_are_off_by_default(driver: FakeDriver, card: Any) -> None:
+    """As with every driver that has not learnt them."""
+    limits = pynvml.c_nvmlSetMemoryLimits_v1_t(b"/pod", 0, MIB)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceSetMemoryLimits_v1(card, limits)
+
+
+def test_memory_limits_of_cgroups_hold(driver: FakeDriver, card: Any) -> None:
+    """For every process below the path together; and what they use can be asked."""
+    driver.memory_limits(supported=True)
+    path = own_cgroup()
+    limits = pynvml.c_nvmlSetMemoryLimits_v1_t(path, 1_000 * MIB, 1_000 * MIB)
+    pynvml.nvmlDeviceSetMemoryLimits_v1(card, limits)
+    with holding(driver, "alloc:200"):
+        said = pynvml.c_nvmlGetMemoryLimits_v1_t(path)
+        pynvml.nvmlDeviceGetMemoryLimits_v1(card, said)
+        assert (said.hardLimit, said.currentUsed) == (1_000 * MIB, (200 + CONTEXT_MIB) * MIB)
+        assert probe(driver, "alloc:300")[1] == f"alloc:300 {NO_MEMORY}"
+        assert probe(driver, "alloc:200")[1] == "alloc:200 CUDA_SUCCESS"
+
+
+# ---------------------------------------------------------------- work
+
+
+def test_work_is_seen_as_utilisation(driver: FakeDriver, card: Any) -> None:
+    """Of the process, and of the card, which is as busy as its processes."""
+    driver.costs(kernel_us=50_000)
+    with holding(driver, "launch:6") as process:
+        (sample,) = pynvml.nvmlDeviceGetProcessUtilization(card, 0)
+        assert sample.pid == process.pid
+        assert sample.smUtil > 50
+        assert pynvml.nvmlDeviceGetUtilizationRates(card).gpu == sample.smUtil
+
+
+def test_planted_processes_and_utilisation(driver: FakeDriver, card: Any) -> None:
+    """A test says who is there, without a process."""
+    driver.process(0, 11, 1_000, 30)
+    driver.process(0, 12, 2_000, 50)
+    driver.process(0, 13, 10, graphics=True)
+    compute = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
+    assert [(each.pid, each.usedGpuMemory // MIB) for each in compute] == [(11, 1_000), (12, 2_000)]
+    assert [each.pid for each in pynvml.nvmlDeviceGetGraphicsRunningProcesses(card)] == [13]
+    samples = pynvml.nvmlDeviceGetProcessUtilization(card, 0)
+    assert [(each.pid, each.smUtil) for each in samples] == [(11, 30), (12, 50)]
+    assert pynvml.nvmlDeviceGetUtilizationRates(card).gpu == 80
+    driver.utilisation(0, 95, 40)
+    assert pynvml.nvmlDeviceGetUtilizationRates(card).memory == 40
+    driver.end_process(11)
+    assert used_mib(card) == 2_010
+    memory = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
+    assert (memory.total // MIB, memory.used // MIB) == (40_960, 2_010)
+
+
+def test_no_process_has_used_an_idle_card(card: Any) -> None:
+    """The driver says "not found" then, and not an empty list."""
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetProcessUtilization(card, 0)
+
+
+# ---------------------------------------------------------------- faults
+
+
+def calls(card: Any) -> list[Callable[[], Any]]:
+    """Some calls of every kind about a card."""
+    return [
+        lambda: pynvml.nvmlDeviceGetUUID(card),
+        lambda: pynvml.nvmlDeviceGetMemoryInfo(card),
+        lambda: pynvml.nvmlDeviceGetRemappedRows(card),
+        lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(card),
+        lambda: pynvml.nvmlDeviceGetHandleByIndex(0),
+    ]
+
+
+def test_every_call_about_a_lost_card_fails(driver: FakeDriver, card: Any) -> None:
+    """But it is still counted, and its neighbour answers."""
+    driver.fall_off(0)
+    for call in calls(card):
+        with pytest.raises(pynvml.NVMLError_GpuIsLost):
+            call()
+    assert pynvml.nvmlDeviceGetCount() == 2
+    pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(1))
+    driver.come_back(0)
+    assert pynvml.nvmlDeviceGetUUID(card) == driver.ids[0]
+
+
+def test_every_call_fails_without_a_driver(driver: FakeDriver, card: Any) -> None:
+    """While it is away, and then until NVML is initialised anew."""
+    driver.stop()
+    for call in [*calls(card), pynvml.nvmlInit, pynvml.nvmlDeviceGetCount]:
+        with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
+            call()
+    driver.start()
+    for call in [*calls(card), pynvml.nvmlDeviceGetCount]:
+        with pytest.raises(pynvml.NVMLError_Uninitialized):
+            call()
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetCount() == 2
+
+
+def test_an_event_comes_once_and_only_to_who_asked_before(driver: FakeDriver, card: Any) -> None:
+    """Of the kinds that were asked for, in their order."""
+    driver.xid(0, 13)
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(card, pynvml.nvmlEventTypeXidCriticalError, events)
+    driver.ecc(0, uncorrected=1)
+    driver.xid(1, 79)
+    driver.xid(0, 48)
+    driver.xid(0, 63)
+    for xid in (48, 63):
+        event = pynvml.nvmlEventSetWait_v2(events, 1)
+        assert (event.eventType, event.eventData) == (pynvml.nvmlEventTypeXidCriticalError, xid)
+        assert pynvml.nvmlDeviceGetUUID(event.device) == driver.ids[0]
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        pynvml.nvmlEventSetWait_v2(events, 1)
+    pynvml.nvmlEventSetFree(events)
+
+
+def test_counted_errors(driver: FakeDriver, card: Any) -> None:
+    """ECC errors, replaced rows and the wanted action are what was planted."""
+    driver.ecc(0, corrected=7, uncorrected=2)
+    driver.remap_rows(0, corrected=3, uncorrected=1, pending=True)
+    driver.recovery_action(0, 4)
+    volatile = pynvml.NVML_VOLATILE_ECC
+    assert pynvml.nvmlDeviceGetTotalEccErrors(card, 0, volatile) == 7
+    assert pynvml.nvmlDeviceGetTotalEccErrors(card, 1, volatile) == 2
+    assert pynvml.nvmlDeviceGetRemappedRows(card) == (3, 1, 1, 0)
+    wanted = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+    assert pynvml.nvmlDeviceGetFieldValues(card, [wanted])[0].value.uiVal == 4
+    driver.lacks(0, "ecc")
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetEccMode(card)
+
+
+def test_work_on_a_lost_card_fails(driver: FakeDriver) -> None:
+    """A program that starts now finds the other card, if it may have it."""
+    driver.fall_off(0)
+    assert probe(driver, CUDA_VISIBLE_DEVICES="0") == ["context CUDA_ERROR_NO_DEVICE"]
+    assert "name=Tesla T4" in probe(driver, "info")[1]
+
+
+def test_what_cannot_be_planted_is_an_error(driver: FakeDriver) -> None:
+    """A test that names a card that is not there is wrong."""
+    with pytest.raises(ValueError, match="cannot: xid"):
+        driver.xid(2, 79)
+
+
+def test_links_go_where_they_were_led(driver: FakeDriver, card: Any) -> None:
+    """To a card, to nowhere, or there is none; a T4 has no NVLink at all."""
+    driver.link(0, 1, None)
+    assert [pynvml.nvmlDeviceGetNvLinkState(card, link) for link in (0, 1)] == [1, 0]
+    remote = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(card, 0)
+    t4 = pynvml.nvmlDeviceGetHandleByIndex(1)
+    assert remote.busId == pynvml.nvmlDeviceGetPciInfo(t4).busId
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceGetNvLinkState(card, 2)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetNvLinkState(t4, 0)
+
+
+def test_cards_are_found_by_bus_and_id(driver: FakeDriver, card: Any) -> None:
+    """Under both lengths of the address, and not at all where there is none."""
+    address = pynvml.nvmlDeviceGetPciInfo(card).busId
+    for written in (address, address[4:], address.lower()):
+        found = pynvml.nvmlDeviceGetHandleByPciBusId(written.encode())
+        assert pynvml.nvmlDeviceGetUUID(found) == driver.ids[0]
+    found = pynvml.nvmlDeviceGetHandleByUUID(driver.ids[1].encode())
+    assert pynvml.nvmlDeviceGetMinorNumber(found) == 1
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetHandleByUUID(b"GPU-nobody")
+
+
+def test_pointers_of_limits_are_not_kept(driver: FakeDriver, card: Any) -> None:
+    """The path is copied: who asks later with another buffer is answered."""
+    driver.memory_limits(supported=True)
+    pynvml.nvmlDeviceSetMemoryLimits_v1(card, pynvml.c_nvmlSetMemoryLimits_v1_t(b"/a", 1, 2))
+    said = pynvml.c_nvmlGetMemoryLimits_v1_t(bytes(bytearray(b"/a")))
+    pynvml.nvmlDeviceGetMemoryLimits_v1(card, said)
+    assert (said.softLimit, said.hardLimit, said.currentUsed) == (1, 2, 0)
