@@ -24,6 +24,7 @@ from apportion_schemas import (
 )
 from tests.support.facts import Facts
 from tests.support.nats import Bus, running_bus
+from tests.support.nvidia.driver import FakeDriver
 from tests.support.processes import ServiceProcess
 
 NODE = "rack.1"
@@ -245,6 +246,32 @@ async def test_it_stops_while_the_ledger_is_away(bus: Bus) -> None:
         await agent.ready()
         await bus.crash()
         assert await agent.stop() == 0
+
+
+async def test_the_cards_of_a_driver(
+    bus: Bus, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An XID is in the ledger at once, and a driver that restarts ends no agent."""
+    driver = FakeDriver(tmp_path, "1xA100-40GB:mig+1xT4")
+    for name, value in driver.environment.items():
+        monkeypatch.setenv(name, value)
+    async with agent_of(bus, "--node", NODE) as agent:
+        await agent.ready()
+        (report,) = await facts.count(NodeReported, 1)
+        assert ([device.id for device in report.devices], report.simulated) == (driver.ids, False)
+        assert [device.mode for device in report.devices] == ["mig", "hami-core"]
+        driver.xid(1, 79)
+        (ill,) = await facts.count(DeviceHealthChanged, 1)
+        assert (ill.device, ill.healthy, ill.reason) == (driver.ids[1], False, "XID 79")
+        driver.stop()
+        *_, away = await facts.count(DeviceHealthChanged, 3)
+        assert away.reason == "NVML: Driver Not Loaded"
+        driver.start()
+        *_, back, _ = await facts.count(DeviceHealthChanged, 5)
+        assert (back.device, back.healthy) == (driver.ids[0], True)
+        assert await agent.stop() == 0
+    assert len(facts.of(NodeReported)) == 1
+    driver.close()
 
 
 async def test_no_driver_and_no_simulation(bus: Bus) -> None:

@@ -1,6 +1,9 @@
 """The fake driver itself: what its processes see of one another, and how drivers are kept apart."""
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,8 +11,10 @@ from typing import Any
 import pynvml
 import pytest
 
+from tests.support.nvidia.build import built
 from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.support.nvidia.probe import holding, probe
+from tests.tidy.tree import ROOT
 
 MIB = 1 << 20
 CONTEXT_MIB = 300
@@ -63,6 +68,43 @@ def test_who_has_another_driver_must_initialise_again(tmp_path: Path) -> None:
             with pytest.raises(pynvml.NVMLError_Uninitialized):
                 pynvml.nvmlDeviceGetCount()
             pynvml.nvmlInit()
+
+
+BESIDE_A_REAL_DRIVER = """
+import pathlib, sys, pynvml
+from tests.support.nvidia.build import built
+from tests.support.nvidia.driver import fake_driver
+
+def count():
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetCount()
+
+with fake_driver(pathlib.Path(sys.argv[1]), "1xL40S"):
+    counts = [count()]
+counts.append(count())
+with fake_driver(pathlib.Path(sys.argv[1]), "2xL40S"):
+    counts.append(count())
+print(counts, count())
+"""
+
+
+def test_a_fake_driver_is_never_taken_for_the_real_one(tmp_path: Path) -> None:
+    """Where the loader finds another library of that name, it is there before and after a fake."""
+    real = FakeDriver(tmp_path, "8xT4")
+    elsewhere = tmp_path / "lib"
+    elsewhere.mkdir()
+    shutil.copy(built() / "libnvidia-ml.so.1", elsewhere)
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_A_REAL_DRIVER, tmp_path],
+        env={**os.environ, **real.environment, "LD_LIBRARY_PATH": str(elsewhere)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    real.close()
+    assert done.stdout.strip() == "[1, 8, 2] 8", done.stderr
 
 
 def test_ids_differ_between_hosts_and_stay(tmp_path: Path) -> None:
