@@ -13,6 +13,8 @@ COMPILED := $(VENV)/.compiled
 # pip of the venv, or else the machine's own pip pointed at it: Debian leaves ensurepip out of python3.
 PIP = $$($(VENV)/bin/python -c 'import pip' 2>/dev/null && echo $(VENV)/bin/python || echo $(PYTHON)) -m pip --python $(VENV)/bin/python
 INSTALL = $(PIP) install --quiet --no-compile --disable-pip-version-check --no-input
+# What was compiled of other sources than these goes first: the import below would take it for theirs.
+STALE = find services -name '*.so' -delete; rm -f $(COMPILED)
 # What services import becomes bytecode once, also where PYTHONDONTWRITEBYTECODE says that a start leaves none: or
 # the first start, if not every one, would compile it in five processes at once.
 BYTECODE = env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -c 'import apportion.agent.main, \
@@ -108,6 +110,7 @@ $(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml | $(V
 	@echo "installing apportion into $(VENV) (once; under a minute)"
 	@$(INSTALL) --require-hashes -r requirements/build.txt -r requirements/runtime.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@$(STALE)
 	@$(BYTECODE)
 	@touch $@
 
@@ -115,6 +118,7 @@ $(DEV): requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	@echo "installing apportion and its tests into $(VENV) (once; about a minute)"
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@$(STALE)
 	@$(BYTECODE)
 	@touch $@ $(RUNTIME)
 

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -76,13 +77,16 @@ class Ended(NamedTuple):
     """What its processes computed, without those that it left to themselves, as podman does."""
 
 
-def environment() -> dict[str, str]:
-    """That of every lane: Python keeps what it compiled of the sources.
+def environment(temporary: str) -> dict[str, str]:
+    """That of a lane: Python keeps what it compiled of the sources, and the folders are its own.
 
     Tests start hundreds of processes. Where a machine forbids to keep it, each of them compiles
-    anew all that it imports, which is more than half of what it takes to start a service.
+    anew all that it imports, which is more than half of what it takes to start a service. Two
+    pytests that share a root for temporary folders sweep the same old ones when they end, and one
+    of them may fail for it.
     """
-    return {name: each for name, each in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    kept = {name: each for name, each in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTEST_DEBUG_TEMPROOT": temporary}
 
 
 def commands(lane: Lane) -> Iterator[Sequence[str]]:
@@ -113,19 +117,20 @@ def run(lane: Lane) -> Ended:
     """Run a lane to its end, or to its first command that fails."""
     began_s = time.monotonic()
     output, ok, cpu_s = "", True, 0.0
-    for command in commands(lane):
-        first = ["nice", f"-n{SLOW_DOWN}"] if lane.computes else []
-        said, status, spent_s = ran([*first, *command])
-        output, ok, cpu_s = output + said, status == 0, cpu_s + spent_s
-        if not ok:
-            break
+    first = ["nice", f"-n{SLOW_DOWN}"] if lane.computes else []
+    with tempfile.TemporaryDirectory(prefix="lane-", ignore_cleanup_errors=True) as temporary:
+        for command in commands(lane):
+            said, status, spent_s = ran([*first, *command], environment(temporary))
+            output, ok, cpu_s = output + said, status == 0, cpu_s + spent_s
+            if not ok:
+                break
     return Ended(lane.name, ok, time.monotonic() - began_s, output, cpu_s)
 
 
-def ran(command: Sequence[str]) -> tuple[str, int, float]:
+def ran(command: Sequence[str], environ: dict[str, str]) -> tuple[str, int, float]:
     """What a command said, its exit status, and the seconds of a processor that it took."""
     with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         assert process.stdout is not None
         said = process.stdout.read().decode(errors="replace")

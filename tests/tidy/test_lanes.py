@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lanes import INTERPRETED, LANES, Ended, Lane, commands, counts, ran, report
+from tests.lanes import INTERPRETED, LANES, Ended, Lane, commands, counts, environment, ran, report
 from tests.tidy.tree import ROOT, files
 
 TESTS = [path for path in files() if path.startswith("tests/") and "/test_" in path]
@@ -63,11 +63,24 @@ def test_no_lane_is_no_success() -> None:
     assert report([], 0.0) == 1
 
 
-def test_what_a_lane_starts_keeps_what_it_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_lane_starts_keeps_what_it_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Also on a machine that forbids it; what was said, the status and the cost come back."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    said, status, cpu_s = ran([sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"])
+    environ = environment(str(tmp_path))
+    asked = "import sys; print(sys.dont_write_bytecode)"
+    said, status, cpu_s = ran([sys.executable, "-c", asked], environ)
     assert (said, status) == ("False\n", 0)
     assert cpu_s > 0
-    said, status, _ = ran([sys.executable, "-c", "raise SystemExit('no')"])
+    said, status, _ = ran([sys.executable, "-c", "raise SystemExit('no')"], environ)
     assert (said, status) == ("no\n", 1)
+
+
+def test_the_temporary_folders_of_a_lane_are_its_own(tmp_path: Path) -> None:
+    """Two pytests that end at once would sweep the same old folders, and one might fail for it."""
+    test = tmp_path / "test_where.py"
+    test.write_text("def test_where(tmp_path):\n    print(tmp_path)\n")
+    pytest_of_it = [sys.executable, "-m", "pytest", "-qs", "-p", "no:cacheprovider", str(test)]
+    said, status, _ = ran(pytest_of_it, environment(str(tmp_path)))
+    assert (status, said.startswith(f"{tmp_path}/")) == (0, True)
