@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from apportion.agent.backend import DeviceBackend, DevicesUnavailable
+from apportion.agent.backend import DeviceBackend, DevicesUnavailable, InTheWay, NotMade
 from apportion.agent.nvml import NvmlBackend
 from apportion.agent.simulated import SimulatedBackend, simulated_devices
+from apportion.core.devices.catalogue import mig_profiles
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import Event, Host, NodeReported, decode, encode
+from apportion_schemas import Device, Event, Host, MigInstance, NodeReported, decode, encode
 from tests.support.nvidia.driver import fake_driver
 
 CARDS = {
@@ -25,7 +26,9 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     opened: DeviceBackend
     with ExitStack() as stack:
         if request.param == "simulated":
-            opened = SimulatedBackend(simulated_devices("n1", "2xA100-40GB+1xAscend310P"))
+            opened = SimulatedBackend(
+                simulated_devices("n1", "1xA100-40GB:mig+1xA100-40GB+1xAscend310P")
+            )
         elif request.param in CARDS:
             stack.enter_context(fake_driver(tmp_path, CARDS[request.param]))
             opened = NvmlBackend(SystemClock(), probe_s=0.1)
@@ -79,3 +82,68 @@ async def test_links_lead_to_devices_of_the_node(backend: DeviceBackend) -> None
     known = {device.id for device in devices}
     for device in devices:
         assert device.nvlink_lanes.keys() <= known - {device.id}
+
+
+# ---------------------------------------------------------------- MIG instances
+
+
+@pytest.fixture
+async def card(backend: DeviceBackend) -> Device:
+    """A card in MIG mode, where there is one."""
+    found = [device for device in await backend.inventory() if device.mode == "mig"]
+    if not found:
+        pytest.skip("no card in MIG mode")
+    return found[0]
+
+
+def smallest(card: Device, start: int) -> MigInstance:
+    """An instance of the smallest size from there on."""
+    profile = min(mig_profiles("nvidia", card.model), key=lambda each: each.memory_mib)
+    return MigInstance(profile=profile.name, start=start, size=profile.size)
+
+
+def whole(card: Device) -> MigInstance:
+    """An instance of all of the card."""
+    profile = max(mig_profiles("nvidia", card.model), key=lambda each: each.size)
+    return MigInstance(profile=profile.name, start=0, size=profile.size)
+
+
+async def test_an_instance_is_made_once(backend: DeviceBackend, card: Device) -> None:
+    """Whoever asks again gets the same; another one has another id."""
+    first = await backend.make_instance(card.id, smallest(card, 3), [])
+    assert first.id.startswith("MIG-")
+    assert await backend.make_instance(card.id, smallest(card, 3), []) == first
+    other = await backend.make_instance(card.id, smallest(card, 0), [])
+    assert other.id != first.id
+
+
+async def test_what_is_needed_is_not_in_anybodys_power(
+    backend: DeviceBackend, card: Device
+) -> None:
+    """What is needed stays, and says what it is in the way of; what is not needed makes way."""
+    needed = smallest(card, 2)
+    await backend.make_instance(card.id, needed, [])
+    with pytest.raises(InTheWay, match=f"{needed.profile} from slice 2 stands in the way of"):
+        await backend.make_instance(card.id, whole(card), [needed])
+    await backend.make_instance(card.id, whole(card), [smallest(card, 5)])
+    assert await backend.keep_instances(card.id, []) == [f"{whole(card).profile} from slice 0"]
+
+
+async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device) -> None:
+    """The others are gone, and their place is free."""
+    kept = await backend.make_instance(card.id, smallest(card, 1), [])
+    await backend.make_instance(card.id, smallest(card, 4), [])
+    gone = await backend.keep_instances(card.id, [smallest(card, 1)])
+    assert gone == [f"{smallest(card, 4).profile} from slice 4"]
+    assert await backend.keep_instances(card.id, [smallest(card, 1)]) == []
+    assert await backend.make_instance(card.id, smallest(card, 1), []) == kept
+    await backend.keep_instances(card.id, [])
+
+
+async def test_a_card_that_is_not_cut_has_no_instances(backend: DeviceBackend) -> None:
+    """Neither one that is not in MIG mode, nor one that is not here."""
+    one = MigInstance(profile="1g.5gb", start=0, size=1)
+    others = [each.id for each in await backend.inventory() if each.mode != "mig"]
+    for device in [*others, "GPU-nowhere"]:
+        with pytest.raises(NotMade):
+            await backend.make_instance(device, one, [])

@@ -8,7 +8,17 @@ from typing import Any, TypeVar
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.process.clock import SystemClock, rfc3339
-from apportion_schemas import Event, PodPlaced, PodSubmitted, Score, Shape, Share, decode, encode
+from apportion_schemas import (
+    Event,
+    PodBound,
+    PodPlaced,
+    PodSubmitted,
+    Score,
+    Shape,
+    Share,
+    decode,
+    encode,
+)
 from apportion_schemas.catalogue import BY_PAYLOAD, subject_of
 from apportion_schemas.envelope import EventError
 from apportion_schemas.quantities import Payload
@@ -113,6 +123,26 @@ class Facts:
                 previous=self._chain.get(node, ""),
             )
         )
+
+    async def hold(
+        self, uid: str, node: str, *shares: Share, borrowed: tuple[Share, ...] = (),
+        bound: bool = True,
+    ) -> None:  # fmt: skip
+        """A placement with these shares, bound unless told; the pod's name is its uid."""
+        placed = PodPlaced(
+            pod=uid,
+            namespace="default",
+            name=uid,
+            attempt=1,
+            node=node,
+            shares=shares,
+            score=Score(node=node, total=1.0),
+            borrowed=borrowed,
+            previous=self._chain.get(node, ""),
+        )
+        await self.write(placed)
+        if bound:
+            await self.write(PodBound(pod=uid, node=node, attempt=1))
 
 
 def _event(role: str, identity: str, data: Payload) -> Event:

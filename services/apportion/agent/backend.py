@@ -8,17 +8,27 @@ call, and `changed` returns whenever it may say something else, so an agent that
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
-from apportion_schemas import Device
+from apportion.core.grants import MadeInstance
+from apportion_schemas import Device, MigInstance
 
 
 class DevicesUnavailable(Exception):
     """The devices of this node cannot be read; the message says what was tried and the fix."""
 
 
+class NotMade(Exception):
+    """A device cannot be brought into the state that a share needs; the message says why."""
+
+
+class InTheWay(NotMade):
+    """It can be, once something else has let go of the device."""
+
+
 class DeviceBackend(Protocol):
-    """The devices of one node and their health."""
+    """The devices of one node, their health, and what can be made of them."""
 
     @property
     def driver(self) -> str:
@@ -37,6 +47,32 @@ class DeviceBackend(Protocol):
 
     async def changed(self) -> None:
         """Return when the inventory may differ from what it was at the last call."""
+
+    async def make_instance(
+        self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
+    ) -> MadeInstance:
+        """Have the MIG instance there; one that is there already is taken as it is.
+
+        What stands in its way is destroyed, unless it is `needed` or something runs on it.
+
+        Raises:
+            InTheWay: something needed or used is there.
+            NotMade: it cannot be there.
+        """
+
+    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> list[str]:
+        """Destroy all others on which nothing runs; what was destroyed, for people.
+
+        Raises:
+            NotMade: the device cannot be asked.
+        """
+
+    async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
+        """Let one process at a time use the device, as MPS wants it, or any number.
+
+        Raises:
+            NotMade: the driver refuses it.
+        """
 
     async def close(self) -> None:
         """Let the driver go. The backend is of no use afterwards."""

@@ -13,14 +13,17 @@ from typing import Final
 
 from msgspec import structs
 
+from apportion.agent.hands.daemons import Daemons
+from apportion.agent.hands.instances import Instances
 from apportion.agent.hands.regions import Regions
 from apportion.agent.kubelet.cdi import Specifications
 from apportion.agent.kubelet.door import FrontDoor
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.plugin import Plugin
 from apportion.agent.kubelet.port import NotPrepared
+from apportion.agent.needed import Needed, largest
 from apportion.agent.places import Places
-from apportion.agent.preparing import SharePreparing
+from apportion.agent.preparing import Hands, SharePreparing
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.usage import Usage
 from apportion.core import grants
@@ -32,7 +35,7 @@ from apportion_schemas import Device
 
 ADVISE_S: Final = 5.0
 """Between two rounds of who waits for whom; HAMi's monitor has the same."""
-TIDY_S: Final = 60.0
+TIDY_S: Final = 10.0
 _PRELOAD: Final = b"/usr/local/vgpu/libvgpu.so\n"
 
 _log = logging.getLogger(__name__)
@@ -45,21 +48,22 @@ class KubeletNode:
         self._agent = agent
         self._node = node
         self._places = places
-        self._regions = Regions(places.state / "shares")
         view = agent.view_of(node.name)
-        preparing = SharePreparing(
-            view,
-            lambda: node.devices,
-            agent.answer,
-            self._regions,
-            self._grants_node,
-        )
         self._holders = holders = Holders(places.plugins, places.pod_resources)
+        self._hands = Hands(
+            Regions(places.state / "shares"),
+            Instances(node.backend),
+            Daemons(places.mps, node.backend, places.mps_launcher),
+            Needed(holders, view),
+        )
+        preparing = SharePreparing(
+            view, lambda: node.devices, agent.answer, self._hands, self._grants_node
+        )
         specifications = Specifications(places.cdi)
         seconds = metrics.histogram(
             "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
         )
-        Usage(self._regions, view, hami=places.hami_metrics).expose(metrics)
+        Usage(self._hands.regions, view, hami=places.hami_metrics).expose(metrics)
         self.door = FrontDoor(
             places.plugins,
             lambda name: Plugin(name, holders, preparing, specifications, seconds),
@@ -89,16 +93,27 @@ class KubeletNode:
     async def _advise(self) -> None:
         while True:
             await asyncio.sleep(ADVISE_S)
-            await asyncio.to_thread(self._regions.advise)
+            await asyncio.to_thread(self._hands.regions.advise)
 
     async def _tidy(self) -> None:
-        """Take away what pods had that the kubelet has forgotten."""
+        """Take away what pods had that the kubelet has forgotten; and find what has died."""
+        await self._agent.reported(1)  # by then the ledger was read to its end
         while True:
-            await asyncio.sleep(TIDY_S)
             try:
-                await asyncio.to_thread(self._regions.keep, await self._holders.pods())
+                await self._tidied()
             except NotPrepared as problem:
                 _log.warning("nothing is tidied up: %s", problem)
+            await asyncio.sleep(TIDY_S)
+
+    async def _tidied(self) -> None:
+        """Raises NotPrepared."""
+        hands = self._hands
+        await asyncio.to_thread(hands.regions.keep, await self._holders.pods())
+        needed = await hands.needed.shares()
+        modes = {device.id: device.mode for device in self._node.devices.values()}
+        await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)
+        served = largest(share for share in needed if modes.get(share.device) == "mps")
+        await hands.daemons.keep(served)
 
     def _grants_node(self) -> grants.Node:
         held = not self._agent.configuration.nvidia.disable_core_limit

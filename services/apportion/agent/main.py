@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import sys
 from collections.abc import Sequence
@@ -60,6 +61,20 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     help="With --kubelet: where containers' regions are kept; the same path as on the node.",
 )
 @click.option(
+    "--run",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="/run/apportion",
+    show_default=True,
+    help="With --kubelet: where MPS daemons have their pipes; the same path as on the node.",
+)
+@click.option(
+    "--mps-launcher",
+    default="",
+    metavar="WORDS",
+    help="With --kubelet: words before the command that starts an MPS daemon, so that it outlives "
+    "the agent: 'systemd-run --scope'.",
+)
+@click.option(
     "--library",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
     help="With --kubelet: HAMi-core's libvgpu.so; without it nothing holds containers to shares.",
@@ -79,6 +94,8 @@ def command(
     kubelet: Path | None,
     cdi: Path,
     state: Path,
+    run: Path,
+    mps_launcher: str,
     library: Path | None,
     hami_metrics: bool,
     config: ServiceConfig,
@@ -90,7 +107,15 @@ def command(
     if kubelet is not None and (fleet or count > 1):
         stop_with("--kubelet: a kubelet has one node; give neither --fleet nor --nodes")
     places = (
-        Places(kubelet=kubelet, cdi=cdi, state=state, library=library, hami_metrics=hami_metrics)
+        Places(
+            kubelet=kubelet,
+            cdi=cdi,
+            state=state,
+            run=run,
+            mps_launcher=tuple(shlex.split(mps_launcher)),
+            library=library,
+            hami_metrics=hami_metrics,
+        )
         if kubelet
         else None
     )

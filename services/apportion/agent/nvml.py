@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -21,18 +21,21 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pynvml as nvml
 
-from apportion.agent.backend import DevicesUnavailable
+from apportion.agent import nvml_mig
+from apportion.agent.backend import DevicesUnavailable, NotMade
 from apportion.agent.models import SLOTS
 from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.grants import MadeInstance
 from apportion.runtime.process.clock import Clock
-from apportion_schemas import Device
+from apportion_schemas import Device, MigInstance
 
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of the program, not of the card: the list that HAMi and NVIDIA's own plugin ignore."""
 QUIET_S = 300.0
 """A card that had a critical XID is offered again after this long without another."""
 PROBE_S = 10.0
-_WAIT_S = 1.0
+_WAIT_S = 0.25
+"""For an XID at a time: who wants a card to be cut waits as long for the thread."""
 _MIG_SLOTS = 7
 _MIB = 1 << 20
 _FAMILY = "nvidia"
@@ -103,6 +106,23 @@ class NvmlBackend:
             if await self._call(self._read) != self._seen:
                 return
 
+    async def make_instance(
+        self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
+    ) -> MadeInstance:
+        """See `DeviceBackend`."""
+        return await self._of(device, lambda card: nvml_mig.ensure(card, wanted, needed))
+
+    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> list[str]:
+        """See `DeviceBackend`."""
+        return await self._of(device, lambda card: nvml_mig.keep(card, needed))
+
+    async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
+        """See `DeviceBackend`."""
+        mode = (
+            nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else nvml.NVML_COMPUTEMODE_DEFAULT
+        )
+        await self._of(device, lambda card: nvml.nvmlDeviceSetComputeMode(card, mode))
+
     async def close(self) -> None:
         """See `DeviceBackend`. Returns once no call into the driver is under way."""
         shut = self._call(self._shut)
@@ -115,6 +135,17 @@ class NvmlBackend:
         if self._closed:
             return asyncio.get_running_loop().create_future()
         return asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    async def _of(self, device: str, function: Callable[[Any], T]) -> T:
+        """Do something with a card, by NVML's handle of it. Raises NotMade."""
+
+        def done() -> T:
+            try:
+                return function(nvml.nvmlDeviceGetHandleByUUID(device.encode()))
+            except nvml.NVMLError as error:
+                raise NotMade(f"device {device}: NVML: {error}") from None
+
+        return await self._call(done)
 
     def _open(self) -> None:
         """Raises NVMLError."""

@@ -10,14 +10,18 @@ from apportion.core import grants
 class Places(Struct, frozen=True):
     """Where the kubelet, the runtimes and we have our files on this node.
 
-    They are the same paths in the agent's container as on the node: runtimes read them too.
+    They are the same paths in the agent's container as on the node: runtimes read them too. What
+    is below `state` outlives a reboot, what is below `run` does not. `mps_launcher` are the words
+    before a command that starts an MPS daemon.
     `hami_metrics`: containers' use is told under HAMi's names as well as under ours.
     """
 
     kubelet: Path
     cdi: Path
     state: Path
+    run: Path
     library: Path | None = None
+    mps_launcher: tuple[str, ...] = ()
     hami_metrics: bool = False
 
     @property
@@ -31,6 +35,11 @@ class Places(Struct, frozen=True):
         return self.kubelet / "pod-resources" / "kubelet.sock"
 
     @property
+    def mps(self) -> Path:
+        """The folders of MPS daemons: their memory is shared through files in it."""
+        return self.run / "mps"
+
+    @property
     def preload(self) -> Path:
         """What becomes `/etc/ld.so.preload` of containers."""
         return self.state / "ld.so.preload"
@@ -39,7 +48,7 @@ class Places(Struct, frozen=True):
         """The places that grants name, on the node."""
         return grants.Node(
             shares=str(self.state / "shares"),
-            mps=str(self.state / "mps"),
+            mps=str(self.mps),
             locks=str(self.state / "locks"),
             library=str(self.library) if self.library else "",
             preload=str(self.preload) if self.library else "",

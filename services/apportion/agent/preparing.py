@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
+from apportion.agent.backend import NotMade
+from apportion.agent.hands.daemons import Daemons
+from apportion.agent.hands.instances import Instances
 from apportion.agent.hands.regions import Regions
 from apportion.agent.kubelet.port import Holder, NotPrepared
+from apportion.agent.needed import Needed, largest
 from apportion.agent.reporting import trouble_of
 from apportion.agent.view import Claim, NodeView
 from apportion.core.grants import Edits, Grant, GrantRefused, Held, Node, grant
@@ -24,8 +28,20 @@ from apportion_schemas.quantities import TEXT_MAX
 PATIENCE_S: Final = 20.0
 """How long a start waits for its binding; a kubelet gives up after 30 seconds and asks again."""
 
+_OF_THE_CARD: Final = frozenset({"mig", "mps"})
+"""Modes in which a share is a state of the card, which others need as well."""
+
 Answer = Callable[[Claim, str], Awaitable[None]]
 """Tells the ledger that a claim is allocated, or why it cannot be."""
+
+
+class Hands(NamedTuple):
+    """What makes a grant true on the node, and who needs what has been made."""
+
+    regions: Regions
+    instances: Instances
+    daemons: Daemons
+    needed: Needed
 
 
 class SharePreparing:
@@ -36,13 +52,13 @@ class SharePreparing:
         view: NodeView,
         devices: Callable[[], dict[str, Device]],
         answer: Answer,
-        regions: Regions,
+        hands: Hands,
         node: Callable[[], Node],
     ) -> None:
         self._view = view
         self._devices = devices
         self._answer = answer
-        self._regions = regions
+        self._hands = hands
         self._node = node
 
     async def prepare(self, holder: Holder) -> Edits:
@@ -50,7 +66,7 @@ class SharePreparing:
         claim = await self._claim(holder)
         try:
             prepared = await self._made(claim, holder)
-        except (GrantRefused, RegionInvalid, OSError) as error:
+        except (GrantRefused, NotMade, RegionInvalid, OSError) as error:
             problem = f"the share of {_name(claim)} cannot be prepared: {error}"[:TEXT_MAX]
             await self._answer(claim, problem)
             raise NotPrepared(problem) from None
@@ -62,14 +78,31 @@ class SharePreparing:
 
         Raises:
             GrantRefused: the node cannot give what the ledger says.
+            NotMade: a card cannot be brought into the state that the share needs.
+            NotPrepared: the kubelet's books cannot be read.
             RegionInvalid: the container has more devices than a region has room for.
             OSError: the disk is full, or may not be written to.
         """
-        prepared = grant(self._held(claim, holder), self._node())
-        if prepared.daemons:
-            raise GrantRefused("this agent starts no MPS daemon yet")
+        hands = self._hands
+        shares, container = self._shares(claim, holder)
+        needed: list[Share] = []
+        if any(device.mode in _OF_THE_CARD for device in self._devices().values()):
+            needed = await hands.needed.shares(but=claim.pod)
+        instances = await hands.instances.ensure(shares, needed)
+        held = Held.of(
+            claim.pod,
+            container,
+            shares,
+            self._devices(),
+            controls=dict[str, str](claim.placed.controls.get(container, {}).items()),
+            instances=instances,
+        )
+        prepared = grant(held, self._node())
+        most = largest([*needed, *claim.placed.shares, *claim.placed.borrowed])
+        for card in prepared.daemons:
+            await hands.daemons.ensure(card, most[card])
         if prepared.region is not None:
-            await asyncio.to_thread(self._regions.ensure, prepared.region)
+            await asyncio.to_thread(hands.regions.ensure, prepared.region)
         return prepared
 
     async def _claim(self, holder: Holder) -> Claim:
@@ -91,18 +124,15 @@ class SharePreparing:
             )
         return claim
 
-    def _held(self, claim: Claim, holder: Holder) -> Held:
+    def _shares(self, claim: Claim, holder: Holder) -> tuple[list[Share], str]:
         """What the container holds; of several with the same slots, what the one that lends does.
 
         Raises:
-            GrantRefused: nothing, or of a device that is not here or not well.
+            GrantRefused: the pod holds a device that is not here or not well.
         """
-        devices = self._devices()
-        if trouble := trouble_of(claim.node, devices, claim):
+        if trouble := trouble_of(claim.node, self._devices(), claim):
             raise GrantRefused(trouble)
-        shares, container = _of_container(claim, holder)
-        controls = dict[str, str](claim.placed.controls.get(container, {}).items())
-        return Held.of(claim.pod, container, shares, devices, controls=controls)
+        return _of_container(claim, holder)
 
 
 def _of_container(claim: Claim, holder: Holder) -> tuple[list[Share], str]:

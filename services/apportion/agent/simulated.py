@@ -11,12 +11,16 @@ import asyncio
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable
+import uuid
+from collections.abc import Collection, Iterable
 
 import msgspec
 
+from apportion.agent.backend import InTheWay, NotMade
 from apportion.agent.models import Model, models
-from apportion_schemas import Device
+from apportion.core.grants import MadeInstance
+from apportion.core.grants.mig import named, overlap
+from apportion_schemas import Device, MigInstance
 from apportion_schemas.inventory import Mode
 from apportion_schemas.quantities import COUNT_MAX
 
@@ -132,6 +136,7 @@ class SimulatedBackend:
     def __init__(self, devices: tuple[Device, ...]) -> None:
         self._devices = {device.id: device for device in devices}
         self._changed = asyncio.Event()
+        self._instances: dict[str, list[MigInstance]] = {}
 
     async def inventory(self) -> tuple[Device, ...]:
         """See `DeviceBackend`."""
@@ -141,6 +146,32 @@ class SimulatedBackend:
         """See `DeviceBackend`."""
         await self._changed.wait()
         self._changed.clear()
+
+    async def make_instance(
+        self, device: str, wanted: MigInstance, needed: Collection[MigInstance]
+    ) -> MadeInstance:
+        """See `DeviceBackend`."""
+        if device not in self._devices or self._devices[device].mode != "mig":
+            raise NotMade(f"device {device} is not one in MIG mode of this node")
+        there = self._instances.setdefault(device, [])
+        for made in [each for each in there if each != wanted and overlap(each, wanted)]:
+            if made in needed:
+                raise InTheWay(f"{named(made)} stands in the way of {named(wanted)}")
+            there.remove(made)
+        if wanted not in there:
+            there.append(wanted)
+        digest = uuid.uuid5(uuid.NAMESPACE_OID, f"{device}/{wanted.profile}/{wanted.start}")
+        return MadeInstance(f"MIG-{digest}")
+
+    async def keep_instances(self, device: str, needed: Collection[MigInstance]) -> list[str]:
+        """See `DeviceBackend`."""
+        there = self._instances.get(device, [])
+        gone = [each for each in there if each not in needed]
+        self._instances[device] = [each for each in there if each in needed]
+        return [named(each) for each in gone]
+
+    async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
+        """See `DeviceBackend`; no process ever runs on a simulated card."""
 
     async def close(self) -> None:
         """See `DeviceBackend`; nothing is held."""

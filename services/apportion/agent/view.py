@@ -180,7 +180,7 @@ class FleetView:
             case PodPlaced():
                 placements = node.placed.setdefault((data.pod, data.attempt), {})
                 placements[revision] = data
-            case PodAdopted() if not data.running:
+            case PodAdopted():
                 self._adopted(node, data, revision)
             case PodBound():
                 self._bound(node, data, revision, event.cause)
@@ -241,11 +241,15 @@ class FleetView:
         self._fall_due(node, Claim(placed, revision))
 
     def _adopted(self, node: NodeView, data: PodAdopted, revision: int) -> None:
-        """Bound by somebody else, and perhaps not started yet: a claim like any other."""
-        if (data.pod, data.attempt) not in node.bound:
-            devices = node.said.devices if node.said is not None else ()
-            placed = handed(_as_placed(data), data.submitted, devices)
-            self._fall_due(node, Claim(placed, revision, adopted=True))
+        """Bound by somebody else; one that has not started yet is a claim like any other."""
+        devices = node.said.devices if node.said is not None else ()
+        claim = Claim(handed(_as_placed(data), data.submitted, devices), revision, adopted=True)
+        if data.running:
+            if self._remember:
+                node.hold(claim)
+                node.answers[data.pod] = ""
+        elif (data.pod, data.attempt) not in node.bound:
+            self._fall_due(node, claim)
 
     def _fall_due(self, node: NodeView, claim: Claim) -> None:
         node.bound.add((claim.pod, claim.attempt))

@@ -20,6 +20,7 @@ from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
 
 VERSION: Final = "0.5.0"
 KIND: Final = "apportion.dev/share"
+VENDORS: Final = "nvidia.com/gpu"
 _PARTS: Final = ("env", "deviceNodes", "mounts", "hooks")
 _encode = msgspec.json.Encoder().encode
 
@@ -37,16 +38,14 @@ class Specifications:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, slots: Sequence[str], edits: Edits, devices: Iterable[str] = ()) -> None:
+    def write(self, slots: Sequence[str], edits: Edits) -> None:
         """Give the slots of one container their meaning; the first has all of it.
-
-        `devices` are ids of cards whose edits by NVIDIA's specification come with it.
 
         Raises:
             OSError: the disk is full, or the folder cannot be written.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        whole = _merged([*self._foreign(devices), _own(edits)])
+        whole = _merged([*self._foreign(edits.cards), _own(edits)])
         env = [line for line in whole["env"] if line.startswith("NVIDIA_VISIBLE_DEVICES=")]
         for slot in slots:
             # A device without any edit is refused by runtimes, so the others say what is visible.
@@ -58,16 +57,20 @@ class Specifications:
     def _path(self, slot: str) -> Path:
         return self._folder / f"apportion-{slot}.json"
 
-    def _foreign(self, devices: Iterable[str]) -> list[Json]:
-        """The edits of these cards in the specification that has one of them; see nvidia-ctk."""
-        wanted = list(devices)
-        for path in sorted(self._folder.glob("*")) if wanted else ():
+    def _foreign(self, cards: Sequence[str]) -> list[Json]:
+        """The edits of these cards in NVIDIA's specification; see nvidia-ctk.
+
+        A card in MIG mode does not stand there by its own name: it has what all of them have.
+        """
+        for path in sorted(self._folder.glob("*")) if cards else ():
             if path.name.startswith("apportion-") or path.suffix not in {".json", ".yaml"}:
                 continue
             said = _read(path)
-            by_name = {each.get("name"): each for each in said.get("devices") or ()}
-            if all(device in by_name for device in wanted):
-                each = [by_name[device].get("containerEdits") or {} for device in wanted]
+            if said.get("kind") == VENDORS:
+                by_name = {each.get("name"): each for each in said.get("devices") or ()}
+                each = [
+                    by_name[card].get("containerEdits") or {} for card in cards if card in by_name
+                ]
                 return [said.get("containerEdits") or {}, *each]
         return []
 
@@ -87,7 +90,10 @@ def _read(path: Path) -> Json:
 def _own(edits: Edits) -> Json:
     return {
         "env": [f"{name}={value}" for name, value in edits.env.items()],
-        "deviceNodes": [{"path": path} for path in edits.device_nodes],
+        "deviceNodes": [
+            {"path": node.path, "type": "c", "major": node.major, "minor": node.minor}
+            for node in edits.device_nodes
+        ],
         "mounts": [
             {
                 "hostPath": mount.host_path,

@@ -152,7 +152,4 @@ class Plugin:
     async def _prepare(self, slots: frozenset[str]) -> None:
         holder = await self._holders.find(self.resource, slots)
         edits = await self._preparing.prepare(holder)
-        devices = edits.env.get(VISIBLE, "").split(",")
-        await asyncio.to_thread(
-            self._specifications.write, holder.slots, edits, [each for each in devices if each]
-        )
+        await asyncio.to_thread(self._specifications.write, holder.slots, edits)

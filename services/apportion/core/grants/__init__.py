@@ -6,9 +6,21 @@ what the peers give. Invariant: a grant follows from the ledger and from the nod
 an annotation, and the same shares always come to the same grant.
 """
 
-from apportion.core.grants.edits import Edits, Mount
+from apportion.core.grants.edits import DeviceNode, Edits, Mount
 from apportion.core.grants.granting import grant
-from apportion.core.grants.held import GrantRefused, Held, Node, Part
+from apportion.core.grants.held import GrantRefused, Held, MadeInstance, Node, Part
 from apportion.core.grants.plan import Grant, RegionPlan
 
-__all__ = ["Edits", "Grant", "GrantRefused", "Held", "Mount", "Node", "Part", "RegionPlan", "grant"]
+__all__ = [
+    "DeviceNode",
+    "Edits",
+    "Grant",
+    "GrantRefused",
+    "Held",
+    "MadeInstance",
+    "Mount",
+    "Node",
+    "Part",
+    "RegionPlan",
+    "grant",
+]

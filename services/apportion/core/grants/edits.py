@@ -15,9 +15,22 @@ class Mount(Struct, frozen=True):
     read_only: bool = False
 
 
+class DeviceNode(Struct, frozen=True):
+    """A character device, by its numbers: it need not be below the node's `/dev` yet."""
+
+    path: str
+    major: int
+    minor: int
+
+
 class Edits(Struct, frozen=True):
-    """Environment by name, mounts, and device nodes (`/dev/nvidia0`) by their path on the node."""
+    """Environment by name, mounts and device nodes.
+
+    `cards` are those whose own CDI specification, by the vendor, comes with it: the device nodes
+    and libraries without which nothing runs there.
+    """
 
     env: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
-    device_nodes: tuple[str, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    cards: tuple[str, ...] = ()

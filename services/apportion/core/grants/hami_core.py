@@ -23,7 +23,7 @@ _LOCKS: Final = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path written 
 
 def grant(held: Held, node: Node) -> Grant:
     """The limits as environment and as region, and the library unless the container declines it."""
-    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(part.device.id for part in held.parts)}
+    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(held.cards)}
     for position, part in enumerate(held.parts):
         env[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{part.share.memory_mib}m"
     # One limit for all devices of a container: the peers give that of the first.
@@ -32,7 +32,7 @@ def grant(held: Held, node: Node) -> Grant:
     if any(part.device.memory_mib > part.device.physical_memory_mib for part in held.parts):
         env["CUDA_OVERSUBSCRIBE"] = "true"
     env |= _manners(held, node)
-    return Grant(Edits(env, _mounts(held, node)), region=_region(held, node))
+    return Grant(Edits(env, _mounts(held, node), cards=held.cards), region=_region(held, node))
 
 
 def _manners(held: Held, node: Node) -> dict[str, str]:

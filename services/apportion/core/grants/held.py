@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from apportion.core.grants.edits import DeviceNode
 from apportion_schemas import Device, Share
 from apportion_schemas.catalogue import token
 
@@ -12,16 +13,19 @@ class GrantRefused(ValueError):
     """The node cannot give what the ledger says; the message says which share, and why."""
 
 
-class Part(Struct, frozen=True):
-    """One share with the device that it is of.
+class MadeInstance(Struct, frozen=True):
+    """A MIG instance that is there: its id, as in `MIG-…`, and what lets a container use it."""
 
-    `instance_id` is the id of the MIG instance that was made for it, as in `MIG-…`; empty for every
-    other share.
-    """
+    id: str
+    device_nodes: tuple[DeviceNode, ...] = ()
+
+
+class Part(Struct, frozen=True):
+    """One share with the device that it is of, and the MIG instance that was made for it."""
 
     share: Share
     device: Device
-    instance_id: str = ""
+    instance: MadeInstance | None = None
 
 
 class Held(Struct, frozen=True):
@@ -36,6 +40,11 @@ class Held(Struct, frozen=True):
     parts: tuple[Part, ...]
     controls: dict[str, str] = {}
 
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """The ids of its cards, each once, in this order."""
+        return tuple(dict.fromkeys(part.device.id for part in self.parts))
+
     @classmethod
     def of(
         cls,
@@ -45,7 +54,7 @@ class Held(Struct, frozen=True):
         devices: Mapping[str, Device],
         *,
         controls: Mapping[str, str] | None = None,
-        instances: Mapping[Share, str] | None = None,
+        instances: Mapping[Share, MadeInstance] | None = None,
     ) -> "Held":
         """The container's part of a placement.
 
@@ -66,7 +75,7 @@ class Held(Struct, frozen=True):
                 )
         own.sort(key=lambda share: (devices[share.device].index, _start(share)))
         made = instances or {}
-        parts = tuple(Part(each, devices[each.device], made.get(each, "")) for each in own)
+        parts = tuple(Part(each, devices[each.device], made.get(each)) for each in own)
         return cls(pod, container, parts, dict(controls or {}))
 
 
@@ -83,7 +92,7 @@ class Node(Struct, frozen=True):
     library: str = ""
     preload: str = ""
     locks: str = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path written into it
-    mps: str = "/var/lib/apportion/mps"
+    mps: str = "/run/apportion/mps"
     log_level: int = 1
     core_limit: bool = True
 

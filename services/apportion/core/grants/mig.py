@@ -3,6 +3,7 @@
 from apportion.core.grants.edits import Edits
 from apportion.core.grants.held import GrantRefused, Held, Node
 from apportion.core.grants.plan import Grant
+from apportion_schemas import MigInstance
 
 
 def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
@@ -11,11 +12,29 @@ def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is aske
     Raises:
         GrantRefused: an instance was not made.
     """
+    made = []
     for part in held.parts:
-        if not part.instance_id:
+        if part.instance is None:
             raise GrantRefused(
                 f"the instance of container {held.container!r} of pod {held.pod} on "
                 f"{part.device.id} is not made"
             )
-    visible = ",".join(part.instance_id for part in held.parts)
-    return Grant(Edits({"NVIDIA_VISIBLE_DEVICES": visible}))
+        made.append(part.instance)
+    visible = ",".join(instance.id for instance in made)
+    nodes = tuple(dict.fromkeys(node for each in made for node in each.device_nodes))
+    return Grant(Edits({"NVIDIA_VISIBLE_DEVICES": visible}, device_nodes=nodes, cards=held.cards))
+
+
+def cut(instance: MigInstance) -> MigInstance:
+    """What a card has to be cut into for it, without what the scheduler wants to know of it."""
+    return MigInstance(profile=instance.profile, start=instance.start, size=instance.size)
+
+
+def overlap(one: MigInstance, other: MigInstance) -> bool:
+    """Whether both want the same slice of memory."""
+    return one.start < other.start + other.size and other.start < one.start + one.size
+
+
+    """The size and the place of an instance, for people."""
+    """For people."""
+    return f"{instance.profile} from slice {instance.start}"

@@ -33,4 +33,4 @@ def grant(held: Held, node: Node) -> Grant:
         env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(part.share.cores)
     folder = f"{node.mps}/{part.device.id}"
     mounts = (Mount(f"{folder}/pipe", PIPES), Mount(f"{folder}/shm", "/dev/shm"))  # noqa: S108
-    return Grant(Edits(env, mounts), daemons=(part.device.id,))
+    return Grant(Edits(env, mounts, cards=held.cards), daemons=held.cards)

@@ -7,5 +7,4 @@ from apportion.core.grants.plan import Grant
 
 def grant(held: Held, node: Node) -> Grant:  # noqa: ARG001 - every mode is asked alike
     """The cards by their ids; nothing holds the container to less."""
-    visible = ",".join(part.device.id for part in held.parts)
-    return Grant(Edits({"NVIDIA_VISIBLE_DEVICES": visible}))
+    return Grant(Edits({"NVIDIA_VISIBLE_DEVICES": ",".join(held.cards)}, cards=held.cards))

@@ -4,7 +4,17 @@
 import pytest
 from msgspec import structs
 
-from apportion.core.grants import Grant, GrantRefused, Held, Mount, Node, grant
+from apportion.core.grants import (
+    DeviceNode,
+    Edits,
+    Grant,
+    GrantRefused,
+    Held,
+    MadeInstance,
+    Mount,
+    Node,
+    grant,
+)
 from apportion_schemas import Device, Share
 from apportion_schemas.placement import MigInstance
 
@@ -119,9 +129,14 @@ def test_mig_shows_the_instances_that_were_made() -> None:
     card = structs.replace(FIRST, mode="mig")
     low = share(instance=MigInstance(profile="1g.5gb", start=0, size=1))
     high = share(instance=MigInstance(profile="1g.5gb", start=4, size=1))
-    found = granted(high, low, devices=(card,), instances={low: "MIG-a", high: "MIG-b"})
-    assert found == Grant(
-        structs.replace(found.edits, env={"NVIDIA_VISIBLE_DEVICES": "MIG-a,MIG-b"})
+    node, first, second = (DeviceNode(f"/dev/{name}", 1, at) for at, name in enumerate("nab"))
+    made = {low: MadeInstance("MIG-a", (node, first)), high: MadeInstance("MIG-b", (node, second))}
+    assert granted(high, low, devices=(card,), instances=made) == Grant(
+        Edits(
+            {"NVIDIA_VISIBLE_DEVICES": "MIG-a,MIG-b"},
+            device_nodes=(node, first, second),
+            cards=(card.id,),
+        )
     )
     with pytest.raises(GrantRefused, match="is not made"):
         granted(low, devices=(card,))

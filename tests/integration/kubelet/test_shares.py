@@ -1,10 +1,9 @@
-"""A real agent and a kubelet: what the ledger decided is what the container gets."""
+"""What the ledger decided is what the container gets, whatever order or death comes."""
 
 import asyncio
 import contextlib
 import json
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -25,40 +24,11 @@ from apportion_schemas import (
 )
 from tests.support.facts import Facts
 from tests.support.fake_kubelet import FakeKubelet, Refused, environment
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 
 NODE = "n1"
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
-async def facts(bus: Bus) -> Facts:
-    """Everything that is written to it."""
-    opened = Facts(bus)
-    await opened.open()
-    return opened
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short one: a socket's path has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="kubelet") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-async def kubelet(folder: Path) -> AsyncIterator[FakeKubelet]:
-    """The node's kubelet."""
-    async with FakeKubelet(folder) as running:
-        yield running
 
 
 @pytest.fixture
@@ -79,19 +49,6 @@ def cards(facts: Facts) -> tuple[Device, ...]:
     return report.devices
 
 
-async def place(
-    facts: Facts, pod: str, *shares: Share, borrowed: tuple[Share, ...] = (), bound: bool = True
-) -> None:
-    """Place a pod, and bind it."""
-    placed = PodPlaced(
-        pod=pod, namespace="default", name=pod, attempt=1, node=NODE, shares=shares,
-        score=Score(node=NODE, total=1.0), borrowed=borrowed,
-    )  # fmt: skip
-    await facts.write(placed)
-    if bound:
-        await facts.write(PodBound(pod=pod, node=NODE, attempt=1))
-
-
 def share(device: Device, memory_mib: int, container: str = "main", cores: int = 30) -> Share:
     """Some of a card."""
     return Share(container=container, device=device.id, memory_mib=memory_mib, cores=cores)
@@ -104,8 +61,8 @@ async def test_B1_each_gets_its_own_share_in_either_order(
     """Two pods that look alike to the kubelet; it is answered for each when it starts."""
     assert agent.running
     first, second = cards(facts)
-    await place(facts, "a", share(first, 700))
-    await place(facts, "b", share(second, 1300))
+    await facts.hold("a", NODE, share(first, 700))
+    await facts.hold("b", NODE, share(second, 1300))
     assert facts.of(SharesAllocated) == []
     for pod in order:
         answers = await kubelet.admit(pod, pod, GPU, {"main": 1})
@@ -129,7 +86,7 @@ async def test_the_region_is_there_before_the_container(
 ) -> None:
     """The limit that HAMi-core finds is the ledger's; the container's folder is mounted."""
     assert agent.running
-    await place(facts, "a", share(cards(facts)[0], 700))
+    await facts.hold("a", NODE, share(cards(facts)[0], 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
     await kubelet.begin("a", "main")
     (edits,) = kubelet.edits(kubelet.ids("a", "main"))
@@ -144,7 +101,7 @@ async def test_a_start_waits_for_its_binding(
     """The kubelet may be faster than the ledger; nobody is refused for that."""
     assert agent.running
     card = cards(facts)[0]
-    await place(facts, "a", share(card, 700), bound=False)
+    await facts.hold("a", NODE, share(card, 700), bound=False)
     await kubelet.admit("a", "a", GPU, {"main": 1})
     start = asyncio.create_task(kubelet.begin("a", "main"))
     done, _ = await asyncio.wait([start], timeout=0.3)
@@ -158,7 +115,7 @@ async def test_a_container_starts_again_after_anything_was_killed(
 ) -> None:
     """Container, agent and kubelet; each time it gets the same, and the ledger hears of it once."""
     card = cards(facts)[1]
-    await place(facts, "a", share(card, 700))
+    await facts.hold("a", NODE, share(card, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
     before = await kubelet.begin("a", "main")
     assert await kubelet.begin("a", "main") == before
@@ -180,7 +137,7 @@ async def test_init_containers_have_what_the_next_one_has(
     """The kubelet gives both the same slot and does not say which of them starts."""
     assert agent.running
     card = cards(facts)[0]
-    await place(facts, "a", share(card, 2000), borrowed=(share(card, 500, "fetch"),))
+    await facts.hold("a", NODE, share(card, 2000), borrowed=(share(card, 500, "fetch"),))
     await kubelet.admit("a", "a", GPU, {"fetch": 1, "main": 1}, init="fetch")
     assert kubelet.ids("a", "fetch") == kubelet.ids("a", "main")
     for container in ("fetch", "main"):
@@ -194,8 +151,8 @@ async def test_containers_of_one_pod_have_each_their_own(
     """Also one with two cards beside one with one."""
     assert agent.running
     first, second = cards(facts)
-    await place(
-        facts, "a", share(first, 500, "one"), share(first, 900, "two"), share(second, 901, "two")
+    await facts.hold(
+        "a", NODE, share(first, 500, "one"), share(first, 900, "two"), share(second, 901, "two")
     )
     await kubelet.admit("a", "a", GPU, {"one": 1, "two": 2})
     one = await kubelet.begin("a", "one")
@@ -216,7 +173,7 @@ async def test_what_cannot_be_given_is_told_once_and_given_later(
     gone = Device(
         id="GPU-gone", index=0, family="nvidia", model="T", memory_mib=9, physical_memory_mib=9
     )
-    await place(facts, "a", share(gone, 700))
+    await facts.hold("a", NODE, share(gone, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
     for _ in range(2):
         with pytest.raises(Refused, match="GPU-gone is not on node n1"):
@@ -232,7 +189,7 @@ async def test_a_card_that_fails_under_a_pod_takes_nothing_back(
     """Its container does not start again on it; in the ledger the pod stays allocated."""
     assert agent.running
     card = cards(facts)[0]
-    await place(facts, "a", share(card, 700))
+    await facts.hold("a", NODE, share(card, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
     await kubelet.begin("a", "main")
     await facts.count(SharesAllocated, 1)
@@ -250,7 +207,7 @@ async def test_what_the_ledger_took_back_is_not_given(
     """A voided placement leaves nothing to start with; the next attempt has its own share."""
     assert agent.running
     first, second = cards(facts)
-    await place(facts, "a", share(first, 700))
+    await facts.hold("a", NODE, share(first, 700))
     await facts.write(PlacementVoided(pod="a", attempt=1, node=NODE, reason="test"))
     await kubelet.admit("a", "a", GPU, {"main": 1})
     start = asyncio.create_task(kubelet.begin("a", "main"))
@@ -268,7 +225,7 @@ async def test_another_pods_name_on_a_slot_is_refused(
 ) -> None:
     """The kubelet's two books and the ledger have to agree on who it is."""
     assert agent.running
-    await place(facts, "a", share(cards(facts)[0], 700))
+    await facts.hold("a", NODE, share(cards(facts)[0], 700))
     await kubelet.admit("a", "someone-else", GPU, {"main": 1})
     with pytest.raises(Refused, match=r"default/someone-else, and the ledger that it is default/a"):
         await kubelet.begin("a", "main")

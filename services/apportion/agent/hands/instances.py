@@ -1,0 +1,75 @@
+"""MIG instances for the containers of this node: made before they start, destroyed when they ended.
+
+Which ones are needed is no record of ours: it follows from the kubelet's books and from the ledger
+(`Needed`), so an agent that was killed, or is new on the node, comes to the same. Invariant: an
+instance that a container of the ledger may be using is not destroyed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from apportion.agent.backend import DeviceBackend, InTheWay, NotMade
+from apportion.core.grants import MadeInstance
+from apportion.core.grants.mig import cut
+from apportion_schemas import MigInstance, Share
+
+PATIENCE_S: Final = 8.0
+"""How long a start waits for what stands in the way: a container that ended lets go of it soon."""
+_AGAIN_S: Final = 0.25
+
+_log = logging.getLogger(__name__)
+
+
+class Instances:
+    """The MIG instances of one node's cards."""
+
+    def __init__(self, backend: DeviceBackend) -> None:
+        self._backend = backend
+
+    async def ensure(
+        self, wanted: Iterable[Share], needed: Collection[Share]
+    ) -> dict[Share, MadeInstance]:
+        """Have those of these shares there, which are of one container.
+
+        Raises:
+            NotMade: one of them cannot be there; the message says what stands in its way.
+        """
+        made: dict[Share, MadeInstance] = {}
+        for share in wanted:
+            if share.instance is not None:
+                others = _of_card(needed, share.device)
+                made[share] = await self._patiently(share.device, cut(share.instance), others)
+        return made
+
+    async def keep(self, cards: Iterable[str], needed: Collection[Share]) -> None:
+        """Destroy what nobody needs, on these cards, which are in MIG mode."""
+        for card in cards:
+            try:
+                gone = await self._backend.keep_instances(card, _of_card(needed, card))
+            except NotMade as problem:
+                _log.warning("MIG instances of %s are left as they are: %s", card, problem)
+                continue
+            if gone:
+                _log.info("card %s: nobody needs %s: destroyed", card, ", ".join(gone))
+
+    async def _patiently(
+        self, card: str, wanted: MigInstance, others: Collection[MigInstance]
+    ) -> MadeInstance:
+        """Raises InTheWay, NotMade."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE_S
+        while True:
+            try:
+                return await self._backend.make_instance(card, wanted, others)
+            except InTheWay:
+                if loop.time() > until:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _of_card(shares: Iterable[Share], card: str) -> set[MigInstance]:
+    return {cut(each.instance) for each in shares if each.device == card and each.instance}

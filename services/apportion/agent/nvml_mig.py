@@ -1,0 +1,214 @@
+"""MIG instances of one card, through NVML: found, made and destroyed.
+
+A share of a card in MIG mode is a GPU instance at the slices that the ledger says, and in it one
+compute instance with all of its compute; the id that a container is shown is that of the MIG device
+which the two make. Called on the thread of `nvml` alone. Invariants: whatever is there already is
+taken as it is, so each call may be repeated after a death at any point; and what is needed, or what
+a process runs on, is never destroyed: the driver itself refuses the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from ctypes import Array, byref, c_uint
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pynvml as nvml
+
+from apportion.agent.backend import InTheWay, NotMade
+from apportion.core.grants import DeviceNode, MadeInstance
+from apportion.core.grants.mig import named, overlap
+from apportion_schemas import MigInstance
+
+CAPABILITIES = Path("/proc/driver/nvidia-caps/mig-minors")
+"""Lines as `gpu0/gi1/ci0/access 13`: the minor of the device node that lets one use an instance."""
+DEVICES = Path("/proc/devices")
+_MAJOR = 195
+"""Of NVIDIA's cards, by Documentation/admin-guide/devices.txt of Linux."""
+_AT_MOST = 32
+_ABSENT = (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVMLError_NotFound)
+"""What the driver says of a profile, or of an instance, that a card does not have."""
+
+
+class Profile(NamedTuple):
+    """A size in which the card can be cut, by the driver's number for it."""
+
+    id: int
+    slices: int
+
+
+class Made(NamedTuple):
+    """A GPU instance that is there."""
+
+    handle: Any
+    id: int
+    slices: int
+    cut: MigInstance
+
+
+def ensure(card: Any, wanted: MigInstance, needed: Collection[MigInstance]) -> MadeInstance:
+    """Have the instance there; what stands in its way, and is not needed, is destroyed.
+
+    Raises:
+        InTheWay: something that is needed or used is there.
+        NotMade: the card is not in MIG mode, has no such profile, or the driver refuses it.
+    """
+    try:
+        return _ensure(card, wanted, needed)
+    except nvml.NVMLError as error:
+        raise NotMade(f"MIG instance {named(wanted)} cannot be made: {error}") from None
+
+
+def keep(card: Any, needed: Collection[MigInstance]) -> list[str]:
+    """Destroy what is not needed and not used; what was destroyed, for people.
+
+    Raises NVMLError.
+    """
+    gone = []
+    for made in list(instances(card, profiles(card))):
+        if made.cut not in needed:
+            with suppress(nvml.NVMLError_InUse):
+                _destroy(made)
+                gone.append(named(made.cut))
+    return gone
+
+
+def profiles(card: Any) -> dict[str, Profile]:
+    """The profiles of the card by name, as in `1g.5gb`. Raises NVMLError."""
+    found = {}
+    for kind in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        with suppress(*_ABSENT):
+            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(card, kind)
+            name = info.name.decode() if isinstance(info.name, bytes) else str(info.name)
+            found[name.removeprefix("MIG ")] = Profile(int(info.id), int(info.sliceCount))
+    return found
+
+
+def instances(card: Any, known: Mapping[str, Profile]) -> Iterator[Made]:
+    """The instances that are there now. Raises NVMLError."""
+    for name, profile in known.items():
+        found, count = (nvml.c_nvmlGpuInstance_t * _AT_MOST)(), c_uint()
+        with suppress(*_ABSENT):
+            nvml.nvmlDeviceGetGpuInstances(card, profile.id, found, byref(count))
+        for handle in _first(found, count):
+            info = nvml.nvmlGpuInstanceGetInfo(handle)
+            at = info.placement
+            cut = MigInstance(profile=name, start=int(at.start), size=int(at.size))
+            yield Made(handle, int(info.id), profile.slices, cut)
+
+
+def _ensure(card: Any, wanted: MigInstance, needed: Collection[MigInstance]) -> MadeInstance:
+    """Raises NVMLError, NotMade."""
+    known = profiles(card)
+    if wanted.profile not in known:
+        raise NotMade(
+            f"the card has no MIG profile {wanted.profile}; it has "
+            f"{', '.join(known) or 'none, or is not in MIG mode'}"
+        )
+    there = list(instances(card, known))
+    made = next((each for each in there if each.cut == wanted), None)
+    if made is None:
+        _clear(there, wanted, needed)
+        at = nvml.c_nvmlGpuInstancePlacement_t(wanted.start, wanted.size)
+        number = known[wanted.profile].id
+        nvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, number, byref(at))
+        made = next(each for each in instances(card, known) if each.cut == wanted)
+    compute = _compute(made)
+    return MadeInstance(_device_id(card, made, compute), _nodes(card, made, compute))
+
+
+def _clear(there: Iterable[Made], wanted: MigInstance, needed: Collection[MigInstance]) -> None:
+    """Destroy what stands in the way. Raises NVMLError, InTheWay."""
+    for made in there:
+        if not overlap(made.cut, wanted):
+            continue
+        in_the_way = f"{named(made.cut)} stands in the way of {named(wanted)}"
+        if made.cut in needed:
+            raise InTheWay(f"{in_the_way}, and another container of this node holds it still")
+        try:
+            _destroy(made)
+        except nvml.NVMLError_InUse:
+            raise InTheWay(
+                f"{in_the_way}, and a process runs on it still; see nvidia-smi"
+            ) from None
+
+
+def _destroy(made: Made) -> None:
+    """Raises NVMLError; NVMLError_InUse while a process runs there."""
+    for compute in _computes(made):
+        nvml.nvmlComputeInstanceDestroy(compute)
+    nvml.nvmlGpuInstanceDestroy(made.handle)
+
+
+def _computes(made: Made) -> list[Any]:
+    """The compute instances of the GPU instance. Raises NVMLError."""
+    every: list[Any] = []
+    for kind, _ in _compute_profiles(made):
+        found, count = (nvml.c_nvmlComputeInstance_t * _AT_MOST)(), c_uint()
+        nvml.nvmlGpuInstanceGetComputeInstances(made.handle, kind, found, byref(count))
+        every += _first(found, count)
+    return every
+
+
+def _compute_profiles(made: Made) -> Iterator[tuple[int, int]]:
+    """The driver's number, and the slices, of each size of compute instance."""
+    for kind in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        with suppress(*_ABSENT):
+            info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                made.handle, kind, nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+            )
+            yield int(info.id), int(info.sliceCount)
+
+
+def _compute(made: Made) -> int:
+    """The id of the one compute instance with all of the compute. Raises NVMLError."""
+    whole = {number for number, slices in _compute_profiles(made) if slices == made.slices}
+    there = _computes(made)
+    infos = [nvml.nvmlComputeInstanceGetInfo_v2(each) for each in there]
+    if len(infos) == 1 and infos[0].profileId in whole:
+        return int(infos[0].id)
+    for each in there:  # an agent died between two steps, or somebody cut it by hand
+        nvml.nvmlComputeInstanceDestroy(each)
+    one = nvml.nvmlGpuInstanceCreateComputeInstance(made.handle, min(whole))
+    return int(nvml.nvmlComputeInstanceGetInfo_v2(one).id)
+
+
+def _device_id(card: Any, made: Made, compute: int) -> str:
+    """`MIG-…` of the device that the two instances make. Raises NVMLError."""
+    for index in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(card))):
+        with suppress(nvml.NVMLError_NotFound):
+            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+            instance = nvml.nvmlDeviceGetGpuInstanceId(device)
+            if (instance, nvml.nvmlDeviceGetComputeInstanceId(device)) == (made.id, compute):
+                return str(nvml.nvmlDeviceGetUUID(device))
+    raise nvml.NVMLError(nvml.NVML_ERROR_NOT_FOUND)
+
+
+def _nodes(card: Any, made: Made, compute: int) -> tuple[DeviceNode, ...]:
+    """The device nodes that let a container use the instance, where the driver has such."""
+    minors = dict(_pairs(CAPABILITIES))
+    majors = [int(number) for number, name in _pairs(DEVICES) if name == "nvidia-caps"]
+    if not minors or not majors:
+        return ()
+    gpu = int(nvml.nvmlDeviceGetMinorNumber(card))
+    names = (f"gpu{gpu}/gi{made.id}/access", f"gpu{gpu}/gi{made.id}/ci{compute}/access")
+    lets = [int(minors[name]) for name in names if name in minors]
+    return (
+        DeviceNode(f"/dev/nvidia{gpu}", _MAJOR, gpu),
+        *(DeviceNode(f"/dev/nvidia-caps/nvidia-cap{each}", majors[0], each) for each in lets),
+    )
+
+
+def _pairs(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of two words of a file of the kernel, if it is there."""
+    with suppress(OSError):
+        for line in path.read_text().splitlines():
+            first, _, second = line.strip().partition(" ")
+            if second:
+                yield first, second.strip()
+
+
+def _first(found: Array[Any], count: c_uint) -> list[Any]:
+    return list(found[: count.value])

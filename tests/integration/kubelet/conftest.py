@@ -1,0 +1,40 @@
+"""A ledger, and the kubelet of one node; the tests write what scheduler and binder would."""
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.facts import Facts
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.nats import Bus, running_bus
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """Everything that is written to it."""
+    opened = Facts(bus)
+    await opened.open()
+    return opened
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short one: a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kubelet") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def kubelet(folder: Path) -> AsyncIterator[FakeKubelet]:
+    """The node's kubelet."""
+    async with FakeKubelet(folder) as running:
+        yield running

@@ -1,0 +1,295 @@
+"""What is made of cards for containers, and taken back: over the fake driver in C."""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from apportion.agent import nvml_mig
+from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.grants.mig import cut, overlap
+from apportion_schemas import (
+    AllocationFailed,
+    Configuration,
+    ConfigurationChanged,
+    Device,
+    MigInstance,
+    NodeReported,
+    Share,
+    SharesAllocated,
+)
+from apportion_schemas.configuration import NodeConfiguration
+from tests.support.facts import Facts
+from tests.support.fake_kubelet import FakeKubelet, Refused
+from tests.support.nats import Bus
+from tests.support.nvidia.driver import FakeDriver, fake_driver
+from tests.support.nvidia.probe import holding, probe
+from tests.support.processes import ServiceProcess
+
+NODE = "n1"
+GPU = "nvidia.com/gpu"
+ROUNDS = int(os.environ.get("APPORTION_MIG_ROUNDS", "120"))
+KILLED = 0.02
+BUSY = 0.3
+COMPUTE_SLICES = 7
+"""Of an A100; its memory has eight."""
+
+
+@pytest.fixture(params=["2xA100-40GB:mig"])
+def driver(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeDriver]:
+    """The node's driver, which the agent's process has as well."""
+    with fake_driver(tmp_path, request.param) as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        pynvml.nvmlInit()
+        yield made
+        pynvml.nvmlShutdown()
+
+
+@pytest.fixture
+async def agent(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> AsyncIterator[ServiceProcess]:
+    """The node's agent, with whatever cards the driver has."""
+    assert driver.ids
+    options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
+    options += ["--state", str(kubelet.folder / "state"), "--run", str(kubelet.folder / "run")]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
+        await running.ready()
+        await facts.count(NodeReported, 1)
+        yield running
+
+
+def cards(facts: Facts) -> tuple[Device, ...]:
+    """What the node has."""
+    report: NodeReported = facts.of(NodeReported)[-1]
+    return report.devices
+
+
+def on_the_card(index: int) -> set[MigInstance]:
+    """The instances that the driver has made of a card."""
+    card = pynvml.nvmlDeviceGetHandleByIndex(index)
+    return {each.cut for each in nvml_mig.instances(card, nvml_mig.profiles(card))}
+
+
+def shown(mig_id: str) -> tuple[str, MigInstance]:
+    """The card and the instance that a container sees by this id."""
+    device = pynvml.nvmlDeviceGetHandleByUUID(mig_id.encode())
+    card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+    number = pynvml.nvmlDeviceGetGpuInstanceId(device)
+    made = nvml_mig.instances(card, nvml_mig.profiles(card))
+    return str(pynvml.nvmlDeviceGetUUID(card)), next(e.cut for e in made if e.id == number)
+
+
+def instance_number(mig_id: str) -> int:
+    """The driver's number for the GPU instance."""
+    return int(pynvml.nvmlDeviceGetGpuInstanceId(pynvml.nvmlDeviceGetHandleByUUID(mig_id.encode())))
+
+
+def piece(device: Device, profile: str, start: int) -> Share:
+    """A MIG instance of a card, for the container `main`."""
+    found = next(e for e in mig_profiles("nvidia", device.model) if e.name == profile)
+    instance = MigInstance(profile=profile, start=start, size=found.size)
+    return Share("main", device.id, found.memory_mib, 10, instance)
+
+
+def compute(share: Share) -> int:
+    """The slices of compute of an instance: `3g.20gb` has three."""
+    assert share.instance is not None
+    return int(share.instance.profile.partition("g.")[0])
+
+
+# ---------------------------------------------------------------- MIG
+
+
+async def test_an_instance_is_made_at_the_start_and_goes_with_the_pod(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """Where the ledger says; it is the same after the agent was killed, and gone with the pod."""
+    _, second = cards(facts)
+    await kubelet.offered(GPU, 14)
+    await facts.hold("a", NODE, piece(second, "3g.20gb", 4))
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    assert on_the_card(1) == set()
+    env = await kubelet.begin("a", "main")
+    assert shown(env["NVIDIA_VISIBLE_DEVICES"]) == (
+        second.id, MigInstance(profile="3g.20gb", start=4, size=4),
+    )  # fmt: skip
+    assert on_the_card(0) == set()
+    (allocated,) = await facts.count(SharesAllocated, 1)
+    assert allocated.devices == (second.id,)
+    await agent.kill()
+    await agent.start()
+    await agent.ready()
+    await kubelet.offered(GPU, 14)
+    assert await kubelet.begin("a", "main") == env
+    kubelet.end("a")
+    await facts.until(lambda: not on_the_card(1), "the instance to be destroyed")
+
+
+async def test_what_runs_on_an_instance_is_waited_for_and_told(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """A process that the kubelet has forgotten: nothing is taken from it; then the pod starts."""
+    assert agent.running
+    card = cards(facts)[0]
+    await kubelet.offered(GPU, 14)
+    await facts.hold("a", NODE, piece(card, "1g.5gb", 2))
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    env = await kubelet.begin("a", "main")
+    driver.process(0, 4242, 100, instance=instance_number(env["NVIDIA_VISIBLE_DEVICES"]))
+    kubelet.end("a")
+    await facts.hold("b", NODE, piece(card, "7g.40gb", 0))
+    await kubelet.admit("b", "b", GPU, {"main": 1})
+    with pytest.raises(Refused, match=r"1g\.5gb from slice 2 stands in the way of 7g\.40gb"):
+        await kubelet.begin("b", "main")
+    (failed,) = await facts.count(AllocationFailed, 1)
+    assert "a process runs on it still" in failed.message
+    driver.end_process(4242)
+    env = await kubelet.begin("b", "main")
+    assert shown(env["NVIDIA_VISIBLE_DEVICES"])[1].profile == "7g.40gb"
+    await facts.count(SharesAllocated, 2)
+
+
+class Rounds:
+    """Pods that come and go by chance, and an agent that is killed meanwhile."""
+
+    def __init__(
+        self, agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+    ) -> None:
+        self.agent = agent
+        self.kubelet = kubelet
+        self.facts = facts
+        self.driver = driver
+        self.chance = random.Random(15)
+        self.live: dict[str, Share] = {}
+        self.working: dict[str, int] = {}
+        self.kills = 0
+
+    async def arrive(self, pod: str, share: Share) -> None:
+        """A pod gets an instance of the ledger's, and perhaps works on it."""
+        self.live[pod] = share
+        await self.facts.hold(pod, NODE, share)
+        await self.kubelet.admit(pod, pod, GPU, {"main": 1})
+        start = asyncio.create_task(self.kubelet.begin(pod, "main"))
+        if self.chance.random() < KILLED:
+            await asyncio.sleep(0)  # lets the call begin; where it is cut off is chance
+            await self.agent.kill()
+            await asyncio.gather(start, return_exceptions=True)
+            await self.agent.start()
+            await self.agent.ready()
+            await self.kubelet.offered(GPU, 14)
+            self.kills += 1
+            start = asyncio.create_task(self.kubelet.begin(pod, "main"))
+        name = (await start)["NVIDIA_VISIBLE_DEVICES"]
+        assert share.instance is not None
+        assert shown(name) == (share.device, cut(share.instance)), pod
+        if self.chance.random() < BUSY:
+            self.working[pod] = 10_000 + len(self.facts.events)
+            card = self.driver.ids.index(share.device)
+            self.driver.process(card, self.working[pod], 64, instance=instance_number(name))
+
+    def leave(self) -> None:
+        """A pod ends; its process has, too, before the kubelet lets go of what it had."""
+        pod = self.chance.choice(sorted(self.live))
+        del self.live[pod]
+        if pod in self.working:
+            self.driver.end_process(self.working.pop(pod))
+        self.kubelet.end(pod)
+
+    def room(self) -> Share | None:
+        """Some instance for which a card has room, if there is any."""
+        found = [
+            share
+            for device in cards(self.facts)
+            for profile in mig_profiles("nvidia", device.model)
+            for start in profile.starts
+            for share in [piece(device, profile.name, start)]
+            if not self._taken(share)
+        ]
+        return self.chance.choice(found) if found else None
+
+    def _taken(self, share: Share) -> bool:
+        """Whether memory or compute of the card is another pod's."""
+        own = [other for other in self.live.values() if other.device == share.device]
+        assert share.instance is not None
+        crossing = any(o.instance and overlap(o.instance, share.instance) for o in own)
+        return crossing or sum(map(compute, [*own, share])) > COMPUTE_SLICES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """Pods come and go, some work, the agent is killed in the middle of what it does."""
+    await kubelet.offered(GPU, 14)
+    rounds = Rounds(agent, kubelet, facts, driver)
+    for number in range(ROUNDS):
+        share = rounds.room()
+        if share is None or (rounds.live and rounds.chance.random() < 0.5):
+            rounds.leave()
+        else:
+            await rounds.arrive(f"pod-{number}", share)
+    assert rounds.kills or ROUNDS < 100
+    for index, device in enumerate(driver.ids):
+        live = [each for each in rounds.live.values() if each.device == device]
+        await facts.until(partial(_has, index, live), f"the instances of {live} alone")
+    assert facts.of(AllocationFailed) == []
+
+
+def _has(index: int, shares: Iterable[Share]) -> bool:
+    """Whether the card has the instances of these shares and no other."""
+    return on_the_card(index) == {cut(each.instance) for each in shares if each.instance}
+
+
+# ---------------------------------------------------------------- MPS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount of its own needs root")
+@pytest.mark.parametrize("driver", ["1xT4"], indirect=True)
+async def test_C3_a_card_under_mps_has_a_daemon_while_it_has_pods(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """Each container has its own part of it; the daemon outlives the agent, and not the pods."""
+    mps = NodeConfiguration(name=NODE, operating_mode="mps")
+    await facts.write(
+        ConfigurationChanged(by="test", configuration=Configuration(nodeconfig=(mps,)))
+    )
+    await facts.until(lambda: cards(facts)[0].mode == "mps", "the card to be offered under MPS")
+    (card,) = cards(facts)
+    for pod, memory_mib, cores in (("large", 9_216, 60), ("small", 6_144, 40)):
+        await facts.hold(pod, NODE, Share("main", card.id, memory_mib, cores))
+        await kubelet.admit(pod, pod, GPU, {"main": 1})
+    large = await inside(kubelet, "large")
+    small = await inside(kubelet, "small")
+    threads = [each["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] for each in (large, small)]
+    assert threads == ["60", "40"]
+    await agent.kill()
+    await agent.start()
+    await agent.ready()
+    with holding(driver, "alloc:8800", **large):
+        said = probe(driver, "alloc:5800", "alloc:400", **small)
+        assert said[1:] == ["alloc:5800 CUDA_SUCCESS", "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"]
+    kubelet.end("large")
+    kubelet.end("small")
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    await facts.until(
+        lambda: pynvml.nvmlDeviceGetComputeMode(handle) == pynvml.NVML_COMPUTEMODE_DEFAULT,
+        "the card to be given back",
+    )
+
+
+async def inside(kubelet: FakeKubelet, pod: str) -> dict[str, str]:
+    """The environment of the pod's container, with its mounts followed."""
+    env = await kubelet.begin(pod, "main")
+    (edits,) = kubelet.edits(kubelet.ids(pod, "main"))
+    mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
+    return {**env, "CUDA_MPS_PIPE_DIRECTORY": mounts[env["CUDA_MPS_PIPE_DIRECTORY"]]}

@@ -1,0 +1,1 @@
+"""The parts of the kubelet's front door that need no kubelet."""
