@@ -35,6 +35,6 @@ def overlap(one: MigInstance, other: MigInstance) -> bool:
     return one.start < other.start + other.size and other.start < one.start + one.size
 
 
+def named(instance: MigInstance) -> str:
     """The size and the place of an instance, for people."""
-    """For people."""
     return f"{instance.profile} from slice {instance.start}"
