@@ -236,7 +236,7 @@ def _scheduler(name: str) -> Body:
 
 
 def _agent(name: str, nodes: list[SimulatedNode]) -> Body:
-    return lambda service: agent.body(service, name, nodes)
+    return lambda service: agent.body(service, agent.Backends(name, nodes))
 
 
 def _drop(*_entry: object) -> NoReturn:

@@ -7,13 +7,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.fleet import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.agent.host import local_host
-from apportion.agent.nvml import NvmlBackend
+from apportion.agent.nvml import QUIET_S, NvmlBackend
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
@@ -22,6 +23,15 @@ from apportion.runtime.process.config import ConfigError, ServiceConfig
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
+
+
+class Backends(NamedTuple):
+    """What devices the agent tells of: those of this machine, under its name, or simulated ones."""
+
+    node: str
+    simulated: Sequence[SimulatedNode] = ()
+    quiet_s: float = QUIET_S
+
 
 _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
 
@@ -84,6 +94,15 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     is_flag=True,
     help="With --kubelet: tell what containers use under the names of HAMi's monitor, too.",
 )
+@click.option(
+    "--xid-quiet",
+    "quiet_s",
+    type=click.FloatRange(1, 86_400),
+    default=QUIET_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="A card that had a critical XID is offered again after so long without another.",
+)
 @service_options
 def command(
     *,
@@ -98,6 +117,7 @@ def command(
     mps_launcher: str,
     library: Path | None,
     hami_metrics: bool,
+    quiet_s: float,
     config: ServiceConfig,
 ) -> None:
     """Report the devices of this node and take the shares that are placed on it.
@@ -125,15 +145,14 @@ def command(
         simulated = read_fleet(fleet) if fleet else numbered_nodes(node, count, specs)
     except FleetInvalid as error:
         stop_with(str(error))
-    sys.exit(run_service("agent", lambda service: body(service, node, simulated, places), config))
+    backends = Backends(node, simulated, quiet_s)
+    sys.exit(run_service("agent", lambda service: body(service, backends, places), config))
 
 
-async def body(
-    service: Service, node: str, simulated: Sequence[SimulatedNode], places: Places | None = None
-) -> None:
+async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
     """One life of the agent, until cancelled; with places, on a node with a kubelet."""
     async with open_session(service) as session:
-        nodes = _nodes(service, session, node, simulated)
+        nodes = _nodes(service, session, backends)
         agent = Agent(
             nodes,
             session.ledger,
@@ -159,19 +178,17 @@ async def body(
                 await member.backend.close()
 
 
-def _nodes(
-    service: Service, session: Session, node: str, simulated: Sequence[SimulatedNode]
-) -> list[Node]:
+def _nodes(service: Service, session: Session, backends: Backends) -> list[Node]:
     def publisher(name: str) -> Publisher:
         return Publisher(f"agent/{name}", service.clock, session.append)
 
-    if not simulated:
+    if not backends.simulated:
         try:
-            backend = NvmlBackend(service.clock)
+            backend = NvmlBackend(service.clock, quiet_s=backends.quiet_s)
         except DevicesUnavailable as error:
             raise ConfigError("--simulate", "not given", str(error)) from None
-        return [Node(node, backend, local_host(), publisher(node))]
+        return [Node(backends.node, backend, local_host(), publisher(backends.node))]
     return [
         Node(member.name, SimulatedBackend(member.devices), member.host, publisher(member.name))
-        for member in simulated
+        for member in backends.simulated
     ]

@@ -17,11 +17,13 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from apportion.binder.kubernetes_health import HEALTH, FailedDevices
 from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.kubernetes_undeclared import UndeclaredGangs
 from apportion.core.explain import lines, words
+from apportion.core.explain.health import failed_devices, failed_words
 from apportion.core.ledger.fold import Change
-from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.ledger.state import NodeState, Phase, PodState, State
 from apportion.core.manifests.placed import PREFIX
 from apportion.runtime.kube.client import MERGE_PATCH, Answer, KubeApi, KubeUnavailable, pod_path
 from apportion.runtime.ledger.reader import Reader
@@ -102,6 +104,7 @@ class Telling:
         self._pace = pace
         self._state = state
         self._undeclared = UndeclaredGangs(state)
+        self._failed = FailedDevices(state)
         self._clock = clock
         self._bad: dict[str, Tale] = {}
         self._good: dict[str, Tale] = {}
@@ -128,6 +131,8 @@ class Telling:
             self._note(_rejected(data))
         elif isinstance(data, PodEvicted) and change.pod is not None:
             self._note_eviction(data, change.pod)
+        elif isinstance(data, HEALTH) and change.node is not None:
+            self._note_health(change.node)
         elif change.pod is not None:
             self._note(_of(change.pod, data, self._state.revision))
 
@@ -139,6 +144,8 @@ class Telling:
         for pod in self._state.pods.values():
             if pod.phase is Phase.PENDING and pod.refusal is not None:
                 self._note(_of(pod, pod.refusal, pod.refused_revision))
+        for pod in self._failed.at_first():
+            self._note(_failed(self._state, pod, 0))
 
     def _note(self, tale: Tale | None) -> None:
         if tale is None:
@@ -150,6 +157,11 @@ class Telling:
             del waiting[next(iter(waiting))]
             self._reported.labels("dropped").inc()
         self._news.set()
+
+    def _note_health(self, node: NodeState) -> None:
+        for pod, recovered in self._failed.news(node):
+            self._note(_recovered(pod, recovered, self._state.revision))
+            self._note(_failed(self._state, pod, self._state.revision))
 
     def _note_eviction(self, data: PodEvicted, pod: PodState) -> None:
         """Both sides hear of it, the one that goes and the one for which it goes."""
@@ -340,6 +352,18 @@ def _of(pod: PodState, data: object, revision: int) -> Tale | None:
             message = f"bound to {data.node}: {held or 'no device'}"
             return _tale(pod, "Scheduled", message, revision, kind="Normal")
     return None
+
+
+def _failed(state: State, pod: PodState, revision: int) -> Tale | None:
+    failed = failed_devices(state, pod)
+    return _tale(pod, "DeviceFailed", failed_words(failed), revision) if failed else None
+
+
+def _recovered(pod: PodState, device: str, revision: int) -> Tale | None:
+    if not device:
+        return None
+    said = f"its device {words.device_words(device)} has recovered"
+    return _tale(pod, "DeviceRecovered", said, revision, kind="Normal")
 
 
 def _tale(

@@ -16,6 +16,7 @@ from apportion.core.explain.answers import (
     PlacementAnswer,
     PodAnswer,
 )
+from apportion.core.explain.health import failed_words
 from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.words import device_words
 
@@ -34,6 +35,7 @@ def pods(items: Iterable[PodAnswer]) -> Table:
             held = pod.rejection
         elif pod.shares:
             held = shares_words(pod.shares)
+            held += f"; {failed_words(pod.failed_devices)}" if pod.failed_devices else ""
         elif pod.reasons:
             code, count = next(iter(pod.reasons.items()))
             held = f"{words.phrase(code)} ({words.nodes(count)})"

@@ -11,17 +11,19 @@ from apportion.core.ledger.fold import Change
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import encode, subject_of
+from apportion_schemas import DeviceHealthChanged, encode, subject_of
+from apportion_schemas.catalogue import BY_PAYLOAD
 from apportion_schemas.quantities import Payload
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
+from tests.support.fleet import rack
 from tests.support.kube_objects import kube_pod
 from tests.support.ledger_of import event_of
 from tests.support.memory_kube import MemoryKube
 from tests.support.memory_kube_api import MemoryKubeApi
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.memory_server import MemoryServer
-from tests.support.pods import ask, gang, member
+from tests.support.pods import ask, gang, member, placed, share
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -31,6 +33,13 @@ class Told:
 
     def __init__(self) -> None:
         self.kube, self.server = MemoryKube(), MemoryServer()
+        self.begin_anew()
+        self.uids = {
+            name: self.ask("POST", PODS, kube_pod(name))["metadata"]["uid"] for name in "ab"
+        }
+
+    def begin_anew(self) -> None:
+        """A binder that knows nothing yet."""
         cluster, metrics = StateFold(), Metrics()
         clock = SkewedClock(random.Random(7), skew_s=0.0)
         pace = Pace(clock)
@@ -41,9 +50,6 @@ class Told:
             metrics=metrics,
             on_change=self._telling.observe,
         )
-        self.uids = {
-            name: self.ask("POST", PODS, kube_pod(name))["metadata"]["uid"] for name in "ab"
-        }
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """What the API server answers."""
@@ -56,16 +62,22 @@ class Told:
         return found
 
     def write(self, *payloads: Payload) -> None:
-        """Facts of the watcher."""
+        """Events, each of whoever may write it."""
         for data in payloads:
             identity = f"test-{self.server.last_revision}"
             draft = Draft(subject_of(data), identity, encode(event_of(data)))
-            self.server.append([draft], {}, role="watcher", writer="watcher")
+            role = BY_PAYLOAD[type(data)].writer
+            self.server.append([draft], {}, role=role, writer=role)
 
     def messages(self) -> list[tuple[str, str]]:
         """Every event that people see: of which pod, and what it says."""
         listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return sorted((each["involvedObject"]["name"], each["message"]) for each in listed)
+
+    def counts(self) -> dict[str, int]:
+        """How often each message was said."""
+        listed = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
+        return {each["message"]: each["count"] for each in listed}
 
     async def run(self) -> None:
         """Read and tell, until cancelled."""
@@ -106,6 +118,34 @@ def test_a_gang_that_is_declared_in_time_is_not_told_of() -> None:
         told.write(gang("default/job", 2))
         await rest(10 * DECLARED_WITHIN_S)
         assert told.messages() == []
+        running.cancel()
+
+    run_virtually(main())
+
+
+def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
+    """Those that hold it, once each time; a binder that begins anew says nothing twice."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        told.write(
+            rack("n1", 2), member(told.uids["a"], ask(1000), group="", name="a"),
+            placed(told.uids["a"], "n1", [share("n1-g0")], name="a"),
+        )  # fmt: skip
+        for healthy in (False, True, False):
+            told.write(DeviceHealthChanged(
+                node="n1", device="n1-g0", healthy=healthy, reason="" if healthy else "XID 79"
+            ))  # fmt: skip
+            await rest(1)
+        failed, recovered = "its device n1-g0 has failed (XID 79)", "its device n1-g0 has recovered"
+        assert told.messages() == [("a", failed), ("a", recovered)]
+        assert told.counts() == {failed: 2, recovered: 1}
+        running.cancel()
+        told.begin_anew()
+        running = asyncio.create_task(told.run())
+        await rest(1)
+        assert told.counts() == {failed: 2, recovered: 1}
         running.cancel()
 
     run_virtually(main())

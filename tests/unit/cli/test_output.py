@@ -53,7 +53,7 @@ def test_tables_say_what_matters() -> None:
         DeviceHealthChanged(node="n1", device="n1-g1", healthy=False, reason="XID 79"),
         NodeCordoned(node="n1", by="ann", reason="fan"),
     )
-    shown = printed(tables.pods([pod_answer(ledger.pod(uid)) for uid in "ab"]))
+    shown = printed(tables.pods([pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab"]))
     assert "refused" in shown
     assert "not enough memory free on the device (1 node)" in shown
     shown = printed(tables.devices(device_answers(ledger.node("n1"))))

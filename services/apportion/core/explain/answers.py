@@ -71,6 +71,13 @@ class ConfigurationAnswer(Answer, frozen=True):
     configuration: Configuration
 
 
+class FailedDevice(Answer, frozen=True):
+    """A device that a pod holds and that is no good, with the reason."""
+
+    device: str
+    reason: str
+
+
 class PodAnswer(Answer, frozen=True):
     """One live pod. `reasons` counts nodes per cause while the pod is refused, the
     nearest cause first.
@@ -99,6 +106,7 @@ class PodAnswer(Answer, frozen=True):
     refused_revision: int = 0
     reasons: dict[RefusalCode, int] = {}
     last_failure: str = ""
+    failed_devices: tuple[FailedDevice, ...] = ()
     rejection: str = ""
 
 
@@ -306,6 +314,7 @@ class Why(Answer, frozen=True):
 
     `rejected` is what cannot be read in its manifest: nobody looks for a place until it is mended.
     `evicted` says for whom the pod is to go, `evicts` who is to go for it.
+    `failed_devices` are no good, and it holds them.
     """
 
     revision: int
@@ -322,4 +331,5 @@ class Why(Answer, frozen=True):
     evicted: PodEvicted | None = None
     evicts: tuple[PodEvicted, ...] = ()
     gang: GangAnswer | None = None
+    failed_devices: tuple[FailedDevice, ...] = ()
     last_failure: str = ""

@@ -19,6 +19,7 @@ from apportion.core.explain.answers import (
     PodAnswer,
     SummaryAnswer,
 )
+from apportion.core.explain.health import failed_devices
 from apportion.core.explain.lines import rejection_words
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State
@@ -68,7 +69,7 @@ def configuration_answer(state: State) -> ConfigurationAnswer:
     )
 
 
-def pod_answer(pod: PodState) -> PodAnswer:
+def pod_answer(state: State, pod: PodState) -> PodAnswer:
     """One pod as the read API shows it."""
     submitted, placed = pod.submitted, pod.placement
     return PodAnswer(
@@ -93,6 +94,7 @@ def pod_answer(pod: PodState) -> PodAnswer:
         refused_revision=pod.refused_revision,
         reasons=dict(words.ranked(pod.refusal)) if pod.refusal else {},
         last_failure=pod.last_failure,
+        failed_devices=failed_devices(state, pod),
     )
 
 

@@ -16,6 +16,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
+from apportion.core.explain.health import failed_devices, failed_words
 from apportion.core.explain.lines import listed, rejection_words
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
@@ -43,6 +44,7 @@ def why(state: State, pod: PodState) -> Why:
         waiting=waiting,
         gang=gang_answer(pod.submitted.group, group) if group else None,
         last_failure=pod.last_failure,
+        failed_devices=failed_devices(state, pod),
         evicted=state.evictions.get(pod.uid),
         evicts=tuple(awaited(state, pod.uid)),
     )
@@ -68,6 +70,8 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
     if pod.placement is not None:
         where = f"{pod.placement.node}, which {chooser} chose" if chooser else ""
         said = f"{name} is {pod.phase.value} on {where or placed_words(pod.placement)}"
+        failed = failed_devices(state, pod)
+        said += f". It cannot rely on what it holds: {failed_words(failed)}" if failed else ""
         evicted = state.evictions.get(pod.uid)
         return f"{said}. It is to go: {words.eviction(evicted)}" if evicted is not None else said
     if pod.refusal is not None:

@@ -143,8 +143,9 @@ class Api:
     def _pod(self, state: State, request: web.Request) -> PodDetail:
         only(request.query, COMMON)
         found = self._find(state, request)
-        answer = rejected_answer(found) if isinstance(found, PodRejected) else pod_answer(found)
-        return PodDetail(revision=state.revision, pod=answer)
+        if isinstance(found, PodRejected):
+            return PodDetail(revision=state.revision, pod=rejected_answer(found))
+        return PodDetail(revision=state.revision, pod=pod_answer(state, found))
 
     def _why(self, state: State, request: web.Request) -> msgspec.Struct:
         only(request.query, COMMON)

@@ -47,7 +47,7 @@ def pods(state: State, query: ListQuery) -> PodPage:
     chosen = list(itertools.islice(behind, query.limit + 1))
     more = len(chosen) > query.limit
     chosen = chosen[: query.limit]
-    live = tuple(pod_answer(pod) for pod in chosen)
+    live = tuple(pod_answer(state, pod) for pod in chosen)
     if more:
         return PodPage(revision=state.revision, items=live, next=str(chosen[-1].submitted_revision))
     rest = _rejected(state, query, "", query.limit - len(live))

@@ -18,7 +18,7 @@ from tests.support.pods import ask, cards, gang, member, pod
 def test_pod_with_a_place_and_without() -> None:
     """Shares and revisions of a placed pod, reasons of a refused one."""
     ledger = Ledger(rack("n1", 1), pod("a", ask(4000, cores=20)), pod("b", ask(900_000))).settle()
-    placed, refused = pod_answer(ledger.pod("a")), pod_answer(ledger.pod("b"))
+    placed, refused = (pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab")
     assert (placed.node, placed.shares) == ("n1", ledger.shares("a"))
     assert placed.placed_revision == ledger.pod("a").placed_revision
     assert placement_answer(ledger.pod("a")).score == ledger.placement("a").score

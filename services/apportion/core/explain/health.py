@@ -1,0 +1,46 @@
+"""Which devices that a pod holds have failed: what its owner is told wherever he looks.
+
+A device that fails takes nothing from the pods on it: they hold their shares until they end.
+Invariant: a device is told of as long as nothing new may go there for its health, and no longer.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from apportion.core.devices.shares import DeviceState
+from apportion.core.explain.answers import FailedDevice
+from apportion.core.explain.words import device_words
+from apportion.core.ledger.state import NodeState, PodState, State
+
+GONE = "its agent does not report it any more"
+
+
+def failed_devices(state: State, pod: PodState) -> tuple[FailedDevice, ...]:
+    """The devices of its shares that failed, each once, in the order of the shares."""
+    if pod.placement is None:
+        return ()
+    node = state.nodes[pod.placement.node]
+    ids = dict.fromkeys(share.device for share in pod.placement.shares)
+    held = (node.by_id[device] for device in ids if device in node.by_id)
+    return tuple(failed for device in held if (failed := failure(device)) is not None)
+
+
+def failure(device: DeviceState) -> FailedDevice | None:
+    """Why the device is no good, or None where it is well."""
+    if device.present and device.healthy:
+        return None
+    reason = device.health_reason or "no reason given" if device.present else GONE
+    return FailedDevice(device=device.device.id, reason=reason)
+
+
+def pods_on(node: NodeState, device: str) -> Iterator[PodState]:
+    """The pods of the node that hold a share of the device."""
+    for pod in node.pods.values():
+        if pod.placement and any(share.device == device for share in pod.placement.shares):
+            yield pod
+
+
+def failed_words(failed: Iterable[FailedDevice]) -> str:
+    """As in `its device GPU-1a2b3c4d has failed (XID 79: …)`; empty where none has."""
+    return "; ".join(
+        f"its device {device_words(each.device)} has failed ({each.reason})" for each in failed
+    )

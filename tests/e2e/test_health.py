@@ -1,0 +1,52 @@
+"""A card that fails under pods that run: nothing new goes there, and their owners are told."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from apportion_schemas import DeviceHealthChanged, PodBound, PodPlaced, PodRefused
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.nvidia.driver import FakeDriver, fake_driver
+
+KNOWN_WITHIN_S = 2.0
+FELL_OFF_THE_BUS = 79
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """The driver of the node's only card."""
+    with fake_driver(tmp_path, "1xA100-40GB") as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+@pytest.mark.timeout(180)
+async def test_a_card_that_fails_under_two_shares(world: KubeWorld, driver: FakeDriver) -> None:
+    """It is known at once, told to both pods, and over without a restart of anything."""
+    await world.plane.apply(kube_node("n1"))
+    await world.start("agent", "--node", "n1", "--xid-quiet", "3")
+    for verb in ("watcher", "scheduler", "binder"):
+        await world.start(verb)
+    await world.plane.apply(kube_pod("a", share(4_000)), kube_pod("b", share(4_000)))
+    await world.facts.count(PodBound, 2)
+    began = monotonic()
+    driver.xid(0, FELL_OFF_THE_BUS)
+    (failed,) = await world.facts.count(DeviceHealthChanged, 1)
+    assert monotonic() - began < KNOWN_WITHIN_S
+    assert (failed.healthy, failed.reason) == (False, f"XID {FELL_OFF_THE_BUS}")
+    driver.fall_off(0)
+    await world.plane.apply(kube_pod("c", share(4_000)))
+    for name in ("a", "b"):
+        await world.described(name, "DeviceFailed", f"has failed (XID {FELL_OFF_THE_BUS})")
+    await world.described("c", "FailedScheduling", "device is unhealthy")
+    assert len(world.facts.of(PodPlaced)) == 2
+    driver.come_back(0)
+    await world.bound("c")
+    for name in ("a", "b"):
+        await world.described(name, "DeviceRecovered", "has recovered")
+    assert len(world.facts.of(PodPlaced)) == 3
+    assert world.facts.of(PodRefused)[0].name == "c"

@@ -1,0 +1,47 @@
+"""What the owner of a pod reads when a device under it fails."""
+
+from apportion.core.explain.health import GONE
+from apportion.core.explain.views import pod_answer
+from apportion.core.explain.why import why
+from apportion_schemas import DeviceHealthChanged
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+
+def failed(device: str, *, healthy: bool = False) -> DeviceHealthChanged:
+    """A card of n1 that fails, or recovers."""
+    return DeviceHealthChanged(
+        node="n1", device=device, healthy=healthy, reason="" if healthy else "XID 79"
+    )
+
+
+def test_why_and_the_pod_name_the_failed_device_until_it_recovers() -> None:
+    """Only that of the pod, with the reason; the pod is where it was."""
+    ledger = Ledger(rack("n1", 2), pod("a", ask(4000))).settle()
+    (share,) = ledger.shares("a")
+    other = next(each.device.id for each in ledger.node("n1").devices if each.idle)
+    ledger.play(failed(other))
+    assert why(ledger.state, ledger.pod("a")).failed_devices == ()
+    ledger.play(failed(share.device))
+    answer = why(ledger.state, ledger.pod("a"))
+    assert answer.sentence.endswith(
+        f". It cannot rely on what it holds: its device {share.device} has failed (XID 79)"
+    )
+    assert answer.placed
+    (told,) = pod_answer(ledger.state, ledger.pod("a")).failed_devices
+    assert (told.device, told.reason) == (share.device, "XID 79")
+    ledger.play(failed(share.device, healthy=True))
+    assert "failed" not in why(ledger.state, ledger.pod("a")).sentence
+
+
+def test_a_device_that_nobody_reports_any_more_has_failed() -> None:
+    """Its node's agent lists the others alone."""
+    ledger = Ledger(rack("n1", 2), pod("a", ask(4000))).settle()
+    (share,) = ledger.shares("a")
+    report = ledger.node("n1").reported
+    assert report
+    rest = tuple(device for device in report.devices if device.id != share.device)
+    ledger.play(type(report)(node="n1", devices=rest, host=report.host))
+    (told,) = why(ledger.state, ledger.pod("a")).failed_devices
+    assert (told.device, told.reason) == (share.device, GONE)
