@@ -47,8 +47,16 @@ from apportion_schemas.operations import (
     NodeCordoned,
     NodeUncordoned,
     PolicyChanged,
+    ResizeAsked,
 )
-from apportion_schemas.placement import PlacementVoided, PodEvicted, PodPlaced, PodRefused
+from apportion_schemas.placement import (
+    PlacementVoided,
+    PodEvicted,
+    PodPlaced,
+    PodRefused,
+    PodResized,
+    ResizeRefused,
+)
 from apportion_schemas.pricing import PricesLearnt
 from apportion_schemas.quantities import Payload
 from apportion_schemas.workload import PodChanged, PodGone, PodRejected, PodSubmitted
@@ -296,6 +304,22 @@ CATALOGUE: tuple[EventType, ...] = (
         "a pod is to give its place up to one of higher priority",
     ),
     EventType(
+        PodResized,
+        "placement",
+        _node,
+        "scheduler",
+        "all",
+        "a pod that runs holds more or less of its devices",
+    ),
+    EventType(
+        ResizeRefused,
+        "pending",
+        _pod,
+        "scheduler",
+        "all",
+        "a pod cannot have the size that was asked for it",
+    ),
+    EventType(
         PodRefused,
         "pending",
         _pod,
@@ -345,6 +369,14 @@ CATALOGUE: tuple[EventType, ...] = (
         "operator",
         "all",
         "a person put a node back on offer",
+    ),
+    EventType(
+        ResizeAsked,
+        "operator",
+        lambda data: "resize." + token(data.pod),
+        "operator",
+        "all",
+        "a person wants another size for a pod that runs",
     ),
     EventType(
         PolicyChanged,

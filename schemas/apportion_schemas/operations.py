@@ -4,7 +4,15 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from apportion_schemas.quantities import Name, Payload, Text, Weight
+from apportion_schemas.quantities import (
+    MEMORY_MIB_MAX,
+    NAME_MAX,
+    Name,
+    Payload,
+    Percent,
+    Text,
+    Weight,
+)
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
 Policy = Literal["price", "fgd", "bestfit", "binpack", "spread"]
@@ -43,6 +51,21 @@ class NodeUncordoned(Payload, frozen=True):
 
     node: Name
     by: Name
+    reason: Text = ""
+
+
+class ResizeAsked(Payload, frozen=True):
+    """A pod that runs is to have more or less of its devices; the scheduler answers.
+
+    `memory_mib` is of each device of the container, and `cores` percent of each; what is not set
+    stays as it is. `container` may be left out of a pod of which one container alone has devices.
+    """
+
+    pod: Name
+    by: Name
+    memory_mib: Annotated[int, Meta(ge=1, le=MEMORY_MIB_MAX)] | None = None
+    cores: Percent | None = None
+    container: Annotated[str, Meta(max_length=NAME_MAX)] = ""
     reason: Text = ""
 
 

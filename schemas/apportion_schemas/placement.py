@@ -14,6 +14,7 @@ from apportion_schemas.cluster import VolumeClaimState
 from apportion_schemas.quantities import (
     CONTAINERS_MAX,
     COUNT_MAX,
+    NAME_MAX,
     Cores,
     Key,
     MemoryMib,
@@ -23,7 +24,7 @@ from apportion_schemas.quantities import (
     Priority,
     Text,
 )
-from apportion_schemas.workload import Controls
+from apportion_schemas.workload import Containers, Controls
 
 CODE_PATTERN = "^[A-Z][A-Za-z]{2,63}$"
 
@@ -186,6 +187,23 @@ class PodEvicted(Payload, frozen=True):
     previous: Annotated[str, Meta(max_length=64)] = ""
 
 
+class PodResized(Payload, frozen=True):
+    """A pod that runs holds more or less of the same devices from now on.
+
+    `shares` are all that it holds, in the order of its placement, and `asked` the revision of the
+    ResizeAsked that this answers.
+    """
+
+    pod: Name
+    namespace: Name
+    name: Name
+    attempt: Natural
+    node: Name
+    asked: Natural
+    shares: Annotated[tuple[Share, ...], Meta(max_length=CONTAINERS_MAX * COUNT_MAX)]
+    previous: Annotated[str, Meta(max_length=64)] = ""
+
+
 class NearMiss(Payload, frozen=True):
     """A node (and device) that nearly fitted: what the filter needed and what there was."""
 
@@ -227,6 +245,45 @@ class QuotaShortage(Payload, frozen=True):
     needed: Natural
     used: Natural
     most: Natural
+
+
+ResizeCode = Literal[
+    "no-device",
+    "container-unknown",
+    "container-ambiguous",
+    "mode",
+    "memory-beyond-device",
+    "memory",
+    "cores",
+    "device-gone",
+    "limit",
+]
+"""Why a pod cannot have another size: it holds no device, the container that was named does not, or
+several do; its device is shared in a mode whose shares have one size; no device of its kind has so
+much memory, or it has not got so much memory or cores free; its agent does not report it any more;
+or a queue or a quota allows no more."""
+
+
+class ResizeRefused(Payload, frozen=True):
+    """A pod that runs cannot have what was asked for it, and holds what it held.
+
+    `asked` is the revision of the ResizeAsked that this answers. `containers` are those that hold
+    devices, where that is the trouble. `needed` and `available` are MiB or percent beyond what the
+    pod holds, or MiB in all where no device has so much.
+    """
+
+    pod: Name
+    namespace: Name
+    name: Name
+    asked: Natural
+    code: ResizeCode
+    containers: Containers = ()
+    device: Annotated[str, Meta(max_length=NAME_MAX)] = ""
+    mode: Annotated[str, Meta(max_length=32)] = ""
+    needed: Natural = 0
+    available: Natural = 0
+    queue: QueueShortage | None = None
+    quota: QuotaShortage | None = None
 
 
 class VolumeShortage(Payload, frozen=True):

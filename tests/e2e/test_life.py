@@ -1,6 +1,7 @@
 """How the whole behaves over time: room that is made is used at once, and a restart adopts all."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,11 @@ from apportion_schemas import (
     PodGone,
     PodPlaced,
     PodSubmitted,
+    ResizeAsked,
 )
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
 
 VERBS = ("watcher", "scheduler", "binder")
 ROUNDS = 3
@@ -78,6 +81,28 @@ async def test_stopping_everything_touches_no_pod_and_starting_again_adopts_them
     assert len(await world.facts.count(PodPlaced, 4)) == len(world.facts.of(PodSubmitted)) == 4
     assert not world.facts.of(PodGone)
     assert not world.facts.of(PlacementVoided)
+
+
+@pytest.mark.timeout(120)
+async def test_a_pod_that_is_resized_says_so(world: KubeWorld) -> None:
+    """What it holds now stands in the annotations that its binding wrote; the cluster agrees."""
+    await system(world)
+    await world.plane.apply(kube_pod("p", share(2_000)))
+    uid = (await world.bound("p"))["metadata"]["uid"]
+    await world.facts.write(ResizeAsked(pod=uid, by="ann", memory_mib=3_000, cores=40))
+
+    async def told() -> Any:
+        notes = (await world.pod("p"))["metadata"]["annotations"]
+        (held,) = json.loads(notes[SHARES])
+        return notes if (held["memory_mib"], held["cores"]) == (3_000, 40) else None
+
+    notes = await until(told, "the pod to say what it holds", timeout_s=30)
+    assert ",3000,40:" in notes["hami.io/vgpu-devices-allocated"]
+    await world.plane.apply(kube_pod("q", share(12_500)))
+    await world.described("q", "FailedScheduling")
+    await world.facts.write(ResizeAsked(pod=uid, by="ann", memory_mib=1_000))
+    await world.bound("q")
+    assert not world.facts.of(DifferenceFound)
 
 
 @pytest.mark.timeout(120)

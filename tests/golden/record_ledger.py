@@ -6,16 +6,17 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-pods.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-evictions.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-volumes.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-resizes.jsonl
 
 The first has every type of event that there was at first, the second those by which a ledger comes
 to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
 wait for gates, change while they live, and take ports of nodes, the fifth pods that give their
-places up for others, the sixth claims of volumes and namespaces. In them are the turns
-that matter: placements that come to nothing, a gang, a refusal that a release ends, a device that
-fails, an event that contradicts. Once recorded, a ledger is never recorded anew: it stands for all
-ledgers that people have. The digest beside it (`--digest` writes it) changes only when the state
-itself is told in another way. `--snapshot` writes what it folds to as snapshots of this build have
-it, once for each format.
+places up for others, the sixth claims of volumes and namespaces, the seventh pods that are resized
+while they run. In them are the turns that matter: placements that come to nothing, a gang, a
+refusal that a release ends, a device that fails, an event that contradicts. Once recorded, a ledger
+is never recorded anew: it stands for all ledgers that people have. The digest beside it (`--digest`
+writes it) changes only when the state itself is told in another way. `--snapshot` writes what it
+folds to as snapshots of this build have it, once for each format.
 """
 
 import argparse
@@ -72,11 +73,14 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PodRejected,
+    PodResized,
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    ResizeAsked,
+    ResizeRefused,
     SharesAllocated,
     VolumeClaimGone,
     VolumeClaimObserved,
@@ -341,6 +345,26 @@ async def mount(bus: Bus, facts: Facts) -> None:
         await facts.count(SharesAllocated, 2)
 
 
+async def resize(bus: Bus, facts: Facts) -> None:
+    """Pods that run get more and less, one is refused it, and one ends before it is answered."""
+    pens = Pens(bus, facts)
+    async with services(bus, AGENT, SCHEDULER, BINDER):
+        await facts.count(NodeReported, 1)
+        await pens.write(*(pod(f"p{n}", ask(30_000, cores=20)) for n in range(4)))
+        await facts.count(SharesAllocated, 4)
+        await pens.write(ResizeAsked(pod="p0", by="alice", memory_mib=40_000, cores=40))
+        await facts.count(PodResized, 1)
+        await pens.write(ResizeAsked(pod="p1", by="alice", memory_mib=70_000, reason="larger"))
+        await facts.count(ResizeRefused, 1)
+        await pens.write(ResizeAsked(pod="p0", by="alice", memory_mib=2_000))
+        await facts.count(PodResized, 2)
+        await pens.write(pod("p4", ask(40_000)))
+        await facts.count(SharesAllocated, 5)
+        await pens.write(ResizeAsked(pod="none", by="alice", cores=1))
+    await pens.write(ResizeAsked(pod="p2", by="alice", cores=5), PodGone(uid="p2"))
+    await pens.write(ResizeAsked(pod="p3", by="alice", cores=5))
+
+
 SCENES = {
     "v1": happen,
     "v1-agreement": agree,
@@ -348,6 +372,7 @@ SCENES = {
     "v1-pods": change,
     "v1-evictions": evict,
     "v1-volumes": mount,
+    "v1-resizes": resize,
 }
 
 

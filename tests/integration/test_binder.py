@@ -9,7 +9,7 @@ import pytest
 from apportion.agent.simulated import simulated_devices
 from apportion.binder.binding import ACK_WAIT_S, Binding
 from apportion.binder.main import DURABLE, PLACEMENTS, QUEUE_IN_FLIGHT_MAX
-from apportion.binder.target import Bound, Evicted, Failed, Outcome
+from apportion.binder.target import Bound, LocalTarget, Outcome
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
@@ -20,7 +20,6 @@ from apportion_schemas import (
     NodeReported,
     PlacementVoided,
     PodBound,
-    PodEvicted,
     PodGone,
     PodPlaced,
     SharesAllocated,
@@ -135,7 +134,7 @@ async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: boo
     await bound(facts, "p")
 
 
-class Slow:
+class Slow(LocalTarget):
     """A target that binds when it is let."""
 
     def __init__(self) -> None:
@@ -148,10 +147,6 @@ class Slow:
         self.begun.set()
         await self.let.wait()
         return Bound()
-
-    async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
-        """Nobody is evicted here."""
-        raise AssertionError(evicted)
 
 
 async def test_a_slow_bind_is_not_handed_to_another(

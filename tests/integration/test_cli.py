@@ -210,6 +210,28 @@ def test_cordon_and_uncordon(up: Standalone) -> None:
     up.json("delete", "homeless")
 
 
+def test_a_pod_that_runs_is_resized_where_it_is(up: Standalone) -> None:
+    """It gets what its device has, never more; each answer is that to this wish."""
+    submit(up, pod("grows"))
+    wait_until(lambda: _phase(up, "grows") == "allocated", "the pod to be allocated")
+    before = up.json("why", "grows")["placed"]["shares"]
+    said = up.json("resize", "grows", "--memory", "3000", "--cores", "20", "--by", "ann")
+    assert said["asked"] < said["revision"]
+    at_least = ("--at-least", str(said["revision"]))
+    (held,) = up.json("why", "grows", *at_least)["placed"]["shares"]
+    (was,) = before
+    assert (held["share"]["memory_mib"], held["share"]["cores"]) == (3000, 20)
+    assert held["share"]["device"] == was["share"]["device"]
+    shown = up.run("resize", "default/grows", "--memory", "2500").stdout
+    assert "2,500 MiB" in shown
+    refused = up.run("resize", "grows", "--memory", "500000")
+    assert refused.returncode == 1
+    assert "500,000" in refused.stdout + refused.stderr
+    assert up.json("why", "grows")["placed"]["shares"][0]["share"]["memory_mib"] == 2500
+    assert up.run("resize", "grows").returncode == 2
+    up.json("delete", "grows")
+
+
 def test_device_that_fails_and_recovers(up: Standalone) -> None:
     """The order goes to the agent, and the fact comes back over the ledger."""
     [device] = [d["device"] for d in up.json("get", "devices", "--node", "npu-1")["items"]]
@@ -232,6 +254,7 @@ def test_device_that_fails_and_recovers(up: Standalone) -> None:
         ("why", "nobody"),
         ("delete", "nobody"),
         ("cordon", "nothing", "--reason", "x"),
+        ("resize", "nobody", "--memory", "1"),
         ("simulate", "fail", "GPU-nothing"),
         ("get", "devices", "--node", "nowhere"),
     ],
@@ -253,6 +276,8 @@ def test_not_found_is_exit_code_1(up: Standalone, words: tuple[str, ...]) -> Non
         ("cordon", "big-1"),
         ("cordon", "big-1", "--reason", " "),
         ("policy", "set"),
+        ("resize", "nobody"),
+        ("resize", "nobody", "--cores", "101"),
         ("get", "pods", "--phase", "running"),
         ("get", "pods", "--gateway", "localhost"),
         ("tail", "--subject", "a b"),

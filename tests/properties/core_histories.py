@@ -52,6 +52,7 @@ from apportion_schemas import (
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    ResizeAsked,
     Score,
     Shape,
     Share,
@@ -82,6 +83,17 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"labels": {"app": "y"}},
 )
 """What a pod may say of itself when it changes, one for each of `picks`."""
+SIZES: tuple[dict[str, Any], ...] = (
+    {"memory_mib": 100},
+    {"memory_mib": 500, "cores": 10},
+    {"memory_mib": 3000},
+    {"memory_mib": 20_000},
+    {"cores": 0},
+    {"cores": 100},
+    {"memory_mib": 1000, "container": "c0"},
+    {"memory_mib": 300, "container": "c1"},
+)
+"""What a pod that runs may be wanted to have, one for each of `picks`."""
 FAMILIES = ("nvidia", "nvidia", "nvidia", "ascend310p", "ascend910c")
 picks = st.integers(0, 7)
 pods = st.sampled_from(PODS)
@@ -126,6 +138,8 @@ class Effect(NamedTuple):
             return PodGone(uid=pod.uid)
         if self.kind is PodChanged:
             return PodChanged(uid=pod.uid, **CHANGES[self.pick])
+        if self.kind is ResizeAsked:
+            return ResizeAsked(pod=pod.uid, by="drawn", **SIZES[self.pick])
         placed = pod.placement
         assert placed is not None
         fields: dict[str, Any] = {"pod": pod.uid, "node": placed.node, "attempt": placed.attempt}
@@ -153,6 +167,7 @@ _PHASES: dict[type[Payload], set[Phase]] = {
     DeviceHealthChanged: set(),
     PodGone: set(Phase),
     PodChanged: set(Phase),
+    ResizeAsked: {Phase.BOUND, Phase.ALLOCATED},
     PodBound: {Phase.PLACED},
     BindFailed: {Phase.PLACED},
     SharesAllocated: {Phase.PLACED, Phase.BOUND},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
-from apportion_schemas import PodEvicted, PodPlaced
+from apportion_schemas import PodEvicted, PodPlaced, PodResized
 from tests.simulation.loop import rest
 from tests.simulation.weather import Weather
 
@@ -41,3 +41,10 @@ class FailingTarget:
         if self._weather.strikes("bind failed", self._chance):
             return Failed(f"pod {evicted.pod} is not let go of yet", final=False)
         return Evicted()
+
+    async def resize(self, resized: PodResized) -> Failed | None:
+        """See Target."""
+        await rest(self._chance.uniform(*CALL_S))
+        if self._weather.strikes("bind failed", self._chance):
+            return Failed(f"pod {resized.pod} does not say it yet", final=False)
+        return None

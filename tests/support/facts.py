@@ -12,7 +12,9 @@ from apportion_schemas import (
     Event,
     PodBound,
     PodPlaced,
+    PodResized,
     PodSubmitted,
+    ResizeAsked,
     Score,
     Shape,
     Share,
@@ -143,6 +145,22 @@ class Facts:
         await self.write(placed)
         if bound:
             await self.write(PodBound(pod=uid, node=node, attempt=1))
+
+    async def resize(self, uid: str, node: str, *shares: Share) -> None:
+        """What a person asked for, and the answer that the pod has these shares from now on."""
+        (share, *_) = shares
+        asked = await self.write(ResizeAsked(pod=uid, by="ann", memory_mib=share.memory_mib))
+        resized = PodResized(
+            pod=uid,
+            namespace="default",
+            name=uid,
+            attempt=1,
+            node=node,
+            asked=asked,
+            shares=shares,
+            previous=self._chain.get(node, ""),
+        )
+        await self.write(resized)
 
 
 def _event(role: str, identity: str, data: Payload) -> Event:

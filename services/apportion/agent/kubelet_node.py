@@ -56,7 +56,8 @@ class KubeletNode:
             Daemons(places.mps, node.backend, places.mps_launcher),
             Needed(holders, view),
         )
-        preparing = SharePreparing(
+        self._view = view
+        self._preparing = preparing = SharePreparing(
             view, lambda: node.devices, agent.answer, self._hands, self._grants_node
         )
         specifications = Specifications(places.cdi)
@@ -77,6 +78,7 @@ class KubeletNode:
             group.create_task(self._offer())
             group.create_task(self._advise())
             group.create_task(self._tidy())
+            group.create_task(self._resize())
 
     async def _offer(self) -> None:
         """Tell the kubelet of every slot, and again whenever devices or names change."""
@@ -94,6 +96,17 @@ class KubeletNode:
         while True:
             await asyncio.sleep(ADVISE_S)
             await asyncio.to_thread(self._hands.regions.advise)
+
+    async def _resize(self) -> None:
+        """Hold running containers to their size: all of them at first, then whoever got another."""
+        await self._agent.reported(1)  # by then the ledger was read to its end
+        view = self._view
+        view.resized.update(view.held)
+        while True:
+            view.was_resized.clear()
+            while view.resized:
+                await self._preparing.resize(view.resized.pop())
+            await view.was_resized.wait()
 
     async def _tidy(self) -> None:
         """Take away what pods had that the kubelet has forgotten; and find what has died."""

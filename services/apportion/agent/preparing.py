@@ -9,6 +9,7 @@ holds, all of which is there by then, and only after SharesAllocated is in the l
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
@@ -24,6 +25,8 @@ from apportion.core.grants import Edits, Grant, GrantRefused, Held, Node, grant
 from apportion.core.grants.region import RegionInvalid
 from apportion_schemas import Device, Share
 from apportion_schemas.quantities import TEXT_MAX
+
+_log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 20.0
 """How long a start waits for its binding; a kubelet gives up after 30 seconds and asks again."""
@@ -72,6 +75,24 @@ class SharePreparing:
             raise NotPrepared(problem) from None
         await self._answer(claim, "")
         return prepared.edits
+
+    async def resize(self, pod: str) -> None:
+        """Hold the containers of a pod that runs to what the ledger says that it holds now.
+
+        One that has not started is held to it when it does.
+        """
+        claim = self._view.held.get(pod)
+        if claim is None:
+            return
+        for container in dict.fromkeys(share.container for share in claim.placed.shares):
+            try:
+                held = Held.of(pod, container, claim.placed.shares, self._devices())
+                plan = grant(held, self._node()).region
+            except GrantRefused as error:
+                _log.warning("container %s of %s: %s", container, _name(claim), error)
+                continue
+            if plan is not None and await asyncio.to_thread(self._hands.regions.resize, plan):
+                _log.info("container %s of %s: held to its new size", container, _name(claim))
 
     async def _made(self, claim: Claim, holder: Holder) -> Grant:
         """What the container gets, made.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -34,6 +34,7 @@ from apportion_schemas import (
     PodAdopted,
     PodBound,
     PodPlaced,
+    PodResized,
     Score,
     SharesAllocated,
 )
@@ -81,6 +82,10 @@ class Claim:
         """Its devices, in the order of its shares."""
         return tuple(dict.fromkeys(share.device for share in self.placed.shares))
 
+    def sized(self, data: PodResized) -> Claim:
+        """The claim with other amounts of its devices."""
+        return replace(self, placed=msgspec.structs.replace(self.placed, shares=data.shares))
+
     @property
     def key(self) -> str:
         """What tells the claim from every other one, and is the same in every life of an agent."""
@@ -96,7 +101,7 @@ class NodeView:
     whose binding was seen. `held` are the claims of the pods that were bound last, answered or
     not: a container is started again long after its pod was answered for. Nobody tells an agent
     that a pod is gone, so the oldest ones are forgotten. `answers` has the last answer for each of
-    them, empty if it is allocated.
+    them, empty if it is allocated. `resized` are those whose containers may not know their size.
     """
 
     said: NodeReported | None = None
@@ -108,6 +113,8 @@ class NodeView:
     held: dict[str, Claim] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
+    resized: set[str] = field(default_factory=set)
+    was_resized: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hold(self, claim: Claim) -> None:
         """Remember the claim, for whoever asks or waits for it."""
@@ -123,6 +130,7 @@ class NodeView:
         """Forget its claim, and what was said of it."""
         self.held.pop(pod, None)
         self.answers.pop(pod, None)
+        self.resized.discard(pod)
 
     async def bound_claim(self, pod: str) -> Claim:
         """The claim of that pod, as soon as there is one."""
@@ -180,6 +188,8 @@ class FleetView:
             case PodPlaced():
                 placements = node.placed.setdefault((data.pod, data.attempt), {})
                 placements[revision] = data
+            case PodResized():
+                self._resized(node, data)
             case PodAdopted():
                 self._adopted(node, data, revision)
             case PodBound():
@@ -250,6 +260,17 @@ class FleetView:
                 node.answers[data.pod] = ""
         elif (data.pod, data.attempt) not in node.bound:
             self._fall_due(node, claim)
+
+    def _resized(self, node: NodeView, data: PodResized) -> None:
+        """What it holds from now on: of one that runs, and of one that is about to start."""
+        due = self.due.get((data.pod, data.attempt))
+        if due is not None:
+            self.due[data.pod, data.attempt] = due.sized(data)
+        claim = node.held.get(data.pod)
+        if claim is not None and claim.attempt == data.attempt:
+            node.held[data.pod] = claim.sized(data)
+            node.resized.add(data.pod)
+            node.was_resized.set()
 
     def _fall_due(self, node: NodeView, claim: Claim) -> None:
         node.bound.add((claim.pod, claim.attempt))

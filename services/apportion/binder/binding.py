@@ -28,6 +28,7 @@ from apportion_schemas import (
     PodBound,
     PodEvicted,
     PodPlaced,
+    PodResized,
     UnknownEvent,
     decode,
 )
@@ -71,7 +72,7 @@ class Binding:
         self._outcomes = metrics.counter(
             "apportion_bindings_total",
             "Placements and evictions handed to this binder: bound, passed over, failed for now or "
-            "for good, evicted, not evicted yet, or left to a newer build.",
+            "for good, evicted, not evicted yet, resized, or left to a newer build.",
             ("outcome",),
         )
         metrics.gauge(
@@ -160,6 +161,9 @@ class Binding:
         if isinstance(placed, PodEvicted):
             await self._evict(placed, delivery)
             return
+        if isinstance(placed, PodResized):
+            await self._tell_resized(placed, delivery)
+            return
         live = isinstance(placed, PodPlaced) and self._is_live(placed, record.revision)
         outcome = await self._bind(placed) if live else None
         if outcome is None or not self._is_live(placed, record.revision):
@@ -190,6 +194,27 @@ class Binding:
         name = f"{evicted.namespace}/{evicted.name}"
         _log.warning("pod %s cannot be evicted yet: %s", name, outcome.message)
         self._outcomes.labels("not evicted yet").inc()
+        await delivery.retry(BACK_OFF.after(delivery.attempt))
+
+    async def _tell_resized(self, resized: PodResized, delivery: Delivery) -> None:
+        """Let the pod say what it holds now, unless it holds something else by then."""
+        pod = self._state.pods.get(resized.pod)
+        placed = pod.placement if pod is not None else None
+        if placed is None or (placed.attempt, placed.shares) != (resized.attempt, resized.shares):
+            self._outcomes.labels("passed over").inc()
+            await delivery.ack()
+            return
+        try:
+            async with asyncio.timeout(BIND_TIMEOUT_S):
+                failed = await self._target.resize(resized)
+        except TimeoutError:
+            failed = Failed(f"no answer within {BIND_TIMEOUT_S:g} s", final=False, unknown=True)
+        if failed is None or failed.final:
+            self._outcomes.labels("resized" if failed is None else "passed over").inc()
+            await delivery.ack()
+            return
+        name = f"{resized.namespace}/{resized.name}"
+        _log.warning("pod %s does not say yet what it holds: %s", name, failed.message)
         await delivery.retry(BACK_OFF.after(delivery.attempt))
 
     async def _leave_unread(self, delivery: Delivery, error: EventError) -> None:

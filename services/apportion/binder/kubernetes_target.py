@@ -18,6 +18,7 @@ from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.kubernetes_volumes import VolumeBinding
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
 from apportion.core.explain import words
+from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.manifests.annotations import annotations_for
 from apportion.core.manifests.placed import ATTEMPT
@@ -31,7 +32,7 @@ from apportion.runtime.kube.client import (
 )
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock
-from apportion_schemas import PodEvicted, PodPlaced
+from apportion_schemas import PodEvicted, PodPlaced, PodResized
 
 TRY_TIMEOUT_S = 6.0
 BACK_OFF = BackOff(0.1, 2.0)
@@ -145,6 +146,27 @@ class KubernetesTarget:
             return Failed(str(error), final=False, unknown=True)
         return Evicted()
 
+    async def resize(self, resized: PodResized) -> Failed | None:
+        """See `Target`: the annotations are those of a binding with these shares.
+
+        The API server takes annotations of a pod with its status, for which we have the right.
+        """
+        pod, node = self._state.pods.get(resized.pod), self._state.nodes.get(resized.node)
+        if pod is None or pod.placement is None or node is None:
+            return None
+        annotations = self._annotations(pod, placed_of(pod, pod.placement), node)
+        body = _encode({"metadata": {"uid": resized.pod, "annotations": annotations}})
+        path = f"{pod_path(resized.namespace, resized.name)}/status"
+        try:
+            answer = await self._api.request(
+                "PATCH", path, body=body, content_type=MERGE_PATCH, timeout_s=TRY_TIMEOUT_S
+            )
+        except KubeUnavailable as error:
+            return Failed(str(error), final=False, unknown=True)
+        if answer.ok:
+            return None
+        return Failed(str(answer.refusal()), final=answer.status in (_NOT_FOUND, _CONFLICT))
+
     async def _patch_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, object]
     ) -> None:
@@ -197,8 +219,8 @@ class KubernetesTarget:
             return Bound()
         return await self._refused(placed, answer)
 
-    def _binding(self, pod: PodState, placed: PodPlaced, node: NodeState) -> bytes:
-        annotations = annotations_for(
+    def _annotations(self, pod: PodState, placed: PodPlaced, node: NodeState) -> dict[str, str]:
+        return annotations_for(
             pod.submitted,
             placed,
             revision=pod.placed_revision,
@@ -206,6 +228,9 @@ class KubernetesTarget:
             now_ns=int(self._clock.now().timestamp() * 1_000_000) * 1_000,
             configuration=self._state.configuration,
         )
+
+    def _binding(self, pod: PodState, placed: PodPlaced, node: NodeState) -> bytes:
+        annotations = self._annotations(pod, placed, node)
         return _encode(
             {
                 "apiVersion": "v1",

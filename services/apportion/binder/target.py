@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from apportion_schemas import PodEvicted, PodPlaced
+from apportion_schemas import PodEvicted, PodPlaced, PodResized
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -49,6 +49,9 @@ class Target(Protocol):
     async def evict(self, evicted: PodEvicted) -> Evicted | Failed:
         """Let the pod end, with the grace that is its own. As `bind` it may be asked again."""
 
+    async def resize(self, resized: PodResized) -> Failed | None:
+        """Let the pod say what it holds now. `final`: there is no such pod any more."""
+
 
 class LocalTarget:
     """No API server: the agent of the node acts on the ledger's PodBound alone."""
@@ -60,3 +63,7 @@ class LocalTarget:
     async def evict(self, evicted: PodEvicted) -> Evicted | Failed:  # noqa: ARG002 - as above
         """See `Target`: its source reads the event, and lets the pod go."""
         return Evicted()
+
+    async def resize(self, resized: PodResized) -> Failed | None:  # noqa: ARG002 - as above
+        """See `Target`: the ledger says it."""
+        return None

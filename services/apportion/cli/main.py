@@ -38,6 +38,9 @@ DO = {
     "delete": Verb("apportion.cli.delete:command", "End pods: their shares are free."),
     "cordon": Verb("apportion.cli.cordon:cordon", "Take a device or node off offer."),
     "uncordon": Verb("apportion.cli.cordon:uncordon", "Put it back on offer."),
+    "resize": Verb(
+        "apportion.cli.resize:command", "More or less of its devices for a running pod."
+    ),
     "policy": Verb("apportion.cli.policy:command", "How nodes and devices are preferred."),
     "config": Verb("apportion.cli.config:command", "What every service obeys: check, apply, show."),
     "simulate": Verb("apportion.cli.simulate:command", "Let a simulated device fail or recover."),

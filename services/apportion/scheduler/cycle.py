@@ -47,13 +47,14 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PodSubmitted,
+    ResizeAsked,
 )
 
 BACK_OFF = BackOff(0.02, 5.0)
 REFUSALS_MAX = 10
 """In a row: by then a decision was for a single pod, and several seconds have passed."""
 TAKEN, REFUSED, UNKNOWN = "taken", "refused", "unknown"
-_STIRS = frozenset((*BY_EVENT, PodSubmitted, BindFailed, AllocationFailed))
+_STIRS = frozenset((*BY_EVENT, PodSubmitted, BindFailed, AllocationFailed, ResizeAsked))
 """Events after which there may be something to decide: who waits is helped, or has come, or what
 failed is to be voided.
 """

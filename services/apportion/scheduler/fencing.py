@@ -20,7 +20,14 @@ from apportion.core.placement.engine import DecisionEvent
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
-from apportion_schemas import PlacementVoided, PodEvicted, PodPlaced, PodRefused
+from apportion_schemas import (
+    PlacementVoided,
+    PodEvicted,
+    PodPlaced,
+    PodRefused,
+    PodResized,
+    ResizeRefused,
+)
 
 
 def fence(
@@ -35,13 +42,13 @@ def fence(
             event,
             event_id=_id(event, state),
             basis=state.revision,
-            cause=state.pods[event.pod].submitted_revision,
+            cause=_cause(event, state),
             expect=expect,
             time=time,
         )
 
     for event in events:
-        if isinstance(event, PodRefused):
+        if isinstance(event, PodRefused | ResizeRefused):
             drafts.append(draft(event))
             continue
         node, expect = state.nodes[event.node], None
@@ -72,5 +79,16 @@ def _id(event: DecisionEvent, state: State) -> str:
         case PlacementVoided():
             again = f"/{pod.submitted_revision}" if pod.adopted else ""
             return f"{event.pod}/{event.attempt}/voided{again}"
+        case PodResized():
+            return f"{event.pod}/resized/{event.asked}"
+        case ResizeRefused():
+            return f"{event.pod}/not-resized/{event.asked}"
         case PodRefused():
             return f"{event.pod}/refused/{state.revision}"
+
+
+def _cause(event: DecisionEvent, state: State) -> int:
+    """The revision that asked for it."""
+    if isinstance(event, PodResized | ResizeRefused):
+        return event.asked
+    return state.pods[event.pod].submitted_revision

@@ -95,6 +95,37 @@ async def test_the_region_is_there_before_the_container(
         assert Region(file).memory == (700 << 20,)
 
 
+async def test_a_running_container_is_held_to_what_its_pod_was_resized_to(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """Without a restart, at once or when the agent is back; and so when it starts again."""
+    card = cards(facts)[0]
+    await facts.hold("a", NODE, share(card, 700))
+    await kubelet.admit("a", "a", GPU, {"main": 1})
+    await kubelet.begin("a", "main")
+    (edits,) = kubelet.edits(kubelet.ids("a", "main"))
+    home = next(m for m in edits["mounts"] if m["containerPath"] == "/usr/local/vgpu")
+
+    async def held_to(memory_mib: int, cores: int) -> None:
+        def held() -> bool:
+            region = Region(file)
+            return (region.memory, region.cores) == ((memory_mib << 20,), (cores,))
+
+        with SharedFile(Path(home["hostPath"]) / "share.cache") as file:
+            await facts.until(held, f"the region to say {memory_mib} MiB and {cores} %")
+
+    await held_to(700, 30)
+    await facts.resize("a", NODE, share(card, 1300, cores=60))
+    await held_to(1300, 60)
+    await agent.kill()
+    await facts.resize("a", NODE, share(card, 500, cores=60))
+    await agent.start()
+    await agent.ready()
+    await held_to(500, 60)
+    await kubelet.offered(GPU, 20)
+    assert (await kubelet.begin("a", "main"))["CUDA_DEVICE_MEMORY_LIMIT_0"] == "500m"
+
+
 async def test_a_start_waits_for_its_binding(
     agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from msgspec import structs
 
 from apportion.binder.binding import BACK_OFF, TRIES_MAX, Binding
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
@@ -21,9 +22,11 @@ from apportion_schemas import (
     PodBound,
     PodEvicted,
     PodPlaced,
+    PodResized,
     PodSubmitted,
     Score,
     Shape,
+    Share,
     decode,
     encode,
 )
@@ -37,13 +40,16 @@ EVICTED = PodEvicted(
     pod="p", namespace="d", name="p", attempt=3, node="n", priority=0, beneficiary="h",
     beneficiary_name="d/h", beneficiary_priority=9, nominated="n", reason="preempted",
 )  # fmt: skip
+RESIZED = PodResized(
+    pod="p", namespace="d", name="p", attempt=3, node="n", asked=8, shares=PLACED.shares
+)
 SUBJECT = "apportion.v1.placement.n"
 
 
 class Answers:
     """A target that gives the answers of a test, in order, and counts the asking."""
 
-    def __init__(self, *outcomes: Outcome | Evicted) -> None:
+    def __init__(self, *outcomes: Outcome | Evicted | None) -> None:
         self._outcomes = list(outcomes)
         self.asked = 0
 
@@ -52,7 +58,15 @@ class Answers:
         assert evicted == EVICTED
         self.asked += 1
         outcome = self._outcomes.pop(0)
-        assert not isinstance(outcome, Bound)
+        assert isinstance(outcome, Evicted | Failed)
+        return outcome
+
+    async def resize(self, resized: PodResized) -> Failed | None:
+        """The next answer."""
+        assert resized == RESIZED
+        self.asked += 1
+        outcome = self._outcomes.pop(0)
+        assert outcome is None or isinstance(outcome, Failed)
         return outcome
 
     async def bind(self, placed: PodPlaced) -> Outcome:
@@ -60,7 +74,7 @@ class Answers:
         assert placed == PLACED
         self.asked += 1
         outcome = self._outcomes.pop(0)
-        assert not isinstance(outcome, Evicted)
+        assert isinstance(outcome, Bound | Failed)
         return outcome
 
 
@@ -88,7 +102,7 @@ class Handed:
 class Desk:
     """A binding over a state in which pod p is placed at revision 7, and what it appended."""
 
-    def __init__(self, *outcomes: Outcome | Evicted) -> None:
+    def __init__(self, *outcomes: Outcome | Evicted | None) -> None:
         submitted = PodSubmitted(uid="p", namespace="d", name="p", shape=Shape(), dialect="x")
         self.pod = PodState(submitted, b"", 1, "", attempt=3)
         self.pod.phase, self.pod.placed_revision = Phase.PLACED, 7
@@ -247,6 +261,10 @@ async def test_a_target_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> N
             await asyncio.Event().wait()
             raise AssertionError(evicted)
 
+        async def resize(self, resized: PodResized) -> Failed | None:
+            await asyncio.Event().wait()
+            raise AssertionError(resized)
+
     monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
     desk = Desk()
     desk.binding = Binding(
@@ -296,3 +314,45 @@ async def test_a_target_that_never_answers_an_eviction(monkeypatch: pytest.Monke
         metrics=Metrics(),
     )
     assert (await desk.settle(EVICTED)).answer == f"retry in {BACK_OFF.after(1)}"
+
+
+async def test_a_resize_is_told_until_the_pod_says_it() -> None:
+    """A pod that is gone says nothing any more, and that is an end, too."""
+    gone, busy = Failed("no such pod", final=True), Failed("busy", final=False)
+    desk = Desk(busy, None, gone)
+    assert (await desk.settle(RESIZED)).answer == f"retry in {BACK_OFF.after(1)}"
+    assert (await desk.settle(RESIZED, attempt=2)).answer == "ack"
+    assert (await desk.settle(RESIZED, attempt=3)).answer == "ack"
+    assert (desk.target.asked, desk.drafts) == (3, [])
+
+
+async def test_a_resize_that_another_one_followed_is_passed_over() -> None:
+    """The pod says what it holds now, and nothing older after it."""
+    desk = Desk()
+    desk.pod.placement = placement_of(
+        structs.replace(PLACED, shares=(Share(container="c", device="g", memory_mib=1, cores=0),))
+    )
+    assert (await desk.settle(RESIZED)).answer == "ack"
+    desk.pod.placement = None
+    assert (await desk.settle(RESIZED)).answer == "ack"
+    assert desk.target.asked == 0
+
+
+async def test_a_target_that_never_answers_a_resize(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again."""
+    monkeypatch.setattr("apportion.binder.binding.BIND_TIMEOUT_S", 0.01)
+
+    class Silent(Answers):
+        async def resize(self, resized: PodResized) -> Failed | None:
+            await asyncio.Event().wait()
+            raise AssertionError(resized)
+
+    desk = Desk()
+    desk.binding = Binding(
+        desk.state,
+        Silent(),
+        Publisher("binder", SystemClock(), desk._append),
+        clock=SystemClock(),
+        metrics=Metrics(),
+    )
+    assert (await desk.settle(RESIZED)).answer == f"retry in {BACK_OFF.after(1)}"

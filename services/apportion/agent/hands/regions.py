@@ -56,6 +56,18 @@ class Regions:
             _log.warning("%s is replaced: %s", path, error)
         write_whole(path, made(plan), mode=_WRITABLE)
 
+    def resize(self, plan: RegionPlan) -> bool:
+        """Set other limits of a container that runs; whether it has a region of these devices."""
+        try:
+            with SharedFile(Path(plan.path)) as file:
+                region = Region(file)
+                if region.devices != plan.devices:
+                    return False
+                region.resize(plan.memory, plan.cores)
+        except (OSError, RegionInvalid):
+            return False
+        return True
+
     def advise(self) -> None:
         """One round of who waits for whom, over all containers; see `feedback`."""
         with ExitStack() as files:

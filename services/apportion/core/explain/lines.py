@@ -39,12 +39,15 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PodRejected,
+    PodResized,
     PodSubmitted,
     PolicyChanged,
     PricesLearnt,
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    ResizeAsked,
+    ResizeRefused,
     Share,
     SharesAllocated,
     VolumeClaimGone,
@@ -75,7 +78,7 @@ class Teller:
                 self._remember(data.uid, f"{data.namespace}/{data.name}")
             case PodAdopted():
                 self._remember(data.pod, f"{data.submitted.namespace}/{data.submitted.name}")
-            case PodPlaced() | PodRefused() | PodEvicted():
+            case PodPlaced() | PodRefused() | PodEvicted() | PodResized() | ResizeRefused():
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")
         return _LINES[type(data)](data, self._names.get(uid, f"pod {uid}"))
@@ -191,6 +194,13 @@ def _observed(data: NodeObserved) -> str:
     return f"node {data.node} is {ready}" + (" and unschedulable" if data.unschedulable else "")
 
 
+def _resize_asked(data: ResizeAsked, name: str) -> str:
+    wanted = [f"{data.memory_mib:,} MiB"] if data.memory_mib is not None else []
+    wanted += [f"{data.cores} %"] if data.cores is not None else []
+    whose = f" for container {data.container}" if data.container else ""
+    return f"{data.by} wants {' and '.join(wanted)} for {name}{whose}{_because(data.reason)}"
+
+
 def _bind_failed(data: BindFailed, name: str) -> str:
     final = "for good" if data.final else "and is tried again"
     return f"{name}: binding to {data.node} failed {final}: {data.message}"
@@ -246,6 +256,9 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     PlacementVoided: lambda e, name: f"{name}: placement on {e.node} voided: {e.reason}",
     PodRefused: lambda e, name: f"{name} refused: {words.refusal(e)}",
     PodEvicted: lambda e, _: words.eviction(e),
+    ResizeAsked: _resize_asked,
+    PodResized: lambda e, name: f"{name} resized on {e.node}: {shares_words(e.shares)}",
+    ResizeRefused: lambda e, name: f"{name} is not resized: {words.resize_refused(e)}",
     BudgetObserved: lambda e, _: (
         f"disruption budget {e.namespace}/{e.budget} lets {e.allowed} pods be evicted"
     ),

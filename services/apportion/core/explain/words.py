@@ -18,6 +18,7 @@ from apportion_schemas import (
     QueueShortage,
     QuotaShortage,
     RefusalCode,
+    ResizeRefused,
     VolumeShortage,
 )
 
@@ -419,6 +420,30 @@ def eviction(evicted: PodEvicted) -> str:
         budgets = "budget" if len(evicted.budgets) == 1 else "budgets"
         said += f"; it exceeds the disruption {budgets} {', '.join(evicted.budgets)}"
     return said
+
+
+def resize_refused(refused: ResizeRefused) -> str:
+    """Why a pod cannot have another size, and what would help."""
+    device, held = device_words(refused.device), ", ".join(refused.containers)
+    if refused.queue is not None:
+        return queue(refused.queue)
+    if refused.quota is not None:
+        return quota(refused.quota)
+    return {
+        "no-device": "it holds no device",
+        "container-unknown": f"the container that was named holds no device; {held} does",
+        "container-ambiguous": f"several of its containers hold devices; name one of {held}",
+        "mode": f"{device} is shared as {refused.mode}, and what is held of it has one size: only "
+        "shares of NVIDIA's cards in mode hami-core can be resized while they run",
+        "memory-beyond-device": f"{device} has {refused.available:,} MiB in all, and "
+        f"{refused.needed:,} are wanted",
+        "memory": f"{device} has {refused.available:,} MiB free, and {refused.needed:,} MiB more "
+        "are needed",
+        "cores": f"{device} has {refused.available} % of its cores free, and {refused.needed} % "
+        "more are needed",
+        "device-gone": f"the agent does not report {device} any more",
+        "limit": "a limit of its queue or its namespace allows no more",
+    }[refused.code]
 
 
 def nodes(count: int) -> str:

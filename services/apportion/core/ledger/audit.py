@@ -38,6 +38,8 @@ from apportion_schemas import (
     PodGroupObserved,
     PodPlaced,
     PodRefused,
+    PodResized,
+    ResizeRefused,
     UnreadableEvent,
     decode,
 )
@@ -48,7 +50,8 @@ _PEOPLE = frozenset({"cli", "operator"})
 _WRITERS = {"operator": _PEOPLE, "watcher": _PEOPLE | {"watcher"}}
 """Who may sign for a role: people act for the operator, and for the watcher where there is none."""
 _ID = {PodPlaced: "placed", PlacementVoided: "voided", PodEvicted: "evicted"}
-_DECISIONS = (PodPlaced, PlacementVoided, PodRefused, PodEvicted)
+_Chained = PodPlaced | PlacementVoided | PodEvicted | PodResized
+_DECISIONS = (PodPlaced, PlacementVoided, PodRefused, PodEvicted, PodResized, ResizeRefused)
 
 
 class Violation(Struct, frozen=True):
@@ -153,19 +156,21 @@ class Auditor:
         for name in ("basis", "cause"):
             if getattr(event, name) >= revision:
                 yield "basis", f"{row.name} at {revision} names the {name} {getattr(event, name)}"
-        if isinstance(data, PodPlaced | PlacementVoided | PodEvicted):
+        if isinstance(data, _Chained):
             yield from self._placement(event, data)
 
-    def _placement(
-        self, event: Event, data: PodPlaced | PlacementVoided | PodEvicted
-    ) -> Iterator[tuple[str, str]]:
+    def _placement(self, event: Event, data: _Chained) -> Iterator[tuple[str, str]]:
         known = self._chain.get(data.node, "")
         if data.previous != known:
             text = (
                 f"node {data.node}: what is decided of {data.pod} names {data.previous[:12]!r} as "
             )
             yield "chain", f"{text}the one before it, and that is {known[:12]!r}"
-        wanted = f"{data.pod}/{data.attempt}/{_ID[type(data)]}"
+        wanted = (
+            f"{data.pod}/resized/{data.asked}"
+            if isinstance(data, PodResized)
+            else f"{data.pod}/{data.attempt}/{_ID[type(data)]}"
+        )
         if event.id != wanted:
             yield "identity", f"the id is {event.id!r} and must be {wanted!r}"
         for share in data.shares if isinstance(data, PodPlaced) else ():

@@ -59,6 +59,8 @@ def _optional(state: State) -> dict[str, Any]:
         found["volume_claims"] = state.volume_claims
     if state.namespaces:
         found["namespaces"] = state.namespaces
+    if state.resizes:
+        found["resizes"] = {uid: [each.revision, each.asked] for uid, each in state.resizes.items()}
     if state.of_kubernetes:
         found["of_kubernetes"] = True
     return found

@@ -34,7 +34,8 @@ def evict(context: Context, data: PodEvicted, pod: PodState) -> Change:
 
 
 def leave(state: State, uid: str) -> None:
-    """The pod is gone: it holds no place, and waits for none."""
+    """The pod is gone: it holds no place, waits for none, and nobody resizes it."""
+    state.resizes.pop(uid, None)
     state.evictions.pop(uid, None)
     state.nominated.pop(uid, None)
 

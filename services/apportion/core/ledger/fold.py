@@ -18,6 +18,7 @@ from msgspec.structs import force_setattr
 
 from apportion.core.devices import chains
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
+from apportion.core.ledger import resizing
 from apportion.core.ledger.adoption import charged, hold, settle
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
@@ -26,6 +27,7 @@ from apportion.core.ledger.cluster_facts import CLUSTER_FACTS
 from apportion.core.ledger.evictions import evict, give_up, leave
 from apportion.core.ledger.hosting import charge_host, release_host, resize_host
 from apportion.core.ledger.rationale import placement_of
+from apportion.core.ledger.shaping import reshape, shape_key
 from apportion.core.ledger.state import (
     ALLOCATED,
     BOUND,
@@ -63,8 +65,11 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PodRejected,
+    PodResized,
     PodSubmitted,
     Policy,
+    ResizeAsked,
+    ResizeRefused,
     Share,
     SharesAllocated,
 )
@@ -74,11 +79,10 @@ __all__ = ["Change", "apply", "refuse"]
 
 POLICIES = frozenset(("", *get_args(Policy)))
 MARKED_UNHEALTHY = "the node's annotation volcano.sh/gpu-unhealthy-ids names it"
-CHAINED = frozenset((PodPlaced, PlacementVoided, PodEvicted))
+CHAINED = frozenset((PodPlaced, PlacementVoided, PodEvicted, PodResized))
 """Events that move the fence and the chain of their node."""
 UNNAMED = "pods of another scheduler hold devices of this family here, and nobody names which"
 PLACEMENT_SUBJECTS = f"{SUBJECTS}.placement."
-_shape_key = msgspec.json.Encoder(order="sorted").encode
 
 
 def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Change:
@@ -285,7 +289,7 @@ def _submit(context: _Context, data: PodSubmitted) -> PodState:
     state = context.state
     if data.uid in state.pods:
         raise _Refused(f"pod {data.uid} was submitted already")
-    key = _shape_key(data.shape)
+    key = shape_key(data.shape)
     shape = state.shapes.get(key)
     if shape is None:
         _check_policies(data)
@@ -322,13 +326,9 @@ def _pod_changed(context: _Context, data: PodChanged) -> Change:
     )
     node = None
     if sized != shape.node:
-        shape = msgspec.structs.replace(shape, node=sized)
-        pod.shape_key = _shape_key(shape)
-        shape = state.shapes.setdefault(pod.shape_key, shape)
+        reshape(state, pod, msgspec.structs.replace(shape, node=sized))
         node = state.nodes[pod.placement.node] if pod.placement is not None else None
-    pod.submitted = msgspec.structs.replace(
-        pod.submitted, shape=shape, labels=data.labels, gates=data.gates
-    )
+    pod.submitted = msgspec.structs.replace(pod.submitted, labels=data.labels, gates=data.gates)
     pod.changed_revision = context.revision
     if node is not None:
         resize_host(before, pod, node)
@@ -428,6 +428,10 @@ def _pod_refused(context: _Context, data: PodRefused) -> Change:
 
 def _pod_evicted(context: _Context, data: PodEvicted) -> Change:
     return evict(context, data, _placed_pod(context.state, data))
+
+
+def _pod_resized(context: _Context, data: PodResized) -> Change:
+    return resizing.resized(context, data, _placed_pod(context.state, data))
 
 
 def shares_of(pod: PodState) -> tuple[Share, ...]:
@@ -560,6 +564,9 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     PlacementVoided: _placement_voided,
     PodRefused: _pod_refused,
     PodEvicted: _pod_evicted,
+    ResizeAsked: resizing.asked,
+    PodResized: _pod_resized,
+    ResizeRefused: resizing.refused,
     PodBound: _pod_bound,
     BindFailed: _bind_failed,
     SharesAllocated: _shares_allocated,

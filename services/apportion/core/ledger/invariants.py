@@ -137,6 +137,9 @@ def _pods(state: State) -> Iterator[str]:
     for uid in state.evictions:
         if uid not in state.pods or state.pods[uid].placement is None:
             yield f"pod {uid} is to give its place up, and has none"
+    for uid in state.resizes:
+        if uid not in state.pods or state.pods[uid].placement is None:
+            yield f"pod {uid} is to be resized, and has no place"
     for uid in state.nominated:
         if uid not in state.pods or state.pods[uid].placement is not None:
             yield f"a node is kept for pod {uid}, which does not wait"

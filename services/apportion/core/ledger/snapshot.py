@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.fold import Change, host_of
-from apportion.core.ledger.state import GroupState, NodeState, PodState, RefusedEvent, State
+from apportion.core.ledger.state import GroupState, NodeState, PodState, RefusedEvent, Resize, State
 from apportion_schemas import (
     BudgetObserved,
     Configuration,
@@ -42,7 +42,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-FORMAT = 6
+FORMAT = 7
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"
@@ -139,6 +139,7 @@ class _Head(Struct, array_like=True, tag=1):
     budgets: dict[str, dict[str, BudgetObserved]] = {}
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
+    resizes: dict[str, Resize] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode

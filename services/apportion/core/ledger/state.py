@@ -38,6 +38,7 @@ from apportion_schemas import (
     PricesLearnt,
     QueueObserved,
     QuotaObserved,
+    ResizeAsked,
     Shape,
     Share,
     VolumeClaimObserved,
@@ -190,6 +191,13 @@ class RefusedEvent(Struct, frozen=True):
     reason: str
 
 
+class Resize(Struct, frozen=True, array_like=True):
+    """What a person wants of a pod that runs, and the revision at which that was said."""
+
+    asked: ResizeAsked
+    revision: int
+
+
 class State(Struct, eq=False):
     """Everything that the ledger says up to `revision`.
 
@@ -200,7 +208,7 @@ class State(Struct, eq=False):
     newest of each live pod, by uid. `of_kubernetes`: an API server says which nodes there are.
     `evictions` are of pods that are to go and still hold their places, by uid. `nominated` is the
     node, by uid of the pending pod for which room is made there. `budgets` and
-    `volume_claims` are as `quotas`.
+    `volume_claims` are as `quotas`. `resizes` are wishes that nobody has answered, by pod uid.
     """
 
     revision: int = 0
@@ -231,3 +239,4 @@ class State(Struct, eq=False):
     budgets: dict[str, dict[str, BudgetObserved]] = {}
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
+    resizes: dict[str, Resize] = {}

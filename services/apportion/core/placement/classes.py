@@ -167,9 +167,7 @@ class PlacementClass:
             self._resize(len(columns.names))
         for ask in self.asks:
             ask.rebuild(columns, rows)
-        preferred = self.facts.prefers
-        self.facts.rebuild(columns, rows)
-        if self.facts.prefers != preferred:  # one node more or less makes a point of all of them
+        if self.facts.rebuild(columns, rows):  # one node more or less is a point of all of them
             self._begin_anew()
 
     def keep_out(self, rows: list[int]) -> None:

@@ -33,6 +33,7 @@ from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.refusing import Refusing
 from apportion.core.placement.reservations import Placed, Reservations
+from apportion.core.placement.resizing import Resizing
 from apportion.core.placement.waking import Waking
 from apportion_schemas import (
     NamespaceGone,
@@ -45,7 +46,9 @@ from apportion_schemas import (
     PodEvicted,
     PodPlaced,
     PodRefused,
+    PodResized,
     PodSubmitted,
+    ResizeRefused,
 )
 from apportion_schemas.quantities import GANG_PODS_MAX
 
@@ -59,7 +62,7 @@ _COMES: Final = frozenset((PodSubmitted, PodAdopted))
 _TELLS_OF_OTHERS: Final = frozenset((NodeObserved, NodeGone))
 """Events after which other pods of others may be on a node."""
 
-DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted
+DecisionEvent = PodPlaced | PodRefused | PlacementVoided | PodEvicted | PodResized | ResizeRefused
 
 
 class Decision(Struct):
@@ -90,6 +93,7 @@ class Engine:
         self._queue = PendingQueue(state, self._limits.share)
         self._waiting = Waiting(state, self._queue)
         self._waking = Waking(state, self._queue, self._finder, self._limits, self._reservations)
+        self._resizing = Resizing(state, self._limits, self._waiting)
         dry_run = DryRun(state, self._finder, self._limits, self._neighbours)
         self._preempting = Preempting(
             state,
@@ -162,6 +166,9 @@ class Engine:
         """
         if not self._prepare():
             return Decision(more=True)
+        answer = self._resizing.decide() if self._state.resizes else None
+        if answer is not None:
+            return Decision(events=[answer])
         decision = Decision(events=self._voids(events_max))
         if not self._waking.wake(looks_max):
             decision.more = True

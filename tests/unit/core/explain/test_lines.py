@@ -38,10 +38,12 @@ def _value(name: str) -> object:
         "kind": "gone",
         "state": "bound",
         "reason": "preempted",
+        "code": "no-device",
     }
     if name in known:
         return known[name]
     numbers = (
+        "asked",
         "attempt",
         "priority",
         "beneficiary_priority",

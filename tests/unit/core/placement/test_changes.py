@@ -7,6 +7,7 @@ from apportion_schemas import (
     NodeConstraints,
     PodChanged,
     PodConstraints,
+    PodPlaced,
     PodSelector,
     PodTerm,
     QueueObserved,
@@ -151,3 +152,15 @@ def test_a_restart_finds_the_same() -> None:
     ledger.settle().play(PodChanged(uid="x", labels={"app": "web"}))
     anew = decided(Engine(ledger.state))
     assert anew.events == decided(ledger.engine).events != []
+
+
+def test_a_pod_that_changed_while_another_placed_it_waits_once() -> None:
+    """It stood here for what it wanted before, and comes back with what it wants now."""
+    ledger = Ledger(rack("n1", 2), pod("a", ask(300)))
+    ledger.play(*ledger.consider().events)  # another scheduler's decision
+    ledger.play(PodChanged(uid="a", cpu_milli=300)).voided("a")
+    ledger.submit(pod("b", ask(300)))
+    assert sorted(event.pod for event in ledger.decide() if isinstance(event, PodPlaced)) == [
+        "a",
+        "b",
+    ]

@@ -9,9 +9,17 @@ from apportion.core.placement.filters.nodes import FACT_FILTERS
 from apportion.core.placement.index.board_loops import REFUSED
 from apportion.core.placement.index.columns import Columns
 from apportion.core.placement.index.packed import POINTS
-from apportion_schemas import NodeCordoned, PolicyChanged, RefusalCode, Shape
+from apportion_schemas import (
+    NodeConstraints,
+    NodeCordoned,
+    PolicyChanged,
+    PreferredTerm,
+    RefusalCode,
+    Shape,
+    Taint,
+)
 from apportion_schemas.quantities import Payload
-from tests.support.fleet import A100_40, gpu, node, rack
+from tests.support.fleet import A100_40, gpu, node, observed, rack
 from tests.support.ledger_of import Ledger
 from tests.support.pods import ask, cards, instance, pod, shape, share, wants
 from tests.support.pods import placed as placement
@@ -204,3 +212,16 @@ def test_host_amounts_count_as_well() -> None:
     ):
         class_, _ = class_of(wanted, ledger.state)
         assert class_.fits_somewhere is fits
+
+
+def test_the_first_node_that_is_shunned_is_a_point_of_all_others() -> None:
+    """Also where the pods prefer nodes for their labels already."""
+    prefers = NodeConstraints(preferred=(PreferredTerm(weight=1, term=()),))
+    ledger = three()
+    class_, columns = class_of(shape(node=prefers), ledger.state)
+    shunned = Taint(key="t", effect="PreferNoSchedule")
+    for taints in ((shunned,), ()):
+        take(ledger, columns, observed("a", taints=taints))
+        class_.refresh(columns)
+        anew, _ = class_of(shape(node=prefers), ledger.state)
+        assert class_.board.points.tolist() == anew.board.points.tolist()

@@ -84,8 +84,8 @@ class FactColumns:
         self.node_ok: UInt8s = self._node_ok.view(np.uint8).data
         self._prefer_among(rows if self.prefers else 0)
 
-    def rebuild(self, columns: Columns, rows: Rows) -> None:
-        """Look at these rows again."""
+    def rebuild(self, columns: Columns, rows: Rows) -> bool:
+        """Look at these rows again; whether the points of every other row may be others now."""
         needs, vacant = self._shape.node, columns.vacant[rows]
         allowed = columns.labels.allowed(columns, needs, rows)
         self.ranks[rows] = np.where(allowed, FITS, _LABELS_MISMATCH)
@@ -99,7 +99,7 @@ class FactColumns:
         self._node_ok[rows] = self.ranks[rows] == FITS
         if self._spreads:
             self._look_at_eligible(columns, rows, allowed)
-        self._look_at_preferences(columns, rows)
+        return self._look_at_preferences(columns, rows)
 
     def _look_at_volumes(self, columns: Columns, rows: Rows) -> None:
         """From the other nodes a volume cannot be had."""
@@ -128,19 +128,21 @@ class FactColumns:
         self._preferred: NDArray[np.int32] = np.zeros(rows, np.int32)
         self.preferred: Int32s = self._preferred.data
 
-    def _look_at_preferences(self, columns: Columns, rows: Rows) -> None:
-        """The points of these rows, or of all where none had any."""
+    def _look_at_preferences(self, columns: Columns, rows: Rows) -> bool:
+        """The points of these rows, or of all once the first node is shunned, or the last not."""
         shunned_before = bool(self._discouraged)
         self._discouraged.difference_update(rows.tolist() if shunned_before else ())
         for row in rows[columns.discouraging[rows] & ~columns.vacant[rows]].tolist():
             if discouraged(self._shape, columns.nodes[row]):
                 self._discouraged.add(row)
+        all_others = shunned_before != bool(self._discouraged)
         if not self.prefers:
-            return
-        if shunned_before != bool(self._discouraged):
+            return all_others
+        if all_others:
             self._prefer_among(len(columns.names))
             rows = columns.every
         self._preferred[rows] = self._preference(columns, rows)
+        return all_others
 
     def _preference(self, columns: Columns, rows: Rows) -> NDArray[np.int64]:
         """Points of these rows: weights as kube-scheduler's NodeAffinity and TaintToleration."""

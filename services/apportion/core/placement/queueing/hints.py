@@ -42,6 +42,7 @@ from apportion_schemas import (
     PodPlaced,
     PodRefused,
     PodRejected,
+    PodResized,
     PodSubmitted,
     PolicyChanged,
     PricesLearnt,
@@ -49,6 +50,8 @@ from apportion_schemas import (
     QuotaGone,
     QuotaObserved,
     RefusalCode,
+    ResizeAsked,
+    ResizeRefused,
     SharesAllocated,
     VolumeClaimGone,
     VolumeClaimObserved,
@@ -90,6 +93,7 @@ _LEFT: Final = (
     Hint(PlacementVoided, SOME),
     Hint(PodPlaced, SOME, REFUSED),
     Hint(PodChanged, SOME),  # it may take less of its host
+    Hint(PodResized, SOME),
 )
 _TOLD: Final = (Hint(NodeObserved, SOME), Hint(NodeReported, SOME))
 _CUT: Final = (Hint(ConfigurationChanged, REORDERED),)
@@ -119,6 +123,7 @@ _NEAR: Final = (
 _HELD: Final = (
     Hint(PodGone, SOME, FREED),
     Hint(PodChanged, SOME, FREED),
+    Hint(PodResized, SOME, FREED),
     Hint(PlacementVoided, SOME, FREED),
     Hint(PodPlaced, SOME, REFUSED),
     Hint(NodeGone, SOME, FREED),
@@ -212,6 +217,8 @@ HELPS_NOBODY: Final = frozenset(
         NodeCordoned,
         PodBound,
         PodEvicted,  # it holds its place until it is gone
+        ResizeAsked,
+        ResizeRefused,
         PodGroupGone,  # its pods hold together as they did
         PodRejected,
         SharesAllocated,

@@ -17,6 +17,7 @@ from apportion_schemas import (
     PodGone,
     PodPlaced,
     PodRefused,
+    PodResized,
     PodSubmitted,
     QuotaGone,
     QuotaObserved,
@@ -58,7 +59,7 @@ class Waiting:
             self._forget(data.uid)
             if pod is not None and change.node is None:
                 self.queue.leave(pod)
-        elif kind is PodChanged:
+        elif kind is PodChanged or kind is PodResized:
             self._change(change)
         elif kind is PodRefused:
             self._others.pop(data.pod, None)
@@ -77,11 +78,16 @@ class Waiting:
             self._others[pod.uid] = None
 
     def _change(self, change: Change) -> None:
-        """What it wants may be another question now, so it is asked in its turn."""
+        """What it wants may be another question now, so it is asked in its turn.
+
+        One that another scheduler placed may stand where it stood before still, and may come back.
+        """
         pod, before = change.pod, change.before
-        if pod is None or before is None or pod.phase is not PENDING:
+        if pod is None or before is None:
             return
         self.queue.leave(before)
+        if pod.phase is not PENDING:
+            return
         self._forget(pod.uid)
         self.add(pod)
 

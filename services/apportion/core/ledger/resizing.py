@@ -1,0 +1,119 @@
+"""Pods that run and get more or less of their devices: what a person asks, and what comes of it.
+
+A resize is asked for in the ledger and answered there by the scheduler of the pod, whose answer is
+fenced and chained on the node as a placement is. What the pod asks for follows, so that quotas
+count it and a pod that is placed anew keeps its size. Invariant: a pod holds the same devices
+before and after, none of them is oversold, and a wish is answered once.
+"""
+
+from copy import copy
+
+from msgspec import structs
+
+from apportion.core.devices.shares import Oversold, occupy, release, retake
+from apportion.core.ledger.change import Change, Context, Refused
+from apportion.core.ledger.shaping import reshape
+from apportion.core.ledger.state import NodeState, PodState, Resize, State
+from apportion_schemas import Ask, PodResized, ResizeAsked, ResizeRefused, Share
+from apportion_schemas.quantities import WHOLE
+
+
+def asked(context: Context, data: ResizeAsked) -> Change:
+    """Note what a person wants; the newest wish for a pod is the one."""
+    state = context.state
+    pod = state.pods.get(data.pod)
+    if pod is None:
+        raise Refused(f"pod {data.pod} is not live")
+    if pod.placement is None or not pod.bound_revision:
+        raise Refused(f"pod {data.pod} is not bound: there is nothing of it to resize")
+    state.resizes[data.pod] = Resize(data, context.revision)
+    return Change(data, pod=pod, shares=())
+
+
+def resized(context: Context, data: PodResized, pod: PodState) -> Change:
+    """Charge what the pod holds now in place of what it held.
+
+    Raises:
+        Oversold: a device has not got so much; nothing has changed.
+    """
+    state = context.state
+    _check_asked(state, data)
+    placed = pod.placement
+    if placed is None:
+        raise Refused(f"pod {data.pod} has no placement")
+    node = state.nodes[placed.node]
+    if data.previous != node.chain:
+        raise Refused(
+            f"node {data.node}: chain broken: previous {data.previous!r}, expected {node.chain!r}"
+        )
+    if [_place(share) for share in data.shares] != [_place(share) for share in placed.shares]:
+        raise Refused(f"pod {data.pod} holds other devices than those that are resized")
+    before = copy(pod)
+    exchange(node, placed.shares, data.shares)
+    pod.placement = structs.replace(placed, shares=data.shares)
+    reshape(state, pod, structs.replace(pod.submitted.shape, asks=_asks(before, data.shares)))
+    pod.changed_revision = context.revision
+    del state.resizes[data.pod]
+    return Change(data, node=node, pod=pod, before=before)
+
+
+def refused(context: Context, data: ResizeRefused) -> Change:
+    """The wish is over; the pod holds what it held."""
+    state = context.state
+    _check_asked(state, data)
+    del state.resizes[data.pod]
+    return Change(data, pod=state.pods[data.pod], shares=())
+
+
+def exchange(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:
+    """Charge these shares to the node's devices in place of those.
+
+    Raises:
+        Oversold: a device has not got so much, or is not there; nothing has changed.
+    """
+    for share in held:
+        release(node.by_id[share.device], share)
+    charged: list[Share] = []
+    try:
+        for share in wanted:
+            device = node.by_id[share.device]
+            if not device.present:
+                raise Oversold(f"node {node.name} has no device {share.device}")
+            occupy(device, share)
+            charged.append(share)
+    except Oversold:
+        for share in charged:
+            release(node.by_id[share.device], share)
+        for share in held:
+            retake(node.by_id[share.device], share)
+        raise
+
+
+def _check_asked(state: State, data: PodResized | ResizeRefused) -> None:
+    wish = state.resizes.get(data.pod)
+    if wish is None or wish.revision != data.asked:
+        raise Refused(f"nobody waits for an answer to revision {data.asked} about pod {data.pod}")
+
+
+def _place(share: Share) -> Share:
+    """What of a share a resize leaves alone; instances and templates have one size."""
+    if share.instance is not None or share.template is not None:
+        return share
+    return structs.replace(share, memory_mib=0, cores=0)
+
+
+def _asks(pod: PodState, shares: tuple[Share, ...]) -> tuple[Ask, ...]:
+    """What the containers ask for, with the amounts that they hold now."""
+    now = {share.container: share for share in shares}
+    held = {share.container: share for share in pod.placement.shares} if pod.placement else {}
+    return tuple(
+        structs.replace(
+            ask,
+            memory_mib=now[ask.container].memory_mib,
+            memory_percent=None,
+            cores=min(now[ask.container].cores, WHOLE),
+        )
+        if now.get(ask.container) != held.get(ask.container)
+        else ask
+        for ask in pod.submitted.shape.asks
+    )

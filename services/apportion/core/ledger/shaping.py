@@ -1,0 +1,19 @@
+"""The shape of a pod: one object for all pods that any node would treat alike.
+
+Invariant: `shape_key` is the bytes of the pod's shape, and pods of equal keys have the same object.
+"""
+
+import msgspec
+
+from apportion.core.ledger.state import PodState, State
+from apportion_schemas import Shape
+
+shape_key = msgspec.json.Encoder(order="sorted").encode
+"""A shape as bytes, equal for equal ones."""
+
+
+def reshape(state: State, pod: PodState, shape: Shape) -> None:
+    """Let the pod be of another shape from now on."""
+    pod.shape_key = shape_key(shape)
+    shape = state.shapes.setdefault(pod.shape_key, shape)
+    pod.submitted = msgspec.structs.replace(pod.submitted, shape=shape)

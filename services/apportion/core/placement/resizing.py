@@ -1,0 +1,140 @@
+"""Pods that run and are to have more or less of their devices: whether they can, and what they get.
+
+A resize stays on the pod's own devices: a process that runs cannot be moved. Invariant: nothing is
+promised that a device has not got now, and no limit of a queue or a namespace is exceeded by it.
+"""
+
+from collections import Counter
+from typing import Any
+
+from msgspec import structs
+
+from apportion.core.ledger.state import NodeState, Placement, PodState, Resize, State
+from apportion.core.placement.limits.limits import Limits
+from apportion.core.placement.queueing.waiting import Waiting
+from apportion_schemas import PodResized, ResizeAsked, ResizeRefused, Share
+from apportion_schemas.placement import ResizeCode
+
+LIVE = "hami-core"
+"""The way of sharing whose limits can be changed under a process that runs."""
+_FAMILY = "nvidia"
+
+
+class CannotResize(Exception):
+    """The pod cannot have what was asked for; `why` are the fields of ResizeRefused that say so."""
+
+    def __init__(self, code: ResizeCode, **why: Any) -> None:
+        super().__init__(code)
+        self.why: dict[str, Any] = {"code": code, **why}
+
+
+class Resizing:
+    """Answers the wishes of one state, one in a decision."""
+
+    def __init__(self, state: State, limits: Limits, waiting: Waiting) -> None:
+        self._state = state
+        self._limits = limits
+        self._waiting = waiting
+
+    def decide(self) -> PodResized | ResizeRefused | None:
+        """The answer to the oldest wish for a pod of ours, if there is any."""
+        state = self._state
+        for uid, wish in sorted(state.resizes.items(), key=lambda item: item[1].revision):
+            pod = state.pods[uid]
+            if pod.placement is not None and self._waiting.owns(pod):
+                return self._answer(pod, pod.placement, wish)
+        return None
+
+    def _answer(self, pod: PodState, placed: Placement, wish: Resize) -> PodResized | ResizeRefused:
+        about: dict[str, Any] = {
+            "pod": pod.uid,
+            "namespace": pod.submitted.namespace,
+            "name": pod.submitted.name,
+            "asked": wish.revision,
+        }
+        node = self._state.nodes[placed.node]
+        try:
+            shares = wanted_shares(node, placed.shares, wish.asked)
+            _check_room(node, placed.shares, shares)
+            self._check_limits(pod, placed, shares)
+        except CannotResize as problem:
+            return ResizeRefused(**about, **problem.why)
+        return PodResized(**about, attempt=placed.attempt, node=placed.node, shares=shares)
+
+    def _check_limits(self, pod: PodState, placed: Placement, shares: tuple[Share, ...]) -> None:
+        """Raise CannotResize where the pod with these shares is beyond its queue or namespace."""
+        if not self._limits.active:
+            return
+        pod.placement = None  # it is asked as if it came anew
+        self._limits.note(pod, undone=True)
+        try:
+            exceeded = self._limits.exceeded(pod, placed.node, shares)
+        finally:
+            pod.placement = placed
+            self._limits.note(pod, undone=True)
+        if exceeded is not None:
+            raise CannotResize("limit", queue=exceeded.queue, quota=exceeded.quota)
+
+
+def wanted_shares(
+    node: NodeState, held: tuple[Share, ...], asked: ResizeAsked
+) -> tuple[Share, ...]:
+    """What the pod would hold.
+
+    Raises:
+        CannotResize: it is not clear of which container, or shares of this kind have one size.
+    """
+    container = _container(held, asked)
+    return tuple(
+        _sized(node, share, asked) if share.container == container else share for share in held
+    )
+
+
+def _container(held: tuple[Share, ...], asked: ResizeAsked) -> str:
+    names = tuple(dict.fromkeys(share.container for share in held))
+    if asked.container in names:
+        return asked.container
+    if not names:
+        raise CannotResize("no-device")
+    if asked.container:
+        raise CannotResize("container-unknown", containers=names)
+    if len(names) > 1:
+        raise CannotResize("container-ambiguous", containers=names)
+    return names[0]
+
+
+def _sized(node: NodeState, share: Share, asked: ResizeAsked) -> Share:
+    device = node.by_id[share.device].device
+    if device.mode != LIVE or device.family != _FAMILY:
+        raise CannotResize("mode", device=device.id, mode=f"{device.family} {device.mode}")
+    memory_mib = share.memory_mib if asked.memory_mib is None else asked.memory_mib
+    if memory_mib > device.memory_mib:
+        raise CannotResize(
+            "memory-beyond-device",
+            device=device.id,
+            needed=memory_mib,
+            available=device.memory_mib,
+        )
+    return structs.replace(
+        share, memory_mib=memory_mib, cores=share.cores if asked.cores is None else asked.cores
+    )
+
+
+def _check_room(node: NodeState, held: tuple[Share, ...], wanted: tuple[Share, ...]) -> None:
+    """Raise CannotResize where a device has not got so much free."""
+    memory, cores = Counter[str](), Counter[str]()
+    for sign, shares in ((-1, held), (1, wanted)):
+        for share in shares:
+            memory[share.device] += sign * share.memory_mib
+            cores[share.device] += sign * share.cores
+    for name, more in memory.items():
+        state = node.by_id[name]
+        if not state.present:
+            raise CannotResize("device-gone", device=name)
+        _check_amount("memory", name, more, state.memory_free_mib)
+        _check_amount("cores", name, cores[name], state.cores_free)
+
+
+def _check_amount(code: ResizeCode, device: str, more: int, free: int) -> None:
+    if more > max(free, 0):
+        raise CannotResize(code, device=device, needed=more, available=max(free, 0))
