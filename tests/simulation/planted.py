@@ -483,9 +483,9 @@ PLANTED = (
     Planted(
         "unschedulable for what never came",
         _unschedulable_for_what_never_came,
-        40,
+        100,
         CROSSED,
-        first=20,
+        first=170,
     ),
     Planted("double release", _double_release, 5),
     Planted("attempt not raised after void", _attempt_not_raised, 20, first=2),
