@@ -68,6 +68,15 @@ from apportion_schemas.placement import (
     VolumeShortage,
 )
 from apportion_schemas.pricing import PricedShape, PricesLearnt
+from apportion_schemas.usage import (
+    DeviceUse,
+    ShareUse,
+    ShareUsed,
+    UnsharedUse,
+    UnsharedUsed,
+    UsageRecorded,
+    UsageSample,
+)
 from apportion_schemas.workload import (
     Ask,
     DeviceConstraints,
@@ -105,6 +114,7 @@ __all__ = [
     "DeviceCordoned",
     "DeviceHealthChanged",
     "DeviceUncordoned",
+    "DeviceUse",
     "DeviceWeights",
     "DifferenceFound",
     "Disk",
@@ -164,12 +174,18 @@ __all__ = [
     "Score",
     "Shape",
     "Share",
+    "ShareUse",
+    "ShareUsed",
     "SharesAllocated",
     "SpreadConstraint",
     "Taint",
     "Toleration",
     "UnknownEvent",
     "UnreadableEvent",
+    "UnsharedUse",
+    "UnsharedUsed",
+    "UsageRecorded",
+    "UsageSample",
     "VolumeClaimGone",
     "VolumeClaimObserved",
     "VolumeShortage",

@@ -59,6 +59,7 @@ from apportion_schemas.placement import (
 )
 from apportion_schemas.pricing import PricesLearnt
 from apportion_schemas.quantities import Payload
+from apportion_schemas.usage import UsageRecorded
 from apportion_schemas.workload import PodChanged, PodGone, PodRejected, PodSubmitted
 
 SUBJECTS = "apportion.v1"
@@ -377,6 +378,14 @@ CATALOGUE: tuple[EventType, ...] = (
         "operator",
         "all",
         "a person wants another size for a pod that runs",
+    ),
+    EventType(
+        UsageRecorded,
+        "usage",
+        _node,
+        "agent",
+        "all",
+        "what the shares of a node were used for, hour by hour",
     ),
     EventType(
         PolicyChanged,

@@ -7,8 +7,9 @@ sockets and books are those of the real one. `--pods` pods are placed, bound, ad
 one after the other: `allocate_p99_ms` and `prestart_p99_ms` are of the kubelet's calls as it sees
 them, `bound_to_allocated_p50_ms` is by the times of the two events. Then the agent is left alone
 for `--idle` seconds with eighty regions that it looks at every five: `agent_cpu_percent` is of one
-core. `agent_rss_mb` is what it has then. HAMi's chart gives its plugin 150 to 600 millicores and
-256 MiB to 1 GiB (`values.yaml`, limits of device plugin and monitor), which stand beside it.
+core. `agent_rss_mb` is what it has then, and `usage_series` how many series of use a scrape of it
+has: four of each share and two of each card. HAMi's chart gives its plugin 150 to 600 millicores
+and 256 MiB to 1 GiB (`values.yaml`, limits of device plugin and monitor), which stand beside it.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from tests.support.processes import ServiceProcess
 
 NODE, GPU = "n1", "nvidia.com/gpu"
 CARDS, SLOTS, KEPT = 8, 80, 80
+USAGE = ("apportion_container_", "apportion_device_")
 TICKS = 100
 """Of `/proc/PID/stat`, a second; see sysconf(3), _SC_CLK_TCK."""
 
@@ -82,6 +84,11 @@ class Bench:
         fields = Path(f"/proc/{self.agent.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
+    async def usage_series(self) -> int:
+        """How many a scrape has of what containers and cards use."""
+        _, text = await self.agent.get("/metrics")
+        return sum(line.startswith(USAGE) for line in text.splitlines())
+
     def rss_mb(self) -> float:
         """Its resident memory."""
         status = Path(f"/proc/{self.agent.pid}/status").read_text()
@@ -112,6 +119,7 @@ async def play(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
         "prestart_p99_ms": round(p99(bench.prestart_ms), 2),
         "bound_to_allocated_p50_ms": round(statistics.median(bench.bound_to_allocated_ms()), 2),
         "agent_rss_mb": round(bench.rss_mb(), 1),
+        "usage_series": await bench.usage_series(),
         "agent_cpu_percent": round(100 * (bench.cpu_s() - before) / given.idle, 2),
         "hami_limits": {"cpu_milli": [150, 600], "memory_mib": [256, 1024]},
     }

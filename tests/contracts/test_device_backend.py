@@ -84,6 +84,16 @@ async def test_links_lead_to_devices_of_the_node(backend: DeviceBackend) -> None
         assert device.nvlink_lanes.keys() <= known - {device.id}
 
 
+async def test_every_device_has_a_load(backend: DeviceBackend) -> None:
+    """Of the whole of it; what is used is no more than there is."""
+    devices = {device.id: device for device in await backend.inventory()}
+    loads = await backend.loads()
+    assert {load.device for load in loads if load.instance is None} == devices.keys()
+    for load in loads:
+        assert 0 <= load.memory <= devices[load.device].physical_memory_mib << 20
+        assert load.cores is None or 0 <= load.cores <= 100
+
+
 # ---------------------------------------------------------------- MIG instances
 
 
@@ -127,6 +137,17 @@ async def test_what_is_needed_is_not_in_anybodys_power(
         await backend.make_instance(card.id, whole(card), [needed])
     await backend.make_instance(card.id, whole(card), [smallest(card, 5)])
     assert await backend.keep_instances(card.id, []) == [f"{whole(card).profile} from slice 0"]
+
+
+async def test_an_instance_has_a_load_of_its_own(backend: DeviceBackend, card: Device) -> None:
+    """From when it is made until it goes."""
+    wanted = smallest(card, 2)
+    await backend.make_instance(card.id, wanted, [])
+    cuts = [load.instance for load in await backend.loads() if load.device == card.id]
+    assert cuts == [None, wanted]
+    await backend.keep_instances(card.id, [])
+    cuts = [load.instance for load in await backend.loads() if load.device == card.id]
+    assert cuts == [None]
 
 
 async def test_only_what_is_needed_is_kept(backend: DeviceBackend, card: Device) -> None:

@@ -7,13 +7,15 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-evictions.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-volumes.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-resizes.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-usage.jsonl
 
 The first has every type of event that there was at first, the second those by which a ledger comes
 to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
 wait for gates, change while they live, and take ports of nodes, the fifth pods that give their
 places up for others, the sixth claims of volumes and namespaces, the seventh pods that are resized
-while they run. In them are the turns that matter: placements that come to nothing, a gang, a
-refusal that a release ends, a device that fails, an event that contradicts. Once recorded, a ledger
+while they run, the eighth what pods used, also of what they had not been given. In them are the
+turns that matter: placements that come to nothing, a gang, a refusal that a release ends, a device
+that fails, an event that contradicts. Once recorded, a ledger
 is never recorded anew: it stands for all ledgers that people have. The digest beside it (`--digest`
 writes it) changes only when the state itself is told in another way. `--snapshot` writes what it
 folds to as snapshots of this build have it, once for each format.
@@ -82,6 +84,9 @@ from apportion_schemas import (
     ResizeAsked,
     ResizeRefused,
     SharesAllocated,
+    ShareUsed,
+    UnsharedUsed,
+    UsageRecorded,
     VolumeClaimGone,
     VolumeClaimObserved,
 )
@@ -365,6 +370,39 @@ async def resize(bus: Bus, facts: Facts) -> None:
     await pens.write(ResizeAsked(pod="p3", by="alice", cores=5))
 
 
+async def use(bus: Bus, facts: Facts) -> None:
+    """A pod uses a part of its share and ends; something without a share uses the card, too."""
+    pens = Pens(bus, facts)
+    async with services(bus, AGENT, SCHEDULER, BINDER):
+        (report,) = await facts.count(NodeReported, 1)
+        await pens.write(pod("p0", ask(2_000, cores=20)), pod("p1", ask(4_000)))
+        await facts.count(SharesAllocated, 2)
+    held: SharesAllocated = next(each for each in facts.of(SharesAllocated) if each.pod == "p0")
+    used = ShareUsed(
+        pod="p0",
+        namespace="default",
+        name="p0",
+        container="main",
+        device=held.devices[0],
+        seconds=3_600,
+        memory_mib=2_000,
+        memory_mib_seconds=6_000_000,
+        memory_mib_peak=1_900,
+        cores=20,
+        cores_seconds=54_000,
+        cores_peak=21,
+    )
+    stranger = UnsharedUsed(
+        device=held.devices[0],
+        command="Xorg",
+        seconds=3_600,
+        memory_mib_seconds=720_000,
+        memory_mib_peak=200,
+    )
+    hour = UsageRecorded(node=report.node, seconds=3_600, shares=(used,), unshared=(stranger,))
+    await pens.write(hour, PodGone(uid="p0"), structs.replace(hour, seconds=60))
+
+
 SCENES = {
     "v1": happen,
     "v1-agreement": agree,
@@ -373,6 +411,7 @@ SCENES = {
     "v1-evictions": evict,
     "v1-volumes": mount,
     "v1-resizes": resize,
+    "v1-usage": use,
 }
 
 

@@ -22,6 +22,7 @@ SUBJECTS = {
     for names, subject in (
         ("NodeReported DeviceHealthChanged", f"inventory.{NODE}"),
         ("SharesAllocated AllocationFailed", f"allocation.{NODE}"),
+        ("UsageRecorded", f"usage.{NODE}"),
         ("PodSubmitted PodChanged PodRejected PodGone", f"workload.{POD}"),
         ("PodAdopted", f"adoption.{NODE}.{POD}"),
         ("DifferenceFound", "cluster.difference.research%2Ftrainer-0"),

@@ -9,7 +9,7 @@ call, and `changed` returns whenever it may say something else, so an agent that
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from apportion.core.grants import MadeInstance
 from apportion_schemas import Device, MigInstance
@@ -25,6 +25,30 @@ class NotMade(Exception):
 
 class InTheWay(NotMade):
     """It can be, once something else has let go of the device."""
+
+
+class Running(NamedTuple):
+    """A process on a device, by its id on this machine: bytes, and percent of the compute.
+
+    Either is None where the driver does not tell.
+    """
+
+    pid: int
+    memory: int | None
+    cores: int | None
+
+
+class Load(NamedTuple):
+    """What is used of a device, or of one MIG instance: bytes, and percent of its compute.
+
+    The processes of a device that is cut are in the loads of its instances.
+    """
+
+    device: str
+    memory: int
+    cores: int | None
+    instance: MigInstance | None = None
+    processes: tuple[Running, ...] = ()
 
 
 class DeviceBackend(Protocol):
@@ -73,6 +97,9 @@ class DeviceBackend(Protocol):
         Raises:
             NotMade: the driver refuses it.
         """
+
+    async def loads(self) -> tuple[Load, ...]:
+        """What is used now of every device that answers, and of its MIG instances."""
 
     async def close(self) -> None:
         """Let the driver go. The backend is of no use afterwards."""

@@ -25,11 +25,12 @@ from apportion.agent.needed import Needed, largest
 from apportion.agent.places import Places
 from apportion.agent.preparing import Hands, SharePreparing
 from apportion.agent.reporting import Agent, Node
-from apportion.agent.usage import Usage
+from apportion.agent.usage.sampling import Sampling
 from apportion.core import grants
 from apportion.core.configuration import manifest_config
 from apportion.core.dialects.listing import count_names
 from apportion.runtime.files.atomic import write_whole
+from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import Device
 
@@ -44,7 +45,9 @@ _log = logging.getLogger(__name__)
 class KubeletNode:
     """One node with a kubelet."""
 
-    def __init__(self, agent: Agent, node: Node, places: Places, metrics: Metrics) -> None:
+    def __init__(
+        self, agent: Agent, node: Node, places: Places, metrics: Metrics, clock: Clock
+    ) -> None:
         self._agent = agent
         self._node = node
         self._places = places
@@ -64,7 +67,10 @@ class KubeletNode:
         seconds = metrics.histogram(
             "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
         )
-        Usage(self._hands.regions, view, hami=places.hami_metrics).expose(metrics)
+        self.sampling = Sampling(
+            agent, node, self._hands.regions, holders.pods, clock=clock, places=places
+        )
+        self.sampling.expose(metrics, places.metrics_as)
         self.door = FrontDoor(
             places.plugins,
             lambda name: Plugin(name, holders, preparing, specifications, seconds),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
 import sys
 from collections.abc import Sequence
@@ -15,11 +14,13 @@ from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.fleet import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.agent.host import local_host
 from apportion.agent.nvml import QUIET_S, NvmlBackend
+from apportion.agent.options import kubelet_options
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.config import ConfigError, ServiceConfig
+from apportion.runtime.process.small import give_back, share_one_heap
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
@@ -51,49 +52,7 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Simulate the nodes of this CSV or YAML file.",
 )
-@click.option(
-    "--kubelet",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Hand out shares as device plugins of the kubelet in this folder.",
-)
-@click.option(
-    "--cdi",
-    type=click.Path(file_okay=False, path_type=Path),
-    default="/var/run/cdi",
-    show_default=True,
-    help="With --kubelet: where container runtimes look for CDI specifications.",
-)
-@click.option(
-    "--state",
-    type=click.Path(file_okay=False, path_type=Path),
-    default="/var/lib/apportion",
-    show_default=True,
-    help="With --kubelet: where containers' regions are kept; the same path as on the node.",
-)
-@click.option(
-    "--run",
-    type=click.Path(file_okay=False, path_type=Path),
-    default="/run/apportion",
-    show_default=True,
-    help="With --kubelet: where MPS daemons have their pipes; the same path as on the node.",
-)
-@click.option(
-    "--mps-launcher",
-    default="",
-    metavar="WORDS",
-    help="With --kubelet: words before the command that starts an MPS daemon, so that it outlives "
-    "the agent: 'systemd-run --scope'.",
-)
-@click.option(
-    "--library",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="With --kubelet: HAMi-core's libvgpu.so; without it nothing holds containers to shares.",
-)
-@click.option(
-    "--hami-metrics",
-    is_flag=True,
-    help="With --kubelet: tell what containers use under the names of HAMi's monitor, too.",
-)
+@kubelet_options
 @click.option(
     "--xid-quiet",
     "quiet_s",
@@ -110,13 +69,7 @@ def command(
     specs: Sequence[str],
     count: int,
     fleet: Path | None,
-    kubelet: Path | None,
-    cdi: Path,
-    state: Path,
-    run: Path,
-    mps_launcher: str,
-    library: Path | None,
-    hami_metrics: bool,
+    places: Places | None,
     quiet_s: float,
     config: ServiceConfig,
 ) -> None:
@@ -124,21 +77,8 @@ def command(
 
     Without --simulate and --fleet the node has this machine's NVIDIA GPUs.
     """
-    if kubelet is not None and (fleet or count > 1):
+    if places is not None and (fleet or count > 1):
         stop_with("--kubelet: a kubelet has one node; give neither --fleet nor --nodes")
-    places = (
-        Places(
-            kubelet=kubelet,
-            cdi=cdi,
-            state=state,
-            run=run,
-            mps_launcher=tuple(shlex.split(mps_launcher)),
-            library=library,
-            hami_metrics=hami_metrics,
-        )
-        if kubelet
-        else None
-    )
     if (fleet or count > 1) and (specs if fleet else not specs):
         stop_with("choose one: --fleet, or --simulate with --nodes, or neither")
     try:
@@ -146,6 +86,7 @@ def command(
     except FleetInvalid as error:
         stop_with(str(error))
     backends = Backends(node, simulated, quiet_s)
+    share_one_heap()
     sys.exit(run_service("agent", lambda service: body(service, backends, places), config))
 
 
@@ -165,9 +106,11 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
             # gRPC is a third of an agent's memory, and most agents of a laptop have no kubelet.
             from apportion.agent.kubelet_node import KubeletNode  # noqa: PLC0415
 
-            kubelet = KubeletNode(agent, nodes[0], places, service.metrics)
+            kubelet = KubeletNode(agent, nodes[0], places, service.metrics, service.clock)
             service.ready_when(kubelet.door.not_ready)
             service.loop("kubelet", kubelet.serve)
+            service.loop("usage", lambda: kubelet.sampling.run(session.ledger.publish))
+            give_back()
         service.loop("report", agent.watch)
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)

@@ -22,8 +22,9 @@ import msgspec
 import pynvml as nvml
 
 from apportion.agent import nvml_mig
-from apportion.agent.backend import DevicesUnavailable, NotMade
+from apportion.agent.backend import DevicesUnavailable, Load, NotMade
 from apportion.agent.models import SLOTS
+from apportion.agent.nvml_loads import Loads
 from apportion.core.devices.catalogue import mig_profiles
 from apportion.core.grants import MadeInstance
 from apportion.runtime.process.clock import Clock
@@ -77,6 +78,7 @@ class NvmlBackend:
         self._seen: tuple[Device, ...] = ()
         self._watched: set[str] = set()
         self._events: Any = None
+        self._loads = Loads()
         self._stumbled = False
         self._closed = False
         self.driver = ""
@@ -123,6 +125,10 @@ class NvmlBackend:
         )
         await self._of(device, lambda card: nvml.nvmlDeviceSetComputeMode(card, mode))
 
+    async def loads(self) -> tuple[Load, ...]:
+        """See `DeviceBackend`."""
+        return await self._call(partial(self._loads.read, [device.id for device in self._seen]))
+
     async def close(self) -> None:
         """See `DeviceBackend`. Returns once no call into the driver is under way."""
         shut = self._call(self._shut)
@@ -156,6 +162,7 @@ class NvmlBackend:
     def _shut(self) -> None:
         """Give back what we have of the driver; one that is gone takes nothing back."""
         self._stop_listening()
+        self._loads.forget()
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from apportion.agent.usage.names import Names
 from apportion.core import grants
 
 
@@ -13,7 +14,9 @@ class Places(Struct, frozen=True):
     They are the same paths in the agent's container as on the node: runtimes read them too. What
     is below `state` outlives a reboot, what is below `run` does not. `mps_launcher` are the words
     before a command that starts an MPS daemon.
-    `hami_metrics`: containers' use is told under HAMi's names as well as under ours.
+    `metrics_as`: containers' use is told under these systems' names as well as under ours.
+    `proc` is where the kernel tells of the node's processes. What is used is looked at every
+    `sample_s` seconds, and written into the ledger every `record_s`.
     """
 
     kubelet: Path
@@ -22,7 +25,10 @@ class Places(Struct, frozen=True):
     run: Path
     library: Path | None = None
     mps_launcher: tuple[str, ...] = ()
-    hami_metrics: bool = False
+    metrics_as: tuple[Names, ...] = ()
+    proc: Path = Path("/proc")
+    sample_s: float = 5.0
+    record_s: float = 3_600.0
 
     @property
     def plugins(self) -> Path:

@@ -258,6 +258,11 @@ class Agent:
         return self._view.nodes[node]
 
     @property
+    def revision(self) -> int:
+        """Up to where the ledger was read."""
+        return self._reader.revision
+
+    @property
     def configuration(self) -> Configuration:
         """The configuration that the ledger has last."""
         return self._view.configuration

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from apportion.agent.backend import InTheWay, NotMade
+from apportion.agent.backend import InTheWay, Load, NotMade
 from apportion.agent.models import Model, models
 from apportion.core.grants import MadeInstance
 from apportion.core.grants.mig import named, overlap
@@ -172,6 +172,14 @@ class SimulatedBackend:
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
         """See `DeviceBackend`; no process ever runs on a simulated card."""
+
+    async def loads(self) -> tuple[Load, ...]:
+        """See `DeviceBackend`; no process ever runs on a simulated card."""
+        loads = [Load(device, 0, 0) for device in self._devices]
+        loads += [
+            Load(device, 0, 0, cut) for device, there in self._instances.items() for cut in there
+        ]
+        return tuple(loads)
 
     async def close(self) -> None:
         """See `DeviceBackend`; nothing is held."""

@@ -6,7 +6,7 @@ import gc
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -20,6 +20,7 @@ from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options
 from apportion.runtime.service.session import Session, open_session
 from apportion.scheduler.cycle import Cycle, DecisionMetrics
+from apportion.scheduler.device_metrics import NAMES, Names, expose
 from apportion.scheduler.learning import Learning
 from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
 
@@ -37,13 +38,28 @@ from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
     metavar="EVENTS",
     help="Write a snapshot for restarts after so many events; 0 never.",
 )
+@click.option(
+    "--device-metrics",
+    type=click.Choice(NAMES),
+    multiple=True,
+    help="Tell scrapes what is granted of every device, under the names of this system.",
+)
 @service_options
-def command(*, name: str, snapshot_every: int, config: ServiceConfig) -> None:
+def command(
+    *, name: str, snapshot_every: int, device_metrics: tuple[Names, ...], config: ServiceConfig
+) -> None:
     """Decide where pods go, and record why. Start as many as you like: they share the pods."""
     life = secrets.token_hex(4)
 
     async def live(service: Service) -> None:
-        await body(service, name, snapshot_every, life=life, on_joined=leave_alone)
+        await body(
+            service,
+            name,
+            snapshot_every,
+            life=life,
+            on_joined=leave_alone,
+            device_metrics=device_metrics,
+        )
 
     sys.exit(run_service("scheduler", live, config))
 
@@ -65,6 +81,7 @@ async def body(
     *,
     life: str = "",
     on_joined: Callable[[], None] | None = None,
+    device_metrics: tuple[Names, ...] = (),
 ) -> None:
     """One life of the scheduler, until cancelled.
 
@@ -73,6 +90,7 @@ async def body(
     """
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
+        expose(service.metrics, cluster.state, device_metrics)
         publisher = Publisher(f"scheduler/{name}", service.clock, session.append)
         cycle = Cycle(cluster.state, session.ledger, clock=service.clock, publisher=publisher)
         membership = _membership(service, session, cycle, f"{name}/{life}")
@@ -81,19 +99,12 @@ async def body(
         observers = [cycle.observe, learning.observe]
         observers += [snapshotting.observe] if snapshotting is not None else []
 
-        def observe(change: Change) -> None:
-            for each in observers:
-                each(change)
-
         async def joined() -> None:
             await membership.joined()
             if on_joined is not None:
                 on_joined()
 
-        after = cluster.state.revision
-        reader = Reader(
-            session.ledger, cluster, metrics=service.metrics, on_change=observe, after=after
-        )
+        reader = _reader(service, session, cluster, observers)
         service.ready_when(reader.not_ready)
         service.ready_when(membership.not_ready)
         metrics = DecisionMetrics(service.metrics, cycle.engine)
@@ -103,6 +114,20 @@ async def body(
         if snapshotting is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()
+
+
+def _reader(
+    service: Service,
+    session: Session,
+    cluster: StateFold,
+    observers: Sequence[Callable[[Change], None]],
+) -> Reader[Change]:
+    def observe(change: Change) -> None:
+        for each in observers:
+            each(change)
+
+    after = cluster.state.revision
+    return Reader(session.ledger, cluster, metrics=service.metrics, on_change=observe, after=after)
 
 
 def _membership(service: Service, session: Session, cycle: Cycle, member: str) -> Membership:

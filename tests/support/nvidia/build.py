@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 FLAGS = ("-std=gnu11", "-O1", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror")
 LIBRARIES = {
-    "libnvidia-ml.so.1": ("nvml.c", "nvml_mig.c", "nvml_events.c", "state.c"),
+    "libnvidia-ml.so.1": ("nvml.c", "nvml_mig.c", "nvml_events.c", "nvml_monitor.c", "state.c"),
     "libcuda.so.1": ("cuda.c", "state.c"),
     "libplant.so": ("plant.c", "state.c"),
 }

@@ -63,6 +63,11 @@ typedef struct {
     Long memory_mib;
 } Attributes;
 
+typedef struct { unsigned version, supported; } MonitorSupport;
+typedef struct { const char *name, *words, *unit; } MetricInfo;
+typedef struct { unsigned id; int code; double value; MetricInfo info; } Metric;
+typedef struct { unsigned version, count; Handle before, after; Metric metrics[]; } Metrics;
+
 /* What a handle means, while the lock is held. */
 struct visit {
     struct state *state;

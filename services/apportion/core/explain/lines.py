@@ -50,6 +50,7 @@ from apportion_schemas import (
     ResizeRefused,
     Share,
     SharesAllocated,
+    UsageRecorded,
     VolumeClaimGone,
     VolumeClaimObserved,
 )
@@ -217,9 +218,22 @@ def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
+def _usage(data: UsageRecorded) -> str:
+    """How much of its shares a node used, and what used it without one."""
+    seconds = max(1, data.seconds)
+    used = sum(share.memory_mib_seconds for share in data.shares) / seconds / 1024
+    held = sum(share.memory_mib * share.seconds for share in data.shares) / seconds / 1024
+    without = sorted({each.command for each in data.unshared})
+    line = (
+        f"node {data.node}: {used:,.1f} of {held:,.1f} GiB in shares used in {seconds / 60:.0f} min"
+    )
+    return line + (f"; without a share: {listed(without)}" if without else "")
+
+
 _LINES: dict[type, Callable[[Any, str], str]] = {
     NodeReported: lambda e, _: _reported(e),
     DeviceHealthChanged: lambda e, _: _health(e),
+    UsageRecorded: lambda e, _: _usage(e),
     SharesAllocated: lambda e, name: (
         f"{name} holds its shares on {e.node}: {listed([device_words(d) for d in e.devices])}"
     ),

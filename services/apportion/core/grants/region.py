@@ -29,7 +29,7 @@ _SEMAPHORE, _COUNT, _IDS, _MEMORY, _CORES, _PROCESSES = 24, 56, 64, 1600, 1728, 
 _ID_BYTES, _PROCESS_BYTES = 96, 1_960
 _TAIL: Final = _PROCESSES + PROCESSES_MAX * _PROCESS_BYTES
 """Offset of the number of processes; what stands behind it is relative to it."""
-_SWITCH, _RECENT, _PRIORITY, _POSTINIT = 4, 8, 12, 24
+_SWITCH, _RECENT, _PRIORITY, _LAST_KERNEL, _POSTINIT = 4, 8, 12, 16, 24
 _HOST_PID, _USED, _USED_BYTES, _TOTAL, _UTIL, _UTIL_BYTES, _SM = 4, 8, 64, 32, 1_160, 48, 16
 _SEQLOCK: Final = 1_936
 _FREE_SEMAPHORE: Final = (1).to_bytes(8, "little") + (128).to_bytes(4, "little") + bytes(20)
@@ -40,6 +40,8 @@ _TRIES: Final = 8
 _HEAD: Final = struct.Struct("<iII")
 """Magic, major and minor version."""
 _i32, _u64 = struct.Struct("<i"), struct.Struct("<Q")
+_kinds: Final = struct.Struct("<QQQ")
+"""Bytes of contexts, of modules and of data, with which a device's `used` begins."""
 
 
 class Stored(Protocol):
@@ -61,7 +63,7 @@ class RegionInvalid(ValueError):
 
 class Process(Struct, frozen=True):
     """One process of the container: its id inside, on the node (0: not known), bytes and percent
-    of each device.
+    of each device, and of its bytes those of contexts, of modules and of data.
     """
 
     slot: int
@@ -69,6 +71,7 @@ class Process(Struct, frozen=True):
     host_pid: int
     memory: tuple[int, ...]
     cores: tuple[int, ...]
+    kinds: tuple[tuple[int, int, int], ...] = ()
 
 
 def made(plan: RegionPlan) -> bytes:
@@ -144,6 +147,11 @@ class Region:
         return self._i32(_TAIL + _PRIORITY)
 
     @property
+    def last_kernel(self) -> int:
+        """When a process last launched a kernel, in seconds since 1970; 0 if none ever did."""
+        return self._u64(_TAIL + _LAST_KERNEL)
+
+    @property
     def recently_used(self) -> bool:
         """Whether a process launched a kernel since the round before the last `count_down`."""
         return self._i32(_TAIL + _RECENT) > 0
@@ -203,6 +211,7 @@ class Region:
                     tuple(
                         _u64.unpack_from(data, _UTIL + _UTIL_BYTES * at + _SM)[0] for at in devices
                     ),
+                    tuple(_kinds.unpack_from(data, _USED + _USED_BYTES * at) for at in devices),
                 )
 
     def _consistent(self, start: int) -> bytes:

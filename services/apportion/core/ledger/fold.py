@@ -72,6 +72,7 @@ from apportion_schemas import (
     ResizeRefused,
     Share,
     SharesAllocated,
+    UsageRecorded,
 )
 from apportion_schemas.catalogue import SUBJECTS, untoken
 
@@ -543,6 +544,11 @@ def _device_cordon(context: _Context, data: DeviceCordoned | DeviceUncordoned) -
     return Change(data, node=node)
 
 
+def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - nothing of the state
+    """What reports read from the ledger, and no decision turns on."""
+    return Change(data)
+
+
 def _node_cordon(context: _Context, data: NodeCordoned | NodeUncordoned) -> Change:
     node = _node(context.state, data.node)
     node.cordon = data.reason if isinstance(data, NodeCordoned) else ""
@@ -575,4 +581,5 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     DeviceUncordoned: _device_cordon,
     NodeCordoned: _node_cordon,
     NodeUncordoned: _node_cordon,
+    UsageRecorded: _noted,
 }

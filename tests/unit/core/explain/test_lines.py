@@ -52,6 +52,7 @@ def _value(name: str) -> object:
         "cpu_milli",
         "memory_mib",
         "pods",
+        "seconds",
     )
     if name in numbers:
         return 1

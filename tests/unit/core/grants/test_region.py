@@ -64,11 +64,11 @@ def test_processes_of_each_version_are_read(minor: int, size: int, shift: int) -
     struct.pack_into("<Q", data, 56 + shift, 1)
     start = PROCESSES + shift + PROCESS
     struct.pack_into("<ii", data, start, 7, 4711)
-    struct.pack_into("<Q", data, start + 8 + 32, 600 << 20)
+    struct.pack_into("<QQQQQ", data, start + 8, 1, 2, 3, 0, 600 << 20)
     struct.pack_into("<Q", data, start + 1160 + 16, 55)
     struct.pack_into("<i", data, COUNT + shift, 2)
     found = Region(data)
-    assert list(found.processes()) == [Process(1, 7, 4711, (600 << 20,), (55,))]
+    assert list(found.processes()) == [Process(1, 7, 4711, (600 << 20,), (55,), ((1, 2, 3),))]
     found.tell_host_pid(1, 99)
     assert next(found.processes()).host_pid == 99
 

@@ -53,6 +53,7 @@ from apportion_schemas import (
     ResizeAsked,
     ResizeRefused,
     SharesAllocated,
+    UsageRecorded,
     VolumeClaimGone,
     VolumeClaimObserved,
 )
@@ -222,6 +223,7 @@ HELPS_NOBODY: Final = frozenset(
         PodGroupGone,  # its pods hold together as they did
         PodRejected,
         SharesAllocated,
+        UsageRecorded,
     )
 )
 """Events that make no refusal pass."""

@@ -1,0 +1,167 @@
+"""The sums of an hour: for each share how much was used for how long, and the most at once.
+
+An account is kept on the disk as well, so that an agent that dies loses no more than a minute of
+it. Invariant: what was looked at for a time is in one record, and no time is in two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from apportion.agent.usage.uses import Key, Look, Unshared, Use
+from apportion_schemas import MigInstance, ShareUsed, UnsharedUsed, UsageRecorded
+from apportion_schemas.quantities import TEXT_MAX
+from apportion_schemas.usage import SHARES_MAX, UNSHARED_MAX
+
+_MIB: Final = 1 << 20
+
+
+class _Share(Struct):
+    """Of one share so far; the sizes are those that it had last."""
+
+    pod: str
+    namespace: str
+    name: str
+    container: str
+    device: str
+    instance: MigInstance | None
+    seconds: float = 0.0
+    memory_mib: int = 0
+    memory_mib_seconds: float = 0.0
+    memory_mib_peak: int = 0
+    cores: int = 0
+    cores_seconds: float | None = None
+    cores_peak: int | None = None
+
+    @property
+    def key(self) -> Key:
+        """As `Use.key`."""
+        return self.pod, self.container, self.device, self.instance
+
+    def add(self, use: Use, seconds: float) -> None:
+        """One look, which stands for the time since the one before."""
+        used = use.memory_used // _MIB
+        self.seconds += seconds
+        self.memory_mib, self.cores = use.memory_limit // _MIB, use.cores_limit
+        self.memory_mib_seconds += used * seconds
+        self.memory_mib_peak = max(self.memory_mib_peak, used)
+        if use.cores_used is not None:
+            self.cores_seconds = (self.cores_seconds or 0.0) + use.cores_used * seconds
+            self.cores_peak = max(self.cores_peak or 0, use.cores_used)
+
+    def used(self) -> ShareUsed:
+        """As the ledger has it."""
+        return ShareUsed(
+            pod=self.pod,
+            namespace=self.namespace,
+            name=self.name,
+            container=self.container,
+            device=self.device,
+            instance=self.instance,
+            seconds=round(self.seconds),
+            memory_mib=self.memory_mib,
+            memory_mib_seconds=round(self.memory_mib_seconds),
+            memory_mib_peak=self.memory_mib_peak,
+            cores=self.cores,
+            cores_seconds=None if self.cores_seconds is None else round(self.cores_seconds),
+            cores_peak=self.cores_peak,
+        )
+
+
+class _Unshared(Struct):
+    """Of one program so far."""
+
+    device: str
+    command: str
+    pod: str
+    seconds: float = 0.0
+    memory_mib_seconds: float = 0.0
+    memory_mib_peak: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from other programs."""
+        return self.device, self.command, self.pod
+
+    def add(self, held_mib: int, seconds: float) -> None:
+        """One look at all of its processes."""
+        self.seconds += seconds
+        self.memory_mib_seconds += held_mib * seconds
+        self.memory_mib_peak = max(self.memory_mib_peak, held_mib)
+
+    def used(self) -> UnsharedUsed:
+        """As the ledger has it."""
+        return UnsharedUsed(
+            device=self.device,
+            command=self.command[:TEXT_MAX],
+            pod=self.pod,
+            seconds=round(self.seconds),
+            memory_mib_seconds=round(self.memory_mib_seconds),
+            memory_mib_peak=self.memory_mib_peak,
+        )
+
+
+class _Saved(Struct):
+    """An account on the disk. `began_s` is in seconds since 1970."""
+
+    began_s: float
+    shares: list[_Share]
+    unshared: list[_Unshared]
+
+
+class Account:
+    """One node's sums since `began_s`, in seconds since 1970."""
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
+        self._shares: dict[Key, _Share] = {}
+        self._unshared: dict[tuple[str, str, str], _Unshared] = {}
+
+    def add(self, look: Look, seconds: float) -> None:
+        """One look, which stands for so many seconds."""
+        for use in look.uses:
+            if use.key not in self._shares:
+                named = (use.pod, use.namespace, use.name, use.container)
+                self._shares[use.key] = _Share(*named, use.device, use.instance)
+            self._shares[use.key].add(use, seconds)
+        for key, held in _programs(look.unshared).items():
+            self._unshared.setdefault(key, _Unshared(*key)).add(held // _MIB, seconds)
+
+    def records(self, node: str, now_s: float) -> Iterator[UsageRecorded]:
+        """All of it, in as few events as it fits into; none where nothing was held or used."""
+        shares = [each.used() for each in self._shares.values()]
+        most = sorted(self._unshared.values(), key=lambda each: -each.memory_mib_seconds)
+        unshared = tuple(each.used() for each in most[:UNSHARED_MAX])
+        seconds = max(0, round(now_s - self.began_s))
+        for at in range(0, len(shares) or min(1, len(unshared)), SHARES_MAX):
+            part = tuple(shares[at : at + SHARES_MAX])
+            yield UsageRecorded(
+                node=node, seconds=seconds, shares=part, unshared=() if at else unshared
+            )
+
+    def saved(self) -> bytes:
+        """The account as it is kept on the disk."""
+        shares, unshared = list(self._shares.values()), list(self._unshared.values())
+        return msgspec.msgpack.encode(_Saved(self.began_s, shares, unshared))
+
+    @classmethod
+    def restored(cls, data: bytes) -> Account:
+        """What was saved. Raises msgspec.DecodeError."""
+        saved = msgspec.msgpack.decode(data, type=_Saved)
+        account = cls(saved.began_s)
+        account._shares = {each.key: each for each in saved.shares}
+        account._unshared = {each.key: each for each in saved.unshared}
+        return account
+
+
+def _programs(unshared: Iterable[Unshared]) -> dict[tuple[str, str, str], int]:
+    """Bytes by device, command and pod: processes come and go, programs stay."""
+    held: dict[tuple[str, str, str], int] = {}
+    for each in unshared:
+        key = (each.device, each.owner.command, each.owner.pod)
+        held[key] = held.get(key, 0) + each.memory
+    return held

@@ -1,0 +1,212 @@
+"""The look at a node every few seconds: for scrapes, for whoever listens, and for the hour's sums.
+
+Samples are plain messages on `apportion.usage.NODE`, which nobody stores; once an hour their sums
+become an event. Nodes begin their hours at different minutes, so that ten thousand of them do not
+write at once. Invariant: a look that fails is left out and said once; nothing that containers do
+can end the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from apportion.agent.hands.regions import Regions
+from apportion.agent.kubelet.port import NotPrepared
+from apportion.agent.places import Places
+from apportion.agent.reporting import Agent, Node
+from apportion.agent.usage.account import Account
+from apportion.agent.usage.names import Names, Seen, families, samples
+from apportion.agent.usage.owners import Owners
+from apportion.agent.usage.regions import read, tell_pids
+from apportion.agent.usage.uses import Counted, Look
+from apportion.runtime.files.atomic import write_whole
+from apportion.runtime.process.clock import Clock, rfc3339
+from apportion.runtime.process.metrics import Metrics, Sample
+from apportion_schemas import DeviceUse, ShareUse, UnsharedUse, UsageSample
+from apportion_schemas.catalogue import token
+
+SAMPLE_S: Final = 5.0
+RECORD_S: Final = 3_600.0
+SAVE_S: Final = 60.0
+LOOKS_MISSED_MAX: Final = 3
+"""A look stands for the time since the one before, but not for hours in which nobody looked."""
+SUBJECT: Final = "apportion.usage"
+_SAVED: Final = "usage.msgpack"
+_MIB: Final = 1 << 20
+_UNSHARED_SENT: Final = 256
+
+Send = Callable[[str, bytes], Awaitable[None]]
+Pods = Callable[[], Awaitable[set[str]]]
+"""The uids of the pods on the node. Raises NotPrepared."""
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+
+class Sampling:
+    """The looks at one node."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        node: Node,
+        regions: Regions,
+        pods: Pods,
+        *,
+        clock: Clock,
+        places: Places,
+    ) -> None:
+        self._agent = agent
+        self._node = node
+        self._view = agent.view_of(node.name)
+        self._regions = regions
+        self._pods = pods
+        self._clock = clock
+        self._saved = places.state / _SAVED
+        self._owners = Owners(places.proc)
+        self._sample_s = places.sample_s
+        self._record_s = places.record_s
+        self._offset_s = zlib.crc32(node.name.encode()) % places.record_s
+        self._look = Look()
+        self._unshared: set[tuple[str, int]] = set()
+        self._problem = ""
+
+    def expose(self, metrics: Metrics, also: tuple[Names, ...]) -> None:
+        """Let whoever scrapes this process have the last look, under other names as well."""
+
+        def found() -> Iterator[Sample]:
+            return samples(Seen(self._node.name, self._node.devices, self._look), also)
+
+        metrics.looked_up(families(also), found)
+
+    async def run(self, send: Send) -> None:
+        """Look at the node again and again, until cancelled."""
+        await self._agent.reported(1)  # by then the ledger was read to its end
+        account = await asyncio.to_thread(self._restored)
+        looked_s = saved_s = self._clock.monotonic()
+        while True:
+            now_s = self._clock.monotonic()
+            if await self._looked():
+                passed_s = min(now_s - looked_s, LOOKS_MISSED_MAX * self._sample_s)
+                account.add(self._look, passed_s)
+                await send(f"{SUBJECT}.{token(self._node.name)}", _encode(self._sample()))
+            looked_s = now_s
+            if self._hour(self._wall_s()) != self._hour(account.began_s):
+                account = await self._recorded(account)
+                saved_s = 0.0
+            if now_s - saved_s >= SAVE_S:
+                await asyncio.to_thread(self._save, account)
+                saved_s = now_s
+            await asyncio.sleep(max(0.0, now_s + self._sample_s - self._clock.monotonic()))
+
+    async def _looked(self) -> bool:
+        """Look once; whether anything could be seen."""
+        try:
+            pods = await self._pods()
+        except NotPrepared as problem:
+            if str(problem) != self._problem:
+                _log.warning("what is used is not known: %s", problem)
+            self._problem = str(problem)
+            return False
+        self._problem = ""
+        claims = [claim for pod, claim in self._view.held.items() if pod in pods]
+        loads = await self._node.backend.loads()
+        readings = await asyncio.to_thread(read, self._regions, self._wall_s())
+        counted = await asyncio.to_thread(Counted, claims, loads, self._owners.of)
+        self._look = counted.look(self._node.devices, readings)
+        if self._look.pids:
+            await asyncio.to_thread(tell_pids, self._regions, self._look.pids)
+        self._warn()
+        return True
+
+    def _warn(self) -> None:
+        """Name whoever uses a card without a share, once."""
+        found = {(each.device, each.pid): each for each in self._look.unshared}
+        for key in found.keys() - self._unshared:
+            each = found[key]
+            _log.warning(
+                "process %d (%s%s) uses %d MiB of %s, of which it has no share",
+                each.pid,
+                each.owner.command,
+                f", pod {each.owner.pod}" if each.owner.pod else "",
+                each.memory // _MIB,
+                each.device,
+            )
+        self._unshared = set(found)
+
+    def _sample(self) -> UsageSample:
+        look = self._look
+        return UsageSample(
+            node=self._node.name,
+            time=rfc3339(self._clock.now()),
+            devices=tuple(
+                DeviceUse(
+                    device=load.device, memory_used_mib=load.memory // _MIB, cores_used=load.cores
+                )
+                for load in look.loads
+                if load.instance is None
+            ),
+            shares=tuple(
+                ShareUse(
+                    pod=use.pod,
+                    namespace=use.namespace,
+                    name=use.name,
+                    container=use.container,
+                    device=use.device,
+                    instance=use.instance,
+                    memory_mib=use.memory_limit // _MIB,
+                    memory_used_mib=use.memory_used // _MIB,
+                    cores=use.cores_limit,
+                    cores_used=use.cores_used,
+                )
+                for use in look.uses
+            ),
+            unshared=tuple(
+                UnsharedUse(
+                    device=each.device,
+                    pid=each.pid,
+                    command=each.owner.command,
+                    pod=each.owner.pod,
+                    memory_used_mib=each.memory // _MIB,
+                )
+                for each in look.unshared[:_UNSHARED_SENT]
+            ),
+        )
+
+    async def _recorded(self, account: Account) -> Account:
+        """Append the hour, and begin another one."""
+        now_s = self._wall_s()
+        named = f"{self._node.name}/usage/{account.began_s:.0f}"
+        for number, record in enumerate(account.records(self._node.name, now_s)):
+            await self._node.publisher.publish(
+                record, event_id=f"{named}/{number}", basis=self._agent.revision
+            )
+        return Account(now_s)
+
+    def _hour(self, at_s: float) -> int:
+        return int((at_s - self._offset_s) // self._record_s)
+
+    def _wall_s(self) -> float:
+        return self._clock.now().timestamp()
+
+    def _restored(self) -> Account:
+        """What an earlier life had added up of this hour."""
+        try:
+            return Account.restored(self._saved.read_bytes())
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.DecodeError) as error:
+            _log.warning("%s is left out of account: %s", self._saved, error)
+        return Account(self._wall_s())
+
+    def _save(self, account: Account) -> None:
+        try:
+            write_whole(self._saved, account.saved())
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self._saved, error)

@@ -1,0 +1,170 @@
+"""From loads and regions to shares: what each container uses of what it was given.
+
+A container that HAMi-core holds tells its use in its region; of a MIG instance the driver's own
+counters are taken; of all others, the processes that are theirs. Invariants: every share of a pod
+that is on the node has exactly one use, which is zero where nothing runs; and what a process uses
+is laid at the door of a share of its own pod, or of nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from apportion.agent.backend import Load, Running
+from apportion.agent.usage.owners import Owner
+from apportion.agent.usage.regions import Container, Reading
+from apportion.agent.view import Claim
+from apportion_schemas import Device, MigInstance, Share
+
+_MIB: Final = 1 << 20
+_OUR_DAEMONS: Final = frozenset({"nvidia-cuda-mps", "nvidia-cuda-mps-server"})
+"""MPS's server has a context of its own on the card; the kernel cuts names after 15 characters."""
+
+Key = tuple[str, str, str, MigInstance | None]
+"""Pod, container, device, and the instance of it."""
+OwnerOf = Callable[[int], Owner | None]
+
+
+class Use(NamedTuple):
+    """Of one device by one container: bytes, and percent of its compute, each with its limit.
+
+    `position` is the device's in the container. `kinds` are the bytes of contexts, of modules and
+    of data, and `idle_s` the seconds since a kernel was launched: told by regions alone.
+    """
+
+    pod: str
+    namespace: str
+    name: str
+    container: str
+    position: int
+    device: str
+    instance: MigInstance | None
+    memory_limit: int
+    memory_used: int
+    cores_limit: int
+    cores_used: int | None
+    kinds: tuple[int, int, int] | None = None
+    idle_s: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """What tells it from every other one of the node."""
+        return self.pod, self.container, self.device, self.instance
+
+
+class Unshared(NamedTuple):
+    """A process that uses a device of which neither its pod nor anybody else gave it a share."""
+
+    device: str
+    pid: int
+    owner: Owner
+    memory: int
+
+
+class Look(NamedTuple):
+    """All that was seen at one moment.
+
+    `pids` has by container the processes that use a device: their id on the node, by the inner one.
+    """
+
+    uses: tuple[Use, ...] = ()
+    loads: tuple[Load, ...] = ()
+    unshared: tuple[Unshared, ...] = ()
+    pids: Mapping[Container, Mapping[int, int]] = {}
+
+
+class Counted:
+    """What processes use, laid at the doors of the shares of these claims."""
+
+    def __init__(self, claims: Iterable[Claim], loads: Iterable[Load], owner_of: OwnerOf) -> None:
+        self._claims = {claim.pod: claim for claim in claims}
+        self._owner_of = owner_of
+        self._used: dict[Key, tuple[int, int | None]] = {}
+        self._loads = {(load.device, load.instance): load for load in loads}
+        self._unshared: list[Unshared] = []
+        self._pids: dict[Container, dict[int, int]] = {}
+        for load in self._loads.values():
+            for process in load.processes:
+                self._add(load, process)
+
+    def look(
+        self, devices: Mapping[str, Device], readings: Mapping[Container, Mapping[str, Reading]]
+    ) -> Look:
+        """All of it, with what regions tell."""
+        uses = tuple(
+            self._use(claim, position, share, readings.get((claim.pod, share.container), {}))
+            for claim in self._claims.values()
+            for position, share in _positions(claim, devices)
+        )
+        return Look(uses, tuple(self._loads.values()), tuple(self._unshared), self._pids)
+
+    def _use(
+        self, claim: Claim, position: int, share: Share, readings: Mapping[str, Reading]
+    ) -> Use:
+        instance, region = _cut(share.instance), readings.get(share.device)
+        named = (claim.pod, claim.placed.namespace, claim.placed.name, share.container)
+        where = (position, share.device, instance)
+        memory, cores = self._used.get((claim.pod, share.container, share.device, instance), (0, 0))
+        if instance is not None:
+            load = self._loads.get((share.device, instance))
+            memory, cores = (load.memory, load.cores) if load else (0, None)
+        if region is None:
+            return Use(*named, *where, share.memory_mib * _MIB, memory, share.cores, cores)
+        if region.running:
+            memory, cores = region.memory_used, region.cores_used
+        of_memory, of_cores = (region.memory_limit, memory), (region.cores_limit, cores)
+        return Use(*named, *where, *of_memory, *of_cores, region.kinds, region.idle_s)
+
+    def _add(self, load: Load, process: Running) -> None:
+        """One process; one that has just ended is nobody's."""
+        owner = self._owner_of(process.pid)
+        if owner is None or owner.command in _OUR_DAEMONS:
+            return
+        share = self._share(load, owner)
+        if share is None:
+            held = process.memory or 0
+            self._unshared.append(Unshared(load.device, process.pid, owner, held))
+            return
+        self._pids.setdefault((owner.pod, share.container), {})[owner.inner] = process.pid
+        key = (owner.pod, share.container, load.device, load.instance)
+        memory, cores = self._used.get(key, (0, 0))
+        both = None if cores is None or process.cores is None else cores + process.cores
+        self._used[key] = (memory + (process.memory or 0), both)
+
+    def _share(self, load: Load, owner: Owner) -> Share | None:
+        """That of its own container, or else of its pod."""
+        claim = self._claims.get(owner.pod)
+        if claim is None:
+            return None
+        held = [
+            share
+            for share in (*claim.placed.shares, *claim.placed.borrowed)
+            if share.device == load.device and _cut(share.instance) == load.instance
+        ]
+        own = (share for share in held if share.container == owner.container)
+        return next(own, held[0] if held else None)
+
+
+def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[int, Share]]:
+    """Its shares, each with its position in its container: NVML's order, as in a grant."""
+    counts: dict[str, int] = {}
+    here = [share for share in claim.placed.shares if share.device in devices]
+    here.sort(key=lambda share: (devices[share.device].index, _start(share)))
+    for share in here:
+        position = counts.get(share.container, 0)
+        counts[share.container] = position + 1
+        yield position, share
+
+
+def _start(share: Share) -> int:
+    return share.instance.start if share.instance else 0
+
+
+def _cut(instance: MigInstance | None) -> MigInstance | None:
+    """The instance as a driver knows it, which has not heard of groups."""
+    if instance is None:
+        return None
+    return msgspec.structs.replace(instance, group="", position=0)

@@ -1,0 +1,186 @@
+"""What is granted of every device and to every pod, for scrapes, under the names of our peers.
+
+It is off unless asked for: a large fleet has hundreds of thousands of series, and a scrape of them
+keeps the scheduler from deciding meanwhile. Sources: Volcano's `vgpu/metrics.go`, which has memory
+in MiB and no namespace, so that pods of one name are one series; and the scheduler of HAMi
+(`cmd/scheduler/metrics.go`), whose ratios are of a hundred. Invariant: what is told is the state at
+one revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal
+
+from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.runtime.process.metrics import Family, Metrics, Sample
+
+_MIB: Final = 1 << 20
+_PERCENT: Final = 100
+NAMES: Final = ("apportion", "hami", "volcano")
+Names = Literal["apportion", "hami", "volcano"]
+
+
+def _gauges(prefix: str, meaning: str, labels: tuple[str, ...], *names: str) -> tuple[Family, ...]:
+    return tuple(
+        Family(f"{prefix}{name}", f"{meaning}: {name.replace('_', ' ')}.", labels) for name in names
+    )
+
+
+_OURS = _gauges(
+    "apportion_device_",
+    "Of a device, as it is granted",
+    ("node", "device"),
+    "memory_bytes",
+    "memory_granted_bytes",
+    "cores_granted_ratio",
+    "shares",
+)
+
+
+def _ours(state: State) -> Iterator[Sample]:
+    for node, device in _devices(state):
+        of = device.device
+        values = (
+            of.memory_mib * _MIB,
+            (of.memory_mib - device.memory_free_mib) * _MIB,
+            (of.cores - device.cores_free) / _PERCENT,
+            of.slots - device.slots_free,
+        )
+        yield from _each(_OURS, (node.name, of.id), values)
+
+
+_VOLCANO = _gauges(
+    "volcano_vgpu_device_",
+    "As Volcano's scheduler, in MiB and percent",
+    ("devID", "NodeName"),
+    "memory_limit",
+    "allocated_memory",
+    "allocated_cores",
+    "shared_number",
+)
+_VOLCANO_PODS = _gauges(
+    "volcano_vgpu_device_",
+    "As Volcano's scheduler, in MiB and percent",
+    ("devID", "NodeName", "podName"),
+    "memory_allocation_for_a_certain_pod",
+    "core_allocation_for_a_certain_pod",
+)
+
+
+def _volcano(state: State) -> Iterator[Sample]:
+    for node, device in _devices(state):
+        of = device.device
+        values = (
+            of.memory_mib,
+            of.memory_mib - device.memory_free_mib,
+            of.cores - device.cores_free,
+            of.slots - device.slots_free,
+        )
+        yield from _each(_VOLCANO, (of.id, node.name), values)
+    for node in state.nodes.values():
+        held: dict[tuple[str, str, str], tuple[int, int]] = {}
+        for pod, _, device_id, memory_mib, cores in _shares(node.pods.values()):
+            key = (device_id, node.name, pod.submitted.name)
+            before = held.get(key, (0, 0))
+            held[key] = (before[0] + memory_mib, before[1] + cores)
+        for key, amounts in held.items():
+            yield from _each(_VOLCANO_PODS, key, amounts)
+
+
+_HAMI_CARD = ("node", "device_uuid", "device_index", "device_type")
+_HAMI = _gauges(
+    "hami_",
+    "As HAMi's scheduler",
+    _HAMI_CARD,
+    "gpu_memory_limit_bytes",
+    "gpu_core_limit_ratio",
+    "gpu_shared_count",
+    "gpu_core_allocated_ratio",
+    "node_gpu_memory_allocated_ratio",
+)
+_HAMI_ALLOCATED = _gauges(
+    "hami_gpu_", "As HAMi's scheduler", (*_HAMI_CARD, "device_cores"), "memory_allocated_bytes"
+)
+_HAMI_PODS = _gauges(
+    "hami_vgpu_",
+    "As HAMi's scheduler",
+    ("namespace", "node", "pod", "container_index", "device_uuid"),
+    "memory_allocated_bytes",
+    "core_allocated_ratio",
+)
+
+
+def _hami(state: State) -> Iterator[Sample]:
+    for node, device in _devices(state):
+        of = device.device
+        labels = (node.name, of.id, str(of.index), of.model)
+        used_mib, cores = of.memory_mib - device.memory_free_mib, of.cores - device.cores_free
+        part = _PERCENT * used_mib / of.memory_mib if of.memory_mib else 0.0
+        yield from _each(
+            _HAMI,
+            labels,
+            (of.memory_mib * _MIB, of.cores, of.slots - device.slots_free, cores, part),
+        )
+        yield from _each(_HAMI_ALLOCATED, (*labels, str(cores)), (used_mib * _MIB,))
+    for node in state.nodes.values():
+        for pod, container, device_id, memory_mib, cores in _shares(node.pods.values()):
+            named = pod.submitted.namespace, node.name, pod.submitted.name
+            where = (*named, str(_position(pod, container)), device_id)
+            yield from _each(_HAMI_PODS, where, (memory_mib * _MIB, cores))
+
+
+_Row = tuple[tuple[Family, ...], Callable[[State], Iterator[Sample]]]
+_TABLE: Final[dict[str, _Row]] = {
+    "apportion": (_OURS, _ours),
+    "hami": ((*_HAMI, *_HAMI_ALLOCATED, *_HAMI_PODS), _hami),
+    "volcano": ((*_VOLCANO, *_VOLCANO_PODS), _volcano),
+}
+
+
+def expose(metrics: Metrics, state: State, names: tuple[Names, ...]) -> None:
+    """Let whoever scrapes this process have what is granted, under these names."""
+
+    def found() -> Iterator[Sample]:
+        for each in names:
+            yield from _TABLE[each][1](state)
+
+    if names:
+        metrics.looked_up([family for each in names for family in _TABLE[each][0]], found)
+
+
+def _devices(state: State) -> Iterator[tuple[NodeState, DeviceState]]:
+    for node in state.nodes.values():
+        for device in node.devices:
+            if device.present:
+                yield node, device
+
+
+_Held = tuple[PodState, str, str, int, int]
+
+
+def _shares(pods: Iterable[PodState]) -> Iterator[_Held]:
+    """Pod, container, device, MiB and percent; of a MIG device one row for all its instances."""
+    for pod in pods:
+        if pod.placement is None:
+            continue
+        held: dict[tuple[str, str], tuple[int, int]] = {}
+        for share in pod.placement.shares:
+            key = (share.container, share.device)
+            memory, cores = held.get(key, (0, 0))
+            held[key] = (memory + share.memory_mib, cores + share.cores)
+        for (container, device), (memory, cores) in held.items():
+            yield pod, container, device, memory, cores
+
+
+def _position(pod: PodState, container: str) -> int:
+    """The container's place among those that ask for devices."""
+    names = dict.fromkeys(ask.container for ask in pod.submitted.shape.asks)
+    return list(names).index(container) if container in names else 0
+
+
+def _each(
+    families: tuple[Family, ...], labels: tuple[str, ...], values: tuple[float, ...]
+) -> Iterator[Sample]:
+    return ((family, labels, value) for family, value in zip(families, values, strict=True))

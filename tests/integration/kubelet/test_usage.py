@@ -1,0 +1,165 @@
+"""What containers use, from the driver to scrapes, listeners and the ledger."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from apportion.agent.hands.files import SharedFile
+from apportion.core.grants.region import Region
+from apportion_schemas import NodeReported, Share, UsageRecorded, UsageSample
+from tests.support.facts import Facts
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.nats import Bus
+from tests.support.nvidia.driver import FakeDriver, fake_driver
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+from tests.support.regions import run_process
+from tests.unit.agent.usage.processes import OTHER, UID, write
+
+NODE = "n1"
+GPU = "nvidia.com/gpu"
+RECORD_S = 3
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """Two cards, for the agent's process too."""
+    with fake_driver(tmp_path, "2xT4") as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+@pytest.fixture
+async def agent(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> AsyncIterator[ServiceProcess]:
+    """The node's agent, which looks often; its processes are those below `proc`."""
+    assert driver.ids
+    options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
+    options += ["--state", str(kubelet.folder / "state"), "--run", str(kubelet.folder / "run")]
+    options += ["--proc", str(kubelet.folder / "proc"), "--metrics-as", "hami"]
+    options += ["--usage-sample", "0.2", "--usage-record", str(RECORD_S)]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
+        await running.ready()
+        await facts.count(NodeReported, 1)
+        await kubelet.offered(GPU, 20)
+        yield running
+
+
+async def begun(kubelet: FakeKubelet, facts: Facts, uid: str, device: str) -> Path:
+    """A pod with 700 MiB of a card, started; the file of its region."""
+    share = Share(container="main", device=device, memory_mib=700, cores=30)
+    await facts.hold(uid, NODE, share)
+    await kubelet.admit(uid, uid, GPU, {"main": 1})
+    await kubelet.begin(uid, "main")
+    (edits,) = kubelet.edits(kubelet.ids(uid, "main"))
+    home = next(each for each in edits["mounts"] if each["containerPath"] == "/usr/local/vgpu")
+    return Path(home["hostPath"]) / "share.cache"
+
+
+async def scraped(agent: ServiceProcess) -> dict[tuple[str, str], float]:
+    """By name and device, what the agent tells of containers, cards and strangers."""
+    status, text = await agent.get("/metrics")
+    assert status == 200
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            device = sample.labels.get("device", sample.labels.get("device_uuid"))
+            if device:
+                found[sample.name, device] = sample.value
+    return found
+
+
+async def test_A9_use_is_scraped_heard_and_recorded(
+    agent: ServiceProcess, bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """The same numbers for whoever scrapes, whoever listens, and in the ledger."""
+    first, second = driver.ids
+    proc = kubelet.folder / "proc"
+    await begun(kubelet, facts, UID, first)
+    write(proc, 4711, uid=UID, container="main", inner=7)
+    write(proc, 4712, command="sneaky")
+    driver.process(0, 4711, 600, 25)
+    driver.process(1, 4712, 50, 3)
+
+    async def seen() -> bool:
+        found = await scraped(agent)
+        return (
+            found.get(("apportion_container_memory_used_bytes", first)) == 600 << 20
+            and found.get(("hami_vgpu_memory_used_bytes", first)) == 600 << 20
+            and found.get(("apportion_container_cores_used_ratio", first)) == 0.25
+            and found.get(("apportion_unshared_memory_bytes", second)) == 50 << 20
+            and found.get(("apportion_device_memory_used_bytes", second)) == 50 << 20
+        )
+
+    await until(seen, "a scrape that tells all of it", timeout_s=30)
+    assert "sneaky" in str(await agent.logged("of which it has no share"))
+    sample = await heard(bus)
+    (use,) = sample.shares
+    assert (use.name, use.memory_mib, use.memory_used_mib, use.cores_used) == (UID, 700, 600, 25)
+    assert [(each.command, each.device) for each in sample.unshared] == [("sneaky", second)]
+    assert {each.device for each in sample.devices} == {first, second}
+
+    records: list[UsageRecorded] = await facts.count(UsageRecorded, 2)
+    (share,) = records[-1].shares
+    assert (share.pod, share.memory_mib, share.memory_mib_peak) == (UID, 700, 600)
+    assert 0 < share.seconds <= records[-1].seconds + 1
+    assert share.cores_peak == 25
+    assert [each.command for each in records[-1].unshared] == ["sneaky"]
+
+
+async def heard(bus: Bus) -> UsageSample:
+    """The next sample, as any client with an auditor's rights hears it."""
+    ledger = await bus.connect("auditor")
+    came: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def note(_subject: str, payload: bytes) -> None:
+        came.put_nowait(payload)
+
+    await ledger.serve("apportion.usage.*", note)
+    return msgspec.json.decode(await asyncio.wait_for(came.get(), 20), type=UsageSample)
+
+
+async def test_a_region_learns_who_its_processes_are(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """HAMi-core can mistake one container's process for another's; the kernel cannot."""
+    proc = kubelet.folder / "proc"
+    files = {}
+    for pid, uid in ((4711, UID), (4712, OTHER)):
+        files[pid] = await begun(kubelet, facts, uid, driver.ids[0])
+        run_process(files[pid], inner=7, host=99)
+        write(proc, pid, uid=uid, container="main", inner=7)
+        driver.process(0, pid, 10, 1)
+
+    def known() -> bool:
+        found = {}
+        for pid, path in files.items():
+            with SharedFile(path) as file:
+                found[pid] = next(Region(file).processes()).host_pid
+        return found == {4711: 4711, 4712: 4712}
+
+    await facts.until(known, "the ids of both processes in their own regions")
+
+
+async def test_what_was_used_survives_the_agent(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """Killed and started again, it says what went before within the next record."""
+    await begun(kubelet, facts, UID, driver.ids[0])
+    write(kubelet.folder / "proc", os.getpid(), uid=UID, container="main")
+    driver.process(0, os.getpid(), 600)
+    await facts.count(UsageRecorded, 1)
+    await agent.kill()
+    before = len(facts.of(UsageRecorded))
+    await agent.start()
+    await agent.ready()
+    records = await facts.count(UsageRecorded, before + 2)
+    assert records[-1].shares[0].memory_mib_peak == 600
+    assert all(share.seconds <= record.seconds + 1 for record in records for share in record.shares)

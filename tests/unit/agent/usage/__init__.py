@@ -1,0 +1,1 @@
+"""What the agent sees of the use of shares."""

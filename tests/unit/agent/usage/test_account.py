@@ -1,0 +1,86 @@
+"""The sums of an hour: integrals, peaks, and what of them survives."""
+
+from apportion.agent.usage.account import Account
+from apportion.agent.usage.owners import Owner
+from apportion.agent.usage.uses import Look, Unshared, Use
+from apportion_schemas import UsageRecorded
+from apportion_schemas.usage import SHARES_MAX
+
+MIB = 1 << 20
+
+
+def use(pod: str = "uid-1", *, mib: int = 0, cores: int | None = 0, limit: int = 1_000) -> Use:
+    """What a pod uses now."""
+    limits = limit * MIB, mib * MIB, 30, cores
+    return Use(pod, "default", "pod", "main", 0, "GPU-1", None, *limits)
+
+
+def stranger(pid: int, mib: int) -> Unshared:
+    """A process without a share."""
+    return Unshared("GPU-1", pid, Owner("", "", pid, "Xorg"), mib * MIB)
+
+
+def recorded(account: Account) -> UsageRecorded:
+    """Its only event."""
+    (record,) = account.records("n1", account.began_s + 3_600)
+    return record
+
+
+def test_integrals_and_peaks() -> None:
+    """Each look stands for the time since the one before."""
+    account = Account(0)
+    account.add(Look((use(mib=100, cores=10),)), 5)
+    account.add(Look((use(mib=400, cores=40, limit=2_000),)), 10)
+    account.add(Look(), 5)
+    (share,) = recorded(account).shares
+    assert (share.seconds, share.memory_mib, share.cores) == (15, 2_000, 30)
+    assert (share.memory_mib_seconds, share.memory_mib_peak) == (4_500, 400)
+    assert (share.cores_seconds, share.cores_peak) == (450, 40)
+
+
+def test_compute_that_nobody_tells_is_not_zero() -> None:
+    """A report must not take it for idleness."""
+    account = Account(0)
+    account.add(Look((use(cores=None),)), 5)
+    (share,) = recorded(account).shares
+    assert (share.cores_seconds, share.cores_peak) == (None, None)
+
+
+def test_strangers_are_summed_by_program() -> None:
+    """Its processes come and go."""
+    account = Account(0)
+    account.add(Look(unshared=(stranger(1, 100), stranger(2, 50))), 10)
+    account.add(Look(unshared=(stranger(3, 20),)), 10)
+    (program,) = recorded(account).unshared
+    assert (program.command, program.seconds) == ("Xorg", 20)
+    assert (program.memory_mib_seconds, program.memory_mib_peak) == (1_700, 150)
+
+
+def test_an_hour_without_anything_is_no_event() -> None:
+    """An idle node says nothing, hour by hour."""
+    account = Account(0)
+    account.add(Look(), 5)
+    assert not list(account.records("n1", 3_600))
+
+
+def test_many_shares_are_several_events() -> None:
+    """None is larger than the schema allows, and each share is in one."""
+    account = Account(0)
+    account.add(
+        Look(tuple(use(f"uid-{n}") for n in range(SHARES_MAX + 1)), unshared=(stranger(1, 1),)), 5
+    )
+    first, second = account.records("n1", 3_600)
+    assert (len(first.shares), len(second.shares)) == (SHARES_MAX, 1)
+    assert (len(first.unshared), len(second.unshared)) == (1, 0)
+
+
+def test_it_survives_its_agent() -> None:
+    """What was saved goes on where it was."""
+    account = Account(7)
+    account.add(Look((use(mib=100),), unshared=(stranger(1, 1),)), 5)
+    again = Account.restored(account.saved())
+    again.add(Look((use(mib=300),)), 5)
+    assert again.began_s == 7
+    (share,) = recorded(again).shares
+    assert (share.seconds, share.memory_mib_seconds, share.memory_mib_peak) == (10, 2_000, 300)
+    assert recorded(again).unshared

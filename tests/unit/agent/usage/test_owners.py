@@ -1,0 +1,65 @@
+"""Whose a process is, by the forms in which kernels and kubelets write it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from apportion.agent.usage.owners import Owner, Owners
+from tests.unit.agent.usage.processes import OTHER, UID, write
+
+STATIC = "0123456789abcdef0123456789abcdef"
+FORMS = {
+    "cgroup v1, cgroupfs": (f"9:memory:/kubepods/burstable/pod{UID}/4f1c\n1:cpu:/\n", UID),
+    "cgroup v2, cgroupfs": (f"0::/kubepods/pod{UID}/4f1c\n", UID),
+    "cgroup v2, systemd": (
+        f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/crio-4f1c.scope\n",
+        UID,
+    ),
+    "seen from another cgroup namespace": (f"0::/../../pod{UID}/4f1c\n", UID),
+    "a static pod": (f"0::/kubepods/besteffort/pod{STATIC}/4f1c\n", STATIC),
+    "a cluster in a container": (f"0::/docker/9a/kubelet/kubepods/pod{UID}/4f1c\n", UID),
+    "no pod": ("0::/user.slice/user-1000.slice/session-2.scope\n", ""),
+    "a name that only looks like one": ("0::/system.slice/podman-2f1d0c6e.scope\n", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "pod"), FORMS.values(), ids=FORMS)
+def test_the_pod_is_that_of_its_cgroup(tmp_path: Path, text: str, pod: str) -> None:
+    """In every form that there is."""
+    write(tmp_path, 7, cgroups=text)
+    assert Owners(tmp_path).of(7) == Owner(pod, "", 7, "python")
+
+
+def test_the_container_is_that_of_its_mounts(tmp_path: Path) -> None:
+    """And its own id is the innermost one."""
+    write(tmp_path, 4711, uid=UID, container="main", inner=8)
+    assert Owners(tmp_path).of(4711) == Owner(UID, "main", 8, "python")
+
+
+def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
+    """A pod may have mounted what it found; the cgroup is the kernel's own word."""
+    write(tmp_path, 7, uid=UID, container="main")
+    mounts = tmp_path / "7" / "mountinfo"
+    mounts.write_text(mounts.read_text().replace(UID, OTHER))
+    assert Owners(tmp_path).of(7) == Owner(UID, "", 7, "python")
+
+
+def test_two_containers_at_once_are_none(tmp_path: Path) -> None:
+    """A pod that mounts its own folder of the node cannot choose whom it is charged to."""
+    write(tmp_path, 7, uid=UID, container="main")
+    mounts = tmp_path / "7" / "mountinfo"
+    mounts.write_text(mounts.read_text() + mounts.read_text().replace("/main/", "/aide/"))
+    assert Owners(tmp_path).of(7) == Owner(UID, "", 7, "python")
+
+
+def test_a_process_that_has_ended_is_nobodys(tmp_path: Path) -> None:
+    """It ends whenever it likes."""
+    assert Owners(tmp_path).of(7) is None
+
+
+def test_this_process_is_found() -> None:
+    """The real /proc has all that is asked for."""
+    owner = Owners().of(os.getpid())
+    assert owner is not None
+    assert owner.command

@@ -1,0 +1,46 @@
+"""What regions tell of use, and which of their processes they are told."""
+
+from pathlib import Path
+
+from apportion.agent.hands.files import SharedFile
+from apportion.agent.hands.regions import Regions
+from apportion.agent.usage.regions import Reading, read, tell_pids
+from apportion.core.grants import RegionPlan
+from apportion.core.grants.region import Region
+from tests.support.regions import run_process
+
+MIB = 1 << 20
+LAST_KERNEL = 2_008_896 + 16
+"""Offset in HAMi-core 1.2."""
+
+
+def regions(folder: Path) -> tuple[Regions, Path]:
+    """One container with 700 MiB and 30 percent of a card, and its file."""
+    made = Regions(folder)
+    path = folder / "uid-1_main" / "share.cache"
+    made.ensure(RegionPlan(str(path), ("GPU-1",), (700 * MIB,), (30,)))
+    return made, path
+
+
+def test_a_region_tells_what_its_processes_use(tmp_path: Path) -> None:
+    """Before the first one, that there is none."""
+    made, path = regions(tmp_path)
+    idle = Reading(700 * MIB, 0, 30, 0, (0, 0, 0), None, running=False)
+    assert read(made, 100.0) == {("uid-1", "main"): {"GPU-1": idle}}
+    run_process(path, mib=600, percent=25)
+    with SharedFile(path) as file:
+        file.write(LAST_KERNEL, (90).to_bytes(8, "little"))
+    kinds = (150 * MIB, 0, 450 * MIB)
+    busy = Reading(700 * MIB, 600 * MIB, 30, 25, kinds, 10.0, running=True)
+    assert read(made, 100.0) == {("uid-1", "main"): {"GPU-1": busy}}
+
+
+def test_a_process_is_told_who_it_is(tmp_path: Path) -> None:
+    """Once; and a process that nobody saw on a card keeps what it believes."""
+    made, path = regions(tmp_path)
+    run_process(path, inner=7, host=99)
+    assert tell_pids(made, {("uid-1", "main"): {8: 4712}, ("uid-1", "aide"): {7: 4713}}) == 0
+    assert tell_pids(made, {("uid-1", "main"): {7: 4711}}) == 1
+    assert tell_pids(made, {("uid-1", "main"): {7: 4711}}) == 0
+    with SharedFile(path) as file:
+        assert next(Region(file).processes()).host_pid == 4711

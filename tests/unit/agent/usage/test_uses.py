@@ -1,0 +1,134 @@
+"""What is used, laid at the doors of shares: by regions, by the driver's counters, by processes."""
+
+from pathlib import Path
+
+from apportion.agent.backend import Load, Running
+from apportion.agent.usage.owners import Owners
+from apportion.agent.usage.regions import Reading
+from apportion.agent.usage.uses import Counted, Look
+from apportion.agent.view import Claim
+from apportion_schemas import Device, MigInstance, PodPlaced, Score, Share
+from tests.unit.agent.usage.processes import OTHER, UID, write
+
+MIB = 1 << 20
+CARD = "GPU-1"
+CUT = MigInstance(profile="1g.5gb", start=2, size=1)
+
+
+def card(device: str = CARD, index: int = 0) -> Device:
+    """A card of the node."""
+    return Device(
+        id=device, index=index, family="nvidia", model="NVIDIA A100", memory_mib=40_960,
+        physical_memory_mib=40_960, slots=10, mode="hami-core",
+    )  # fmt: skip
+
+
+def share(container: str = "main", device: str = CARD, cut: MigInstance | None = None) -> Share:
+    """A tenth of a card."""
+    return Share(container, device, 4_000, 10, cut)
+
+
+def claim(pod: str, *shares: Share, borrowed: tuple[Share, ...] = ()) -> Claim:
+    """A bound pod with these shares."""
+    placed = PodPlaced(
+        pod=pod, namespace="default", name=f"pod-{pod[:2]}", attempt=1, node="n1", shares=shares,
+        borrowed=borrowed, score=Score(node="n1", total=1.0),
+    )  # fmt: skip
+    return Claim(placed, 1)
+
+
+def look(
+    proc: Path,
+    claims: list[Claim],
+    loads: list[Load],
+    readings: dict[tuple[str, str], dict[str, Reading]] | None = None,
+) -> Look:
+    """One look at the card and another one."""
+    devices = {device.id: device for device in (card(), card("GPU-2", 1))}
+    return Counted(claims, loads, Owners(proc).of).look(devices, readings or {})
+
+
+def test_processes_add_up_to_their_container(tmp_path: Path) -> None:
+    """Two of a kind under MPS, beside another pod on the same card."""
+    for pid, uid in ((1, UID), (2, UID), (3, OTHER)):
+        write(tmp_path, pid, uid=uid, container="main", inner=pid + 10)
+    running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5), Running(3, 50 * MIB, 7))
+    found = look(
+        tmp_path, [claim(UID, share()), claim(OTHER, share())], [Load(CARD, 0, 0, None, running)]
+    )
+    assert [(use.pod, use.memory_used // MIB, use.cores_used) for use in found.uses] == [
+        (UID, 500, 25),
+        (OTHER, 50, 7),
+    ]
+    assert found.pids == {(UID, "main"): {11: 1, 12: 2}, (OTHER, "main"): {13: 3}}
+    assert not found.unshared
+
+
+def test_containers_of_one_pod_are_told_apart(tmp_path: Path) -> None:
+    """By their mounts, where both have a share of the same card."""
+    write(tmp_path, 1, uid=UID, container="aide")
+    loads = [Load(CARD, 0, 0, None, (Running(1, 300 * MIB, None),))]
+    main, aide = look(tmp_path, [claim(UID, share(), share("aide"))], loads).uses
+    assert (main.memory_used, main.cores_used) == (0, 0)
+    assert (aide.memory_used, aide.cores_used) == (300 * MIB, None)
+
+
+def test_what_an_init_container_borrows_is_its_own(tmp_path: Path) -> None:
+    """It has a share for as long as it runs, so it is no stranger on the card."""
+    write(tmp_path, 1, uid=UID, container="fetch")
+    loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
+    assert not look(tmp_path, [claim(UID, share(), borrowed=(share("fetch"),))], loads).unshared
+
+
+def test_of_an_instance_the_driver_counts(tmp_path: Path) -> None:
+    """Memory and compute of the instance, also where no process can be seen."""
+    held = MigInstance(profile="1g.5gb", start=2, size=1, group="small", position=1)
+    loads = [Load(CARD, 900 * MIB, None), Load(CARD, 800 * MIB, 61, CUT)]
+    (use,) = look(tmp_path, [claim(UID, share(cut=held))], loads).uses
+    assert (use.instance, use.memory_used, use.cores_used) == (CUT, 800 * MIB, 61)
+
+
+def test_a_region_tells_of_its_container(tmp_path: Path) -> None:
+    """As long as HAMi-core knows a process of it; else what the driver sees is the truth."""
+    write(tmp_path, 1, uid=UID, container="main")
+    loads = [Load(CARD, 0, 0, None, (Running(1, 900 * MIB, 90),))]
+    reading = Reading(700 * MIB, 600 * MIB, 30, 25, (1, 2, 3), 4.0, running=True)
+    held = {(UID, "main"): {CARD: reading}}
+    (use,) = look(tmp_path, [claim(UID, share())], loads, held).uses
+    assert (use.memory_limit, use.memory_used) == (700 * MIB, 600 * MIB)
+    assert (use.cores_limit, use.cores_used, use.kinds, use.idle_s) == (30, 25, (1, 2, 3), 4.0)
+    held = {(UID, "main"): {CARD: reading._replace(running=False)}}
+    (use,) = look(tmp_path, [claim(UID, share())], loads, held).uses
+    assert (use.memory_used, use.cores_used) == (900 * MIB, 90)
+
+
+def test_who_has_no_share_is_named(tmp_path: Path) -> None:
+    """Outside of pods, in a pod without a share, and in one with a share of another card."""
+    write(tmp_path, 1, command="Xorg")
+    write(tmp_path, 2, uid=OTHER, container="main", command="sneaky")
+    write(tmp_path, 3, uid=UID, container="main", command="train")
+    running = tuple(Running(pid, pid * MIB, 0) for pid in (1, 2, 3, 99))
+    found = look(tmp_path, [claim(UID, share(device="GPU-2"))], [Load(CARD, 0, 0, None, running)])
+    assert [(each.owner.command, each.owner.pod, each.memory) for each in found.unshared] == [
+        ("Xorg", "", MIB),
+        ("sneaky", OTHER, 2 * MIB),
+        ("train", UID, 3 * MIB),
+    ]
+
+
+def test_our_own_daemons_are_no_strangers(tmp_path: Path) -> None:
+    """MPS's server has a context on the card for all of its clients."""
+    write(tmp_path, 1, command="nvidia-cuda-mps")
+    loads = [Load(CARD, 0, 0, None, (Running(1, MIB, 0),))]
+    assert not look(tmp_path, [], loads).unshared
+
+
+def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
+    """Devices by their index, as CUDA counts them, for each container anew."""
+    shares = (share(device="GPU-2"), share(), share("aide", "GPU-2"))
+    uses = look(tmp_path, [claim(UID, *shares)], []).uses
+    assert [(use.container, use.device, use.position) for use in uses] == [
+        ("main", CARD, 0),
+        ("main", "GPU-2", 1),
+        ("aide", "GPU-2", 0),
+    ]

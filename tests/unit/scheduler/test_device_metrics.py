@@ -1,0 +1,80 @@
+"""What is granted, as a scrape of the scheduler tells it under each system's names."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from apportion.runtime.process.metrics import Metrics
+from apportion.scheduler.device_metrics import Names, expose
+from tests.support.fleet import gpu, node
+from tests.support.ledger_of import replayed
+from tests.support.pods import ask, placed, pod, share
+
+MIB = 1 << 20
+SERIES = ("apportion_device", "hami", "volcano_vgpu")
+CARD = gpu("g0", memory_mib=10_000, physical_memory_mib=10_000, model="NVIDIA T4")
+
+
+def scraped(*names: Names) -> dict[tuple[str, str], float]:
+    """By name, and by the labels' values in the order of their names: two pods on one card."""
+    state = replayed(
+        node("n1", CARD),
+        pod("p1", ask(2_000), name="train"),
+        placed("p1", "n1", [share("g0", 2_000, 10)]),
+        pod("p2", ask(500), name="train", namespace="other"),
+        placed("p2", "n1", [share("g0", 500, 20)]),
+    )
+    metrics = Metrics()
+    expose(metrics, state, names)
+    found = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            if sample.name.startswith(SERIES):
+                labels = "/".join(value for _, value in sorted(sample.labels.items()))
+                found[sample.name, labels] = sample.value
+    return found
+
+
+def test_nothing_is_told_unasked() -> None:
+    """A large fleet has more series than a scrape bears."""
+    assert not scraped()
+
+
+def test_A9_what_is_granted_is_told_by_device() -> None:
+    """Under our own names, ratios are of one."""
+    assert scraped("apportion") == {
+        ("apportion_device_memory_bytes", "g0/n1"): 10_000 * MIB,
+        ("apportion_device_memory_granted_bytes", "g0/n1"): 2_500 * MIB,
+        ("apportion_device_cores_granted_ratio", "g0/n1"): 0.3,
+        ("apportion_device_shares", "g0/n1"): 2,
+    }
+
+
+def test_E7_dashboards_of_volcanos_scheduler_find_their_names() -> None:
+    """In MiB and percent; pods of one name, which it does not tell apart, are one series."""
+    found = scraped("volcano")
+    assert found == {
+        ("volcano_vgpu_device_memory_limit", "n1/g0"): 10_000,
+        ("volcano_vgpu_device_allocated_memory", "n1/g0"): 2_500,
+        ("volcano_vgpu_device_allocated_cores", "n1/g0"): 30,
+        ("volcano_vgpu_device_shared_number", "n1/g0"): 2,
+        ("volcano_vgpu_device_memory_allocation_for_a_certain_pod", "n1/g0/train"): 2_500,
+        ("volcano_vgpu_device_core_allocation_for_a_certain_pod", "n1/g0/train"): 30,
+    }
+
+
+def test_E7_dashboards_of_hamis_scheduler_find_their_names() -> None:
+    """With its labels, and its ratios of a hundred."""
+    found = scraped("hami")
+    card = "0/NVIDIA T4/g0/n1"
+    assert found["hami_gpu_memory_limit_bytes", card] == 10_000 * MIB
+    assert found["hami_gpu_core_limit_ratio", card] == 100
+    assert found["hami_gpu_shared_count", card] == 2
+    assert found["hami_gpu_core_allocated_ratio", card] == 30
+    assert found["hami_node_gpu_memory_allocated_ratio", card] == 25
+    assert found["hami_gpu_memory_allocated_bytes", f"30/{card}"] == 2_500 * MIB
+    assert found["hami_vgpu_memory_allocated_bytes", "0/g0/default/n1/train"] == 2_000 * MIB
+    assert found["hami_vgpu_core_allocated_ratio", "0/g0/other/n1/train"] == 20
+
+
+def test_both_at_once() -> None:
+    """For the time in which one takes the other's place."""
+    assert len(scraped("hami", "volcano", "apportion")) == len(scraped("hami")) + 6 + 4
