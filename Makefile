@@ -77,12 +77,13 @@ oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we 
 
 KUBELET := services/apportion/agent/kubelet/kubelet.proto
 CRI := tests/support/cri/cri.proto
-generate: $(DEV) ## schemas, events, the kubelet's messages, compatibility, kube-scheduler's resources
+generate: $(DEV) ## schemas, events, the kubelet's messages, compatibility, deploy/kubernetes of the chart
 	$(VENV)/bin/python -m grpc_tools.protoc -I services --python_out=services $(KUBELET)
 	$(VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. $(CRI)
 	$(VENV)/bin/python schemas/generate.py
 	$(VENV)/bin/python -m tests.compatibility
 	$(VENV)/bin/python -m tests.managed_resources
+	$(VENV)/bin/python -m tests.kustomize
 
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate

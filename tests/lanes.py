@@ -46,7 +46,11 @@ LANES = (
     Lane("simulation", ("tests/simulation",), computes=True),
     Lane(
         "containers",
-        ("tests/integration/test_compose.py", "tests/integration/test_fresh_machine.py"),
+        (
+            "tests/e2e/test_helm.py",
+            "tests/integration/test_compose.py",
+            "tests/integration/test_fresh_machine.py",
+        ),
     ),
     Lane("core", ("tests/golden", "tests/properties", "tests/unit"), computes=True),
     Lane("static", ("tests/tidy",), computes=True),
@@ -94,8 +98,10 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
     if lane.name == "static":
         yield ["make", "check"]
         return
-    if lane.name == "kubernetes" and os.environ.get(REQUIRED) == "1":
-        yield [str(BUILD)]  # returns at once where there is one, and waits for a build under way
+    if lane.name in {"kubernetes", "containers"} and os.environ.get(REQUIRED) == "1":
+        # Each returns at once where there is one, and waits for a build under way.
+        yield [str(BUILD)]
+        yield [str(BUILD), "--helm"]
     if lane is INTERPRETED:
         yield [
             sys.executable,

@@ -64,8 +64,10 @@ def free_port() -> int:
 class ControlPlane:
     """etcd and kube-apiserver over one folder."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
+    def __init__(self, binaries: Path, folder: Path, *, whole: bool = False) -> None:
+        """`whole`: as people's clusters are, with accounts in pods, and nothing of ours in it."""
         self._binaries = binaries
+        self._whole = whole
         self._folder = folder
         self._etcd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -86,8 +88,9 @@ class ControlPlane:
         self.start_etcd()
         self.start_server()
         self._write_kubeconfig(self.kubeconfig, ADMIN_TOKEN)
-        self.kubectl("apply", "-f", str(CRDS))
-        self.kubectl("apply", "-k", str(RBAC))
+        if not self._whole:
+            self.kubectl("apply", "-f", str(CRDS))
+            self.kubectl("apply", "-k", str(RBAC))
 
     def start_etcd(self) -> None:
         """Start etcd on its folder."""
@@ -143,6 +146,8 @@ class ControlPlane:
 
         Nobody is here who makes accounts, takes taints away or lets go of volumes and gangs.
         """
+        if self._whole:
+            return []
         off = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
         off += ",StorageObjectInUseProtection"
         if self._binary_version() < GANGS_SINCE:

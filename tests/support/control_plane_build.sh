@@ -5,45 +5,49 @@
 # Looked for in this order: $KUBEBUILDER_ASSETS (the envtest convention), the cache
 # (~/.cache/apportion/kubernetes-<version>), and built into the cache: the version that
 # tests/support/kubernetes/go.mod names, or with --oldest the one of Debian's source package, which is
-# the oldest that we claim to run on and lacks kube-controller-manager and kubelet.
+# the oldest that we claim to run on and lacks kube-controller-manager and kubelet. With --helm it is
+# helm instead, of the version that tests/support/helm/go.mod names, in a folder of its own.
 # Invariant: the cache folder appears whole or not at all, and nothing is written into the repository;
 # apt reads a copy of this machine's own sources, so /etc/apt stays as it is.
 #
-#   control_plane_build.sh [--oldest]            find or build
-#   control_plane_build.sh [--oldest] --find     find only; exit status 3 where a build would be needed
+#   control_plane_build.sh [--oldest|--helm]            find or build
+#   control_plane_build.sh [--oldest|--helm] --find     find only; exit status 3 where one must be built
 #
-# A build takes about ten minutes on two cores (three for the oldest) and 5 GB while it runs.
+# A build takes about ten minutes on two cores (three for the oldest, two for helm) and 5 GB while it
+# runs.
 # Exit status 4: it cannot be had on this machine, and the last line of stderr says why.
 set -euo pipefail
 
 module=$(cd "$(dirname "$0")/kubernetes" && pwd)
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/apportion"
 started=$SECONDS
-oldest='' only_find=''
+oldest='' helm='' only_find=''
 for option; do
   case $option in
     --oldest) oldest=1 ;;
+    --helm) helm=1 module=${module%/*}/helm ;;
     --find) only_find=1 ;;
     *) echo "control_plane_build.sh: unknown option $option; see the top of the file" >&2; exit 2 ;;
   esac
 done
 
 version_of() { # of a module that go.mod requires
-  sed -n "s|^\t$1 v\([^ ]*\).*|\1|p" "$module/go.mod" | head -1
+  sed -n "s|^\(require \)\?\t\?$1 v\([^ ]*\).*|\2|p" "$module/go.mod" | head -1
 }
 version=$(version_of k8s.io/kubernetes)
 pattern=kubernetes-$version-etcd-$(version_of go.etcd.io/etcd/server/v3)
 if [[ $oldest ]]; then pattern='kubernetes-1.20.*'; fi
+if [[ $helm ]]; then pattern=helm-$(version_of helm.sh/helm/v4); fi
 
 say() { printf '[%4ds] control plane: %s\n' "$((SECONDS - started))" "$*" >&2; }
 cannot() { printf 'no Kubernetes control plane: %s\n' "$*" >&2; exit 4; }
 
 whole() { # every binary is there: the two that any test needs must be, the rest may come from PATH
-  [[ -x $1/etcd && -x $1/kube-apiserver ]]
+  if [[ $helm ]]; then [[ -x $1/helm ]]; else [[ -x $1/etcd && -x $1/kube-apiserver ]]; fi
 }
 
 find_one() {
-  if [[ -n ${KUBEBUILDER_ASSETS:-} ]]; then
+  if [[ -n ${KUBEBUILDER_ASSETS:-} && ! $helm ]]; then
     whole "$KUBEBUILDER_ASSETS" ||
       cannot "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS holds no etcd and kube-apiserver; unset it or point it at both"
     echo "$KUBEBUILDER_ASSETS"
@@ -140,7 +144,7 @@ build() {
   local minor=${version#*.}
   local says="-X $about.gitVersion=v$version -X $about.gitMajor=${version%%.*} -X $about.gitMinor=${minor%%.*}"
   mkdir "$work/whole"
-  for package in $(sed -n '/^tool (/,/^)/s/^\t//p' "$module/go.mod"); do
+  for package in $(sed -n -e '/^tool (/,/^)/s/^\t//p' -e 's/^tool \([^(]\)/\1/p' "$module/go.mod"); do
     local name=${package##*/}
     [[ $package == */etcd/* ]] && name=etcd
     say "building $name (the first of Kubernetes takes longest)"

@@ -1,8 +1,8 @@
 """The real kubelet on this machine, with the runtime of `cri`, as a node of the tests' API server.
 
-It needs root, a mount namespace of its own (its folder of device plugins is written into it, and is
-mounted over there) and a control plane's binaries, with which it is built. Invariant: nothing of it
-is left behind: no process, no mount, no file outside of its folder.
+It needs root, a mount namespace of its own, which its runtime shares (its folder of device plugins
+is written into it, and is mounted over there), and a control plane's binaries, with which it is
+built. Invariant: nothing of it is left behind: no process, no mount, no file outside of its folder.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class RealKubelet:
             each.mkdir(parents=True)
         HOME.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.yaml").write_text(yaml.safe_dump(self._config()))
-        runtime = [sys.executable, "-m", "tests.support.cri.runtime", str(self._socket)]
+        mount = f'mount --make-rprivate / && mount --bind {self.folder} {HOME} && exec "$@"'
+        runtime = ["/usr/bin/unshare", "--mount", "sh", "-c", mount, "sh", sys.executable]
+        runtime += ["-m", "tests.support.cri.runtime", str(self._socket)]
         try:
             self._spawn("runtime", [*runtime, str(self.containers), str(self.cdi)])
             await until(self._listens, "the runtime to listen")
@@ -77,9 +79,10 @@ class RealKubelet:
         return (self.folder / "kubelet.log").read_text(errors="replace")[-4000:]
 
     async def start(self) -> None:
-        """Start the kubelet, and wait until its node is ready."""
-        mount = f'mount --make-rprivate / && mount --bind {self.folder} {HOME} && exec "$@"'
+        """Start the kubelet where its runtime sees what it mounts; wait until its node is ready."""
         kubelet = [
+            *("/usr/bin/nsenter", f"--target={self._running['runtime'].pid}", "--mount"),
+            f"--wd={ROOT}",
             str(self._binary),
             f"--config={self.folder / 'config.yaml'}",
             f"--kubeconfig={self._plane.kubeconfig}",
@@ -87,7 +90,7 @@ class RealKubelet:
             f"--root-dir={HOME}",
             f"--cert-dir={self.folder / 'pki'}",
         ]
-        self._spawn("kubelet", ["/usr/bin/unshare", "--mount", "sh", "-c", mount, "sh", *kubelet])
+        self._spawn("kubelet", kubelet)
         await until(self._ready, f"node {self.node} to be ready", timeout_s=60, interval_s=0.25)
 
     async def kill(self) -> None:
@@ -122,13 +125,17 @@ class RealKubelet:
 
     async def end_process(self, pod: str, container: str) -> None:
         """Kill what runs in the container, as if it had crashed, once it runs."""
+        os.kill(await self.pid(pod, container), signal.SIGKILL)
+
+    async def pid(self, pod: str, container: str) -> int:
+        """The process that runs in the container, once it runs."""
         attempt = self.created(pod, container)[-1]["attempt"]
         file = self.containers / f"{pod}-{container}-{attempt}.pid"
 
-        async def pid() -> int:
+        async def there() -> int:
             return int(file.read_text() or 0) if file.exists() else 0
 
-        os.kill(await until(pid, f"{pod}/{container} to run"), signal.SIGKILL)
+        return await until(there, f"{pod}/{container} to run")
 
     @property
     def _socket(self) -> Path:

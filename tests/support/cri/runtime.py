@@ -2,9 +2,10 @@
 
 It runs a container's command as a process of this machine, with exactly the environment that a
 container would have: its own, and over it the edits of its CDI devices, as containerd and CRI-O do
-it. What mounts and device nodes it would have is written to `FOLDER/created.jsonl`, a line for each
-container that is made. Invariant: a container whose CDI device is in no file, or in two, is not
-made, as in a real runtime.
+it. A container of an image that podman has is one of podman's, on the network of this machine, with
+the mounts and the rights that the kubelet says. What mounts and device nodes a container would have
+is written to `FOLDER/created.jsonl`, a line for each that is made. Invariant: a container whose CDI
+device is in no file, or in two, is not made, as in a real runtime.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from typing import Any, Final
 import grpc
 
 from apportion.agent.kubelet.calls import OPTIONS, Call, serve
+from tests.support.containers import Podman
 from tests.support.cri import cri_pb2 as pb
+from tests.support.cri.podman import command_of, end
 
 READY, STOPPED = 0, 1
 CREATED, RUNNING, EXITED = 0, 1, 2
 IMAGE: Final = "sha256:test"
+PLAIN: Final = "test:1"
+"""The image whose containers are processes of this machine."""
 KILLED = 137
 PATH = "/usr/local/bin:/usr/bin:/bin"
 _numbers = itertools.count(1)
@@ -47,6 +52,11 @@ class Kept:
     state: Any
     process: asyncio.subprocess.Process | None = None
     waiting: asyncio.Task[None] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a process of this machine, and none of podman's."""
+        return bool(self.config.image.user_specified_image == PLAIN)
 
 
 @dataclass
@@ -141,10 +151,14 @@ class Runtime:
     async def start(self, request: Any, _: Any) -> Any:
         """Run its command."""
         kept = self.containers[request.id]
+        env = {"PATH": PATH} | kept.env
         command = [*kept.config.command, *kept.config.args]
+        if not kept.plain:
+            env = Podman().environment()
+            command = command_of(kept.config, kept.env, self._named(request.id))
         with kept.output.open("wb") as output:
             kept.process = await asyncio.create_subprocess_exec(
-                *command, env={"PATH": PATH} | kept.env, stdout=output, stderr=output
+                *command, env=env, stdout=output, stderr=output
             )
         kept.output.with_suffix(".pid").write_text(str(kept.process.pid))
         kept.state.state = RUNNING
@@ -195,9 +209,15 @@ class Runtime:
         kept = self.containers.get(name)
         if kept is None or kept.waiting is None or kept.process is None:
             return
-        if kept.process.returncode is None:
+        if kept.process.returncode is None and not kept.plain:
+            await end(self._named(name))
+        elif kept.process.returncode is None:
             kept.process.send_signal(signal.SIGKILL)
         await kept.waiting
+
+    def _named(self, name: str) -> str:
+        """By podman, which serves other runtimes as well."""
+        return f"{self.folder.parent.name}-{name}"
 
     @staticmethod
     async def _wait(kept: Kept, process: asyncio.subprocess.Process) -> None:

@@ -116,6 +116,11 @@ class FakeDriver:
         self._path.unlink()
 
     @property
+    def path(self) -> Path:
+        """The file of its state, by which processes share it."""
+        return self._path
+
+    @property
     def environment(self) -> dict[str, str]:
         """What a child process needs, beside its own, to have this driver."""
         return {

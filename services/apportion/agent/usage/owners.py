@@ -9,6 +9,7 @@ container is named only with a pod, and both by the same uid.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -45,9 +46,11 @@ class Owners:
             status, cgroup = _text(folder / "status"), _text(folder / "cgroup")
             found = _in_cgroup(cgroup)
             pod = found[1].replace("_", "-") if found else ""
-            container = _container(_text(folder / "mountinfo"), pod) if pod else ""
         except OSError:
             return None
+        container = ""
+        with suppress(OSError):  # it has ended, or is another user's and we may not look
+            container = _container(_text(folder / "mountinfo"), pod) if pod else ""
         fields = dict(line.partition(":")[::2] for line in status.splitlines())
         ids = fields.get("NSpid", "").split() or [str(pid)]
         return Owner(pod, container, int(ids[-1]), fields.get("Name", "").strip())

@@ -1,0 +1,209 @@
+"""What the chart says: taken by a real API server, refused where a setting makes no sense."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from apportion.runtime.jetstream.client import connect
+from apportion.runtime.jetstream.server import ROLES, find_binary
+from apportion.runtime.ledger.port import LedgerError
+from tests import kustomize
+from tests.support.control_plane import ControlPlane, find_binaries, free_port
+from tests.support.helm import CHART, helm, rendered
+from tests.support.nats import draft
+from tests.support.polling import until
+
+SPACE = "apportion"
+KINDS = "all,serviceaccounts,roles,rolebindings,configmaps,poddisruptionbudgets,pvc"
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    """A cluster that never heard of us."""
+    found, reason = find_binaries()
+    if found is None:
+        pytest.skip(reason)
+    running = ControlPlane(found, tmp_path / "plane", whole=True)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+def documents(text: str) -> dict[tuple[str, str], Any]:
+    """What was rendered, by kind and name."""
+    found = (each for each in yaml.safe_load_all(text) if each)
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane) -> None:
+    """With nothing said; passwords are random, outlive upgrades, and the release itself."""
+
+    def passwords() -> dict[str, str]:
+        said = plane.kubectl("get", "secret", "nats-passwords", "-n", SPACE, "-o", "json")
+        data: dict[str, str] = json.loads(said)["data"]
+        return data
+
+    where = ("--namespace", SPACE)
+    chart = ("apportion", str(CHART), *where)
+    notes = helm("install", *chart, "--create-namespace", kubeconfig=plane.kubeconfig)
+    assert "Apportion" in notes
+    first = passwords()
+    assert len(set(first.values())) == len(ROLES) + 1
+    helm("upgrade", *chart, "--set", "scheduler.replicas=3", kubeconfig=plane.kubeconfig)
+    assert passwords() == first
+    helm("uninstall", "apportion", *where, kubeconfig=plane.kubeconfig)
+    assert passwords() == first
+    left = plane.kubectl("get", KINDS, "-n", SPACE, "-l", "app", "-o", "name")
+    assert not left
+    left = plane.kubectl("get", "clusterroles,mutatingwebhookconfigurations", "-o", "name")
+    assert "apportion" not in left
+
+
+def test_every_setting_has_its_rule() -> None:
+    """What is in values.yaml is in the schema and the other way round, so a typo is refused."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def check(said: Any, rule: Any, where: str) -> None:
+        if not isinstance(said, dict) or "properties" not in rule:
+            return
+        assert said.keys() == rule["properties"].keys() - {"global"}, where
+        assert rule["additionalProperties"] is False, where
+        for key, value in said.items():
+            check(value, rule["properties"][key], f"{where}.{key}")
+
+    check(values, schema, "values")
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("nats.replicas=2", "nats/replicas"),
+        ("nats.enabled=false", "nats/url"),
+        ("nats.url=nats://me:secret@there:4222", "nats/url"),
+        ("agent.metricsAs={dcgm}", "agent/metricsAs"),
+        ("schedular.replicas=2", "schedular"),
+        ("watcher.health=0", "watcher/health"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> None:
+    """By its name, before anything is sent to a cluster."""
+    words = ("template", "apportion", str(CHART), "--set", setting)
+    assert named in helm(*words, ok=False)
+
+
+def test_the_extender_is_one_setting() -> None:
+    """Its port, its Service and the variable of the gateway."""
+    found = documents(rendered("--set", "gateway.extender=true"))
+    assert ("Service", "extender") in found
+    (container,) = found["Deployment", "gateway"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "APPORTION_EXTENDER", "value": "0.0.0.0:3456"} in container["env"]
+
+
+def test_the_agent_may_what_it_needs_and_no_more() -> None:
+    """Cutting cards is a right of its own, and asked for by itself."""
+
+    def rights(*words: str) -> Any:
+        pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        return container["securityContext"]["capabilities"]
+
+    assert rights() == {"drop": ["ALL"], "add": ["SYS_PTRACE"]}
+    assert rights("--set", "agent.mig=true")["add"] == ["SYS_PTRACE", "SYS_ADMIN"]
+
+
+def test_a_library_of_an_image_is_put_where_containers_find_it() -> None:
+    """HAMi-core's comes from its own image, and from no tree of ours."""
+    words = ("--set", "agent.library.image=hami:1,agent.state=/srv/apportion")
+    pod = documents(rendered(*words))["DaemonSet", "agent"]["spec"]["template"]["spec"]
+    (copied,) = pod["initContainers"]
+    assert "/srv/apportion/libvgpu.so" in copied["command"][-1]
+    assert "--library=/srv/apportion/libvgpu.so" in pod["containers"][0]["args"]
+
+
+def test_what_kustomize_applies_is_rendered_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """`make generate` mends the rest."""
+    assert kustomize.differing() == [], capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- three servers of the ledger
+
+
+class Server(NamedTuple):
+    """One of them: where clients find it, and its process."""
+
+    port: int
+    process: asyncio.subprocess.Process
+
+    def url(self, role: str) -> str:
+        """With which a role connects."""
+        return f"nats://{role}:p{role}@127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[list[Server]]:
+    """Three by the chart's configuration, each with what its pod would have as environment."""
+    said = documents(rendered())["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
+    routes = [free_port() for _ in range(3)]
+    shared = {f"APPORTION_{role.upper()}_PASSWORD": f"p{role}" for role in ROLES}
+    shared |= {"NATS_HOST": "127.0.0.1", "NATS_MAX_STORE": "1GB"}
+    shared["APPORTION_ROUTES_PASSWORD"] = "proutes"
+    for number, route in enumerate(routes):
+        shared[f"NATS_ROUTE_{number}"] = f"nats://routes:proutes@127.0.0.1:{route}"
+    started = []
+    try:
+        for number, route in enumerate(routes):
+            path = tmp_path / f"nats-{number}.conf"
+            path.write_text(said.replace("0.0.0.0:6222", f"127.0.0.1:{route}"))
+            port = free_port()
+            own = {"NATS_NAME": f"nats-{number}", "NATS_PORT": str(port)}
+            own |= {"NATS_MONITOR_PORT": str(free_port())}
+            own |= {"NATS_STORE_DIR": str(tmp_path / f"data-{number}")}
+            command = (str(find_binary()), "-c", str(path))
+            process = await asyncio.create_subprocess_exec(*command, env=os.environ | shared | own)
+            started.append(Server(port, process))
+        yield started
+    finally:
+        for server in started:
+            if server.process.returncode is None:
+                server.process.kill()
+                await server.process.wait()
+
+
+async def test_the_ledger_outlives_one_of_three_servers(servers: list[Server]) -> None:
+    """By the chart's own configuration: routes, passwords, and a stream of three copies."""
+
+    async def made() -> bool:
+        words = ("ledger", "create", "--replicas=3", "--nats", servers[0].url("bootstrap"))
+        job = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "apportion.cli.main", *words
+        )
+        return await job.wait() == 0
+
+    await until(made, "the job to make the stream", timeout_s=60, interval_s=0.5)
+    first = await connect(servers[0].url("watcher"), name="test")
+    await first.append([draft()])
+    await first.close()
+    servers[0].process.kill()
+    await servers[0].process.wait()
+    second = await connect(servers[1].url("watcher"), name="test")
+
+    async def appended() -> bool:
+        with contextlib.suppress(LedgerError):
+            await second.append([draft(key="after")])
+            return True
+        return False
+
+    await until(appended, "the other two to take an event", timeout_s=40, interval_s=0.5)
+    assert await second.last_revision() == 2
+    await second.close()

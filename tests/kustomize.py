@@ -1,0 +1,63 @@
+"""Renders deploy/kubernetes from the Helm chart, so that nothing is written twice: `make generate`.
+
+    python -m tests.kustomize            write the manifests
+    python -m tests.kustomize --check    say which would change, and write none
+
+Each template becomes the file of its name, with the values of deploy/helm/kustomize.yaml. The
+ledger server's configuration in the chart is the one of the services. Invariant: what is rendered
+is a function of the tree alone.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from click import echo
+
+from tests.support.control_plane import ROOT
+from tests.support.helm import CHART, rendered
+
+CONFIGURATION = ROOT / "services/apportion/runtime/jetstream/nats.conf"
+CONFIGURED = CHART / "files" / "nats.conf"
+VALUES = CHART.parent / "kustomize.yaml"
+TARGET = ROOT / "deploy" / "kubernetes"
+_source = re.compile(r"^# Source: apportion/templates/(\S+)\n", re.MULTILINE)
+GENERATED = "# Rendered from deploy/helm/apportion by tests/kustomize.py; do not edit.\n"
+
+
+def files() -> dict[Path, str]:
+    """Path and text of everything that is rendered."""
+    documents: dict[str, list[str]] = {}
+    for document in re.split(r"^---\n", rendered("-f", str(VALUES)), flags=re.MULTILINE):
+        if found := _source.match(document):
+            text = document[found.end() :].strip("\n")
+            documents.setdefault(found[1], []).append(f"{text}\n")
+    made = {
+        TARGET / name: GENERATED + "---\n".join(parts) for name, parts in sorted(documents.items())
+    }
+    return made | {CONFIGURED: CONFIGURATION.read_text("utf-8")}
+
+
+def differing() -> list[Path]:
+    """Those that stand in the tree with another text, or not at all."""
+    made = files()
+    return [path for path, text in made.items() if not path.exists() or path.read_text() != text]
+
+
+def main() -> int:
+    """Write them, or say what differs; the exit code."""
+    if "--check" in sys.argv[1:]:
+        late = differing()
+        for path in late:
+            echo(f"{path.relative_to(ROOT)}: is out of date; run: make generate")
+        return int(bool(late))
+    CONFIGURED.write_text(CONFIGURATION.read_text("utf-8"), "utf-8")  # the chart reads it
+    for path, text in files().items():
+        path.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

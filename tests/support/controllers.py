@@ -1,0 +1,45 @@
+"""What else a whole cluster has: kube-controller-manager and a kube-scheduler, as it comes.
+
+Invariant: both end with the test, and what they said is in their logs beside the API server's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.control_plane import ControlPlane, binaries, free_port
+
+
+@contextmanager
+def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
+    """Both, until the end of the block; skips where this version was built without them."""
+    with ExitStack() as stack:
+        alone = ("--leader-elect=false", "--bind-address=127.0.0.1")
+        stack.enter_context(_running(plane, folder, "kube-scheduler", *alone))
+        certificates = folder / "certificates" / "apiserver.crt"
+        manager = (
+            f"--root-ca-file={certificates}",
+            f"--service-account-private-key-file={folder / 'accounts.key'}",
+        )
+        stack.enter_context(_running(plane, folder, "kube-controller-manager", *alone, *manager))
+        yield
+
+
+@contextmanager
+def _running(plane: ControlPlane, folder: Path, name: str, *arguments: str) -> Iterator[None]:
+    binary = binaries() / name
+    if not binary.exists():
+        pytest.skip(f"{binary.parent} has no {name}")
+    command = [str(binary), f"--kubeconfig={plane.kubeconfig}", f"--secure-port={free_port()}"]
+    with (folder / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen([*command, *arguments], stdout=log, stderr=log, cwd=folder)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=30)

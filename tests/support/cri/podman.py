@@ -1,0 +1,55 @@
+"""Containers of real images for the runtime of the tests: by podman, as the kubelet describes them.
+
+Invariant: a container has the user, the capabilities, the mounts and the root file system that its
+pod was given, so that what it may not do fails here as on a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tests.support.containers import Podman
+
+NODE: Final = 2
+"""Of NamespaceMode of the CRI: the namespace of the node."""
+
+
+def command_of(config: Any, env: Mapping[str, str], name: str) -> list[str]:
+    """The command that runs it in the foreground, with its output."""
+    words = ["podman", "run", "--rm", f"--name={name}", "--network=host", "--pull=never"]
+    words += _rights(config.linux.security)
+    words += [f"--env={key}={value}" for key, value in env.items()]
+    for mount in config.mounts:
+        mode = "ro" if mount.readonly else "rw"
+        words.append(f"--volume={mount.host_path}:{mount.container_path}:{mode}")
+    if config.command:
+        words.append(f"--entrypoint={json.dumps(list(config.command))}")
+    return [*words, config.image.user_specified_image, *config.args]
+
+
+def _rights(said: Any) -> Iterator[str]:
+    for drop in said.capabilities.drop:
+        yield f"--cap-drop={drop}"
+    for add in said.capabilities.add:
+        yield f"--cap-add={add}"
+    if said.HasField("run_as_user"):
+        yield f"--user={said.run_as_user.value}"
+    if said.readonly_rootfs:
+        yield "--read-only"
+    if said.no_new_privs:
+        yield "--security-opt=no-new-privileges"
+    if said.namespaces.pid == NODE:
+        yield "--pid=host"
+
+
+async def end(name: str) -> None:
+    """Stop the container as a runtime does: SIGTERM, and SIGKILL ten seconds later."""
+    process = await asyncio.create_subprocess_exec(
+        *("podman", "rm", "--force", "--time=10", "--ignore", name),
+        env=Podman().environment(),
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    await process.wait()

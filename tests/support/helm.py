@@ -1,0 +1,59 @@
+"""Helm, as people run it, over the project's chart.
+
+Invariant: it reads and writes nothing of the person who runs the tests: its home is a folder of
+its own, and the cluster is the one that a test names.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.control_plane import BUILD, ROOT
+
+CHART = ROOT / "deploy" / "helm" / "apportion"
+REQUIRED = "APPORTION_REQUIRE_KUBERNETES"
+TIMEOUT_S = 300
+
+
+@cache
+def find_helm() -> tuple[Path | None, str]:
+    """The program, or why there is none."""
+    command = [str(BUILD), "--helm", "--find"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode == 0:
+        return Path(found.stdout.strip()) / "helm", ""
+    return None, found.stderr.strip().splitlines()[-1]
+
+
+def helm(*words: str, kubeconfig: Path | None = None, ok: bool = True) -> str:
+    """What helm prints; what it complains of where it is not to succeed.
+
+    The test is skipped where there is no helm, and fails where there must be one.
+    """
+    binary, reason = find_helm()
+    if binary is None:
+        (pytest.fail if REQUIRED in os.environ else pytest.skip)(reason)
+    with tempfile.TemporaryDirectory(prefix="helm") as home:
+        named = {"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}
+        done = subprocess.run(
+            [str(binary), *words],
+            env=os.environ | {"HOME": home, "XDG_CACHE_HOME": home} | named,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    assert (done.returncode == 0) is ok, f"helm {' '.join(words)}: {done.stderr}{done.stdout}"
+    return done.stdout if ok else done.stderr
+
+
+def rendered(*words: str) -> str:
+    """The manifests of the chart with these options, as for namespace apportion."""
+    return helm("template", "apportion", str(CHART), "--namespace", "apportion", *words)
