@@ -51,6 +51,7 @@ class KubeletNode:
         self._agent = agent
         self._node = node
         self._places = places
+        self._clock = clock
         view = agent.view_of(node.name)
         self._holders = holders = Holders(places.plugins, places.pod_resources)
         self._hands = Hands(
@@ -101,7 +102,8 @@ class KubeletNode:
     async def _advise(self) -> None:
         while True:
             await asyncio.sleep(ADVISE_S)
-            await asyncio.to_thread(self._hands.regions.advise)
+            now_s = self._clock.now().timestamp()
+            await asyncio.to_thread(self._hands.regions.advise, now_s, 2 * ADVISE_S)
 
     async def _resize(self) -> None:
         """Hold running containers to their size: all of them at first, then whoever got another."""

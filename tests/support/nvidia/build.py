@@ -25,6 +25,7 @@ LIBRARIES = {
     "libnvidia-ml.so.1": ("nvml.c", "nvml_mig.c", "nvml_events.c", "nvml_monitor.c", "state.c"),
     "libcuda.so.1": ("cuda.c", "state.c"),
     "libplant.so": ("plant.c", "state.c"),
+    "libstandin.so": ("standin.c",),
 }
 MPS_CONTROL = "nvidia-cuda-mps-control"
 NO_COMPILER = "no C compiler: the fake NVIDIA driver cannot be built"

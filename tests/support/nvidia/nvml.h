@@ -27,6 +27,7 @@ typedef struct { Long total, free, used; } Memory;
 typedef struct { unsigned version; Long total, reserved, free, used; } Memory2;
 typedef struct { unsigned gpu, memory; } Utilisation;
 typedef struct { unsigned pid; Long used; unsigned gpu_instance, compute_instance; } Running;
+typedef struct { unsigned pid; Long used; } RunningWhole;
 typedef struct { unsigned pid; Long at_us; unsigned sm, memory, encoder, decoder; } Sample;
 typedef struct {
     uint32_t field, scope; int64_t at_us, latency_us; uint32_t type, code;

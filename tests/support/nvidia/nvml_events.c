@@ -131,6 +131,16 @@ static int list(Handle device, unsigned *count, Running *out, uint32_t graphics)
 int nvmlDeviceGetComputeRunningProcesses_v3(Handle device, unsigned *count, Running *out) {
     return list(device, count, out, 0);
 }
+/* The oldest form, which HAMi-core asks in, knows no instances. */
+int nvmlDeviceGetComputeRunningProcesses(Handle device, unsigned *count, RunningWhole *out) {
+    Running found[PROCESSES];
+    unsigned room = out ? *count : 0;
+    *count = room < PROCESSES ? room : PROCESSES;
+    int code = list(device, count, out ? found : NULL, 0);
+    for (unsigned at = 0; !code && at < *count; at++)
+        out[at] = (RunningWhole){found[at].pid, found[at].used};
+    return code;
+}
 int nvmlDeviceGetComputeRunningProcesses_v2(Handle device, unsigned *count, Running *out) {
     return list(device, count, out, 0);
 }

@@ -4,6 +4,7 @@
  *     alloc:MIB       take that much memory
  *     free            give back what was taken last
  *     launch:COUNT    run that many kernels
+ *     spin:MS         run kernels for so many milliseconds, and tell how many
  *     hold            wait until stdin is closed
  *
  * Each prints one line at once, so that a test waits for a line and never for a time. Exit status:
@@ -14,8 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { TAKEN = 64 };
+enum { TAKEN = 64, BLOCKS = 1024, THREADS = 256 };
 static const size_t MIB = 1 << 20;
 static DevicePointer taken[TAKEN];
 static int taken_count, failures;
@@ -37,12 +39,33 @@ static void info(void) {
            free_bytes / MIB, total / MIB, name);
 }
 
+static long now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int launch(void) {
+    return cuLaunchKernel(NULL, BLOCKS, 1, 1, THREADS, 1, 1, 0, NULL, NULL, NULL);
+}
+
+static void spin(long ms) {
+    long launched = 0, until = now_ms() + ms;
+    int code = CUDA_OK;
+    for (; now_ms() < until && code == CUDA_OK; launched++) code = launch();
+    printf("spin %s launched=%ld\n", name_of(code), launched);
+}
+
 static void act(const char *what) {
     const char *amount = strchr(what, ':');
     long number = amount ? atol(amount + 1) : 0;
     int code = CUDA_INVALID_VALUE;
     if (!strcmp(what, "info")) {
         info();
+        return;
+    }
+    if (!strncmp(what, "spin:", 5)) {
+        spin(number);
         return;
     }
     if (!strncmp(what, "alloc:", 6) && taken_count < TAKEN) {
@@ -52,7 +75,7 @@ static void act(const char *what) {
         code = cuMemFree_v2(taken[--taken_count]);
     } else if (!strncmp(what, "launch:", 7)) {
         for (code = CUDA_OK; number-- > 0 && code == CUDA_OK;)
-            code = cuLaunchKernel(NULL, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+            code = launch();
     } else if (!strcmp(what, "hold")) {
         printf("holding\n");
         while (getchar() != EOF) {}

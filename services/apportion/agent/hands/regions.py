@@ -68,10 +68,11 @@ class Regions:
             return False
         return True
 
-    def advise(self) -> None:
+    def advise(self, now_s: float, recent_s: float) -> None:
         """One round of who waits for whom, over all containers; see `feedback`."""
         with ExitStack() as files:
-            advise([region for _, path in self.each() for region in _region(path, files)])
+            found = [region for _, path in self.each() for region in _region(path, files)]
+            advise(found, now_s, recent_s)
 
     def read(self) -> Iterator[tuple[str, str, Region]]:
         """The pod, the container and the region of each, open until the next one is asked for."""

@@ -19,6 +19,8 @@ REGION: Final = "share.cache"
 _MIB = 1 << 20
 _PRELOAD: Final = "/etc/ld.so.preload"
 _LOCKS: Final = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path written into it
+_BARE: Final = "/tmp/cudevshr.cache"  # noqa: S108 - HAMi-core has this path written into it
+"""Where a process without our environment looks for its region."""
 
 
 def grant(held: Held, node: Node) -> Grant:
@@ -44,9 +46,11 @@ def _manners(held: Held, node: Node) -> dict[str, str]:
 
 
 def _mounts(held: Held, node: Node) -> tuple[Mount, ...]:
-    mounts = [Mount(node.folder(held), HOME), Mount(node.locks, _LOCKS)]
+    folder = node.folder(held)
+    mounts = [Mount(folder, HOME), Mount(node.locks, _LOCKS)]
     if node.library and not controls.uncontrolled(held.controls):
         mounts += [
+            Mount(f"{folder}/{REGION}", _BARE),
             Mount(node.library, f"{HOME}/libvgpu.so", read_only=True),
             Mount(node.preload, _PRELOAD, read_only=True),
         ]

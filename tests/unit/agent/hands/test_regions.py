@@ -66,7 +66,7 @@ def test_a_container_cannot_lead_us_elsewhere(tmp_path: Path, trick: str) -> Non
     with pytest.raises((OSError, RegionInvalid)):
         SharedFile(path)
     regions = Regions(tmp_path / "shares")
-    regions.advise()
+    regions.advise(100.0, 10.0)
     if trick != "folder":
         regions.ensure(wanted)
         assert limits(wanted.path) == (700 << 20,)
@@ -83,7 +83,7 @@ def test_a_region_that_is_cut_off_under_us_ends_nothing(tmp_path: Path) -> None:
         os.truncate(wanted.path, 100)
         assert list(region.processes()) == []
         assert region.memory == (0,)
-    regions.advise()
+    regions.advise(100.0, 10.0)
 
 
 def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.support.stored import StoredBytes
 PLAN = RegionPlan("r", ("GPU-1", "GPU-2"), (700 << 20, 1300 << 20), (30, 30), priority=0)
 PROCESSES, PROCESS, COUNT = 1856, 1960, 2_008_896
 """Offsets of HAMi-core 1.2, as its header has them on a machine of 64 bits."""
+NOW_S, RECENT_S = 1_000_000.0, 10.0
 
 
 def region(priority: int = 1, *devices: str) -> Region:
@@ -113,16 +114,30 @@ def test_alone_on_its_card_a_container_is_not_held_to_its_cores() -> None:
     A container that has just started counts as one that uses it, for a round.
     """
     alone, other = region(), region()
-    advise([alone, other])
+    advise([alone, other], NOW_S, RECENT_S)
     assert held(alone)
     use(alone)
-    advise([alone, other])
+    advise([alone, other], NOW_S, RECENT_S)
     assert not held(alone)
     use(alone)
     use(other)
-    advise([alone, other])
+    advise([alone, other], NOW_S, RECENT_S)
     assert held(alone)
     assert held(other)
+
+
+def test_a_kernel_of_a_container_that_is_free_counts_as_well() -> None:
+    """HAMi-core of mid 2026 notes no `recent_kernel` for it, and would be free for ever."""
+    free, other = region(), region()
+    for each in (free, other):
+        each.hold_cores(held=False)
+        each._stored.write(COUNT + 16, struct.pack("<Q", int(NOW_S) - 1))
+    advise([free, other], NOW_S, RECENT_S)
+    advise([free, other], NOW_S, RECENT_S)
+    advise([free, other], NOW_S, RECENT_S)
+    assert held(free)
+    advise([free, other], NOW_S + RECENT_S, RECENT_S)
+    assert not held(free)
 
 
 def test_who_uses_another_card_holds_nobody() -> None:
@@ -130,7 +145,7 @@ def test_who_uses_another_card_holds_nobody() -> None:
     one, two = region(1, "GPU-1"), region(1, "GPU-2")
     use(one)
     use(two)
-    advise([one, two])
+    advise([one, two], NOW_S, RECENT_S)
     assert not held(one)
     assert not held(two)
 
@@ -140,9 +155,9 @@ def test_D6_the_first_priority_goes_before_all_others() -> None:
     first, second = region(0), region(1)
     use(first)
     use(second)
-    advise([first, second])
+    advise([first, second], NOW_S, RECENT_S)
     assert waits(second)
     assert not waits(first)
     assert not held(first)
-    advise([first, second])
+    advise([first, second], NOW_S, RECENT_S)
     assert not waits(second)

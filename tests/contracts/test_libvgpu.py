@@ -1,0 +1,176 @@
+"""What holds a container to its share: HAMi-core's library, or a stand-in, over the fake driver.
+
+A built `libvgpu.so` is named by `APPORTION_LIBVGPU=/path/to/libvgpu.so` (HAMi-core: `build.sh`, or
+a CMake build of type Debug). Without it these tests say so, and run over a stand-in that honours
+the region and the environment of a grant, so that what we make of a share is tried either way.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from apportion.agent.hands.regions import Regions
+from apportion.core.grants import Grant, Held, Node, RegionPlan, grant
+from apportion_schemas import Device, Share
+from tests.support import contained
+from tests.support.nvidia.build import built
+from tests.support.nvidia.driver import FakeDriver, fake_driver
+from tests.support.polling import wait_until
+from tests.support.real_kubelet import missing
+
+GIVEN = os.environ.get("APPORTION_LIBVGPU", "")
+ALONE_S, ROUND_S, RECENT_S = 1.5, 0.2, 2.0
+NVML = (
+    "import pynvml as n; n.nvmlInit(); "
+    "print(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).total >> 20)"
+)
+
+
+class Place(NamedTuple):
+    """A node with one card, and the library that holds its containers."""
+
+    folder: Path
+    driver: FakeDriver
+    node: Node
+    regions: Regions
+    given: dict[str, str]
+
+    def share(self, pod: str, memory_mib: int = 700, cores: int = 30) -> Grant:
+        """What a container with a share of the card gets, made."""
+        (device_id,) = self.driver.ids
+        card = Device(
+            id=device_id, index=0, family="nvidia", model="NVIDIA T4", memory_mib=15_360,
+            physical_memory_mib=15_360, slots=10, mode="hami-core",
+        )  # fmt: skip
+        held = Held.of(pod, "main", [Share("main", card.id, memory_mib, cores)], {card.id: card})
+        made = grant(held, self.node)
+        assert made.region is not None
+        self.regions.ensure(made.region)
+        return made
+
+    def advised(self) -> list[bool]:
+        """One round of the agent; which containers are held to their compute after it."""
+        self.regions.advise(time.time(), RECENT_S)
+        return [region.cores_held for _, _, region in self.regions.read()]
+
+    @property
+    def probe(self) -> str:
+        """A program that uses the card; see probe.c."""
+        return str(self.folder / "lib" / "probe")
+
+    def run(self, made: Grant, *command: str) -> list[str]:
+        """What a program says inside of the container."""
+        return contained.run(made.edits, self.folder, self.given, *command)
+
+    def start(self, stack: ExitStack, made: Grant, *command: str) -> subprocess.Popen[str]:
+        """A program inside of the container, which runs until the end of the stack."""
+        return stack.enter_context(contained.holding(made.edits, self.folder, self.given, *command))
+
+
+@pytest.fixture(params=["a stand-in", "libvgpu.so"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """The node, with either library; what containers have mounted is all below one folder."""
+    if request.param == "libvgpu.so" and not GIVEN:
+        pytest.skip("APPORTION_LIBVGPU names no built libvgpu.so; only a stand-in was tried")
+    if reason := missing():
+        pytest.skip(reason)
+    shutil.copytree(built(), tmp_path / "lib", symlinks=True)
+    library = Path(GIVEN) if request.param == "libvgpu.so" else built() / "libstandin.so"
+    shutil.copy(library, tmp_path / "libvgpu.so")
+    (tmp_path / "preload").write_text("/usr/local/vgpu/libvgpu.so\n")
+    (tmp_path / "locks").mkdir(mode=0o777)
+    node = Node(
+        shares=str(tmp_path / "shares"),
+        library=str(tmp_path / "libvgpu.so"),
+        preload=str(tmp_path / "preload"),
+        locks=str(tmp_path / "locks"),
+    )
+    with fake_driver(tmp_path, "1xT4") as driver:
+        driver.costs(context_mib=100, kernel_us=1_000)
+        given = driver.environment | {"LD_LIBRARY_PATH": str(tmp_path / "lib")}
+        del given["PATH"]
+        yield Place(tmp_path, driver, node, Regions(tmp_path / "shares"), given)
+
+
+def test_B3_memory_beyond_the_share_is_refused(place: Place) -> None:
+    """A second allocation that does not fit, though the card has room for it."""
+    said = place.run(place.share("a"), place.probe, "alloc:400", "alloc:400", "alloc:200")
+    assert said == [
+        "context CUDA_SUCCESS",
+        "alloc:400 CUDA_SUCCESS",
+        "alloc:400 CUDA_ERROR_OUT_OF_MEMORY",
+        "alloc:200 CUDA_SUCCESS",
+    ]
+
+
+def test_B3_an_emptied_environment_frees_nobody(place: Place) -> None:
+    """A child without a variable of ours finds the region where HAMi-core looks by itself."""
+    bare = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in place.given.items()))
+    said = place.run(place.share("a"), *bare, place.probe, "alloc:400", "alloc:400")
+    assert said[-1] == "alloc:400 CUDA_ERROR_OUT_OF_MEMORY"
+
+
+def test_D7_the_share_is_all_that_a_container_sees(place: Place) -> None:
+    """Asked through CUDA, and through NVML as nvidia-smi and nvidia-ml-py ask."""
+    made = place.share("a")
+    said = place.run(made, place.probe, "alloc:400", "info")
+    assert "free_mib=300 total_mib=700" in said[-1]
+    assert place.run(made, sys.executable, "-c", NVML) == ["700"]
+
+
+def test_a_running_container_gets_more(place: Place) -> None:
+    """From 700 to 1300 MiB, between two allocations of one process."""
+    made = place.share("a")
+    with ExitStack() as stack:
+        actions = ("alloc:600", "alloc:600", "hold", "alloc:600")
+        running = place.start(stack, made, place.probe, *actions)
+        assert running.stdout is not None
+        before = list(iter(running.stdout.readline, "holding\n"))
+        assert before[-1] == "alloc:600 CUDA_ERROR_OUT_OF_MEMORY\n"
+        assert made.region is not None
+        assert place.regions.resize(resized(made.region, 1300))
+        after, _ = running.communicate()
+    assert after.splitlines() == ["hold CUDA_SUCCESS", "alloc:600 CUDA_SUCCESS"]
+
+
+def resized(plan: RegionPlan, memory_mib: int) -> RegionPlan:
+    """The same limits but for the memory."""
+    return RegionPlan(plan.path, plan.devices, (memory_mib << 20,), plan.cores, plan.priority)
+
+
+def test_D6_compute_is_held_while_another_wants_it(place: Place) -> None:
+    """To 30 %, and to nothing once it is alone, as HAMi's monitor has it."""
+    shares = [place.share(pod) for pod in "ab"]
+    for _, _, region in place.regions.read():
+        region.hold_cores(held=False)
+    (alone,) = launched(place, shares[:1])
+    together = launched(place, shares)
+    assert sum(together) < 0.85 * 2 * alone, (alone, together)
+    assert all(0.1 * alone < each < 0.5 * alone for each in together), (alone, together)
+    wait_until(lambda: place.advised() == [False, False], "both to be let go", timeout_s=15)
+    (again,) = launched(place, shares[:1])
+    assert again > 0.7 * alone, (alone, again)
+
+
+def launched(place: Place, shares: list[Grant]) -> list[int]:
+    """Kernels of containers that run side by side, with the agent's rounds beside them."""
+    with ExitStack() as stack:
+        spin = f"spin:{1000 * ALONE_S:.0f}"
+        running = [place.start(stack, made, place.probe, spin) for made in shares]
+
+        def over() -> bool:
+            place.advised()
+            return all(process.poll() is not None for process in running)
+
+        wait_until(over, "the kernels to be launched", timeout_s=30, interval_s=ROUND_S)
+        said = [process.communicate()[0] for process in running]
+    return [int(re.findall(r"launched=(\d+)", each)[0]) for each in said]

@@ -1,0 +1,75 @@
+"""A process that has what a container would have: the mounts and the environment of a grant.
+
+It runs in a mount namespace of its own, in which `/etc`, `/tmp` and `/usr/local` are empty but for
+what is mounted there. Invariant: nothing of the machine is changed, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from apportion.core.grants import Edits
+
+SCRIPT = """
+set -e
+mount --make-rprivate /
+mount --bind "$FOLDER" /mnt
+for each in /etc /tmp /usr/local; do mount -t tmpfs none "$each"; done
+mkdir -p "$FOLDER"
+mount --bind /mnt "$FOLDER"
+printf '%s\\n' "$MOUNTS" | while read -r from to; do
+  if [ -d "$from" ]; then mkdir -p "$to"; else mkdir -p "$(dirname "$to")"; touch "$to"; fi
+  mount --bind "$from" "$to"
+done
+exec "$@"
+"""
+
+
+def command_of(edits: Edits, folder: Path, *command: str) -> list[str]:
+    """The command that runs it; all that is mounted, and all that it needs, is below `folder`."""
+    mounts = "\n".join(f"{mount.host_path} {mount.container_path}" for mount in edits.mounts)
+    given = {"FOLDER": str(folder), "MOUNTS": mounts}
+    before = ["/usr/bin/env", *(f"{name}={value}" for name, value in given.items())]
+    script = ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", SCRIPT, "sh"]
+    return [*before, *script, "/usr/bin/env", "-u", "FOLDER", "-u", "MOUNTS", *command]
+
+
+def environment(edits: Edits, driver: Mapping[str, str]) -> dict[str, str]:
+    """What the process finds: the driver's, as a vendor's runtime gives it, and the grant's."""
+    return {"PATH": os.defpath, **driver, **edits.env}
+
+
+def run(edits: Edits, folder: Path, driver: Mapping[str, str], *command: str) -> list[str]:
+    """What it says, a line each, and where it failed what it complained of."""
+    done = subprocess.run(
+        command_of(edits, folder, *command),
+        env=environment(edits, driver),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.stdout.splitlines() or done.stderr.splitlines()
+
+
+@contextmanager
+def holding(
+    edits: Edits, folder: Path, driver: Mapping[str, str], *command: str
+) -> Iterator[subprocess.Popen[str]]:
+    """One that reads its commands from stdin, until this is left."""
+    process = subprocess.Popen(
+        command_of(edits, folder, *command),
+        env=environment(edits, driver),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
