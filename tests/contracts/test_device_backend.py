@@ -8,8 +8,9 @@ import pytest
 
 from apportion.agent.backend import DeviceBackend, DevicesUnavailable, InTheWay, NotMade
 from apportion.agent.nvml import NvmlBackend
-from apportion.agent.simulated import SimulatedBackend, simulated_devices
+from apportion.agent.simulated import SimulatedBackend
 from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.devices.simulating import simulated_devices
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import Device, Event, Host, MigInstance, NodeReported, decode, encode
 from tests.support.nvidia.driver import fake_driver

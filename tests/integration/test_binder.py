@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from apportion.agent.simulated import simulated_devices
 from apportion.binder.binding import ACK_WAIT_S, Binding
 from apportion.binder.main import DURABLE, PLACEMENTS, QUEUE_IN_FLIGHT_MAX
 from apportion.binder.target import Bound, LocalTarget, Outcome
+from apportion.core.devices.simulating import simulated_devices
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold

@@ -20,7 +20,7 @@ import pytest
 import structlog
 
 from apportion.agent import main as agent
-from apportion.agent.fleet import SimulatedNode, numbered_nodes
+from apportion.runtime.files.fleets import SimulatedNode, numbered_nodes
 from apportion.runtime.kube import watch as kube_watch
 from apportion.scheduler import main as scheduler
 from apportion_schemas import DeviceUncordoned

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import click
 
 from apportion.agent.backend import DevicesUnavailable
-from apportion.agent.fleet import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.agent.host import local_host
 from apportion.agent.nvml import QUIET_S, NvmlBackend
 from apportion.agent.options import kubelet_options
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
+from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.config import ConfigError, ServiceConfig
 from apportion.runtime.process.small import give_back, share_one_heap

@@ -23,9 +23,9 @@ import pynvml as nvml
 
 from apportion.agent import nvml_mig
 from apportion.agent.backend import DevicesUnavailable, Load, NotMade
-from apportion.agent.models import SLOTS
 from apportion.agent.nvml_loads import Loads
 from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.devices.models import SLOTS
 from apportion.core.grants import MadeInstance
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import Device, MigInstance

@@ -2,7 +2,7 @@
 
 import json
 
-from apportion.agent.simulated import simulated_devices
+from apportion.core.devices.simulating import simulated_devices
 from apportion.core.manifests.placed import ATTEMPT, SHARES, UID
 from apportion_schemas import (
     BindFailed,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.agent.fleet import FleetInvalid, numbered_nodes, read_fleet
+from apportion.runtime.files.fleets import FleetInvalid, numbered_nodes, read_fleet
 
 
 def written(folder: Path, name: str, text: str) -> Path:

@@ -3,8 +3,8 @@
 import msgspec
 
 from apportion.agent.inventory import event_id, news
-from apportion.agent.simulated import simulated_devices
 from apportion.agent.view import NodeView
+from apportion.core.devices.simulating import simulated_devices
 from apportion_schemas import DeviceHealthChanged, Host, NodeReported
 
 WELL = NodeReported(

@@ -3,7 +3,8 @@
 import asyncio
 
 from apportion.agent.reporting import Agent, Node
-from apportion.agent.simulated import SimulatedBackend, simulated_devices
+from apportion.agent.simulated import SimulatedBackend
+from apportion.core.devices.simulating import simulated_devices
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock

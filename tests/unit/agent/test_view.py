@@ -2,8 +2,8 @@
 
 import msgspec
 
-from apportion.agent.simulated import simulated_devices
 from apportion.agent.view import FleetView
+from apportion.core.devices.simulating import simulated_devices
 from apportion_schemas import (
     AllocationFailed,
     Configuration,

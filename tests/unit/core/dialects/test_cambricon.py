@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from apportion.agent.simulated import simulated_devices
+from apportion.core.devices.simulating import simulated_devices
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.placed_pod import PlacedPod
 from apportion.core.dialects.rendering import render

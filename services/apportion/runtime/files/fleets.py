@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from apportion.agent.simulated import SimulationInvalid, simulated_devices
+from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
 from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, parse
 from apportion_schemas import Device, Host
 from apportion_schemas.quantities import NAME_MAX, CpuMilli, HostMemoryMib, Labels, Name, Natural

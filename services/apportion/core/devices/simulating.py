@@ -1,0 +1,118 @@
+"""Devices that exist only here, as text: for a laptop, for tests, and for fleets to think about.
+
+A simulated card is described by a short text, `8xH100-80GB` or `4xA100-40GB:mig+2xT4:mps`: count,
+model, and the mode if it is not the model's default. Invariant: the same node name and text make
+the same devices with the same ids on every machine and in every run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from apportion.core.devices.models import Model, models
+from apportion_schemas import Device
+from apportion_schemas.inventory import Mode
+from apportion_schemas.quantities import COUNT_MAX
+
+_PART = re.compile(
+    r"(?P<count>\d{1,4})\s*x\s*(?P<model>[A-Za-z0-9._-]{1,64})(:(?P<mode>[a-z-]{1,16}))?"
+)
+_SPEC_CHARS_MAX = 1024
+_EXAMPLE = "COUNTxMODEL[:MODE], several joined by +, as in 4xA100-40GB:mig+2xT4"
+
+
+class SimulationInvalid(ValueError):
+    """The description of a simulated node makes no sense: field, value and fix are named."""
+
+
+def simulated_devices(node: str, spec: str) -> tuple[Device, ...]:
+    """The devices of one node, in the order of the text.
+
+    Raises:
+        SimulationInvalid: the text is not of the form, or names a model or mode that is not known.
+    """
+    if len(spec) > _SPEC_CHARS_MAX:
+        raise SimulationInvalid(
+            f"devices: {len(spec)} characters; at most {_SPEC_CHARS_MAX} of {_EXAMPLE}"
+        )
+    cards: list[tuple[Model, Mode]] = []
+    for part in spec.split("+"):
+        count, model, mode = _read_part(part.strip())
+        if len(cards) + count > COUNT_MAX:
+            raise SimulationInvalid(
+                f"devices: {spec!r} has more than {COUNT_MAX} devices; spread them over more nodes"
+            )
+        cards += [(model, mode)] * count
+    return tuple(_linked(_device(node, index, *card) for index, card in enumerate(cards)))
+
+
+def _read_part(part: str) -> tuple[int, Model, Mode]:
+    found = _PART.fullmatch(part)
+    if found is None or int(found["count"]) < 1:
+        raise SimulationInvalid(f"devices: {part!r} cannot be read; write {_EXAMPLE}")
+    model = find_model(found["model"])
+    modes = model.modes
+    mode = found["mode"] or modes[0]
+    if mode not in modes:
+        raise SimulationInvalid(
+            f"devices: {part!r}: mode {mode!r} is not one that {found['model']} has; "
+            f"use {', '.join(modes)}"
+        )
+    return int(found["count"]), model, modes[modes.index(mode)]
+
+
+def find_model(name: str) -> Model:
+    """The model of that short name; case does not count.
+
+    Raises:
+        SimulationInvalid: names the models that come closest.
+    """
+    known = {key.lower(): (key, model) for key, model in models().items()}
+    if name.lower() in known:
+        return known[name.lower()][1]
+    longer = [key for key in known if key.startswith(name.lower())]
+    close = longer or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4) or known
+    raise SimulationInvalid(
+        f"devices: model {name!r} is not known; use {', '.join(known[key][0] for key in close)}"
+    )
+
+
+def _device(node: str, index: int, model: Model, mode: Mode) -> Device:
+    digest = hashlib.sha256(f"{node}/{index}/{model.model}".encode()).hexdigest()
+    shape = (digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32])
+    prefix = "GPU" if model.family == "nvidia" else "NPU"
+    return Device(
+        id=f"{prefix}-{'-'.join(shape)}",
+        index=index,
+        family=model.family,
+        model=model.model,
+        memory_mib=model.memory_mib,
+        physical_memory_mib=model.memory_mib,
+        cores=model.cores(mode),
+        slots=model.slots(mode),
+        mode=mode,
+    )
+
+
+def _linked(devices: Iterable[Device]) -> list[Device]:
+    """Give each card its NUMA node (two sockets from four cards on) and its NVLink peers."""
+    cards = list(devices)
+    half = len(cards) // 2 if len(cards) >= 4 else len(cards)  # noqa: PLR2004 - cards, see above
+    lanes = {model.model: model.nvlink for model in models().values()}
+    linked = []
+    for card in cards:
+        width = lanes[card.model]
+        peers = [c.id for c in cards if c.model == card.model and c.id != card.id] if width else ()
+        linked.append(
+            msgspec.structs.replace(
+                card,
+                numa=0 if card.index < half else 1,
+                nvlink_lanes=dict.fromkeys(peers, width or 0),
+            )
+        )
+    return linked
