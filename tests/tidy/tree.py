@@ -28,7 +28,7 @@ def files() -> Iterator[str]:
             or not (name.startswith(".") or name in NOT_OURS or name.endswith(".egg-info"))
         )
         for name in sorted(names):
-            if not name.endswith(".so"):
+            if not name.endswith(".so") and name != ".git":  # in a worktree of git that is a file
                 yield os.path.relpath(Path(folder) / name, ROOT)
 
 
