@@ -67,6 +67,7 @@ from apportion_schemas.placement import (
     Share,
     VolumeShortage,
 )
+from apportion_schemas.presence import NodeHeard, NodeSilent
 from apportion_schemas.pricing import PricedShape, PricesLearnt
 from apportion_schemas.usage import (
     DeviceUse,
@@ -137,8 +138,10 @@ __all__ = [
     "NodeCordoned",
     "NodeExpression",
     "NodeGone",
+    "NodeHeard",
     "NodeObserved",
     "NodeReported",
+    "NodeSilent",
     "NodeUncordoned",
     "NodeWeights",
     "PlacementVoided",

@@ -57,6 +57,7 @@ from apportion_schemas.placement import (
     PodResized,
     ResizeRefused,
 )
+from apportion_schemas.presence import NodeHeard, NodeSilent
 from apportion_schemas.pricing import PricesLearnt
 from apportion_schemas.quantities import Payload
 from apportion_schemas.usage import UsageRecorded
@@ -337,6 +338,10 @@ CATALOGUE: tuple[EventType, ...] = (
         "all",
         "what pods of each shape are worth, learnt from those that came",
     ),
+    EventType(
+        NodeSilent, "presence", _node, "scheduler", "all", "a node's agent is not heard any more"
+    ),
+    EventType(NodeHeard, "presence", _node, "scheduler", "all", "a node's agent is heard again"),
     EventType(PodBound, "binding", _node, "binder", "all", "the pod is bound to its node"),
     EventType(BindFailed, "binding", _node, "binder", "all", "the binding was refused"),
     EventType(

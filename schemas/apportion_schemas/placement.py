@@ -38,6 +38,7 @@ class RefusalCode(StrEnum):
 
     NODE_GONE = "NodeGone"
     NODE_NOT_READY = "NodeNotReady"
+    AGENT_SILENT = "AgentSilent"
     NODE_CORDONED = "NodeCordoned"
     NODE_UNSCHEDULABLE = "NodeUnschedulable"
     TAINT_NOT_TOLERATED = "TaintNotTolerated"

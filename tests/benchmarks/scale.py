@@ -38,7 +38,7 @@ from tests.benchmarks.pipeline import TIME
 from tests.benchmarks.telling import parser_of, tell
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
-from tests.support.processes import ServiceProcess
+from tests.support.processes import NO_AGENTS, ServiceProcess
 
 DEVICES = 8
 MOST_SCHEDULERS = 3
@@ -67,7 +67,10 @@ async def cluster(
         for start in range(0, nodes, REPORTS):
             await agent.append(fleet[start : start + REPORTS])
         url = bus.server.url_for("scheduler")
-        services = [ServiceProcess("scheduler", url, "--name", f"s{n}") for n in range(schedulers)]
+        services = [
+            ServiceProcess("scheduler", url, "--name", f"s{n}", *NO_AGENTS)
+            for n in range(schedulers)
+        ]
         for service in services:
             await stack.enter_async_context(service)
         await asyncio.gather(*(service.ready() for service in services))

@@ -8,12 +8,14 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-volumes.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-resizes.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-usage.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-presence.jsonl
 
 The first has every type of event that there was at first, the second those by which a ledger comes
 to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
 wait for gates, change while they live, and take ports of nodes, the fifth pods that give their
 places up for others, the sixth claims of volumes and namespaces, the seventh pods that are resized
-while they run, the eighth what pods used, also of what they had not been given. In them are the
+while they run, the eighth what pods used, also of what they had not been given, the ninth agents
+that are not heard, and are again. In them are the
 turns that matter: placements that come to nothing, a gang, a refusal that a release ends, a device
 that fails, an event that contradicts. Once recorded, a ledger
 is never recorded anew: it stands for all ledgers that people have. The digest beside it (`--digest`
@@ -63,7 +65,9 @@ from apportion_schemas import (
     NodeCordoned,
     NodeExpression,
     NodeGone,
+    NodeHeard,
     NodeReported,
+    NodeSilent,
     NodeUncordoned,
     PlacementVoided,
     PodAdopted,
@@ -403,6 +407,20 @@ async def use(bus: Bus, facts: Facts) -> None:
     await pens.write(hour, PodGone(uid="p0"), structs.replace(hour, seconds=60))
 
 
+async def silence(bus: Bus, facts: Facts) -> None:
+    """Agents are not heard, pods wait for them and do not, and one is heard again."""
+    pens = Pens(bus, facts)
+    agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "2", "--node", "node-{}")
+    async with services(bus, agents, SCHEDULER, BINDER):
+        await facts.count(NodeReported, 2)
+        await pens.write(*(NodeSilent(node=f"node-{n}", grace_s=40) for n in (1, 2, 1)))
+        await pens.write(observed("node-2", version=2), *(pod(p, ask(2_000)) for p in ("p0", "p1")))
+        await facts.count(PodRefused, 1)
+        await pens.write(NodeHeard(node="node-2"))
+        await facts.count(SharesAllocated, 2)
+        await pens.write(NodeHeard(node="node-3"))
+
+
 SCENES = {
     "v1": happen,
     "v1-agreement": agree,
@@ -412,6 +430,7 @@ SCENES = {
     "v1-volumes": mount,
     "v1-resizes": resize,
     "v1-usage": use,
+    "v1-presence": silence,
 }
 
 

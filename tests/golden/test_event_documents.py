@@ -43,6 +43,7 @@ SUBJECTS = {
         ("PolicyChanged", "operator.policy"),
         ("ConfigurationChanged", "operator.configuration"),
         ("PricesLearnt", "policy.prices"),
+        ("NodeSilent NodeHeard", f"presence.{NODE}"),
     )
     for name in names.split()
 }

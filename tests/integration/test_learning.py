@@ -13,7 +13,7 @@ from tests.support.fleet import rack
 from tests.support.ledger_of import replayed
 from tests.support.nats import Bus, running_bus
 from tests.support.pods import ask, cards, pod
-from tests.support.processes import ServiceProcess
+from tests.support.processes import NO_AGENTS, ServiceProcess
 
 SORTS = (ask(20_000, cores=25), ask(40_000, cores=50), ask(60_000, cores=70), cards(2))
 
@@ -35,7 +35,7 @@ async def facts(bus: Bus) -> Facts:
 
 def scheduler_of(bus: Bus, name: str) -> ServiceProcess:
     """A scheduler of the shipped role."""
-    return ServiceProcess("scheduler", bus.server.url_for("scheduler"), "--name", name)
+    return ServiceProcess("scheduler", bus.server.url_for("scheduler"), "--name", name, *NO_AGENTS)
 
 
 async def submit(facts: Facts, count: int, first: int = 0) -> None:

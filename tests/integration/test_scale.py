@@ -20,7 +20,7 @@ from tests.support.ledger_of import replayed
 from tests.support.nats import Bus, running_bus
 from tests.support.pods import ask, gang, member, pod
 from tests.support.polling import until
-from tests.support.processes import ServiceProcess
+from tests.support.processes import NO_AGENTS, ServiceProcess
 
 pytestmark = pytest.mark.timeout(120)
 NODES = 60
@@ -66,7 +66,9 @@ class Schedulers:
     async def start(self, *names: str) -> None:
         """Start these, and wait until all that run know one another."""
         for name in names:
-            service = ServiceProcess("scheduler", self._url, "--name", name, build=self._build)
+            service = ServiceProcess(
+                "scheduler", self._url, "--name", name, *NO_AGENTS, build=self._build
+            )
             await self._stack.enter_async_context(service)
             self.running[name] = service
         await self.agreed()

@@ -32,6 +32,8 @@ from apportion_schemas import (
     NodeCordoned,
     NodeExpression,
     NodeGone,
+    NodeHeard,
+    NodeSilent,
     NodeUncordoned,
     PlacementVoided,
     PodBound,
@@ -452,6 +454,8 @@ operations: st.SearchStrategy[Payload] = weighed(
     (1, st.builds(DeviceHealthChanged, node=names, device=devices_named, healthy=st.booleans())),
     (2, st.builds(PolicyChanged, node_policy=policies, device_policy=policies, **by)),
     (1, st.builds(NodeGone, node=names)),
+    (1, st.builds(NodeSilent, node=names, grace_s=st.just(40))),
+    (3, st.builds(NodeHeard, node=names)),
     (1, st.builds(PodGone, uid=pods)),
     (
         3,

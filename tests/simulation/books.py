@@ -20,8 +20,10 @@ from apportion_schemas import (
     DeviceUncordoned,
     NodeCordoned,
     NodeGone,
+    NodeHeard,
     NodeObserved,
     NodeReported,
+    NodeSilent,
     NodeUncordoned,
     PlacementVoided,
     PodAdopted,
@@ -90,12 +92,13 @@ class Books:
         self._shut: dict[str, History] = defaultdict(lambda: History(""))
         self._sick: dict[str, History] = defaultdict(lambda: History(""))
         self._cordon: dict[str, History] = defaultdict(lambda: History(""))
+        self._silent: dict[str, History] = defaultdict(lambda: History(""))
         self._least: dict[str, History] = defaultdict(lambda: History(1))
 
     def why_closed(self, device: str, node: str, revision: int) -> str:
         """Why nothing new could go onto the device at that revision; empty if it could."""
         for what, key in (("node", node), ("device", device)):
-            for history in (self._shut, self._sick, self._cordon):
+            for history in (self._shut, self._sick, self._cordon, self._silent):
                 if why := history[f"{what} {key}"].at(revision):
                     return f"{what} {key} was {why}"
         return ""
@@ -136,6 +139,9 @@ class Books:
             case NodeCordoned() | NodeUncordoned():
                 why = "cordoned" if isinstance(data, NodeCordoned) else ""
                 self._cordon[f"node {data.node}"].set(revision, why)
+            case NodeSilent() | NodeHeard():
+                why = "its agent silent" if isinstance(data, NodeSilent) else ""
+                self._silent[f"node {data.node}"].set(revision, why)
             case NodeObserved():
                 self._observe(revision, data)
             case NodeGone():

@@ -52,6 +52,8 @@ SPECS = (
 FAULTS_S = (20.0, 60.0)
 WISHES = (15, 45)
 PODS_MAX = 24
+AGENT_GRACE_S = 12
+"""An agent that is away for as long as chaos has them away is often given up, and comes back."""
 PATIENCE_S = 400.0
 """Longer than the server remembers an id; what is not done by then will never be."""
 LAST_EVENTS = 12
@@ -232,7 +234,9 @@ class World:
 
 def _scheduler(name: str) -> Body:
     lives = itertools.count(1)
-    return lambda service: scheduler.body(service, name, EVERY_EVENTS, life=str(next(lives)))
+    return lambda service: scheduler.body(
+        service, name, EVERY_EVENTS, life=str(next(lives)), agent_grace_s=AGENT_GRACE_S
+    )
 
 
 def _agent(name: str, nodes: list[SimulatedNode]) -> Body:

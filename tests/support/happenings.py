@@ -24,6 +24,8 @@ from apportion_schemas import (
     DeviceUncordoned,
     NodeCordoned,
     NodeGone,
+    NodeHeard,
+    NodeSilent,
     NodeUncordoned,
     PlacementVoided,
     PodBound,
@@ -56,6 +58,8 @@ def _reports() -> Iterator[Payload]:
         yield observed(name, cpu_milli=1)
         yield observed(name, cpu_milli=2)
         yield NodeGone(node=name)
+        yield NodeSilent(node=name, grace_s=40)
+        yield NodeHeard(node=name)
         yield NodeCordoned(node=name, by="b", reason="r")
         yield NodeUncordoned(node=name, by="b", reason="r")
         for size in range(3):

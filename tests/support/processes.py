@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from tests.support.polling import until
 
+NO_AGENTS = ("--agent-grace", "0")
+"""A scheduler of nodes that a test reports, and no agent beats for."""
 READY_INTERVAL_S = 0.1
 """A request as often as anything else is looked at would take from the start that it waits for."""
 

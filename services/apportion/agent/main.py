@@ -114,6 +114,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         service.loop("report", agent.watch)
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)
+        service.loop("beat", lambda: agent.beat(service.clock))
         try:
             await agent.fold()
         finally:

@@ -10,6 +10,7 @@ SharesAllocated or AllocationFailed, whatever dies in between.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections import deque
@@ -23,9 +24,11 @@ from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView, NodeView
 from apportion.core.configuration.offering import MISCONFIGURED, offered
 from apportion.core.ledger.state import State
-from apportion.runtime.ledger.port import Ledger
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, beats_of
+from apportion.runtime.ledger.port import Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     AllocationFailed,
@@ -157,6 +160,17 @@ class Agent:
             if isinstance(node.backend, SimulatedBackend):
                 await self._ledger.serve(command_subject(node.name), obey(node.backend))
         self._obedient = True
+
+    async def beat(self, clock: Clock) -> None:
+        """Say that we are there, until cancelled, as long as we fold what we are to hand out."""
+        await self._reported.wait()
+        beats = list(beats_of(list(self._nodes)))
+        while True:
+            if not self._reader.halted:
+                with contextlib.suppress(LedgerUnavailable):  # nobody hears us meanwhile
+                    for subject, payload in beats:
+                        await self._ledger.publish(subject, payload)
+            await clock.pause(AGENT_BEAT_S)
 
     async def _watch(self, node: Node) -> None:
         said = self._view.nodes[node.name].said

@@ -16,7 +16,7 @@ from apportion.core.explain.answers import (
     PlacementAnswer,
     PodAnswer,
 )
-from apportion.core.explain.health import failed_words
+from apportion.core.explain.health import failed_words, moment
 from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.words import device_words
 
@@ -85,6 +85,8 @@ def node_state(node: NodeAnswer) -> Text:
         return Text("gone", "red")
     if node.cordon:
         return Text("cordoned: ", "yellow").append_text(plain(node.cordon))
+    if node.silent:
+        return Text(f"its agent is silent since {moment(node.silent)}", "red")
     return Text("ready", "green") if node.ready else Text("not ready", "red")
 
 

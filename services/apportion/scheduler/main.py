@@ -17,11 +17,12 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ServiceConfig
 from apportion.runtime.service.lifecycle import Service, run_service
-from apportion.runtime.service.options import service_options
+from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
 from apportion.scheduler.cycle import Cycle, DecisionMetrics
 from apportion.scheduler.device_metrics import NAMES, Names, expose
 from apportion.scheduler.learning import Learning
+from apportion.scheduler.presence import GRACE_MIN_S, GRACE_S, Presence
 from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
 
 
@@ -44,11 +45,27 @@ from apportion.scheduler.snapshotting import EVERY_EVENTS, Snapshotting
     multiple=True,
     help="Tell scrapes what is granted of every device, under the names of this system.",
 )
+@click.option(
+    "--agent-grace",
+    "agent_grace_s",
+    type=click.IntRange(min=0, max=86_400),
+    default=GRACE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="A node whose agent is not heard for so long takes no pods until it is; 0 never.",
+)
 @service_options
 def command(
-    *, name: str, snapshot_every: int, device_metrics: tuple[Names, ...], config: ServiceConfig
+    *,
+    name: str,
+    snapshot_every: int,
+    device_metrics: tuple[Names, ...],
+    agent_grace_s: int,
+    config: ServiceConfig,
 ) -> None:
     """Decide where pods go, and record why. Start as many as you like: they share the pods."""
+    if 0 < agent_grace_s < GRACE_MIN_S:
+        stop_with(f"--agent-grace is {agent_grace_s}; write 0, or {GRACE_MIN_S} or more seconds")
     life = secrets.token_hex(4)
 
     async def live(service: Service) -> None:
@@ -59,6 +76,7 @@ def command(
             life=life,
             on_joined=leave_alone,
             device_metrics=device_metrics,
+            agent_grace_s=agent_grace_s,
         )
 
     sys.exit(run_service("scheduler", live, config))
@@ -82,6 +100,7 @@ async def body(
     life: str = "",
     on_joined: Callable[[], None] | None = None,
     device_metrics: tuple[Names, ...] = (),
+    agent_grace_s: int = GRACE_S,
 ) -> None:
     """One life of the scheduler, until cancelled.
 
@@ -111,6 +130,9 @@ async def body(
         service.loop("members", lambda: membership.run(reader))
         service.loop("decide", lambda: cycle.run(reader, metrics, joined))
         service.loop("learn prices", lambda: learning.run(reader))
+        presence = _presence(service, session, cluster.state, publisher, membership)
+        if agent_grace_s:
+            service.loop("hear agents", lambda: presence.run(reader, grace_s=agent_grace_s))
         if snapshotting is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()
@@ -139,6 +161,24 @@ def _membership(service: Service, session: Session, cycle: Cycle, member: str) -
         clock=service.clock,
         metrics=service.metrics,
         on_change=lambda members: cycle.share(member, members),
+    )
+
+
+def _presence(
+    service: Service,
+    session: Session,
+    state: State,
+    publisher: Publisher,
+    membership: Membership,
+) -> Presence:
+    """Our ear for agents; the first of the members writes what all of them hear."""
+    return Presence(
+        state,
+        session.ledger,
+        clock=service.clock,
+        publisher=publisher,
+        metrics=service.metrics,
+        leads=lambda: membership.members[:1] == (membership.member,),
     )
 
 

@@ -24,6 +24,7 @@ EVENTS = {
     "placement.n1": {"scheduler"},
     "pending.uid1": {"scheduler"},
     "policy.prices": {"scheduler"},
+    "presence.n1": {"scheduler"},
     "binding.n1": {"binder"},
     "operator.policy": {"operator"},
     "operator.configuration": {"operator"},

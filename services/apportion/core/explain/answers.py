@@ -111,12 +111,16 @@ class PodAnswer(Answer, frozen=True):
 
 
 class NodeAnswer(Answer, frozen=True):
-    """One node. Used amounts are what the pods placed there ask for."""
+    """One node. Used amounts are what the pods placed there ask for.
+
+    `silent` is since when its agent is not heard, empty while it is; such a node is not ready.
+    """
 
     node: str
     ready: bool
     gone: bool = False
     cordon: str = ""
+    silent: str = ""
     simulated: bool = False
     driver: str = ""
     devices: int = 0

@@ -1,4 +1,5 @@
-"""Which devices that a pod holds have failed: what its owner is told wherever he looks.
+"""Which devices that a pod holds have failed, and whether its node's agent is heard: what its owner
+is told wherever he looks.
 
 A device that fails takes nothing from the pods on it: they hold their shares until they end.
 Invariant: a device is told of as long as nothing new may go there for its health, and no longer.
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain.answers import FailedDevice
 from apportion.core.explain.words import device_words
-from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.ledger.state import ALLOCATED, NodeState, PodState, State
 
 GONE = "its agent does not report it any more"
 
@@ -30,6 +31,21 @@ def failure(device: DeviceState) -> FailedDevice | None:
         return None
     reason = device.health_reason or "no reason given" if device.present else GONE
     return FailedDevice(device=device.device.id, reason=reason)
+
+
+def silence(state: State, pod: PodState) -> str:
+    """Why nobody hands out what the pod is to get: its node's agent is not heard. Empty else."""
+    if pod.placement is None or pod.phase is ALLOCATED:
+        return ""
+    node = state.nodes[pod.placement.node]
+    return (
+        f"the agent of {node.name} is not heard since {moment(node.silent)}" if node.silent else ""
+    )
+
+
+def moment(time: str) -> str:
+    """The time of an event to the second, as in `2026-05-01T12:00:00Z`."""
+    return f"{time[:19]}Z"
 
 
 def pods_on(node: NodeState, device: str) -> Iterator[PodState]:

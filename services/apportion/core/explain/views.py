@@ -139,6 +139,7 @@ def node_answer(node: NodeState) -> NodeAnswer:
         ready=node.ready,
         gone=node.gone,
         cordon=node.cordoned,
+        silent=node.silent,
         simulated=node.reported.simulated if node.reported else False,
         driver=node.reported.driver if node.reported else "",
         devices=len(present),

@@ -16,7 +16,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.health import failed_devices, failed_words
+from apportion.core.explain.health import failed_devices, failed_words, silence
 from apportion.core.explain.lines import listed, rejection_words
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
@@ -72,6 +72,8 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
         said = f"{name} is {pod.phase.value} on {where or placed_words(pod.placement)}"
         failed = failed_devices(state, pod)
         said += f". It cannot rely on what it holds: {failed_words(failed)}" if failed else ""
+        silent = silence(state, pod)
+        said += f". Nobody hands out its shares: {silent}" if silent else ""
         evicted = state.evictions.get(pod.uid)
         return f"{said}. It is to go: {words.eviction(evicted)}" if evicted is not None else said
     if pod.refusal is not None:

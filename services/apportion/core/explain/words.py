@@ -55,6 +55,9 @@ _C = RefusalCode
 WORDS: dict[RefusalCode, Words] = {
     _C.NODE_GONE: Words("node is not in the cluster", Unit.NOTHING, "the node joins the cluster"),
     _C.NODE_NOT_READY: Words("node is not ready", Unit.NOTHING, "the node becomes ready"),
+    _C.AGENT_SILENT: Words(
+        "the node's agent is not heard", Unit.NOTHING, "the agent is started again"
+    ),
     _C.NODE_CORDONED: Words("node is cordoned", Unit.NOTHING, "apportion uncordon NODE"),
     _C.NODE_UNSCHEDULABLE: Words(
         "node is cordoned in Kubernetes", Unit.NOTHING, "kubectl uncordon NODE"

@@ -81,6 +81,7 @@ def _device(state: DeviceState) -> dict[str, Any]:
 
 
 def _node(node: NodeState) -> dict[str, Any]:
+    presence = {"presence": [node.presence, node.silent]} if node.presence else {}
     return {
         "devices": [_device(device) for device in node.devices],
         "pods": sorted(node.pods),
@@ -90,6 +91,7 @@ def _node(node: NodeState) -> dict[str, Any]:
         "cordon": node.cordon,
         "used": [node.cpu_used_milli, node.memory_used_mib, node.extended_used],
         "fence": [node.fence, node.chain],
+        **presence,
     }
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr
 
 from apportion.core.devices import chains
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
-from apportion.core.ledger import resizing
+from apportion.core.ledger import presence, resizing
 from apportion.core.ledger.adoption import charged, hold, settle
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
@@ -53,8 +53,10 @@ from apportion_schemas import (
     Host,
     NodeCordoned,
     NodeGone,
+    NodeHeard,
     NodeObserved,
     NodeReported,
+    NodeSilent,
     NodeUncordoned,
     PlacementVoided,
     PodAdopted,
@@ -561,6 +563,8 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     DeviceHealthChanged: _health_changed,
     NodeObserved: _node_observed,
     NodeGone: _node_gone,
+    NodeSilent: presence.changed,
+    NodeHeard: presence.changed,
     PodSubmitted: _pod_submitted,
     PodChanged: _pod_changed,
     PodRejected: _pod_rejected,

@@ -42,7 +42,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-FORMAT = 7
+FORMAT = 8
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"
@@ -95,6 +95,8 @@ class _Node(Struct, array_like=True):
     extended_used: dict[str, int]
     fence: int
     chain: str
+    silent: str
+    presence: int
 
 
 class _Part(Struct, array_like=True, tag=0):

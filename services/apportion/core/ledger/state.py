@@ -72,6 +72,8 @@ class NodeState(Struct, eq=False):
     left the cluster, or was never a node of Kubernetes although an agent reports it.
     `fence` is the last revision on the node's placement subject and `chain` the SHA-256 of that
     message: the next placement expects the one and names the other.
+    `silent` is since when its agent is not heard, empty while it is; `presence` is the revision at
+    which that was last told, and the fence for telling it anew.
     """
 
     name: str
@@ -89,6 +91,8 @@ class NodeState(Struct, eq=False):
     extended_used: dict[str, int] = {}
     fence: int = 0
     chain: str = ""
+    silent: str = ""
+    presence: int = 0
 
     @property
     def present(self) -> bool:
@@ -96,9 +100,16 @@ class NodeState(Struct, eq=False):
         return not self.gone and (self.reported is not None or self.observed is not None)
 
     @property
-    def ready(self) -> bool:
-        """Whether the node is there and can run pods: its condition `Ready`."""
+    def runs(self) -> bool:
+        """Whether the node is there and Kubernetes, if it tells of it, says that it can run pods:
+        its condition `Ready`.
+        """
         return self.present and (self.observed is None or self.observed.ready)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs pods and its agent, where it has one, hands out shares."""
+        return self.runs and not self.silent
 
     @property
     def drained(self) -> bool:

@@ -53,6 +53,7 @@ def _value(name: str) -> object:
         "memory_mib",
         "pods",
         "seconds",
+        "grace_s",
     )
     if name in numbers:
         return 1

@@ -69,6 +69,7 @@ def test_only_yes_or_no_codes_have_no_unit() -> None:
     assert {code for code in RefusalCode if WORDS[code].unit is Unit.NOTHING} == {
         RefusalCode.NODE_GONE,
         RefusalCode.NODE_NOT_READY,
+        RefusalCode.AGENT_SILENT,
         RefusalCode.NODE_CORDONED,
         RefusalCode.NODE_UNSCHEDULABLE,
         RefusalCode.NODE_LABELS_MISMATCH,

@@ -9,7 +9,9 @@ from apportion_schemas import (
     DeviceCordoned,
     DeviceHealthChanged,
     NodeGone,
+    NodeHeard,
     NodeObserved,
+    NodeSilent,
     PlacementVoided,
     PodGone,
     PodPlaced,
@@ -73,6 +75,10 @@ BETWEEN: dict[str, tuple[list[Payload], list[Payload]]] = {
         ],
     ),
     "a device is cordoned": ([N1], [DeviceCordoned(device="g1", by="b", reason="r")]),
+    "an agent falls silent and another is back": (
+        [N1, NodeSilent(node="n1", grace_s=40)],
+        [NodeHeard(node="n1"), NodeSilent(node="n2", grace_s=40)],
+    ),
     "a pod is rejected": (
         [],
         [PodRejected(uid="p", namespace="d", name="p", field="f", value="v", problem="p", fix="x")],

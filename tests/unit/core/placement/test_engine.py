@@ -14,6 +14,8 @@ from apportion_schemas import (
     LabelExpression,
     NodeCordoned,
     NodeExpression,
+    NodeHeard,
+    NodeSilent,
     NodeUncordoned,
     PlacementVoided,
     PodConstraints,
@@ -317,6 +319,7 @@ CLOSED: list[tuple[str, Payload, Payload, RefusalCode]] = [
         C.NODE_CORDONED,
     ),
     ("not ready", observed("n1", ready=False), observed("n1"), C.NODE_NOT_READY),
+    ("silent", NodeSilent(node="n1", grace_s=40), NodeHeard(node="n1"), C.AGENT_SILENT),
     ("drained", observed("n1", unschedulable=True), observed("n1"), C.NODE_UNSCHEDULABLE),
     ("not reported", node("n1"), rack("n1", 1), C.DEVICE_UNHEALTHY),
 ]

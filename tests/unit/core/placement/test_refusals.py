@@ -15,6 +15,7 @@ from apportion_schemas import (
     NearMiss,
     NodeCordoned,
     NodeGone,
+    NodeSilent,
     PodConstraints,
     PodRefused,
     PodSelector,
@@ -90,6 +91,7 @@ Reached = tuple[tuple[Payload, ...], Shape, int, int, str]
 REACHED: dict[RefusalCode, Reached] = {
     C.NODE_GONE: ((*ONE, NodeGone(node="n1")), shape(ask(1)), 1, 0, ""),
     C.NODE_NOT_READY: ((*ONE, observed("n1", ready=False)), shape(ask(1)), 1, 0, ""),
+    C.AGENT_SILENT: ((*ONE, NodeSilent(node="n1", grace_s=40)), shape(ask(1)), 1, 0, ""),
     C.NODE_CORDONED: ((*ONE, CORDON), shape(ask(1)), 1, 0, ""),
     C.NODE_UNSCHEDULABLE: ((*ONE, observed("n1", unschedulable=True)), shape(ask(1)), 1, 0, ""),
     C.TAINT_NOT_TOLERATED: ((*ONE, TAINTED), shape(ask(1)), 1, 0, ""),

@@ -21,7 +21,16 @@ def present(shape: Shape, node: NodeState) -> tuple[int, int]:
 def ready(shape: Shape, node: NodeState) -> tuple[int, int]:
     """The node's condition `Ready` is true."""
     del shape
-    return YES if node.ready else NO
+    return YES if node.runs else NO
+
+
+def heard(shape: Shape, node: NodeState) -> tuple[int, int]:
+    """The node's agent is heard, which hands out shares.
+
+    Where there is a kubelet, pods without devices need no agent.
+    """
+    needed = bool(shape.asks) or node.observed is None
+    return NO if node.silent and needed else YES
 
 
 def cordon(shape: Shape, node: NodeState) -> tuple[int, int]:
@@ -186,6 +195,7 @@ NodeFilter = Callable[[Shape, NodeState], tuple[int, int]]
 FACT_FILTERS: tuple[tuple[RefusalCode, NodeFilter], ...] = (
     (RefusalCode.NODE_GONE, present),
     (RefusalCode.NODE_NOT_READY, ready),
+    (RefusalCode.AGENT_SILENT, heard),
     (RefusalCode.NODE_CORDONED, cordon),
     (RefusalCode.NODE_UNSCHEDULABLE, unschedulable),
     (RefusalCode.TAINT_NOT_TOLERATED, taints),

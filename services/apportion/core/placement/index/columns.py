@@ -69,8 +69,8 @@ CORES_FREE: Final[Int64] = 3
 CPU_MILLI_PER_PERCENT: Final[Int64] = 160  # 16 CPUs count as much as one device
 LEFT_MAX: Final[Int64] = 20_000  # percent of a device: more than any node has
 
-NodeFacts = tuple[NodeReported | None, NodeObserved | None, bool, str, list[Device]]
-UNSEEN: Final[NodeFacts] = (None, None, False, "unseen", [])
+NodeFacts = tuple[NodeReported | None, NodeObserved | None, bool, str, str, list[Device]]
+UNSEEN: Final[NodeFacts] = (None, None, False, "unseen", "", [])
 VACANT: Final = NodeState("")
 
 
@@ -295,7 +295,8 @@ class Columns:
     def _refresh_all(self, row: Int64, node: NodeState) -> None:
         devices = [state.device for state in node.devices]
         if _differs(self._facts[row], node, devices):
-            self._facts[row] = (node.reported, node.observed, node.gone, node.cordon, devices)
+            newest = (node.reported, node.observed, node.gone)
+            self._facts[row] = (*newest, node.cordon, node.silent, devices)
             self._refresh_facts(row, node, devices)
             self.facts_changed.append(row)
         self._odd.discard(row)
@@ -383,9 +384,10 @@ def _move(columns: Columns, was: Rows, now: Rows, rows: Int64, width: Int64) -> 
 
 def _differs(facts: NodeFacts, node: NodeState, devices: list[Device]) -> bool:
     """Whether more than amounts has changed of the node."""
-    reported, observed, gone, cordon, known = facts
-    same = node.reported is reported and node.observed is observed
-    return not (same and node.gone == gone and node.cordon == cordon and devices == known)
+    reported, observed, gone, cordon, silent, known = facts
+    same = node.reported is reported and node.observed is observed and node.gone == gone
+    closed = node.cordon == cordon and node.silent == silent
+    return not (same and closed and devices == known)
 
 
 def _schedulable(node: NodeState) -> bool:

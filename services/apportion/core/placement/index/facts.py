@@ -31,6 +31,7 @@ _ANSWERED: Final = frozenset(
     (
         RefusalCode.NODE_GONE,
         RefusalCode.NODE_NOT_READY,
+        RefusalCode.AGENT_SILENT,
         RefusalCode.NODE_CORDONED,
         RefusalCode.NODE_UNSCHEDULABLE,
         RefusalCode.TAINT_NOT_TOLERATED,

@@ -28,8 +28,10 @@ from apportion_schemas import (
     NamespaceObserved,
     NodeCordoned,
     NodeGone,
+    NodeHeard,
     NodeObserved,
     NodeReported,
+    NodeSilent,
     NodeUncordoned,
     PlacementVoided,
     PodAdopted,
@@ -157,6 +159,7 @@ _C = RefusalCode
 BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.NODE_GONE: _TOLD,
     _C.NODE_NOT_READY: _TOLD,
+    _C.AGENT_SILENT: (*_TOLD, Hint(NodeHeard, SOME)),
     _C.NODE_CORDONED: (Hint(NodeUncordoned, SOME),),
     _C.NODE_UNSCHEDULABLE: _TOLD,
     _C.TAINT_NOT_TOLERATED: _TOLD,
@@ -216,6 +219,7 @@ HELPS_NOBODY: Final = frozenset(
         DifferenceFound,
         LedgerRebuilt,
         NodeCordoned,
+        NodeSilent,
         PodBound,
         PodEvicted,  # it holds its place until it is gone
         ResizeAsked,

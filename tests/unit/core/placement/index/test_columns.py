@@ -20,6 +20,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     NodeCordoned,
     NodeReported,
+    NodeSilent,
     PodGone,
     Share,
     Taint,
@@ -114,6 +115,7 @@ CHANGES = [
         (pod("p"), placement("p", "a", [share("m1", 5120, 0, instance=instance("1g.5gb", 6, 1))])),
     ),
     ("a cordon", (NodeCordoned(node="b", by="ann", reason="kernel"),)),
+    ("a silent agent", (NodeSilent(node="b", grace_s=40),)),
     ("a taint", (observed("b", taints=(Taint(key="k", effect="NoSchedule"),)),)),
 ]
 

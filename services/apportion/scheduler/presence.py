@@ -1,0 +1,171 @@
+"""Agents that fall silent: who is not heard for a while is told of in the ledger, and heard again.
+
+    beats ──► last heard, by node ──► silent for the grace ──► NodeSilent, fenced
+                                 └──► a silent one is heard ──► NodeHeard, fenced
+
+All schedulers listen and the first of them writes. Invariants: of several that write at once one is
+heard, as each expects what was told last of the node; time counts only while this process runs and
+the server answers it, so neither a process that was stopped nor a server that was away makes agents
+silent; and nothing is told of a node that no agent ever reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+from msgspec import structs
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import NodeState, State
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, AGENTS, nodes_of
+from apportion.runtime.ledger.fences import Fences
+from apportion.runtime.ledger.port import (
+    DuplicateRefused,
+    FenceRefused,
+    Ledger,
+    LedgerFull,
+    LedgerUnavailable,
+    NotPermitted,
+    OutcomeUnknown,
+)
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import NodeHeard, NodeSilent
+
+GRACE_S = 40
+"""As long as Kubernetes waits for a kubelet (`node-monitor-grace-period` in most releases)."""
+GRACE_MIN_S = 10
+"""An agent is to have beaten more than once in it."""
+
+_log = logging.getLogger(__name__)
+
+
+class Presence:
+    """One scheduler's ear for agents; `leads` is whether it is the one that writes."""
+
+    def __init__(
+        self,
+        state: State,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        publisher: Publisher,
+        metrics: Metrics,
+        leads: Callable[[], bool],
+    ) -> None:
+        self._state = state
+        self._ledger = ledger
+        self._clock = clock
+        self._publisher = publisher
+        self._leads = leads
+        self._grace_s = GRACE_S
+        self._fences = Fences(ledger)
+        self._heard: dict[str, float] = {}
+        self._counted_s = 0.0
+        self._since_s = 0.0
+        self._back: set[str] = set()
+        self._some_back = asyncio.Event()
+        self._telling = asyncio.Lock()
+        metrics.gauge(
+            "apportion_silent_nodes", "Nodes whose agent is not heard, as the ledger has it."
+        ).set_function(lambda: sum(bool(node.silent) for node in state.nodes.values()))
+
+    async def run(self, reader: Reader[Change], *, grace_s: int = GRACE_S) -> None:
+        """Listen, and tell of whoever is not heard for so long, until cancelled.
+
+        A server whose set-up does not let us tell is left alone: agents are never silent then.
+        """
+        self._grace_s = grace_s
+        await reader.caught_up()
+        try:
+            await self._ledger.serve(AGENTS, self._note)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._count(reader), name="silent agents")
+                group.create_task(self._take_back(reader), name="agents that are back")
+        except* NotPermitted as errors:
+            _log.warning("agents that fall silent are not told of: %s", errors.exceptions[0])
+
+    async def _note(self, subject: str, payload: bytes) -> None:
+        try:
+            names = nodes_of(payload)
+        except msgspec.DecodeError as error:
+            _log.warning("ignored a beat on %s that cannot be read: %s", subject, error)
+            return
+        for name in names:
+            node = self._state.nodes.get(name)
+            if node is None:
+                continue
+            self._heard[name] = self._counted_s
+            if node.silent:
+                self._back.add(name)
+                self._some_back.set()
+
+    async def _count(self, reader: Reader[Change]) -> None:
+        """Rounds of our own: each counts for no more than a beat, however long it took."""
+        before = self._clock.monotonic()
+        while True:
+            await self._clock.pause(AGENT_BEAT_S)
+            now = self._clock.monotonic()
+            self._counted_s += min(now - before, AGENT_BEAT_S)
+            before = now
+            try:
+                await reader.reached(await self._ledger.last_revision())
+            except LedgerUnavailable:
+                self._since_s = self._counted_s  # beats did not reach us either
+                continue
+            if self._leads():
+                await self._tell(reader, self._fallen_silent())
+
+    async def _take_back(self, reader: Reader[Change]) -> None:
+        while True:
+            await self._some_back.wait()
+            self._some_back.clear()
+            names, self._back = sorted(self._back), set()
+            nodes = (self._state.nodes[name] for name in names if name in self._state.nodes)
+            if self._leads():
+                await self._tell(reader, [node for node in nodes if node.silent])
+
+    def _fallen_silent(self) -> list[NodeState]:
+        """Nodes that an agent reported and nobody has beaten for in the grace."""
+        latest = self._counted_s - self._grace_s
+        return [
+            node
+            for name, node in self._state.nodes.items()
+            if not node.silent
+            and node.present
+            and node.reported is not None
+            and max(self._heard.get(name, 0.0), self._since_s) <= latest
+        ]
+
+    async def _tell(self, reader: Reader[Change], nodes: Iterable[NodeState]) -> None:
+        """Write what became of each; what goes wrong is seen again in the next round."""
+        async with self._telling:
+            for node in nodes:
+                try:
+                    await reader.reached(await self._append(node))
+                except FenceRefused as refusal:
+                    await self._fences.refused(refusal)
+                except DuplicateRefused:
+                    continue
+                except (OutcomeUnknown, LedgerUnavailable, LedgerFull) as trouble:
+                    _log.warning("what is heard of agents may not be on the ledger: %s", trouble)
+                    return
+
+    async def _append(self, node: NodeState) -> int:
+        """The revision at which the node's change is on the ledger."""
+        name, basis = node.name, self._state.revision
+        data: NodeSilent | NodeHeard
+        if node.silent:
+            data, word = NodeHeard(node=name), "heard"
+        else:
+            data, word = NodeSilent(node=name, grace_s=self._grace_s), "silent"
+        draft = self._publisher.draft(data, event_id=f"{name}/{word}/{node.presence}", basis=basis)
+        expect = self._fences.expected(node.presence, folded=basis)
+        (revision,) = await self._ledger.append([structs.replace(draft, expect=expect)])
+        _log.info("the agent of node %s is %s", name, word)
+        return revision

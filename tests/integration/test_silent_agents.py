@@ -1,0 +1,96 @@
+"""An agent that is stopped makes its node unready, is told of, and is back by itself.
+
+Real processes: one that has stopped (SIGSTOP) keeps its connection, and to the server it is there.
+"""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from apportion_schemas import (
+    DeviceConstraints,
+    NodeHeard,
+    NodeReported,
+    NodeSilent,
+    PodBound,
+    PodRefused,
+    PodSubmitted,
+    RefusalCode,
+    SharesAllocated,
+)
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, pod, shape
+from tests.support.processes import ServiceProcess
+from tests.support.standalone import APPORTION
+
+GRACE_S = "10"
+Start = Callable[..., Awaitable[ServiceProcess]]
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def service(bus: Bus) -> AsyncIterator[Start]:
+    """Starts a service of the role, which ends with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(role: str, *options: str) -> ServiceProcess:
+            process = ServiceProcess(role, bus.server.url_for(role), *options)
+            return await stack.enter_async_context(process)
+
+        yield start
+
+
+async def verb(url: str, *arguments: str) -> str:
+    """What a verb prints, on one line."""
+    command = [*APPORTION, *arguments, "--gateway", url]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return " ".join(done.stdout.split())
+
+
+async def test_a_stopped_agent_makes_its_node_unready_until_it_goes_on(
+    bus: Bus, service: Start
+) -> None:
+    """Two schedulers agree on it, `why` and `get nodes` tell it, and what waited goes on."""
+    facts = Facts(bus)
+    await facts.open()
+    stopped = await service("agent", "--node", "rack-1", "--simulate", "1xT4")
+    await service("agent", "--node", "rack-2", "--simulate", "2xT4")
+    for name in ("one", "two"):
+        options = ("--agent-grace", GRACE_S, "--snapshot-every", "0")
+        await service("scheduler", "--name", name, *options)
+    await service("binder")
+    gateway = await service("gateway", "--listen", "127.0.0.1:0")
+    url = str((await gateway.logged("answering"))["url"]).removesuffix("/api/v1/")
+    reports: list[NodeReported] = await facts.count(NodeReported, 2)
+    (card,) = next(each for each in reports if each.node == "rack-1").devices
+
+    def there(name: str) -> PodSubmitted:
+        return pod(name, shape=shape(ask(2_000), devices=DeviceConstraints(use_ids=(card.id,))))
+
+    stopped.stop_short()
+    await facts.write(there("early"))
+    await facts.count(PodBound, 1)
+    await facts.count(NodeSilent, 1)
+    assert not facts.of(SharesAllocated)
+    await facts.write(there("late"))
+    (refused,) = await facts.count(PodRefused, 1)
+    assert refused.reasons[RefusalCode.AGENT_SILENT] == 1
+    why = await verb(url, "why", "early")
+    assert "Nobody hands out its shares: the agent of rack-1 is not heard since" in why
+    assert "rack-1 its agent is silent" in await verb(url, "get", "nodes")
+    stopped.go_on()
+    await facts.count(SharesAllocated, 2)
+    assert [each.node for each in facts.of(NodeSilent)] == ["rack-1"]
+    assert [each.node for each in facts.of(NodeHeard)] == ["rack-1"]

@@ -1,0 +1,217 @@
+"""Which agents are taken to be silent, when, and by whom; in virtual time."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from apportion.core.ledger.fold import Change
+from apportion.runtime.ledger.batching import Appended
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, NODES_MAX, beats_of, nodes_of
+from apportion.runtime.ledger.port import Draft
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.metrics import Metrics
+from apportion.scheduler.presence import Presence
+from apportion_schemas import Event, NodeHeard, NodeReported, NodeSilent, decode, encode, subject_of
+from tests.simulation.clocks import SkewedClock
+from tests.simulation.loop import rest, run_virtually
+from tests.support.fleet import node
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.memory_server import MemoryServer
+
+GRACE_S = 20
+ROUND_S = AGENT_BEAT_S
+GIVEN_UP_S = GRACE_S * 2 + 2 * ROUND_S
+"""By then a silent agent is told of: rounds count half of what they may take, at the least."""
+
+
+class SleepyClock(SkewedClock):
+    """While it is asleep no pause ends, as in a process that was stopped."""
+
+    asleep = False
+
+    async def pause(self, longest_s: float) -> None:
+        """See Clock."""
+        await super().pause(longest_s)
+        while self.asleep:
+            await rest(longest_s / 10)
+
+
+class Ear:
+    """One scheduler that listens."""
+
+    def __init__(self, server: MemoryServer, name: str, *, leads: bool = True) -> None:
+        self.leads = leads
+        self.ledger = MemoryLedger(server, role="scheduler", writer=name)
+        self.clock = SleepyClock(random.Random(name), skew_s=0.0)
+        cluster, metrics = StateFold(), Metrics()
+        self.state = cluster.state
+        self._reader: Reader[Change] = Reader(self.ledger, cluster, metrics=metrics)
+        self._presence = Presence(
+            cluster.state,
+            self.ledger,
+            clock=self.clock,
+            publisher=Publisher(f"scheduler/{name}", self.clock, _no_append),
+            metrics=metrics,
+            leads=lambda: self.leads,
+        )
+        self._tasks = [
+            asyncio.create_task(self._reader.run()),
+            asyncio.create_task(self._presence.run(self._reader, grace_s=GRACE_S)),
+        ]
+
+    def silent(self) -> list[str]:
+        """The nodes that it holds to be without an agent."""
+        return sorted(name for name, each in self.state.nodes.items() if each.silent)
+
+
+async def _no_append(_draft: Draft) -> Appended:
+    raise AssertionError("presence appends by itself, with a fence")
+
+
+def told(server: MemoryServer) -> list[str]:
+    """What was written of agents, in order."""
+    found = []
+    for record in server.records:
+        data = decode(record.payload, subject=record.subject).data if record else None
+        if isinstance(data, NodeSilent | NodeHeard):
+            found.append(f"{data.node} {type(data).__name__}")
+    return found
+
+
+async def reported(server: MemoryServer, *names: str) -> MemoryLedger:
+    """The connection of an agent that has reported these nodes."""
+    agent = MemoryLedger(server, role="agent")
+    for name in names:
+        data: NodeReported = node(name)
+        event = Event(id=name, source="agent", time="2026-01-01T00:00:00.000000Z", data=data)
+        await agent.append([Draft(subject_of(data), name, encode(event))])
+    return agent
+
+
+async def beat(agent: MemoryLedger, span_s: float, *names: str) -> None:
+    """Beat for these nodes for so long."""
+    end_s = asyncio.get_running_loop().time() + span_s
+    while asyncio.get_running_loop().time() < end_s:
+        for subject, payload in beats_of(names):
+            await agent.publish(subject, payload)
+        await rest(AGENT_BEAT_S)
+
+
+def played(play: Callable[[MemoryServer], Awaitable[None]]) -> None:
+    """Run a test in virtual time, over one server."""
+
+    async def main() -> None:
+        await play(MemoryServer())
+
+    run_virtually(main())
+
+
+def test_an_agent_that_beats_is_there_and_one_that_does_not_is_given_up() -> None:
+    """And comes back by itself with its next beat, at once."""
+
+    async def play(server: MemoryServer) -> None:
+        agent = await reported(server, "n1", "n2")
+        ear = Ear(server, "one")
+        await beat(agent, GIVEN_UP_S, "n1")
+        assert ear.silent() == ["n2"]
+        await beat(agent, 0.1, "n2")
+        await rest(0.1)
+        assert ear.silent() == []
+        assert told(server) == ["n2 NodeSilent", "n2 NodeHeard"]
+
+    played(play)
+
+
+def test_nobody_is_given_up_before_the_grace() -> None:
+    """Also not by a scheduler that has just begun, and heard nobody yet."""
+
+    async def play(server: MemoryServer) -> None:
+        await reported(server, "n1")
+        ear = Ear(server, "one")
+        await rest(GRACE_S - 1)
+        assert ear.silent() == []
+        await rest(GIVEN_UP_S)
+        assert ear.silent() == ["n1"]
+
+    played(play)
+
+
+def test_it_is_said_once_however_many_take_themselves_for_the_first() -> None:
+    """Each expects what was told last of the node."""
+
+    async def play(server: MemoryServer) -> None:
+        agent = await reported(server, "n1", "n2")
+        ears = [Ear(server, name) for name in ("one", "two", "three")]
+        await rest(GIVEN_UP_S)
+        await beat(agent, GIVEN_UP_S, "n1")
+        assert [ear.silent() for ear in ears] == [["n2"]] * 3
+        assert sorted(told(server)) == ["n1 NodeHeard", "n1 NodeSilent", "n2 NodeSilent"]
+
+    played(play)
+
+
+def test_who_is_not_the_first_writes_nothing() -> None:
+    """It hears all the same, and goes on from there once it is."""
+
+    async def play(server: MemoryServer) -> None:
+        agent = await reported(server, "n1", "n2")
+        ear = Ear(server, "two", leads=False)
+        await beat(agent, GIVEN_UP_S, "n1")
+        assert told(server) == []
+        ear.leads = True
+        await beat(agent, 2 * ROUND_S, "n1")
+        assert told(server) == ["n2 NodeSilent"]
+
+    played(play)
+
+
+def test_a_scheduler_that_was_stopped_gives_nobody_up_for_what_it_missed() -> None:
+    """Its own silence is not theirs: a round counts for no more than a beat."""
+
+    async def play(server: MemoryServer) -> None:
+        agent = await reported(server, "n1")
+        ear = Ear(server, "one")
+        await beat(agent, 2 * ROUND_S, "n1")
+        ear.clock.asleep = True
+        await rest(10 * GIVEN_UP_S)
+        ear.clock.asleep = False
+        await beat(agent, 2 * GIVEN_UP_S, "n1")
+        assert told(server) == []
+
+    played(play)
+
+
+def test_a_node_that_no_agent_reported_is_never_silent() -> None:
+    """A node of Kubernetes without devices needs no agent."""
+
+    async def play(server: MemoryServer) -> None:
+        ear = Ear(server, "one")
+        await rest(3 * GIVEN_UP_S)
+        assert (ear.silent(), told(server)) == ([], [])
+
+    played(play)
+
+
+def test_a_beat_that_cannot_be_read_is_nobody() -> None:
+    """It is passed over, and what follows is heard."""
+
+    async def play(server: MemoryServer) -> None:
+        agent = await reported(server, "n1")
+        ear = Ear(server, "one")
+        await agent.publish("apportion.beat.agent.n1", b"alive")
+        await rest(GIVEN_UP_S)
+        assert ear.silent() == ["n1"]
+        await beat(agent, 0.1, "n1")
+        await rest(0.1)
+        assert ear.silent() == []
+
+    played(play)
+
+
+def test_a_large_fleet_beats_in_pieces() -> None:
+    """Every node is in one beat, and no beat is over what its reader takes."""
+    names = [f"n{number}" for number in range(2 * NODES_MAX + 1)]
+    beats = [nodes_of(payload) for _, payload in beats_of(names)]
+    assert [name for beat in beats for name in beat] == names
+    assert [len(beat) for beat in beats] == [NODES_MAX, NODES_MAX, 1]
