@@ -122,6 +122,16 @@ def test_the_agent_may_what_it_needs_and_no_more() -> None:
     assert rights("--set", "agent.mig=true")["add"] == ["SYS_PTRACE", "SYS_ADMIN"]
 
 
+def test_nodes_show_memory_and_cores_unless_it_is_said() -> None:
+    """The binder's right to a node's status comes and goes with the setting."""
+    role = ("ClusterRole", "apportion-allocatable")
+    assert documents(rendered())[role]["rules"][0]["resources"] == ["nodes/status"]
+    found = documents(rendered("--set", "binder.allocatable=false"))
+    assert role not in found
+    (container,) = found["Deployment", "binder"]["spec"]["template"]["spec"]["containers"]
+    assert "--no-allocatable" in container["args"]
+
+
 def test_a_library_of_an_image_is_put_where_containers_find_it() -> None:
     """HAMi-core's comes from its own image, and from no tree of ours."""
     words = ("--set", "agent.library.image=hami:1,agent.state=/srv/apportion")

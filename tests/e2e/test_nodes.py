@@ -4,12 +4,23 @@ from typing import Any
 
 import pytest
 
-from apportion_schemas import NodeReported, PodBound, PodPlaced, Share, SharesAllocated
+from apportion_schemas import (
+    NodeReported,
+    PodBound,
+    PodPlaced,
+    PodResized,
+    ResizeAsked,
+    Share,
+    SharesAllocated,
+)
 from tests.support.control_plane import ROOT
+from tests.support.kube_objects import kube_pod
 from tests.support.kube_world import KubeWorld
 from tests.support.kubelet_fixtures import agent_options
 from tests.support.real_kubelet import RealKubelet
 
+CARD_MIB = 15_360
+MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
 PODS = ROOT / "examples" / "pods"
 COUNTED = (
     "A1-volcano-vgpu-hami-core",
@@ -52,6 +63,62 @@ async def test_A1_every_sample_starts_with_what_the_ledger_decided(
     assert len(world.facts.of(PodBound)) == len(world.facts.of(SharesAllocated)) == len(COUNTED)
     await idle(kubelet)
     await kubelet.offered("nvidia.com/gpu", 80)
+
+
+@pytest.mark.timeout(300)
+async def test_A4_allocatable_shows_number_memory_and_cores(
+    world: KubeWorld, kubelet: RealKubelet
+) -> None:
+    """The kubelet counts by them, and rejects no pod that the ledger has room for."""
+    await world.start("agent", *agent_options(kubelet, "1xT4"))
+    for verb in ("watcher", "scheduler", "binder"):
+        await world.start(verb)
+    for count in ("nvidia.com/gpu", "volcano.sh/vgpu-number"):
+        await kubelet.offered(count, 10)
+    for memory, cores in ((MEMORY, CORES), ("volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores")):
+        await kubelet.offered(memory, CARD_MIB)
+        await kubelet.offered(cores, 100)
+
+    await world.plane.apply(
+        pod("above", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20_001})
+    )
+    made = await kubelet.made("above", "main")
+    assert made["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{CARD_MIB}m"
+    await kubelet.offered("volcano.sh/vgpu-memory", 20_001)
+    await world.delete("above")
+    await kubelet.offered("volcano.sh/vgpu-memory", CARD_MIB)
+
+    await world.plane.apply(pod("small", {"nvidia.com/gpu": 1, MEMORY: 10_000}))
+    await world.facts.count(SharesAllocated, 2)
+    (placed,) = (event for event in world.facts.of(PodPlaced) if event.name == "small")
+    await world.facts.write(ResizeAsked(pod=placed.pod, by="ann", memory_mib=2_000))
+    await world.facts.count(PodResized, 1)
+    await world.plane.apply(pod("beside", {"nvidia.com/gpu": 1, MEMORY: 13_000}))
+    await kubelet.made("beside", "main")
+    await kubelet.offered(MEMORY, CARD_MIB + 8_000)
+    await kubelet.kill()
+    await kubelet.start()
+    assert not await rejected(world, "small", "beside")
+
+    await world.plane.apply(pod("too-large", {MEMORY: 500}, scheduler="someone-else"))
+    await world.bind("too-large", kubelet.node, {})
+    await world.described("too-large", f"OutOf{MEMORY}")
+
+
+def pod(name: str, limits: dict[str, int], *, scheduler: str = "apportion") -> dict[str, Any]:
+    """A pod that stays for a while."""
+    made = kube_pod(name, {resource: str(amount) for resource, amount in limits.items()})
+    made["spec"]["schedulerName"] = scheduler
+    made["spec"]["containers"][0] |= {
+        "image": "test:1", "imagePullPolicy": "Never", "command": ["sleep", "600"],
+    }  # fmt: skip
+    return made
+
+
+async def rejected(world: KubeWorld, *names: str) -> list[str]:
+    """Which of these pods the kubelet has turned away."""
+    phases = {name: (await world.pod(name))["status"]["phase"] for name in names}
+    return [name for name, phase in phases.items() if phase == "Failed"]
 
 
 def wanted(shares: list[Share]) -> dict[str, str]:

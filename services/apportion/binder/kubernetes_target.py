@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from apportion.binder.kubernetes_allocatable import Allocatable
 from apportion.binder.kubernetes_pace import Pace
 from apportion.binder.kubernetes_volumes import VolumeBinding
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
@@ -76,8 +77,17 @@ class _Unclear(NamedTuple):
 class KubernetesTarget:
     """A `Target` over one API server."""
 
-    def __init__(self, api: KubeApi, state: State, pace: Pace, clock: Clock) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        state: State,
+        pace: Pace,
+        clock: Clock,
+        allocatable: Allocatable | None = None,
+    ) -> None:
+        """Without `allocatable`, nodes show what they show."""
         self._api = api
+        self._allocatable = allocatable
         self._state = state
         self._pace = pace
         self._clock = clock
@@ -97,6 +107,8 @@ class KubernetesTarget:
             lacking = await self._lacking(pod, placed, node)
             if lacking is not None:
                 return lacking
+        if self._allocatable is not None:
+            await self._allocatable.ready(pod, node)
         binding = self._binding(pod, placed, node)
         failures = 0
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,14 +29,21 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
     epilog="Example:  apportion binder --nats nats://binder:secret@localhost:4222",
 )
 @kubernetes_options
+@click.option(
+    "--allocatable/--no-allocatable",
+    default=True,
+    show_default=True,
+    envvar="APPORTION_ALLOCATABLE",
+    show_envvar=True,
+    help="Have nodes of a Kubernetes cluster show the memory and cores of their GPUs.",
+)
 @service_options
-def command(
-    *, kubernetes: bool, kubeconfig: Path | None, context: str | None, config: ServiceConfig
-) -> None:
+def command(*, allocatable: bool, config: ServiceConfig, **given: Any) -> None:
     """Bind what was placed, and record it. Start as many as you like: they share the work."""
-    kube = kube_choice(kubernetes=kubernetes, kubeconfig=kubeconfig, context=context)
+    kube = kube_choice(**given)
     if kube.wanted:
-        sys.exit(run_service("binder", lambda service: kube_body(service, kube), config))
+        show = allocatable
+        sys.exit(run_service("binder", lambda service: kube_body(service, kube, show=show), config))
     sys.exit(run_service("binder", body, config))
 
 
@@ -50,8 +57,12 @@ async def body(service: Service, target: Target | None = None) -> None:
         await _bind(service, session, cluster, reader, target or LocalTarget())
 
 
-async def kube_body(service: Service, kube: KubeChoice) -> None:
-    """One life of the binder of a Kubernetes cluster, until cancelled."""
+async def kube_body(service: Service, kube: KubeChoice, *, show: bool) -> None:
+    """One life of the binder of a Kubernetes cluster, until cancelled.
+
+    With `show`, nodes show the memory and cores of their GPUs.
+    """
+    from apportion.binder.kubernetes_allocatable import Allocatable  # noqa: PLC0415
     from apportion.binder.kubernetes_gangs import Gangs  # noqa: PLC0415 - see kube_options
     from apportion.binder.kubernetes_pace import Pace  # noqa: PLC0415
     from apportion.binder.kubernetes_target import KubernetesTarget  # noqa: PLC0415
@@ -63,11 +74,14 @@ async def kube_body(service: Service, kube: KubeChoice) -> None:
         pace = Pace(service.clock)
         telling = Telling(api, cluster.state, service.clock, service.metrics, pace=pace)
         gangs = Gangs(api, cluster.state, service.clock)
+        allocatable = Allocatable(api, cluster.state, service.clock) if show else None
         reach = Reach(api, service.clock)
 
         def observe(change: Change) -> None:
             telling.observe(change)
             gangs.observe(change)
+            if allocatable is not None:
+                allocatable.observe(change)
 
         reader = Reader(
             session.ledger,
@@ -83,7 +97,9 @@ async def kube_body(service: Service, kube: KubeChoice) -> None:
         service.loop("reach the API server", reach.run)
         service.loop("tell", lambda: telling.run(reader))
         service.loop("let gangs in", lambda: gangs.run(reader))
-        target = KubernetesTarget(api, cluster.state, pace, service.clock)
+        if allocatable is not None:
+            service.loop("show allocatable", lambda: allocatable.run(reader))
+        target = KubernetesTarget(api, cluster.state, pace, service.clock, allocatable)
         await _bind(service, session, cluster, reader, target)
 
 

@@ -35,6 +35,7 @@ ALLOWED = [
     ("binder", "create", "events"),
     ("binder", "patch", "events"),
     ("binder", "patch", "podgroups.scheduling.volcano.sh/status"),
+    ("binder", "patch", "nodes/status"),
 ]
 FORBIDDEN = [
     ("watcher", "create", "pods/binding"),
@@ -52,6 +53,7 @@ FORBIDDEN = [
     ("binder", "create", "pods"),
     ("binder", "patch", "pods"),
     ("binder", "get", "nodes"),
+    ("binder", "patch", "nodes"),
     ("binder", "get", "secrets"),
     ("binder", "patch", "podgroups.scheduling.volcano.sh"),
     ("scheduler", "get", "pods"),

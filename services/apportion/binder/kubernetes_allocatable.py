@@ -1,0 +1,286 @@
+"""What nodes show of GPU memory and cores: extended resources in `status` of the node.
+
+The kubelet shows the slots, which an agent registers with it; memory and cores are no devices, and
+an agent has no right at the API server. So who binds shows them too: the kubelet counts what is
+shown, and a pod that wrote more than it holds (`core.ledger.allocatable`) may only be bound once
+its node shows as much. What a pod wrote that was resized since is read from the pod. Several
+binders, or one that begins anew, write the same amounts.
+Invariant: no pod is bound to a node that shows less than its pods wrote, unless the API server
+forbids us to say it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from apportion.core.configuration import manifest_config
+from apportion.core.dialects import Container
+from apportion.core.dialects.container import Role
+from apportion.core.dialects.names import DialectConfig
+from apportion.core.ledger.allocatable import beyond, cards, names_of, shown
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.manifests.resources import node_amounts
+from apportion.runtime.kube.client import (
+    MERGE_PATCH,
+    KubeApi,
+    KubeRefused,
+    KubeUnavailable,
+    pod_path,
+)
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.backoff import BackOff
+from apportion.runtime.process.clock import Clock
+from apportion_schemas import ConfigurationChanged, NodeObserved, NodeReported, PodResized
+
+AGAIN_S = 300.0
+"""A kubelet that lost its checkpoint sets what it does not know to nothing, and nobody is told."""
+BACK_OFF = BackOff(0.2, 5.0)
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_TOO_MANY = 429
+_SERVER_ERROR = 500
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    requests: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+
+
+class _Container(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    resources: _Resources = _Resources()
+    restart_policy: str = ""
+
+    def read(self, at: int, *, init: bool) -> Container:
+        """As the sum over containers wants it."""
+        role: Role = "app" if not init else "sidecar" if self.restart_policy else "init"
+        said = self.resources
+        field = f"spec.containers[{at}]"
+        return Container(self.name, field, said.limits or {}, said.requests or {}, role)
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] | None = None
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+    spec: _Spec = _Spec()
+
+
+_decode_pod = msgspec.json.Decoder(_Pod).decode
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """What a node was made to show, and whether it was ready then: who comes back may show less.
+
+    `raised`: it is more than its cards have, for the sake of some pod.
+    """
+
+    amounts: Mapping[str, int]
+    ready: bool
+    raised: bool
+
+
+_NOTHING = _Written({}, ready=False, raised=False)
+
+
+class Allocatable:
+    """The nodes whose status may have to change, and the loop that changes it."""
+
+    def __init__(self, api: KubeApi, state: State, clock: Clock) -> None:
+        self._api = api
+        self._state = state
+        self._clock = clock
+        self._written: dict[str, _Written] = {}
+        self._due: dict[str, None] = {}
+        self._news = asyncio.Event()
+        self._wrote: dict[str, dict[str, int]] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._forbidden = False
+
+    @property
+    def _config(self) -> DialectConfig:
+        return manifest_config(self._state.configuration).dialects
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed; give this to the reader."""
+        node = change.node
+        if change.refused:
+            return
+        if isinstance(change.data, ConfigurationChanged):
+            self._note_all()
+        elif node is not None and self._concerns(change, node):
+            if not node.ready:
+                self._doubt(node.name)
+            self._note(node.name)
+
+    def _concerns(self, change: Change, node: NodeState) -> bool:
+        """Whether the node may have to show something else now."""
+        if isinstance(change.data, (NodeReported, NodeObserved, PodResized)):
+            return True
+        if self._written.get(node.name, _NOTHING).raised:
+            return True
+        return change.pod is not None and bool(beyond(change.pod, node, self._config))
+
+    def _note(self, node: str) -> None:
+        self._due[node] = None
+        self._news.set()
+
+    def _doubt(self, node: str) -> None:
+        """Of what it was made to show only the names are known from here on."""
+        if written := self._written.get(node):
+            self._written[node] = msgspec.structs.replace(written, ready=False)
+
+    def _note_all(self) -> None:
+        for name in self._state.nodes:
+            self._note(name)
+
+    async def run(self, reader: Reader[Change]) -> None:
+        """Have every node show what it should, once all is folded and until cancelled."""
+        await reader.caught_up()
+        await self.keep()
+
+    async def keep(self) -> None:
+        """Have every node show what it should by the state as it is, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._repeat(), name="show everything again")
+            group.create_task(self._write_all(), name="show what changed")
+
+    async def ready(self, pod: PodState, node: NodeState) -> None:
+        """Wait until the node shows enough for this pod beside those that are placed there."""
+        failures = 0
+        while not (self._forbidden or self._shows(pod, node)):
+            try:
+                await self._write(node.name)
+            except KubeUnavailable:
+                failures += 1
+                await self._clock.pause(BACK_OFF.after(failures))
+            else:
+                return
+
+    def _shows(self, pod: PodState, node: NodeState) -> bool:
+        """Whether it does already: nothing is due or under way, and the pod changes nothing."""
+        name = node.name
+        if name not in self._written or name in self._due or self._turns[name].locked():
+            return False
+        return not beyond(pod, node, self._config)
+
+    async def _repeat(self) -> None:
+        while True:
+            self._note_all()
+            await self._clock.pause(AGAIN_S)
+            for name in self._state.nodes:
+                self._doubt(name)
+            gone = self._wrote.keys() - self._state.pods.keys()
+            for uid in gone:
+                del self._wrote[uid]
+
+    async def _write_all(self) -> None:
+        failures = 0
+        while True:
+            self._news.clear()
+            while self._due:
+                name = next(iter(self._due))
+                try:
+                    await self._write(name)
+                except KubeUnavailable as error:
+                    failures += 1
+                    _log.info("what node %s has cannot be shown yet: %s", name, error)
+                    await self._clock.pause(BACK_OFF.after(failures))
+                else:
+                    failures = 0
+            await self._news.wait()
+
+    async def _write(self, name: str) -> None:
+        """Have the node show what it should, unless it does.
+
+        Raises:
+            KubeUnavailable: no answer, or the API server has too much to do; it is due still.
+        """
+        async with self._turns[name]:
+            self._due.pop(name, None)
+            node = self._state.nodes.get(name)
+            if node is None or node.gone:
+                self._written.pop(name, None)
+                return
+            while unread := [pod for pod in node.pods.values() if self._unread(pod)]:
+                await self._read(unread[0])
+            amounts = shown(node, self._config, self._wrote)
+            raised = amounts != cards(node, self._config)
+            now = _Written(amounts, ready=node.ready, raised=raised)
+            before = self._written.get(name, _NOTHING)
+            if now == before:
+                return
+            if amounts or before.amounts:
+                said = dict.fromkeys(before.amounts) | {n: str(a) for n, a in amounts.items()}
+                try:
+                    if not await self._patched(name, said):
+                        return
+                except KubeUnavailable:
+                    self._note(name)
+                    raise
+            self._written[name] = now
+
+    def _unread(self, pod: PodState) -> bool:
+        """Whether it may have been resized, and so asks for something else than it wrote."""
+        return bool(pod.changed_revision) and pod.uid not in self._wrote
+
+    async def _read(self, pod: PodState) -> None:
+        """Find out what the pod wrote; one that is gone, or is another by now, wrote nothing.
+
+        Raises:
+            KubeUnavailable: no answer.
+        """
+        path = pod_path(pod.submitted.namespace, pod.submitted.name)
+        try:
+            found = _decode_pod(await self._api.get(path))
+        except KubeRefused as error:
+            if error.status != _NOT_FOUND:
+                raise KubeUnavailable(str(error)) from error
+            found = _Pod()
+        mine = found.metadata.uid == pod.uid
+        self._wrote[pod.uid] = _written(found.spec, names_of(self._config)) if mine else {}
+
+    async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> bool:
+        """Whether the node shows these now; None takes a name away.
+
+        Raises:
+            KubeUnavailable: no answer, or the API server has too much to do.
+        """
+        body = _encode({"status": {"capacity": amounts, "allocatable": amounts}})
+        path = f"/api/v1/nodes/{quote(name, safe='')}/status"
+        answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        if answer.status == _TOO_MANY or answer.status >= _SERVER_ERROR:
+            raise KubeUnavailable(str(answer.refusal()))
+        if not answer.ok and answer.status != _NOT_FOUND and not self._forbidden:
+            said = "node %s does not show its GPU memory and cores: %s; %s"
+            hint = "allow the binder to patch nodes/status, or start it with --no-allocatable"
+            _log.warning(said, name, answer.refusal(), hint)
+        self._forbidden = answer.status == _FORBIDDEN
+        return answer.ok
+
+
+def _written(spec: _Spec, names: Collection[str]) -> dict[str, int]:
+    """What the kubelet counts of these names."""
+    parts = [*(spec.init_containers or ()), *spec.containers]
+    inits = len(spec.init_containers or ())
+    containers = [part.read(at, init=at < inits) for at, part in enumerate(parts)]
+    needs = node_amounts(containers, {}, field="spec", claimed=frozenset())
+    return {name: amount for name, amount in needs.extended.items() if name in names}

@@ -1,0 +1,103 @@
+"""What a node shows of its GPUs, and why it shows more than they have."""
+
+import pytest
+from msgspec import structs
+
+from apportion.core.dialects.names import DialectConfig
+from apportion.core.ledger.allocatable import beyond, cards, shown
+from apportion_schemas import ResizeAsked
+from tests.support.fleet import T4, gpu, node, npu
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+PLAIN = DialectConfig()
+NAMES = (
+    "nvidia.com/gpumem",
+    "nvidia.com/gpucores",
+    "volcano.sh/vgpu-memory",
+    "volcano.sh/vgpu-cores",
+)
+
+
+def amounts(memory: int, cores: int) -> dict[str, int]:
+    """Both dialects say the same of a node on which nobody wrote too much."""
+    return dict(zip(NAMES, (memory, cores, memory, cores), strict=True))
+
+
+def test_what_is_shown_is_what_the_cards_have() -> None:
+    """All GPUs that can be shared, sick ones too; no NPU, and no card of NVIDIA's own plugin."""
+    ledger = Ledger(
+        node(
+            "n1", gpu("g0", model=T4), gpu("g1", model=T4, healthy=False), npu("npu2"),
+            gpu("g3", mode="exclusive"),
+        )
+    )  # fmt: skip
+    assert shown(ledger.node(), PLAIN) == amounts(2 * 15_360, 200)
+
+
+def test_a_node_without_gpus_shows_nothing() -> None:
+    """Names without an amount are left out."""
+    assert shown(Ledger(node("n1", npu("npu0"))).node(), PLAIN) == {}
+
+
+def test_units_and_names_are_the_configurations() -> None:
+    """A unit is of one card: what is left over of each is nobody's."""
+    ledger = Ledger(node("n1", gpu("g0", memory_mib=1000), gpu("g1", memory_mib=1000)))
+    config = DialectConfig(
+        memory_factor=256, hami=structs.replace(PLAIN.hami, memory="example.com/memory")
+    )
+    found = cards(ledger.node(), config)
+    assert found["example.com/memory"] == found["volcano.sh/vgpu-memory"] == 2 * 3
+    assert "nvidia.com/gpumem" not in found
+
+
+def test_several_cards_of_one_container_count_once() -> None:
+    """The kubelet adds up what containers wrote: 3000 on each of two cards is 3000 there."""
+    ledger = Ledger(node("n1", gpu("g0"), gpu("g1")), pod("p", ask(3000, count=2, cores=30)))
+    ledger.settle()
+    assert beyond(ledger.pod("p"), ledger.node(), PLAIN) == {}
+
+
+def test_an_amount_above_the_card_is_shown_beside_it() -> None:
+    """Volcano's names cap it, and the kubelet does not."""
+    ledger = Ledger(
+        node("n1", gpu("g0", model=T4)),
+        pod("p", ask(20_000, cap_memory=True), dialect="volcano-vgpu"),
+    ).settle()
+    assert shown(ledger.node(), PLAIN) == amounts(15_360, 100) | {"volcano.sh/vgpu-memory": 20_000}
+    ledger.gone("p")
+    assert shown(ledger.node(), PLAIN) == amounts(15_360, 100)
+
+
+def test_a_pod_that_was_made_smaller_wrote_what_it_wrote() -> None:
+    """The room that it gave up is there for others, beside what the kubelet still counts."""
+    ledger = Ledger(node("n1", gpu("g0", model=T4)), pod("p", ask(10_000, cores=60))).settle()
+    ledger.bound("p").allocated("p")
+    ledger.play(ResizeAsked(pod="p", by="ann", memory_mib=2_000, cores=20)).settle()
+    assert ledger.shares("p")[0].memory_mib == 2_000
+    wrote = {"p": {"nvidia.com/gpumem": 10_000, "nvidia.com/gpucores": 60}}
+    found = shown(ledger.node(), PLAIN, wrote)
+    assert found["nvidia.com/gpumem"] == 15_360 + 8_000
+    assert found["nvidia.com/gpucores"] == 100 + 40
+    assert found["volcano.sh/vgpu-memory"] == 15_360
+
+
+def test_a_card_that_is_gone_is_shown_as_far_as_pods_are_on_it() -> None:
+    """They run on as far as the kubelet knows, and others must not pay for it."""
+    there = node("n1", gpu("g0", model=T4), gpu("g1", model=T4))
+    ledger = Ledger(there, pod("p", ask(10_000)), pod("q", ask(10_000))).settle()
+    gone = ledger.devices("p")[0]
+    left = tuple(device for device in there.devices if device.id != gone)
+    ledger.play(structs.replace(there, devices=left))
+    assert shown(ledger.node(), PLAIN)["nvidia.com/gpumem"] == 15_360 + 10_000
+    ledger.gone("p")
+    assert shown(ledger.node(), PLAIN)["nvidia.com/gpumem"] == 15_360
+
+
+@pytest.mark.parametrize("dialect", ["ascend", "docker.com/vcuda", "nvidia"])
+def test_pods_of_other_names_wrote_nothing_of_these(dialect: str) -> None:
+    """Their names are not shown, and so the kubelet counts none of them."""
+    ledger = Ledger(
+        node("n1", gpu("g0", model=T4)), pod("p", ask(20_000, cap_memory=True), dialect=dialect)
+    ).settle()
+    assert beyond(ledger.pod("p"), ledger.node(), PLAIN) == {}
