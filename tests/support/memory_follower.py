@@ -53,6 +53,11 @@ class MemoryFollower:
         self._task = asyncio.create_task(self._run(), name="follow")
 
     @property
+    def stored_ns(self) -> int:
+        """See ledger.Subscription; nothing is stored at any time here."""
+        return 0
+
+    @property
     def lag(self) -> int:
         """See ledger.Subscription."""
         return sum(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import click
 from aiohttp import web
 from msgspec import Struct
 
 from apportion.core.ledger.fold import Change
-from apportion.gateway.api.api import PREFIX, Api, unknown_path
+from apportion.gateway.api.answering import unknown_path
+from apportion.gateway.api.api import Api
+from apportion.gateway.api.looking_back import LONG_EVENTS, LookingBack, PastOptions
 from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.reads import PREFIX
 from apportion.gateway.api.stream import EventStream
 from apportion.gateway.feed import Feed
 from apportion.runtime.jetstream import client as jetstream
@@ -53,8 +57,31 @@ class Places(Struct, frozen=True, kw_only=True):
     metavar="HOST:PORT",
     help="Where a kube-scheduler may ask for devices, over HTTP.  [default: nowhere]",
 )
+@click.option(
+    "--archives",
+    envvar="APPORTION_ARCHIVES",
+    show_envvar=True,
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Archives of what the ledger has dropped (*.jsonl), to look further back.",
+)
+@click.option(
+    "--past",
+    envvar="APPORTION_PAST",
+    show_envvar=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to keep what looks into the past need.  [default: a temporary folder]",
+)
 @service_options
-def command(*, listen: str, extender: str | None, config: ServiceConfig) -> None:
+def command(
+    *,
+    listen: str,
+    extender: str | None,
+    archives: Path | None,
+    past: Path | None,
+    config: ServiceConfig,
+) -> None:
     """Answer questions about the cluster over HTTP: nodes, devices, pods, why, live events.
 
     /healthz, /readyz and /metrics are on the same port. There is no login: listen on a public
@@ -68,14 +95,16 @@ def command(*, listen: str, extender: str | None, config: ServiceConfig) -> None
         )
     except ConfigError as error:
         stop_with(str(error))
-    sys.exit(run_service("gateway", Gateway(places).body, config))
+    options = PastOptions(archives=archives, kept=past)
+    sys.exit(run_service("gateway", Gateway(places, options).body, config))
 
 
 class Gateway:
     """One process: where it answers, and what it measures through all its lives."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, past: PastOptions) -> None:
         self._places = places
+        self._past = past
         self._measures: Measures | None = None
 
     async def body(self, service: Service) -> None:
@@ -87,13 +116,16 @@ class Gateway:
             life = _Life(service, ledger, Feed(await Snapshots(ledger.wire).restore()))
             service.ready_when(life.reader.not_ready)
             async with AsyncExitStack() as open_servers:
+                past = LookingBack(service.config, self._past)
+                open_servers.push_async_callback(past.close)
                 if self._places.extender is not None:
                     server = life.extender(self._places.extender)
                     address = await open_servers.enter_async_context(listening(server))
                     service.log.info("extending", url=f"http://{address}")
-                server = life.api(self._places.api, measures)
+                server = life.api(self._places.api, measures, past)
                 address = await open_servers.enter_async_context(listening(server))
                 service.log.info("answering", url=f"http://{address}{PREFIX}/")
+                service.loop("past", lambda: life.begin_past(past))
                 await life.reader.run()
         finally:
             await ledger.close()
@@ -122,9 +154,18 @@ class _Life:
     def _unready(self) -> str:
         return "; ".join(self.reader.not_ready())
 
-    def api(self, listen: Address, measures: Measures) -> HttpServer:
+    async def begin_past(self, past: LookingBack) -> None:
+        """Have a long ledger read before somebody asks what was."""
+        await self.reader.caught_up()
+        if self._feed.state.revision >= LONG_EVENTS:
+            try:
+                await past.begin()
+            except (OSError, TimeoutError) as error:
+                self._service.log.warning("nobody answers for the past yet", error=str(error))
+
+    def api(self, listen: Address, measures: Measures, past: LookingBack) -> HttpServer:
         """The read API and the event stream."""
-        api = Api(self._feed, unready=self._unready, measures=measures)
+        api = Api(self._feed, unready=self._unready, measures=measures, look_back=past.handle)
         stream = EventStream(self._feed, self._ledger, measures=measures)
         return HttpServer(
             listen,

@@ -28,7 +28,10 @@ T = TypeVar("T")
 
 
 class Answer(Struct, frozen=True):
-    """What all parts of an answer have in common."""
+    """What all parts of an answer have in common.
+
+    `time`, where an answer has it, is that of its revision if a moment was asked for, else empty.
+    """
 
 
 class ErrorAnswer(Answer, frozen=True):
@@ -43,6 +46,7 @@ class RevisionAnswer(Answer, frozen=True):
     """How far the gateway has folded."""
 
     revision: int
+    time: str = ""
 
 
 class SummaryAnswer(Answer, frozen=True):
@@ -61,6 +65,7 @@ class SummaryAnswer(Answer, frozen=True):
     memory_mib: int = 0
     memory_free_mib: int = 0
     refused_events: int = 0
+    time: str = ""
 
 
 class ConfigurationAnswer(Answer, frozen=True):
@@ -69,6 +74,7 @@ class ConfigurationAnswer(Answer, frozen=True):
     revision: int
     configuration_revision: int
     configuration: Configuration
+    time: str = ""
 
 
 class FailedDevice(Answer, frozen=True):
@@ -211,6 +217,7 @@ class Page(Answer, Generic[T], frozen=True):
     revision: int
     items: tuple[T, ...]
     next: str = msgspec.field(default="", name="continue")
+    time: str = ""
 
 
 PodPage = Page[PodAnswer]
@@ -225,6 +232,7 @@ class PodDetail(Answer, frozen=True):
 
     revision: int
     pod: PodAnswer
+    time: str = ""
 
 
 class NodeDetail(Answer, frozen=True):
@@ -233,6 +241,7 @@ class NodeDetail(Answer, frozen=True):
     revision: int
     node: NodeAnswer
     devices: tuple[DeviceAnswer, ...]
+    time: str = ""
 
 
 class Step(Answer, frozen=True):
@@ -337,3 +346,4 @@ class Why(Answer, frozen=True):
     gang: GangAnswer | None = None
     failed_devices: tuple[FailedDevice, ...] = ()
     last_failure: str = ""
+    time: str = ""

@@ -68,11 +68,13 @@ class Teller:
     """Tells events one after the other, and remembers the names of the pods that it was told of.
 
     Most events name a pod by its uid alone; whoever was told of its submission or placement before
-    hears its name instead. It remembers the newest `NAMES_MAX` names.
+    hears its name instead. It remembers the newest `NAMES_MAX` names, and of others asks `find`,
+    which says the name of a uid, or the empty text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[str], str] | None = None) -> None:
         self._names: dict[str, str] = {}
+        self._find = find
 
     def line(self, data: Any) -> str:
         """One event's payload in words, as in `default/a placed on node-1: GPU-1a2b3c4d …`."""
@@ -84,7 +86,13 @@ class Teller:
             case PodPlaced() | PodRefused() | PodEvicted() | PodResized() | ResizeRefused():
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")
-        return _LINES[type(data)](data, self._names.get(uid, f"pod {uid}"))
+        return _LINES[type(data)](data, self._name(uid) if uid else "")
+
+    def _name(self, uid: str) -> str:
+        found = self._names.get(uid)
+        if found is None and self._find is not None:
+            found = self._find(uid)
+        return found or f"pod {uid}"
 
     def _remember(self, uid: str, name: str) -> None:
         self._names[uid] = name

@@ -20,7 +20,7 @@ WAIT_DEFAULT_S = 5.0
 WAIT_MAX_S = 30.0
 REVISION_MAX = 1 << 53
 PHASES = (*(phase.value for phase in Phase), REFUSED, REJECTED)
-COMMON = ("at_least", "wait_s")
+COMMON = ("at_least", "wait_s", "at")
 LIST = (*COMMON, "limit", "continue")
 
 
@@ -79,10 +79,10 @@ def list_of(query: Mapping[str, str], filters: Iterable[str] = ()) -> ListQuery:
     return ListQuery(
         limit=whole("limit", limit, least=1, most=LIMIT_MAX) if limit is not None
         else LIMIT_DEFAULT,
-        after=_name("continue", query.get("continue", "")),
-        namespace=_name("namespace", query.get("namespace", "")),
+        after=text_of("continue", query.get("continue", "")),
+        namespace=text_of("namespace", query.get("namespace", "")),
         phase=phase,
-        node=_name("node", query.get("node", "")),
+        node=text_of("node", query.get("node", "")),
     )  # fmt: skip
 
 
@@ -124,7 +124,8 @@ def _seconds(field: str, text: str) -> float:
     return seconds
 
 
-def _name(field: str, text: str) -> str:
+def text_of(field: str, text: str) -> str:
+    """A text of bounded length. Raises RequestRefused."""
     if len(text) > NAME_MAX:
         raise RequestRefused(
             400,

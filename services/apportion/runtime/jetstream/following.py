@@ -62,6 +62,7 @@ class Follower:
         self._last: Record | None = None
         self._goal: int | None = None
         self._lag = 0
+        self._stored = "0"
         self._consumer_sequence = 0
         self._created = ""
         self._generation = itertools.count(1)
@@ -81,6 +82,11 @@ class Follower:
     def lag(self) -> int:
         """See ledger.Subscription."""
         return self._lag
+
+    @property
+    def stored_ns(self) -> int:
+        """See ledger.Subscription."""
+        return int(self._stored)
 
     @property
     def running(self) -> bool:
@@ -267,6 +273,7 @@ class Follower:
             self._fail(LedgerHole("a record is missing", self._position + 1, revision))
             return
         record = Record(revision, message.subject, message.data)
+        self._stored = tokens[first + 2]
         try:
             self._deliver(record)
         except Exception as failure:  # noqa: BLE001 - the reader's own error ends its following

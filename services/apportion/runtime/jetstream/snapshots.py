@@ -94,7 +94,7 @@ class Snapshots:
         try:
             await self._check_place(stored)
             data = await self._bucket.get(stored.entry, size_max=SIZE_MAX_BYTES)
-            state = await asyncio.to_thread(_restore, data)
+            state = await asyncio.to_thread(restored, data)
             if state.revision != stored.revision:
                 raise BadObject(f"it is of revision {state.revision}")
         except (BadObject, SnapshotError, LedgerUnavailable) as error:
@@ -148,7 +148,8 @@ def _digest(record: Record) -> str:
     return sha256(record.subject.encode() + b"\n" + record.payload).hexdigest()
 
 
-def _restore(data: bytearray) -> State:
+def restored(data: bytearray) -> State:
+    """The state in the bytes of a snapshot. Raises SnapshotError."""
     with _no_collection():
         return snapshot.restore(data)
 

@@ -130,6 +130,32 @@ async def read_age_s(wire: Wire, info: StreamInfo, revision: int) -> float:
     return (datetime.fromisoformat(info.ts) - datetime.fromisoformat(stored.time)).total_seconds()
 
 
+async def read_stored_at(wire: Wire, revision: int) -> datetime | None:
+    """When, by the server's clock, the record was stored; None where there is none.
+
+    Raises LedgerUnavailable.
+    """
+    stored = await _read_stored(wire, {"seq": revision})
+    return None if stored is None else datetime.fromisoformat(stored.time)
+
+
+async def newest_stored_by(wire: Wire, time: datetime) -> int:
+    """The newest revision that was stored at or before this time; 0 where all are younger.
+
+    It halves what is left with each question to the server. Raises LedgerUnavailable.
+    """
+    state = (await read_info(wire)).state
+    below, above = state.first_seq - 1, state.last_seq + 1
+    while above - below > 1:
+        middle = (below + above) // 2
+        stored_at = await read_stored_at(wire, middle)
+        if stored_at is None or stored_at <= time:
+            below = middle
+        else:
+            above = middle
+    return below if below >= state.first_seq else 0
+
+
 async def newest_on(wire: Wire, subject: str) -> int:
     """The newest revision on `subject`, which may hold wildcards; 0 where it has none.
 

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, NamedTuple, Self
 
 import msgspec
 
@@ -26,6 +26,7 @@ from apportion.runtime.ledger.port import Record
 FORMAT = 1
 LINE_BYTES_MAX = 16 << 20
 """A message of a megabyte, escaped as far as JSON may."""
+CLOSING_BYTES_MAX = 256
 
 
 class ArchiveError(Exception):
@@ -124,27 +125,80 @@ def read_opening(path: Path) -> Opening:
         return _opening(_read(file, path, 1), path)
 
 
+class Place(NamedTuple):
+    """Where in an archive reading may go on: behind `revisions` records and `number` lines."""
+
+    offset: int
+    number: int
+    hash: str
+    revisions: int
+
+
+class ArchiveReader:
+    """The records of an archive, each once its hash is known to be right.
+
+    `place` is behind the record that came last; a new reader may go on from there, and trusts what
+    is before.
+    """
+
+    def __init__(self, path: Path, place: Place | None = None) -> None:
+        self._path = path
+        self.place = place
+
+    def __iter__(self) -> Iterator[Record]:
+        """Raises ArchiveError: the line that is wrong, or that the end is missing. OSError."""
+        path = self._path
+        with path.open("rb") as file:
+            offset, number, before, revisions = self.place or _beginning(file, path)
+            file.seek(offset)
+            while True:
+                number += 1
+                line = _read(file, path, number)
+                offset += len(line) + 1
+                if line.startswith(b'{"revisions"'):
+                    _check_end(_closing(line, path, number), before, revisions, f"{path}:{number}")
+                    if file.read(1):
+                        raise ArchiveError(f"{path}:{number}: there is more behind the last line")
+                    return
+                record, before = _record(line, before, f"{path}:{number}")
+                revisions += 1
+                self.place = Place(offset, number, before, revisions)
+                yield record
+
+
 def read_archive(path: Path) -> Iterator[Record]:
     """The records of an archive, each once its hash is known to be right.
 
     Raises:
         ArchiveError: the line that is wrong, or that the end is missing. OSError.
     """
+    yield from ArchiveReader(path)
+
+
+def read_span(path: Path) -> tuple[int, int]:
+    """The first and the last revision in an archive, by its ends alone; (1, 0) if it has none.
+
+    Raises ArchiveError, OSError.
+    """
     with path.open("rb") as file:
-        opening = _read(file, path, 1)
-        _opening(opening, path)
-        before, number, revisions = sha256(opening).hexdigest(), 1, 0
-        while True:
-            number += 1
-            line = _read(file, path, number)
-            if line.startswith(b'{"revisions"'):
-                _check_end(_closing(line, path, number), before, revisions, f"{path}:{number}")
-                if file.read(1):
-                    raise ArchiveError(f"{path}:{number}: there is more behind the last line")
-                return
-            record, before = _record(line, before, f"{path}:{number}")
-            revisions += 1
-            yield record
+        _beginning(file, path)
+        line = _read(file, path, 2)
+        if line.startswith(b'{"revisions"'):
+            return 1, 0
+        try:
+            first = _decode_line(line).revision
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ArchiveError(f"{path}:2: no record: {error}") from None
+        file.seek(max(0, path.stat().st_size - CLOSING_BYTES_MAX))
+        closing = file.read().removesuffix(b"\n").rpartition(b"\n")[2]
+        return first, first + _closing(closing, path, -1).revisions - 1
+
+
+def _beginning(file: IO[bytes], path: Path) -> Place:
+    """Behind the opening line."""
+    opening = _read(file, path, 1)
+    _opening(opening, path)
+    return Place(len(opening) + 1, 1, sha256(opening).hexdigest(), 0)
 
 
 def _opening(line: bytes, path: Path) -> Opening:

@@ -188,6 +188,10 @@ class Subscription(Protocol):
     def lag(self) -> int:
         """How many records the server still held back when it sent the last one."""
 
+    @property
+    def stored_ns(self) -> int:
+        """When the server stored the record that it sent last, in ns since 1970; 0 before it."""
+
     async def caught_up(self) -> None:
         """Return once all that the ledger held when `follow` began has been delivered."""
 

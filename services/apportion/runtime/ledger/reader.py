@@ -52,10 +52,14 @@ class Fold(Protocol[C_co]):
 
 
 class StateFold:
-    """The whole cluster: core's fold over one `State`."""
+    """The whole cluster: core's fold over one `State`.
 
-    def __init__(self, state: State | None = None) -> None:
+    `quiet` does not say aloud what changes nothing: whoever read it before has.
+    """
+
+    def __init__(self, state: State | None = None, *, quiet: bool = False) -> None:
         self.state = state or State()
+        self._quiet = quiet
 
     @property
     def refused_count(self) -> int:
@@ -65,7 +69,7 @@ class StateFold:
     def apply(self, record: Record, event: Event) -> Change:
         """See `Fold`. An event that contradicts the state changes nothing and is said aloud."""
         change = fold.apply(self.state, record.revision, event, digest=_chain_digest(record))
-        if change.refused:
+        if change.refused and not self._quiet:
             _log.warning(
                 "revision %d on %s changes nothing: %s",
                 record.revision,
@@ -73,6 +77,15 @@ class StateFold:
                 change.refused,
             )
         return change
+
+    def take(self, record: Record) -> None:
+        """The next record, whatever it is. Raises UnknownEvent: a newer build wrote it."""
+        try:
+            event = decode(record.payload, subject=record.subject)
+        except (UnreadableEvent, InvalidEvent) as error:
+            self.refuse(record, str(error))
+        else:
+            self.apply(record, event)
 
     def refuse(self, record: Record, reason: str) -> Change:
         """See `Fold`."""
@@ -129,6 +142,11 @@ class Reader(Generic[C]):
         """How many events the ledger still held when it sent the last one."""
         return self._subscription.lag if self._subscription else 0
 
+    @property
+    def stored_ns(self) -> int:
+        """When the server stored the event that is folded now; see ledger.Subscription."""
+        return self._subscription.stored_ns if self._subscription else 0
+
     def not_ready(self) -> list[str]:
         """Why a service that reads by this is not ready; empty once folded up to now."""
         if self.halted:
@@ -144,7 +162,7 @@ class Reader(Generic[C]):
             LedgerHole, LedgerDrifted, NotPermitted, LedgerUnavailable: the ledger cannot be read.
         """
         self._subscription = await self._ledger.follow(
-            self._deliver, start=self.revision + 1, subjects=self._subjects
+            self.take, start=self.revision + 1, subjects=self._subjects
         )
         try:
             await self._subscription.caught_up()
@@ -179,7 +197,8 @@ class Reader(Generic[C]):
         heapq.heappush(self._waiting, (revision, next(self._order), waiting))
         return await waiting
 
-    def _deliver(self, record: Record) -> None:
+    def take(self, record: Record) -> None:
+        """Fold the next record, also one that comes from elsewhere before `run`."""
         try:
             event = decode(record.payload, subject=record.subject)
         except UnknownEvent as error:

@@ -1,0 +1,60 @@
+"""What every handler of the API has in common: answers as JSON, refusals as JSON, and counting.
+
+Invariant: whatever goes wrong, the answer is an `ErrorAnswer` that names field, value and fix.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import msgspec
+from aiohttp import web
+
+from apportion.core.explain.answers import ErrorAnswer
+from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.query import RequestRefused
+from apportion.gateway.api.reads import PREFIX
+
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def json_response(body: msgspec.Struct, *, status: int = 200) -> web.Response:
+    """The struct as a JSON response."""
+    return web.Response(
+        body=_encode(body), status=status, content_type="application/json", headers=HEADERS
+    )
+
+
+def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
+    """`handle` with its refusals answered as JSON, and counted under `what`."""
+
+    async def guard(request: web.Request) -> web.StreamResponse:
+        try:
+            response = await handle(request)
+        except RequestRefused as refused:
+            response = json_response(refused.answer, status=refused.status)
+        except Exception:  # noqa: BLE001 - one bad answer must not look like no gateway
+            _log.exception("could not answer %s", request.path_qs)
+            error = ErrorAnswer(error="internal error; the gateway's log has the cause")
+            response = json_response(error, status=500)
+        measures.requests.labels(what, str(response.status)).inc()
+        return response
+
+    return guard
+
+
+async def unknown_path(request: web.Request) -> NoReturn:
+    """Any path or method below the prefix that is no route."""
+    raise RequestRefused(
+        404,
+        f"no such path: {request.method} {request.path[:200]}",
+        fix=f"GET {PREFIX}/ and one of revision, summary, configuration, pods, "
+        "pods/NAMESPACE/NAME, pods/NAMESPACE/NAME/why, placements, nodes, nodes/NODE, devices, "
+        "gangs, events, moment, timeline, log, log/REVISION",
+    )

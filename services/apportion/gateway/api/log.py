@@ -1,0 +1,164 @@
+"""The log: events in words, the newest first, paged backwards, and filtered.
+
+Invariant: a page costs what it reads, and that is bounded: where a filter lets little through, the
+page ends early and says where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from aiohttp import web
+
+from apportion.core.explain.lines import Teller
+from apportion.core.explain.past_answers import LogEntry, LogPage, LogRow
+from apportion.gateway.api.answering import json_response
+from apportion.gateway.api.query import (
+    COMMON,
+    LIMIT_MAX,
+    REVISION_MAX,
+    RequestRefused,
+    only,
+    text_of,
+    whole,
+)
+from apportion.gateway.past.chronicle import time_of
+from apportion.gateway.past.past import Past
+from apportion.runtime.ledger.port import SUBJECT_PREFIX, Record
+from apportion_schemas import CATALOGUE, EventError, decode
+
+LIMIT_DEFAULT = 100
+READ_MAX = 20_000
+SLICE = 2_000
+TYPES = frozenset(row.name for row in CATALOGUE)
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """What a row must be: of a type, on a subject (wildcards as in NATS), with a text in it."""
+
+    type: str = ""
+    subject: str = ""
+    text: str = ""
+
+    def wants(self, record: Record) -> bool:
+        """Whether the record is on the subject, and may be of the type."""
+        if self.type and f'"apportion.dev/{self.type}"'.encode() not in record.payload:
+            return False
+        return not self.subject or matches(self.subject, record.subject)
+
+    def takes(self, row: LogRow) -> bool:
+        """Whether the row is of the type, and has the text in its sentence, subject or source."""
+        if self.type and row.type != self.type:
+            return False
+        text = self.text.casefold()
+        return not text or any(
+            text in said.casefold() for said in (row.sentence, row.subject, row.source)
+        )
+
+
+class Log:
+    """The log of one ledger."""
+
+    def __init__(self, past: Past) -> None:
+        self._past = past
+
+    async def page(self, request: web.Request) -> web.StreamResponse:
+        """A page of events: `?before=&limit=&type=&subject=&text=`, each of them optional."""
+        query = request.query
+        only(query, (*COMMON, "before", "limit", "type", "subject", "text", "continue"))
+        first, last = await self._past.chronicle.span()
+        before = query.get("continue") or query.get("before")
+        behind = whole("before", before, least=1, most=REVISION_MAX) if before else last + 1
+        limit = query.get("limit")
+        page = await self._page(
+            min(behind, last + 1),
+            first,
+            filter_of(query),
+            whole("limit", limit, least=1, most=LIMIT_MAX) if limit else LIMIT_DEFAULT,
+        )
+        return json_response(msgspec.structs.replace(page, revision=last))
+
+    async def _page(self, before: int, first: int, wanted: Filter, limit: int) -> LogPage:
+        """Slices of the ledger, the last one first, until there is enough or enough was read."""
+        rows: list[LogRow] = []
+        teller = Teller(self._past.index.name_of)
+        lowest = max(first, before - READ_MAX)
+        size = limit if wanted == Filter() else SLICE
+        while before > lowest and len(rows) < limit:
+            after = max(lowest, before - size) - 1
+            records: list[Record] = []
+            await self._past.chronicle.read(records.append, after=after, upto=before - 1)
+            found = [row_of(record, teller) for record in records if wanted.wants(record)]
+            rows += [row for row in found if wanted.takes(row)][::-1]
+            before = after + 1
+        if len(rows) > limit:
+            rows, before = rows[:limit], rows[limit - 1].revision
+        return LogPage(revision=0, items=tuple(rows), next=str(before) if before > first else "")
+
+    async def entry(self, request: web.Request) -> web.StreamResponse:
+        """`/log/REVISION`: the CloudEvent itself, with its sentence."""
+        only(request.query, COMMON)
+        revision = whole("revision", request.match_info["revision"], least=1, most=REVISION_MAX)
+        first, last = await self._past.chronicle.span()
+        for record in await self._past.chronicle.records([revision]):
+            try:
+                msgspec.json.decode(record.payload)
+                event = msgspec.Raw(record.payload)
+            except msgspec.DecodeError:
+                event = None
+            row = row_of(record, Teller(self._past.index.name_of))
+            return json_response(LogEntry(revision=last, row=row, event=event))
+        raise RequestRefused(
+            404,
+            f"there is no event at revision {revision}",
+            field="revision",
+            fix=f"from {first} to {last}",
+        )
+
+
+def filter_of(query: Mapping[str, str]) -> Filter:
+    """The filter that a request asks for. Raises RequestRefused."""
+    kind = query.get("type", "")
+    if kind and kind not in TYPES:
+        raise RequestRefused(
+            400, f"type is {kind[:80]!r}", field="type", fix="use a type of docs/events.md"
+        )
+    subject = text_of("subject", query.get("subject", ""))
+    if subject and not subject.startswith(SUBJECT_PREFIX):
+        subject = SUBJECT_PREFIX + subject
+    return Filter(type=kind, subject=subject, text=text_of("text", query.get("text", "")))
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subject is one of a pattern of NATS: `*` is one token, `>` all that follow."""
+    wanted, found = pattern.split("."), subject.split(".")
+    for place, part in enumerate(wanted):
+        if part == ">":
+            return len(found) > place
+        if place >= len(found) or part not in ("*", found[place]):
+            return False
+    return len(wanted) == len(found)
+
+
+def row_of(record: Record, teller: Teller) -> LogRow:
+    """One event in words; what is no event says why no reader applies it."""
+    try:
+        event = decode(record.payload, subject=record.subject)
+    except EventError as error:
+        return LogRow(
+            revision=record.revision,
+            time=time_of(record),
+            type="",
+            subject=record.subject,
+            source="",
+            sentence=f"not applied: {error}",
+        )
+    return LogRow(
+        revision=record.revision,
+        time=event.time,
+        type=type(event.data).__name__,
+        subject=record.subject,
+        source=event.source,
+        sentence=teller.line(event.data),
+    )

@@ -1,0 +1,148 @@
+"""Questions about the past, handed to the process that can answer them.
+
+It is a child of the gateway (`gateway.past_process`), of lower priority, and asked over a socket
+that only this user can reach. It begins with the first question, or where the ledger is long as
+soon as the gateway is ready; it ends with the gateway, also with one that is killed, for its
+standard input ends then; one that died is begun anew. Invariant: no more than `LOOKS_MAX` questions
+are under way; one more is refused with the reason, and never queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from apportion.gateway.api.answering import HEADERS
+from apportion.gateway.api.query import RequestRefused
+from apportion.runtime.process.config import ENVIRONMENT, ServiceConfig
+from apportion.runtime.process.logs import get_logger
+
+LOOKS_MAX = 16
+LOOK_S = 60.0
+BEGIN_S = 30.0
+LEAVE_S = 5.0
+LONG_EVENTS = 20_000
+"""From so many on it is worth to read the ledger before somebody asks."""
+SOCKET = "ask.sock"
+MODULE = "apportion.gateway.past_process"
+
+_log = get_logger(__name__)
+
+
+class PastOptions(msgspec.Struct, frozen=True):
+    """Where archives are, and where what is derived is kept: a temporary folder if nowhere."""
+
+    archives: Path | None = None
+    kept: Path | None = None
+
+
+class LookingBack:
+    """The child process, and questions to it."""
+
+    def __init__(self, config: ServiceConfig, options: PastOptions) -> None:
+        self._config = config
+        self._options = options
+        self._process: asyncio.subprocess.Process | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._folder: Path | None = None
+        self._beginning = asyncio.Lock()
+        self._looks = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """The answer of the child to this request. Raises RequestRefused."""
+        if self._looks >= LOOKS_MAX:
+            raise RequestRefused(
+                503,
+                f"{self._looks} looks into the past are under way already",
+                fix="ask again in a moment, or ask another gateway",
+            )
+        self._looks += 1
+        try:
+            async with asyncio.timeout(LOOK_S):
+                session = await self.begin()
+                async with session.get(request.rel_url) as answer:
+                    return web.Response(
+                        body=await answer.read(),
+                        status=answer.status,
+                        content_type="application/json",
+                        headers=HEADERS,
+                    )
+        except TimeoutError:
+            raise RequestRefused(
+                503, f"the past did not answer within {LOOK_S:g} s", fix="ask again: it goes on"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise RequestRefused(
+                503, f"nobody answers for the past: {error}", fix="ask again; see the gateway's log"
+            ) from None
+        finally:
+            self._looks -= 1
+
+    async def begin(self) -> aiohttp.ClientSession:
+        """The way to a child that answers; it is begun where there is none. Raises OSError."""
+        async with self._beginning:
+            if self._session is not None and self._process and self._process.returncode is None:
+                return self._session
+            await self._end()
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="apportion-past-"))
+            socket = self._folder / SOCKET
+            socket.unlink(missing_ok=True)
+            kept = self._options.kept or self._folder / "kept"
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", MODULE, str(socket), str(kept),
+                str(self._options.archives or ""),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, **_environment(self._config)},
+            )  # fmt: skip
+            async with asyncio.timeout(BEGIN_S):
+                heard = self._process.stdout
+                if heard is None or not await heard.readline():
+                    raise OSError("its process ended before it listened; see the gateway's log")
+            self._session = aiohttp.ClientSession(
+                "http://past", connector=aiohttp.UnixConnector(str(socket))
+            )
+            return self._session
+
+    async def close(self) -> None:
+        """End the child, and remove what it kept in a temporary folder."""
+        await self._end()
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = None
+
+    async def _end(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _environment(config: ServiceConfig) -> dict[str, str]:
+    """The settings of this gateway as its child reads them; its health is nobody's business."""
+    return {
+        ENVIRONMENT["nats_url"]: config.nats_url,
+        ENVIRONMENT["health"]: "127.0.0.1:0",
+        ENVIRONMENT["log_level"]: config.log_level,
+        ENVIRONMENT["log_format"]: config.log_format,
+        ENVIRONMENT["stop_timeout_s"]: str(LEAVE_S / 2),
+    }

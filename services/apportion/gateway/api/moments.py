@@ -1,0 +1,58 @@
+"""Moments in requests: from what a person wrote to the revision that it means.
+
+Invariant: a moment that cannot be is refused with field, value and fix, whatever is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from apportion.gateway.api.query import RequestRefused
+from apportion.gateway.past.past import Past
+from apportion.runtime.ledger.moments import FORMS, MomentError, parse_moment, shown_time
+
+
+class Moments:
+    """The moments of one ledger; `now` says what time it is."""
+
+    def __init__(self, past: Past, now: Callable[[], datetime]) -> None:
+        self._past = past
+        self._now = now
+
+    async def revision(self, field: str, text: str) -> int:
+        """The newest revision at or before the moment. Raises RequestRefused, LedgerError."""
+        if not text:
+            raise RequestRefused(400, f"{field} is missing", field=field, fix=f"use {FORMS}")
+        try:
+            moment = parse_moment(text, self._now())
+        except MomentError as error:
+            raise RequestRefused(400, f"{field}: {error}", field=field, fix=error.fix) from None
+        _, last = await self._past.chronicle.span()
+        first = await self._past.states.beginning()
+        if moment.revision is not None:
+            if moment.revision > last:
+                raise RequestRefused(
+                    404,
+                    f"{field} is revision {moment.revision}, and the ledger ends at {last}",
+                    field=field,
+                    fix=f"name a revision from {first} to {last}, or leave it out for now",
+                )
+            revision = moment.revision
+        else:
+            assert moment.time is not None  # noqa: S101 - one of the two is there
+            revision = await self._past.chronicle.revision_at(moment.time)
+        if revision < first:
+            await self._refuse_early(field, text, first)
+        return revision
+
+    async def _refuse_early(self, field: str, text: str, first: int) -> None:
+        began = await self._past.chronicle.time_at(first)
+        raise RequestRefused(
+            404,
+            f"{field} is {text!r}, which is before what is known: it begins at revision {first}"
+            + (f" ({shown_time(datetime.fromisoformat(began))})" if began else ""),
+            field=field,
+            fix="name a later moment, or tell the gateway where the archives of what was dropped "
+            "are: --archives DIR",
+        )

@@ -1,0 +1,86 @@
+"""How much happened when: counts of events by type, in cells of time.
+
+Cells are as fine as a few thousand of them allow, whatever the length of the ledger. Invariant:
+every event is counted in exactly one cell, and cells follow one another in revisions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+CELLS_MAX = 8_192
+
+
+class Cell(msgspec.Struct, array_like=True):
+    """Neighbouring events; times are in ns since 1970."""
+
+    first: int
+    last: int
+    from_ns: int
+    to_ns: int
+    counts: dict[str, int]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Cell]).decode
+
+
+class Cells:
+    """All cells of a ledger."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.all: list[Cell] = _decode(data) if data else []
+
+    def add(self, revision: int, ns: int, kind: str) -> None:
+        """Count one event; a time before the last one counts as that."""
+        if self.all:
+            ns = max(ns, self.all[-1].to_ns)
+        self.all.append(Cell(revision, revision, ns, ns, {kind: 1}))
+        if len(self.all) >= CELLS_MAX:
+            self._merge()
+
+    def encode(self) -> bytes:
+        """All as bytes, which `Cells` takes again."""
+        return _encode(self.all)
+
+    def _merge(self) -> None:
+        """Neighbours become one as long as that is short: half of the cells at most are left."""
+        shortest_ns = (self.all[-1].to_ns - self.all[0].from_ns) // (CELLS_MAX // 4)
+        merged = [self.all[0]]
+        for cell in self.all[1:]:
+            last = merged[-1]
+            if cell.to_ns - last.from_ns <= shortest_ns:
+                _take(last, cell)
+            else:
+                merged.append(cell)
+        self.all = merged
+
+
+def _take(into: Cell, cell: Cell) -> None:
+    into.last, into.to_ns = cell.last, cell.to_ns
+    for kind, count in cell.counts.items():
+        into.counts[kind] = into.counts.get(kind, 0) + count
+
+
+def binned(
+    cells: Sequence[Cell], *, number: int, from_ns: int, to_ns: int
+) -> list[tuple[int, int, Cell | None]]:
+    """The span in so many bins of equal length: from, to, and what began in it, None if nothing."""
+    width = max(1, -(-(to_ns - from_ns + 1) // number))
+    counts: list[Counter[str]] = [Counter() for _ in range(number)]
+    found: list[Cell | None] = [None] * number
+    for cell in cells:
+        if not from_ns <= cell.from_ns <= to_ns:
+            continue
+        place = (cell.from_ns - from_ns) // width
+        counts[place].update(cell.counts)
+        here = found[place]
+        first = here.first if here else cell.first
+        found[place] = Cell(first, cell.last, cell.from_ns, cell.to_ns, counts[place])
+    return [
+        (from_ns + place * width, min(from_ns + (place + 1) * width, to_ns + 1) - 1, cell)
+        for place, cell in enumerate(found)
+    ]

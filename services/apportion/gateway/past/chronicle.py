@@ -1,0 +1,205 @@
+"""Every record that there ever was: the ledger's, and before its beginning those of its archives.
+
+Invariants: records come in revision order without a gap, or not at all; what is read of an archive
+has proved itself; nothing waits for the whole of a file where a part of it is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.archive import (
+    ArchiveError,
+    ArchiveReader,
+    Place,
+    read_opening,
+    read_span,
+)
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.process.logs import get_logger
+
+SLICE_RECORDS = 500
+PLACE_EVERY = 1_000
+AT_ONCE = 32
+ARCHIVES_MAX = 1_000
+
+Deliver = Callable[[Record], None]
+_log = get_logger(__name__)
+
+
+class _Timed(msgspec.Struct):
+    time: str = ""
+
+
+_decode_time = msgspec.json.Decoder(_Timed).decode
+
+
+class _Enough(Exception):
+    """The last record that was asked for has come."""
+
+
+def time_of(record: Record) -> str:
+    """The time that the event itself gives; empty where its bytes are no event."""
+    try:
+        return _decode_time(record.payload).time
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
+class ArchiveFile:
+    """One archive: its span, and places in it from which reading can begin."""
+
+    def __init__(self, path: Path, places: Sequence[tuple[int, Place]] = ()) -> None:
+        self.path = path
+        self.first, self.last = read_span(path)
+        self.places: list[tuple[int, Place]] = list(places)
+
+    async def read(self, deliver: Deliver, *, after: int, upto: int) -> None:
+        """Deliver the records behind `after` up to `upto` that are in it, a slice at a time.
+
+        Raises ArchiveError, OSError.
+        """
+        known = bisect.bisect_right(self.places, after, key=lambda place: place[0])
+        reader = ArchiveReader(self.path, self.places[known - 1][1] if known else None)
+        noted = self.places[-1][0] if self.places else self.first - 1
+        for number, record in enumerate(reader):
+            if record.revision > after:
+                deliver(record)
+            if record.revision >= noted + PLACE_EVERY and reader.place is not None:
+                noted = record.revision
+                self.places.append((noted, reader.place))
+            if record.revision >= upto:
+                return
+            if number % SLICE_RECORDS == 0:
+                await asyncio.sleep(0)
+
+
+def open_archives(folder: Path | None, created: str) -> list[ArchiveFile]:
+    """The archives in the folder that are of the stream made at `created`, the oldest first.
+
+    What cannot be used is said aloud and left out.
+    """
+    found: list[ArchiveFile] = []
+    paths = sorted(folder.iterdir())[:ARCHIVES_MAX] if folder is not None else []
+    for path in paths:
+        if not path.is_file() or path.suffix != ".jsonl":
+            continue
+        try:
+            if read_opening(path).created != created:
+                raise ArchiveError(f"{path} is of another ledger")
+            found.append(ArchiveFile(path))
+        except (ArchiveError, OSError) as error:
+            _log.warning("archive not used", error=str(error))
+    return sorted(found, key=lambda archive: (archive.first, -archive.last))
+
+
+class Chronicle:
+    """The ledger and its archives as one run of records."""
+
+    def __init__(self, ledger: JetStreamLedger, archives: Sequence[ArchiveFile] = ()) -> None:
+        self._ledger = ledger
+        self.archives = list(archives)
+
+    async def span(self) -> tuple[int, int]:
+        """The first and the last revision that can be read. Raises LedgerError."""
+        state = (await stream.read_info(self._ledger.wire)).state
+        first = max(state.first_seq, 1)
+        for archive in reversed(self.archives):
+            if archive.first < first <= archive.last + 1:
+                first = archive.first
+        return first, state.last_seq
+
+    async def read(self, deliver: Deliver, *, after: int, upto: int) -> None:
+        """Deliver every record behind `after` up to `upto`. Raises LedgerError, ArchiveError."""
+        if after >= upto:
+            return
+        begins = await self._ledger.first_revision()
+        for archive in self.archives:
+            if after + 1 >= begins or after >= upto:
+                break
+            if archive.first <= after + 1 <= archive.last:
+                await archive.read(deliver, after=after, upto=min(upto, archive.last))
+                after = min(upto, archive.last)
+        if after < upto:
+            await self._read_ledger(deliver, after=after, upto=upto)
+
+    async def _read_ledger(self, deliver: Deliver, *, after: int, upto: int) -> None:
+        to: list[Deliver] = [deliver]
+
+        def take(record: Record) -> None:
+            if record.revision > upto:
+                raise _Enough
+            to[0](record)
+            if record.revision == upto:
+                raise _Enough
+
+        try:
+            subscription = await self._ledger.follow(take, start=after + 1)
+            try:
+                await subscription.caught_up()
+            finally:
+                await subscription.stop()
+        except _Enough:
+            pass
+        finally:
+            to.clear()  # the ledger keeps its followers, and with them what they deliver to
+
+    async def records(self, revisions: Sequence[int]) -> list[Record]:
+        """The records at these revisions, which rise; those that are nowhere are left out."""
+        begins = await self._ledger.first_revision()
+        found: list[Record] = []
+        for revision in revisions:
+            if revision < begins:
+                await self._archived(revision, found.append)
+        here = [revision for revision in revisions if revision >= begins]
+        for start in range(0, len(here), AT_ONCE):
+            asked = (
+                stream.read_record(self._ledger.wire, revision)
+                for revision in here[start : start + AT_ONCE]
+            )
+            found += [record for record in await asyncio.gather(*asked) if record is not None]
+        return found
+
+    async def _archived(self, revision: int, deliver: Deliver) -> None:
+        for archive in self.archives:
+            if archive.first <= revision <= archive.last:
+                await archive.read(deliver, after=revision - 1, upto=revision)
+                return
+
+    async def revision_at(self, time: datetime) -> int:
+        """The newest revision that was recorded at or before this time; 0 where none was.
+
+        The ledger knows when its server stored each; an archive, what each event says itself.
+        """
+        revision = await stream.newest_stored_by(self._ledger.wire, time)
+        if revision:
+            return revision
+        begins = await self._ledger.first_revision()
+        low, high = (await self.span())[0] - 1, begins
+        while high - low > 1:
+            middle = (low + high) // 2
+            [record] = await self.records([middle])
+            said = time_of(record)
+            if not said or datetime.fromisoformat(said) <= time:
+                low = middle
+            else:
+                high = middle
+        return low if low >= (await self.span())[0] else 0
+
+    async def time_at(self, revision: int) -> str:
+        """When the event at this revision was, in its own words; empty where it says nothing."""
+        for record in await self.records([revision]):
+            said = time_of(record)
+            if said:
+                return said
+            stored = await stream.read_stored_at(self._ledger.wire, revision)
+            return "" if stored is None else stored.astimezone(UTC).isoformat()
+        return ""

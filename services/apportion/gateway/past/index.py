@@ -1,0 +1,277 @@
+"""What happened to whom, and who held what: an index of the ledger in a file of SQLite.
+
+`facts` has a row for each pod, node and device that an event is about; `holds` one for each share
+from the decision that gave it to the event that freed it; `marks` one for each event that people
+look for on a line of time. Everything is found by key, whatever the length of the ledger. It can be
+thrown away: it is made again from the ledger.
+
+Invariant: what is committed is of exactly the events up to `revision`; a process that dies takes
+what came after with it, and reads it again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+FORMAT = 1
+BUFFERED = 5_000
+POD, NODE, DEVICE = 1, 2, 3
+NAMES_MAX = 200_000
+
+_SCHEMA = """
+CREATE TABLE things (id INTEGER PRIMARY KEY, kind INTEGER, key TEXT, name TEXT);
+CREATE UNIQUE INDEX things_by_key ON things (kind, key);
+CREATE INDEX things_by_name ON things (name) WHERE name IS NOT NULL;
+CREATE TABLE facts (thing INTEGER, revision INTEGER, PRIMARY KEY (thing, revision)) WITHOUT ROWID;
+CREATE TABLE holds (
+    pod INTEGER, node INTEGER, device INTEGER, container TEXT, memory_mib INTEGER, cores INTEGER,
+    decision INTEGER, time TEXT, until INTEGER, until_time TEXT
+);
+CREATE INDEX holds_of_pod ON holds (pod);
+CREATE INDEX holds_on_node ON holds (node, decision);
+CREATE INDEX holds_on_device ON holds (device, decision);
+CREATE TABLE marks (revision INTEGER PRIMARY KEY, time TEXT, kind TEXT, sentence TEXT);
+CREATE TABLE kept (name TEXT PRIMARY KEY, value BLOB);
+"""
+
+_FACTS = (
+    "SELECT revision FROM facts WHERE thing = ? AND revision > ? AND revision <= ? "
+    "ORDER BY revision LIMIT ?"
+)
+_FACTS_OF_MANY = (
+    "SELECT DISTINCT revision FROM facts WHERE thing IN (SELECT value FROM json_each(?)) "
+    "AND revision > ? AND revision <= ? ORDER BY revision LIMIT ?"
+)
+_HOLDS_OF = (
+    "SELECT p.name, p.key, n.key, d.key, container, memory_mib, cores, decision, time, until, "
+    "until_time FROM holds JOIN things p ON p.id = pod JOIN things n ON n.id = node "
+    "JOIN things d ON d.id = device WHERE holds.COLUMN = ? AND decision <= ? "
+    "AND (until = 0 OR until > ?) ORDER BY decision, holds.rowid LIMIT ? OFFSET ?"
+)
+_HOLDS = {
+    kind: _HOLDS_OF.replace("COLUMN", name) for kind, name in ((NODE, "node"), (DEVICE, "device"))
+}
+
+
+Piece = tuple[str, str, int, int]
+"""A share: device, container, memory in MiB, cores."""
+
+
+class Hold(NamedTuple):
+    """One share and who had it: `until` is 0 while it is held."""
+
+    namespace: str
+    pod: str
+    uid: str
+    node: str
+    device: str
+    container: str
+    memory_mib: int
+    cores: int
+    decision: int
+    time: str
+    until: int
+    until_time: str
+
+
+class Mark(NamedTuple):
+    """An event that people look for, with its sentence."""
+
+    revision: int
+    time: str
+    kind: str
+    sentence: str
+
+
+class Index:
+    """One index in one file. Whatever is noted is seen by whoever asks, committed or not."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open()
+
+    def _open(self) -> None:
+        self._db = sqlite3.connect(self._path, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version not in (0, FORMAT):
+            self._remake()
+            return
+        self._db.execute("BEGIN")
+        if version == 0:
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {FORMAT}")
+            self._commit()
+        self._ids: dict[tuple[int, str], int] = {}
+        self._facts: list[tuple[int, int]] = []
+
+    def _remake(self) -> None:
+        self._db.close()
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self._open()
+
+    def clear(self) -> None:
+        """Forget everything: it is of another ledger, or does not fit the checkpoints."""
+        self._remake()
+
+    def restart(self) -> None:
+        """Forget what was noted, but for which ledger it is of."""
+        created = self.kept("created")
+        self.clear()
+        self.keep("created", created)
+        self.commit(0)
+
+    @property
+    def revision(self) -> int:
+        """The revision up to which everything is committed; 0 where nothing is."""
+        return int(self.kept("revision") or b"0")
+
+    def kept(self, name: str) -> bytes:
+        """What was kept under this name; empty if nothing was."""
+        row = self._db.execute("SELECT value FROM kept WHERE name = ?", (name,)).fetchone()
+        return bytes(row[0]) if row else b""
+
+    def keep(self, name: str, value: bytes) -> None:
+        """Keep some bytes under a name."""
+        self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (name, value))
+
+    def commit(self, revision: int) -> None:
+        """Everything up to this revision has been noted: put it on the disk."""
+        self._flush()
+        self.keep("revision", str(revision).encode())
+        self._commit()
+
+    def close(self) -> None:
+        """Close the file; what was not committed is gone."""
+        self._db.close()
+
+    # ------------------------------------------------------------------ noting
+
+    def name_pod(self, uid: str, full_name: str) -> None:
+        """Remember what a pod is called."""
+        self._db.execute(
+            "UPDATE things SET name = ? WHERE id = ?", (full_name, self._thing(POD, uid))
+        )
+
+    def knows(self, kind: int, key: str) -> bool:
+        """Whether anything was ever noted of it."""
+        return self._find(kind, key) is not None
+
+    def note(self, revision: int, things: Iterable[tuple[int, str]]) -> None:
+        """The event at this revision is about these: pairs of kind and key."""
+        self._facts += [(self._thing(kind, key), revision) for kind, key in things]
+        if len(self._facts) >= BUFFERED:
+            self._flush()
+
+    def hold(self, uid: str, node: str, decision: int, time: str, shares: Iterable[Piece]) -> None:
+        """The pod holds these shares from here."""
+        pod, on = self._thing(POD, uid), self._thing(NODE, node)
+        self._db.executemany(
+            "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, '')",
+            [
+                (pod, on, self._thing(DEVICE, device), container, memory_mib, cores, decision, time)
+                for device, container, memory_mib, cores in shares
+            ],
+        )
+
+    def release(self, uid: str, revision: int, time: str) -> None:
+        """The pod holds nothing any more."""
+        self._db.execute(
+            "UPDATE holds SET until = ?, until_time = ? WHERE pod = ? AND until = 0",
+            (revision, time, self._thing(POD, uid)),
+        )
+
+    def mark(self, mark: Mark) -> None:
+        """Note an event that people look for."""
+        self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", mark)
+
+    def forget_pod(self, uid: str) -> None:
+        """No event will be about it soon: its number need not be at hand."""
+        self._ids.pop((POD, uid), None)
+
+    # ------------------------------------------------------------------ asking
+
+    def pods_named(self, full_name: str, *, upto: int, limit: int) -> list[str]:
+        """The uids of pods of this `namespace/name` known up to a revision, the newest first."""
+        self._flush()
+        rows = self._db.execute(
+            "SELECT key, (SELECT min(revision) FROM facts WHERE thing = id) AS first FROM things "
+            "WHERE name = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT ?",
+            (full_name, POD, upto, limit),
+        )
+        return [key for key, _ in rows]
+
+    def name_of(self, uid: str) -> str:
+        """What the pod with this uid is called; empty where nobody said."""
+        row = self._db.execute(
+            "SELECT name FROM things WHERE kind = ? AND key = ?", (POD, uid)
+        ).fetchone()
+        return str(row[0]) if row and row[0] else ""
+
+    def facts(
+        self, kind: int, keys: Sequence[str], *, after: int, upto: int, limit: int
+    ) -> list[int]:
+        """The revisions of events about any of these, behind `after` up to `upto`, rising."""
+        self._flush()
+        ids = [found for key in keys if (found := self._find(kind, key)) is not None]
+        rows = self._db.execute(
+            _FACTS if len(ids) == 1 else _FACTS_OF_MANY,
+            (ids[0] if len(ids) == 1 else msgspec.json.encode(ids).decode(), after, upto, limit),
+        )
+        return [revision for (revision,) in rows]
+
+    def holds(
+        self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int
+    ) -> list[Hold]:
+        """Shares of a device, or on a node, held at any time from `since` to `upto`."""
+        rows = self._db.execute(
+            _HOLDS[kind], (self._find(kind, key) or 0, upto, since, limit, skip)
+        )
+        found = []
+        for name, *rest in rows:
+            namespace, _, pod = (name or "").partition("/")
+            found.append(Hold(namespace, pod, *rest))
+        return found
+
+    def marks(self, *, since: int, upto: int, limit: int) -> list[Mark]:
+        """The newest marks of these revisions, the oldest of them first."""
+        rows = self._db.execute(
+            "SELECT * FROM marks WHERE revision >= ? AND revision <= ? "
+            "ORDER BY revision DESC LIMIT ?",
+            (since, upto, limit),
+        )
+        return [Mark(*row) for row in rows][::-1]
+
+    # ------------------------------------------------------------------ inside
+
+    def _thing(self, kind: int, key: str) -> int:
+        found = self._ids.get((kind, key)) or self._find(kind, key)
+        if found is None:
+            cursor = self._db.execute("INSERT INTO things (kind, key) VALUES (?, ?)", (kind, key))
+            found = int(cursor.lastrowid or 0)
+        self._ids[(kind, key)] = found
+        if len(self._ids) > NAMES_MAX:
+            del self._ids[next(iter(self._ids))]
+        return found
+
+    def _find(self, kind: int, key: str) -> int | None:
+        row = self._db.execute(
+            "SELECT id FROM things WHERE kind = ? AND key = ?", (kind, key)
+        ).fetchone()
+        return int(row[0]) if row else None
+
+    def _flush(self) -> None:
+        self._db.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", self._facts)
+        self._facts.clear()
+
+    def _commit(self) -> None:
+        self._db.execute("COMMIT")
+        self._db.execute("BEGIN")

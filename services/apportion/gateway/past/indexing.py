@@ -1,0 +1,239 @@
+"""Reading the ledger once, from its beginning and then along: checkpoints, index and cells.
+
+See `runtime.ledger.reader.Fold`. Invariant: a checkpoint and what is committed of the index are of
+the same revision, so that a process that begins anew goes on where both are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from apportion.core.explain.lines import Teller
+from apportion.core.ledger.change import Change
+from apportion.core.ledger.state import PodState, State
+from apportion.gateway.past.cells import Cells
+from apportion.gateway.past.checkpoints import Checkpoints
+from apportion.gateway.past.index import DEVICE, NODE, POD, Index, Mark
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion.runtime.process.logs import get_logger
+from apportion_schemas import (
+    ConfigurationChanged,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    Event,
+    LedgerRebuilt,
+    NodeCordoned,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    NodeUncordoned,
+    PlacementVoided,
+    PodAdopted,
+    PodGone,
+    PodPlaced,
+    PodRejected,
+    PodResized,
+    PodSubmitted,
+    PolicyChanged,
+    Share,
+)
+
+_log = get_logger(__name__)
+_NS = 1_000_000_000
+_MARKS: dict[type, str] = {
+    DeviceCordoned: "cordon",
+    NodeCordoned: "cordon",
+    DeviceUncordoned: "uncordon",
+    NodeUncordoned: "uncordon",
+    PolicyChanged: "policy",
+    ConfigurationChanged: "configuration",
+    LedgerRebuilt: "rebuilt",
+    NodeGone: "failure",
+}
+MARK_KINDS = ("failure", "recovery", *dict.fromkeys(set(_MARKS.values()) - {"failure"}))
+
+
+class Indexer:
+    """Folds every event, and notes whom it is about.
+
+    `stored_ns` says when the event that is folded was recorded, 0 where nobody knows.
+    """
+
+    def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
+        self._fold = StateFold(state, quiet=True)
+        self._index = index
+        self._checkpoints = checkpoints
+        self.stored_ns: Callable[[], int] = lambda: 0
+        self._teller = Teller(index.name_of)
+        self.cells = Cells(index.kept("cells"))
+        if state.revision and not index.revision:
+            self._begin(state)
+
+    @property
+    def state(self) -> State:
+        """What has been read up to now."""
+        return self._fold.state
+
+    @property
+    def refused_count(self) -> int:
+        """See `runtime.ledger.reader.Fold`."""
+        return self._fold.refused_count
+
+    def apply(self, record: Record, event: Event) -> Change:
+        """See `runtime.ledger.reader.Fold`."""
+        data = event.data
+        before = self._before(data)
+        change = self._fold.apply(record, event)
+        self._count(record.revision, event.time, type(data).__name__)
+        if not change.refused:
+            self._note(record.revision, event, change, before)
+        self._perhaps_keep()
+        return change
+
+    def refuse(self, record: Record, reason: str) -> Change:
+        """See `runtime.ledger.reader.Fold`."""
+        change = self._fold.refuse(record, reason)
+        self._count(record.revision, "", "unreadable")
+        self._perhaps_keep()
+        return change
+
+    def keep(self) -> None:
+        """Take a checkpoint here, and commit the index with it."""
+        revision = self.state.revision
+        try:
+            self._checkpoints.add(self.state)
+        except OSError as error:
+            _log.warning("no checkpoint written", revision=revision, error=str(error))
+            return
+        self._index.keep("cells", self.cells.encode())
+        self._index.commit(revision)
+
+    def _perhaps_keep(self) -> None:
+        kept = self._checkpoints.revisions
+        if self.state.revision - (kept[-1] if kept else 0) >= self._checkpoints.every_events:
+            self.keep()
+
+    def _begin(self, state: State) -> None:
+        """A ledger whose beginning is gone: what is there at first is noted as it is."""
+        for pod in state.pods.values():
+            self._index.name_pod(pod.uid, pod.full_name)
+            self._index.note(pod.submitted_revision, [(POD, pod.uid)])
+            if pod.placement is not None:
+                self._hold(pod.uid, pod.placement.node, pod.placed_revision, pod.placed_time,
+                           pod.placement.shares)  # fmt: skip
+
+    def _count(self, revision: int, said: str, kind: str) -> None:
+        ns = self.stored_ns() or _ns(said)
+        self.cells.add(revision, ns, kind)
+
+    def _before(self, data: Any) -> Any:
+        """What an event is compared with: the devices or the readiness of its node till now."""
+        if isinstance(data, NodeReported | NodeObserved | NodeGone):
+            node = self.state.nodes.get(data.node)
+            if isinstance(data, NodeReported):
+                return (
+                    {device.id for device in node.reported.devices}
+                    if node and node.reported
+                    else set()
+                )
+            return node is not None and node.ready
+        return None
+
+    def _note(self, revision: int, event: Event, change: Change, before: Any) -> None:
+        data, pod = event.data, change.pod
+        if isinstance(data, PodSubmitted | PodRejected):
+            self._index.name_pod(data.uid, f"{data.namespace}/{data.name}")
+        elif isinstance(data, PodAdopted) and pod is not None:
+            self._index.name_pod(pod.uid, pod.full_name)
+        self._index.note(revision, set(_things(data, change, before)))
+        self._note_holds(revision, event.time, data, change)
+        kind = self._mark(data, before)
+        if kind:
+            self._index.mark(Mark(revision, event.time, kind, self._teller.line(data)))
+        if isinstance(data, PodGone):
+            self._index.forget_pod(data.uid)
+
+    def _note_holds(self, revision: int, time: str, data: Any, change: Change) -> None:
+        pod = change.pod
+        if isinstance(data, PodPlaced | PodAdopted | PodResized):
+            uid = data.pod
+            if isinstance(data, PodResized):
+                self._index.release(uid, revision, time)
+            shares = pod.placement.shares if pod is not None and pod.placement else ()
+            self._hold(uid, data.node, revision, time, shares)
+        elif isinstance(data, PodGone | PlacementVoided) and change.shares:
+            self._index.release(pod.uid if pod else "", revision, time)
+
+    def _hold(self, uid: str, node: str, revision: int, time: str, shares: Iterable[Share]) -> None:
+        held = [(each.device, each.container, each.memory_mib, each.cores) for each in shares]
+        if held:
+            self._index.hold(uid, node, revision, time, held)
+
+    def _mark(self, data: Any, before: Any) -> str:
+        """Under which kind the event stands on the line of time; empty for none."""
+        if isinstance(data, DeviceHealthChanged):
+            return "recovery" if data.healthy else "failure"
+        if isinstance(data, NodeObserved):
+            if before == data.ready:
+                return ""
+            return "recovery" if data.ready else "failure"
+        return _MARKS.get(type(data), "")
+
+
+def _things(data: Any, change: Change, before: Any) -> Iterable[tuple[int, str]]:
+    """Whom the event is about."""
+    uid = getattr(data, "uid", "") or getattr(data, "pod", "")
+    if uid:
+        yield POD, uid
+    node = getattr(data, "node", "") or (change.node.name if change.node else "")
+    if node:
+        yield NODE, node
+    device = getattr(data, "device", "")
+    if device:
+        yield DEVICE, device
+    if isinstance(data, NodeReported):
+        for each in {each.id for each in data.devices} ^ before:
+            yield DEVICE, each
+    for share in _shares(change.pod, change):
+        yield DEVICE, share.device
+
+
+def _shares(pod: PodState | None, change: Change) -> Iterable[Share]:
+    if isinstance(change.data, PodAdopted | PodPlaced | PodResized) and pod and pod.placement:
+        return pod.placement.shares
+    if isinstance(change.data, PodGone | PlacementVoided):
+        return change.shares or ()
+    return ()
+
+
+def _ns(said: str) -> int:
+    """The time that an event gives, in ns; 0 where it gives none."""
+    try:
+        return int(datetime.fromisoformat(said).timestamp() * _NS)
+    except ValueError:
+        return 0
+
+
+def open_index(folder: Path, created: str) -> tuple[Index, Checkpoints]:
+    """Index and checkpoints in this folder, of the ledger whose stream was made at `created`.
+
+    What is there of another ledger, and what does not fit together, is removed. Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoints = Checkpoints(folder)
+    index = Index(folder / "index.sqlite")
+    if index.kept("created") != created.encode() or (
+        index.revision and index.revision not in checkpoints.revisions
+    ):
+        index.clear()
+        checkpoints.clear()
+        index.keep("created", created.encode())
+        index.commit(0)
+    for revision in [each for each in checkpoints.revisions if each > index.revision]:
+        checkpoints.forget(revision)
+    return index, checkpoints

@@ -1,0 +1,117 @@
+"""The state as of any revision: the nearest state before it, and the records in between.
+
+Where to begin is a state that is kept from another look, a checkpoint of our own, a snapshot of the
+schedulers or the empty state before the first revision: whatever leaves least to fold. Invariants:
+`at(r)` is what folding everything up to `r` gives; no more than a few states are held at once, and
+no more than a few are folded at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from apportion.core.ledger.state import State
+from apportion.gateway.past.checkpoints import Checkpoints
+from apportion.gateway.past.chronicle import Chronicle
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.reader import StateFold
+
+KEPT = 3
+AT_ONCE = 2
+FAR_EVENTS = 20_000
+"""More than this to fold, and it is worth to ask which snapshots there are."""
+
+
+class BeforeBeginning(Exception):
+    """Nothing tells what was at this revision: `first` is the oldest one that can be looked at."""
+
+    def __init__(self, revision: int, first: int) -> None:
+        super().__init__(
+            f"nothing is known of revision {revision}; what is known begins at {first}"
+        )
+        self.revision = revision
+        self.first = first
+
+
+class PastStates:
+    """States of the past, the newest few of those that were asked for kept."""
+
+    def __init__(
+        self,
+        chronicle: Chronicle,
+        checkpoints: Checkpoints,
+        snapshots: Snapshots,
+        *,
+        kept: int = KEPT,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self._chronicle = chronicle
+        self._checkpoints = checkpoints
+        self._snapshots = snapshots
+        self._kept_max = kept
+        self._kept: OrderedDict[int, State] = OrderedDict()
+        self._turn = asyncio.Semaphore(at_once)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The revisions of the states that are held at the moment."""
+        return tuple(self._kept)
+
+    async def at(self, revision: int) -> State:
+        """The state after that revision, which is to be read before anything else is awaited.
+
+        Raises BeforeBeginning, UnknownEvent, LedgerError, ArchiveError.
+        """
+        async with self._turn:
+            state = self._kept.pop(revision, None) or await self._folded(revision)
+            self._kept[revision] = state
+            while len(self._kept) > self._kept_max:
+                self._kept.popitem(last=False)
+        return state
+
+    async def _folded(self, revision: int) -> State:
+        fold = StateFold(await self._nearest(revision), quiet=True)
+        if fold.state.revision < revision:
+            first, _ = await self._chronicle.span()
+            if fold.state.revision + 1 < first:  # what is between was dropped
+                raise BeforeBeginning(revision, await self.beginning())
+        await self._chronicle.read(fold.take, after=fold.state.revision, upto=revision)
+        return fold.state
+
+    async def _nearest(self, revision: int) -> State:
+        """A state at or before the revision, that nobody else reads."""
+        near = max((kept for kept in self._kept if kept <= revision), default=0)
+        while True:
+            checkpoint = self._checkpoints.newest(revision)
+            best = max(near, checkpoint)
+            if revision - best > FAR_EVENTS:
+                snapshot = await self._snapshot(best, revision)
+                if snapshot is not None:
+                    return snapshot
+            if near and near >= checkpoint and near in self._kept:
+                return self._kept.pop(near)
+            if not checkpoint:
+                return State()
+            state = await asyncio.to_thread(self._checkpoints.load, checkpoint)
+            if state is not None:
+                return state
+
+    async def _snapshot(self, after: int, upto: int) -> State | None:
+        """The newest snapshot of the schedulers in between."""
+        for stored in await self._snapshots.stored():
+            if after < stored.revision <= upto:
+                state = await self._snapshots.load(stored)
+                if state is not None:
+                    return state
+        return None
+
+    async def beginning(self) -> int:
+        """The oldest revision that can be looked at."""
+        first, _ = await self._chronicle.span()
+        if first == 1:
+            return 1
+        known = [stored.revision for stored in await self._snapshots.stored()]
+        known += self._checkpoints.revisions[:1]
+        usable = [revision for revision in known if revision >= first - 1]
+        return min(usable, default=first)

@@ -1,0 +1,85 @@
+"""Moments of the past as people write them: one parser for command line, gateway and services.
+
+Times without a zone are in UTC, as every time that Apportion shows. Invariant: parsing needs no
+clock and no ledger: it is given what time it is, and says a revision or a time.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+FORMS = (
+    "a time of day such as 14:20 or 14:20:07, so long ago as -10m (s, m, h, d), a date and time "
+    "such as 2026-11-20T03:00 (in UTC unless it says its zone), or a revision such as 1200"
+)
+"""What a person may write, for messages and for help."""
+MOMENT_CHARS_MAX = 40
+REVISION_MAX = 1 << 53
+_AGO = re.compile(r"-(\d{1,9})([smhd])")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class MomentError(ValueError):
+    """A text that is no moment, or one that nothing can be said of; `fix` says what to do."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem)
+        self.fix = fix
+
+
+class Moment(NamedTuple):
+    """A revision, or a time: exactly one of the two."""
+
+    revision: int | None = None
+    time: datetime | None = None
+
+
+def parse_moment(text: str, now: datetime) -> Moment:
+    """What the text means at the time `now`, which is aware.
+
+    A time of day is the last one that has come. Raises MomentError for what cannot be read, and
+    for a time that is still to come.
+    """
+    shown = text[:MOMENT_CHARS_MAX]
+    if len(text) > MOMENT_CHARS_MAX:
+        raise MomentError(f"{shown!r} and more is no moment", f"use {FORMS}")
+    if text.isascii() and text.isdecimal():
+        revision = int(text)
+        if not 1 <= revision <= REVISION_MAX:
+            raise MomentError(f"revision {revision} cannot be", f"from 1 to {REVISION_MAX}")
+        return Moment(revision=revision)
+    try:
+        time = _time(text, now)
+    except (ValueError, OverflowError):
+        time = None
+    if time is None:
+        raise MomentError(f"{shown!r} is no moment", f"use {FORMS}")
+    if time > now:
+        raise MomentError(
+            f"{shown!r} is still to come: it is {shown_time(now)}",
+            "name a time that is past, or leave it out for now",
+        )
+    return Moment(time=time)
+
+
+def shown_time(time: datetime) -> str:
+    """A time as messages show it: UTC, to the second."""
+    return time.astimezone(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
+
+
+def _time(text: str, now: datetime) -> datetime | None:
+    """The time that is meant; ValueError or None where it is none."""
+    if ago := _AGO.fullmatch(text):
+        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    if clock := _CLOCK.fullmatch(text):
+        hour, minute, second = (int(part or 0) for part in clock.groups())
+        today = now.astimezone(UTC).replace(hour=hour, minute=minute, second=second, microsecond=0)
+        return today if today <= now else today - timedelta(days=1)
+    if _DATE.fullmatch(text):
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+    return None

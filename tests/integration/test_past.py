@@ -1,0 +1,160 @@
+"""A real gateway, asked what was: states of past moments, the line of time, and the log."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion_schemas import DeviceHealthChanged, NodeCordoned, PodGone, PolicyChanged
+from tests.integration.test_gateway import Gateway
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """A ledger in which a pod came, was placed, lost its device, and went."""
+    opened = Facts(bus)
+    await opened.open()
+    await opened.write(rack("n1", 2))  # 1
+    await opened.submit("a", "b")  # 2, 3
+    await opened.place("a", "n1", "n1-g0")  # 4
+    await opened.write(DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID"))
+    await opened.write(PodGone(uid="a", reason="finished"))  # 6
+    await opened.write(NodeCordoned(node="n1", by="ann", reason="fan"))  # 7
+    await opened.write(PolicyChanged(by="ann", node_policy="spread"))  # 8
+    return opened
+
+
+@pytest.fixture
+async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
+    """A gateway that is ready."""
+    del facts  # is there first
+    url = bus.server.url_for("gateway")
+    async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
+        await process.ready()
+        line = await process.logged("answering")
+        yield Gateway(process, str(line["url"]).removesuffix("/api/v1/"))
+
+
+async def test_every_read_at_a_moment(gateway: Gateway) -> None:
+    """What was then, with the revision and the time as of which it was."""
+    pods = await gateway.ok("/api/v1/pods?at=4")
+    assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
+        ("a", "placed"),
+        ("b", "pending"),
+    ]
+    assert (pods["revision"], pods["time"][:2]) == (4, "20")
+    assert (await gateway.ok("/api/v1/pods?at=6"))["items"][0]["name"] == "b"
+    assert (await gateway.ok("/api/v1/pods?at=2"))["items"][0]["phase"] == "pending"
+    why = await gateway.ok("/api/v1/pods/default/a/why?at=5")
+    assert "cannot rely" in why["sentence"]
+    node = await gateway.ok("/api/v1/nodes/n1?at=6")
+    assert node["node"]["cordon"] == ""
+    assert (await gateway.ok("/api/v1/nodes/n1?at=7"))["node"]["cordon"] == "fan"
+    assert (await gateway.ok("/api/v1/summary?at=8"))["policy"]["node_policy"] == "spread"
+    assert (await gateway.ok("/api/v1/devices?at=4"))["items"][0]["holders"]
+    for path in ("placements", "gangs", "revision", "configuration"):
+        assert (await gateway.ok(f"/api/v1/{path}?at=3"))["revision"] == 3
+
+
+async def test_moments(gateway: Gateway, facts: Facts) -> None:
+    """A time is the newest event recorded by then."""
+    (_, first), *_ = facts.events
+    assert (await gateway.ok("/api/v1/moment?at=3"))["revision"] == 3
+    now = await gateway.ok("/api/v1/moment?at=-0s")
+    assert now["revision"] == 8
+    assert (await gateway.ok(f"/api/v1/moment?at={now['time']}"))["revision"] in (7, 8)
+    status, body = await gateway.get(f"/api/v1/moment?at={first.time[:10]}T00:00")
+    if status == 200:  # within a second of midnight
+        pytest.skip("the ledger began with the day")
+    assert (status, body["field"]) == (404, "at")
+    assert "begins at revision 1" in body["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "word"),
+    [
+        ("/api/v1/pods?at=yesterday", 400, "14:20"),
+        ("/api/v1/pods?at=2999-01-01", 400, "still to come"),
+        ("/api/v1/pods?at=9", 404, "ends at 8"),
+        ("/api/v1/moment", 400, "missing"),
+        ("/api/v1/pods?at=3&colour=red", 400, "colour"),
+        ("/api/v1/timeline?bins=0", 400, "bins"),
+        ("/api/v1/log?type=Nothing", 400, "type"),
+        ("/api/v1/log/99", 404, "99"),
+    ],
+)
+async def test_refusals(gateway: Gateway, path: str, status: int, word: str) -> None:
+    """Whatever is wrong, the answer names field, value and fix."""
+    found, body = await gateway.get(path)
+    assert found == status, body
+    assert word in body["error"] + body["fix"]
+    assert body["fix"]
+
+
+async def test_line_of_time(gateway: Gateway) -> None:
+    """Every event is in one bin, and what people look for is marked with its sentence."""
+    line = await gateway.ok("/api/v1/timeline?bins=5")
+    counted = sum(sum(part["counts"].values()) for part in line["bins"])
+    assert (len(line["bins"]), counted, line["first_revision"]) == (5, 8, 1)
+    assert [(mark["revision"], mark["kind"]) for mark in line["marks"]] == [
+        (5, "failure"),
+        (7, "cordon"),
+        (8, "policy"),
+    ]
+    assert line["marks"][1]["sentence"] == "node n1 cordoned by ann: fan"
+    assert line["bins"][0]["from_time"] == line["first_time"]
+    assert line["bins"][-1]["to_time"] == line["last_time"]
+
+
+async def test_log(gateway: Gateway) -> None:
+    """The newest first; pages go on backwards; filters keep what they name."""
+    page = await gateway.ok("/api/v1/log?limit=3")
+    assert [row["revision"] for row in page["items"]] == [8, 7, 6]
+    assert page["items"][2]["sentence"] == "default/a is gone: finished"
+    page = await gateway.ok(f"/api/v1/log?limit=10&before={page['continue']}")
+    assert [row["revision"] for row in page["items"]] == [5, 4, 3, 2, 1]
+    assert page["continue"] == ""
+    one = await gateway.ok("/api/v1/log?type=PodSubmitted&limit=1")
+    assert [row["revision"] for row in one["items"]] == [3]
+    rest = await gateway.ok(f"/api/v1/log?type=PodSubmitted&before={one['continue']}")
+    assert [row["revision"] for row in rest["items"]] == [2]
+    found = await gateway.ok("/api/v1/log?subject=operator.>&text=FAN")
+    assert [row["revision"] for row in found["items"]] == [7]
+    entry = await gateway.ok("/api/v1/log/7")
+    assert entry["event"]["data"]["by"] == "ann"
+    assert entry["row"]["source"] == "test/operator"
+
+
+async def test_what_happens_now_is_the_past_at_once(gateway: Gateway, facts: Facts) -> None:
+    """A question that comes after an event is answered with it."""
+    await gateway.ok("/api/v1/timeline")
+    await facts.submit("c")
+    line = await gateway.ok("/api/v1/timeline?bins=1")
+    assert line["bins"][0]["last_revision"] == line["revision"] == 9
+    assert (await gateway.ok("/api/v1/pods/default/c?at=9"))["pod"]["phase"] == "pending"
+
+
+async def test_many_looks_at_once_are_all_answered_or_refused(gateway: Gateway) -> None:
+    """One look too many is refused with what to do, and none is lost."""
+    await gateway.ok("/api/v1/moment?at=1")
+    answers = await asyncio.gather(
+        *(gateway.get(f"/api/v1/pods?at={1 + number % 8}") for number in range(64))
+    )
+    assert {status for status, _ in answers} <= {200, 503}
+    for number, (status, body) in enumerate(answers):
+        if status == 200:
+            assert body["revision"] == 1 + number % 8
+        else:
+            assert "looks into the past are under way" in body["error"]
