@@ -3,9 +3,9 @@
     python -m tests.kustomize            write the manifests
     python -m tests.kustomize --check    say which would change, and write none
 
-Each template becomes the file of its name, with the values of deploy/helm/kustomize.yaml. The
-ledger server's configuration in the chart is the one of the services. Invariant: what is rendered
-is a function of the tree alone.
+Each template becomes the file of its name, with the values of deploy/helm/kustomize.yaml; those of
+`dra/` as with DRA on. The ledger server's configuration in the chart is the one of the services.
+Invariant: what is rendered is a function of the tree alone.
 """
 
 from __future__ import annotations
@@ -24,16 +24,21 @@ CONFIGURED = CHART / "files" / "nats.conf"
 VALUES = CHART.parent / "kustomize.yaml"
 TARGET = ROOT / "deploy" / "kubernetes"
 _source = re.compile(r"^# Source: apportion/templates/(\S+)\n", re.MULTILINE)
+DRA = "dra/"
+"""Templates that are there with the setting alone, and so in a folder of their own."""
 GENERATED = "# Rendered from deploy/helm/apportion by tests/kustomize.py; do not edit.\n"
 
 
 def files() -> dict[Path, str]:
     """Path and text of everything that is rendered."""
     documents: dict[str, list[str]] = {}
-    for document in re.split(r"^---\n", rendered("-f", str(VALUES)), flags=re.MULTILINE):
-        if found := _source.match(document):
-            text = document[found.end() :].strip("\n")
-            documents.setdefault(found[1], []).append(f"{text}\n")
+    for only, options in (("", ()), (DRA, ("--set", "dra.enabled=true"))):
+        said = rendered("-f", str(VALUES), *options)
+        for document in re.split(r"^---\n", said, flags=re.MULTILINE):
+            found = _source.match(document)
+            if found and found[1].startswith(only):
+                text = document[found.end() :].strip("\n")
+                documents.setdefault(found[1], []).append(f"{text}\n")
     made = {
         TARGET / name: GENERATED + "---\n".join(parts) for name, parts in sorted(documents.items())
     }

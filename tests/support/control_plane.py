@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests" / "support" / "control_plane_build.sh"
 GANGS_SINCE = (1, 36)
 """Kubernetes has PodGroups of its own."""
+DRA_SINCE = (1, 34)
+"""Kubernetes has resource.k8s.io/v1."""
 CRDS = ROOT / "tests" / "support" / "volcano_crds"
 RBAC = ROOT / "deploy" / "kubernetes" / "rbac"
 REQUIRED = "APPORTION_REQUIRE_KUBERNETES"
@@ -282,6 +284,17 @@ class ControlPlane:
         named = [name] if name else []
         return json.loads(await self.user("get", kind, *named, "-n", namespace, "-o", "json"))
 
+    async def _free_claims(self) -> None:
+        """Take away what keeps claims of pods that a test leaves behind."""
+        listed = "jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {end}"
+        said = await self.user("get", "resourceclaims", "-A", "-o", listed)
+        for key in said.split():
+            namespace, _, name = key.partition("/")
+            patch = json.dumps({"metadata": {"finalizers": None}})
+            await self.user(
+                "patch", "resourceclaim", name, "-n", namespace, "--type=merge", "-p", patch
+            )
+
     async def remove_everything(self) -> None:
         """Delete all that tests leave behind, and wait for it."""
         spaced = "jobs.batch.volcano.sh,pods,resourcequotas,poddisruptionbudgets"
@@ -289,6 +302,9 @@ class ControlPlane:
         spaced += ",persistentvolumeclaims"
         if self.version >= GANGS_SINCE:
             spaced += ",podgroups.scheduling.k8s.io"
+        if self.version >= DRA_SINCE:
+            spaced += ",resourceclaims,resourceclaimtemplates"
+            await self._free_claims()
         for kinds in (spaced, "queues,nodes,csinodes,csidrivers,persistentvolumes,storageclasses"):
             scope = ["-A"] if kinds == spaced else []
             await self.user(

@@ -17,10 +17,12 @@ from apportion.agent.hands.daemons import Daemons
 from apportion.agent.hands.instances import Instances
 from apportion.agent.hands.regions import Regions
 from apportion.agent.kubelet.cdi import Specifications
+from apportion.agent.kubelet.claims import Behind, ClaimDoor
 from apportion.agent.kubelet.door import FrontDoor
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.plugin import Plugin
 from apportion.agent.kubelet.port import NotPrepared
+from apportion.agent.kubelet.prepared import Prepared
 from apportion.agent.needed import Needed, largest
 from apportion.agent.places import Places
 from apportion.agent.preparing import Hands, SharePreparing
@@ -53,7 +55,8 @@ class KubeletNode:
         self._places = places
         self._clock = clock
         view = agent.view_of(node.name)
-        self._holders = holders = Holders(places.plugins, places.pod_resources)
+        prepared = Prepared(places.state, places.proc)
+        self._holders = holders = Holders(places.plugins, places.pod_resources, prepared)
         self._hands = Hands(
             Regions(places.state / "shares"),
             Instances(node.backend),
@@ -76,12 +79,26 @@ class KubeletNode:
             places.plugins,
             lambda name: Plugin(name, holders, preparing, specifications, seconds),
         )
+        self.claims = ClaimDoor(
+            node.name,
+            places.kubelet,
+            view,
+            devices=lambda: node.devices,
+            behind=Behind(preparing, specifications, prepared, seconds),
+        )
+
+    def not_ready(self) -> list[str]:
+        """What the kubelet has not been told of yet."""
+        claims = self.claims.not_ready() if self._places.dra else []
+        return self.door.not_ready() + claims
 
     async def serve(self) -> None:
         """Be there for the kubelet, until cancelled."""
         await asyncio.to_thread(self._make_places)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.door.serve())
+            if self._places.dra:
+                group.create_task(self.claims.serve())
             group.create_task(self._offer())
             group.create_task(self._advise())
             group.create_task(self._tidy())

@@ -107,7 +107,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
             from apportion.agent.kubelet_node import KubeletNode  # noqa: PLC0415
 
             kubelet = KubeletNode(agent, nodes[0], places, service.metrics, service.clock)
-            service.ready_when(kubelet.door.not_ready)
+            service.ready_when(kubelet.not_ready)
             service.loop("kubelet", kubelet.serve)
             service.loop("usage", lambda: kubelet.sampling.run(session.ledger.publish))
             give_back()

@@ -88,6 +88,11 @@ _OPTIONS = (
         metavar="SECONDS",
         help="With --kubelet: how often the ledger is told of what they used.",
     ),
+    click.option(
+        "--dra",
+        is_flag=True,
+        help="With --kubelet: prepare ResourceClaims as well (Kubernetes 1.34).",
+    ),
 )
 
 
@@ -96,6 +101,8 @@ def kubelet_options(command: Command) -> Command:
 
     def run(**given: Any) -> None:
         fields = {name: given.pop(name) for name in Places.__struct_fields__}
+        if fields["dra"] and not fields["kubelet"]:
+            raise click.UsageError("--dra is about what a kubelet asks for: give --kubelet as well")
         fields["mps_launcher"] = tuple(shlex.split(fields["mps_launcher"]))
         places = Places(**fields) if fields["kubelet"] else None
         command(places=places, **given)

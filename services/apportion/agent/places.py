@@ -16,7 +16,8 @@ class Places(Struct, frozen=True):
     before a command that starts an MPS daemon.
     `metrics_as`: containers' use is told under these systems' names as well as under ours.
     `proc` is where the kernel tells of the node's processes. What is used is looked at every
-    `sample_s` seconds, and written into the ledger every `record_s`.
+    `sample_s` seconds, and written into the ledger every `record_s`. `dra`: the kubelet also asks
+    for claims here.
     """
 
     kubelet: Path
@@ -29,6 +30,7 @@ class Places(Struct, frozen=True):
     proc: Path = Path("/proc")
     sample_s: float = 5.0
     record_s: float = 3_600.0
+    dra: bool = False
 
     @property
     def plugins(self) -> Path:

@@ -45,6 +45,8 @@ ADOPTIONS = "adoption"
 """One more, whose subjects name the pod as well."""
 HELD_MAX = 2_048
 """Pods of one node that can be told what they hold: several times what a kubelet runs."""
+ANY = ""
+"""In place of a pod's uid: whichever comes next."""
 
 
 _log = logging.getLogger(__name__)
@@ -122,7 +124,7 @@ class NodeView:
         self.held[claim.pod] = claim
         if len(self.held) > HELD_MAX:
             self.let_go(next(iter(self.held)))
-        for waiter in self.waiting.pop(claim.pod, ()):
+        for waiter in (*self.waiting.pop(claim.pod, ()), *self.waiting.pop(ANY, ())):
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -135,10 +137,22 @@ class NodeView:
     async def bound_claim(self, pod: str) -> Claim:
         """The claim of that pod, as soon as there is one."""
         while pod not in self.held:
-            waiter = asyncio.get_running_loop().create_future()
-            self.waiting.setdefault(pod, []).append(waiter)
-            await waiter
+            await self._next(pod)
         return self.held[pod]
+
+    async def holding(self, container: str) -> Claim:
+        """The newest claim with shares under that name, as soon as there is one."""
+        while True:
+            for claim in reversed(self.held.values()):
+                if any(share.container == container for share in claim.placed.shares):
+                    return claim
+            await self._next(ANY)
+
+    async def _next(self, pod: str) -> None:
+        """Return once the pod, or any, has another claim."""
+        waiter = asyncio.get_running_loop().create_future()
+        self.waiting.setdefault(pod, []).append(waiter)
+        await waiter
 
 
 class FleetView:

@@ -9,13 +9,14 @@ bound where it was placed, by this attempt, is bound, however often that is aske
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from apportion.binder.kubernetes_allocatable import Allocatable
 from apportion.binder.kubernetes_pace import Pace
+from apportion.binder.kubernetes_resource_claims import ClaimBinding, has_claims
 from apportion.binder.kubernetes_volumes import VolumeBinding
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
 from apportion.core.explain import words
@@ -84,14 +85,17 @@ class KubernetesTarget:
         pace: Pace,
         clock: Clock,
         allocatable: Allocatable | None = None,
+        *,
+        dra: bool = False,
     ) -> None:
-        """Without `allocatable`, nodes show what they show."""
+        """Without `allocatable`, nodes show what they show. `dra`: pods may have claims."""
         self._api = api
         self._allocatable = allocatable
         self._state = state
         self._pace = pace
         self._clock = clock
         self._volumes = VolumeBinding(api, state, clock)
+        self._claims = ClaimBinding(api) if dra else None
 
     async def bind(self, placed: PodPlaced) -> Outcome:
         """See `Target`. Goes on until there is an outcome; the caller has the patience."""
@@ -104,7 +108,15 @@ class KubernetesTarget:
         if pod is None or pod.placement is None or pod.placement.attempt != placed.attempt:
             return Failed("the ledger has let go of the placement", final=False)
         if pod.submitted.volume_claims:
-            lacking = await self._lacking(pod, placed, node)
+            lacking = await self._lacking(placed, self._volumes.ready(pod, placed.attempt, node))
+            if lacking is not None:
+                return lacking
+        if has_claims(pod.submitted):
+            if self._claims is None:
+                return Failed(
+                    "the pod has ResourceClaims: start the binder with --dra", final=False
+                )
+            lacking = await self._lacking(placed, self._claims.ready(placed, node))
             if lacking is not None:
                 return lacking
         if self._allocatable is not None:
@@ -118,13 +130,13 @@ class KubernetesTarget:
             failures += 1
             await self._clock.pause(max(BACK_OFF.after(failures), outcome.pause_s))
 
-    async def _lacking(self, pod: PodState, placed: PodPlaced, node: NodeState) -> Outcome | None:
-        """What is to be said of a pod whose volumes are not there; a call before may have bound it.
+    async def _lacking(self, placed: PodPlaced, ready: Awaitable[Failed | None]) -> Outcome | None:
+        """What is to be said of a pod that lacks volumes or claims; it may have been bound before.
 
-        None once they are there.
+        None once all that is `ready` looks for is there.
         """
         try:
-            problem = await self._volumes.ready(pod, placed.attempt, node)
+            problem = await ready
             if problem is None or not problem.final:
                 return problem
             outcome = await self._look(placed, KubeRefused(0, "", problem.message))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -12,16 +12,31 @@ from apportion.binder.target import LocalTarget, Target
 from apportion.core.ledger.fold import Change
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
-from apportion.runtime.process.config import ServiceConfig
-from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.process.config import ConfigError, ServiceConfig
+from apportion.runtime.service.kube_options import (
+    KubeChoice,
+    dra_option,
+    kube_choice,
+    kubernetes_options,
+)
 from apportion.runtime.service.lifecycle import Service, run_service
-from apportion.runtime.service.options import service_options
+from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
 
 DURABLE = "binder"
 PLACEMENTS = "apportion.v1.placement.>"
 QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
 """Of all replicas together; the queue's settings are the same for each of them."""
+
+
+class Beside(NamedTuple):
+    """What the binder of a cluster does beside bindings.
+
+    `show`: nodes show the memory and cores of their GPUs; `dra`: pods may have ResourceClaims.
+    """
+
+    show: bool
+    dra: bool
 
 
 @click.command(
@@ -37,13 +52,16 @@ QUEUE_IN_FLIGHT_MAX = 4 * IN_FLIGHT_MAX
     show_envvar=True,
     help="Have nodes of a Kubernetes cluster show the memory and cores of their GPUs.",
 )
+@dra_option
 @service_options
-def command(*, allocatable: bool, config: ServiceConfig, **given: Any) -> None:
+def command(*, allocatable: bool, dra: bool, config: ServiceConfig, **given: Any) -> None:
     """Bind what was placed, and record it. Start as many as you like: they share the work."""
     kube = kube_choice(**given)
     if kube.wanted:
-        show = allocatable
-        sys.exit(run_service("binder", lambda service: kube_body(service, kube, show=show), config))
+        beside = Beside(allocatable, dra)
+        sys.exit(run_service("binder", lambda service: kube_body(service, kube, beside), config))
+    if dra:
+        stop_with(str(ConfigError("--dra", None, "is about a cluster: give --kubernetes as well")))
     sys.exit(run_service("binder", body, config))
 
 
@@ -57,12 +75,10 @@ async def body(service: Service, target: Target | None = None) -> None:
         await _bind(service, session, cluster, reader, target or LocalTarget())
 
 
-async def kube_body(service: Service, kube: KubeChoice, *, show: bool) -> None:
-    """One life of the binder of a Kubernetes cluster, until cancelled.
-
-    With `show`, nodes show the memory and cores of their GPUs.
-    """
+async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
+    """One life of the binder of a Kubernetes cluster, until cancelled."""
     from apportion.binder.kubernetes_allocatable import Allocatable  # noqa: PLC0415
+    from apportion.binder.kubernetes_dra import Dra  # noqa: PLC0415
     from apportion.binder.kubernetes_gangs import Gangs  # noqa: PLC0415 - see kube_options
     from apportion.binder.kubernetes_pace import Pace  # noqa: PLC0415
     from apportion.binder.kubernetes_target import KubernetesTarget  # noqa: PLC0415
@@ -74,14 +90,15 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool) -> None:
         pace = Pace(service.clock)
         telling = Telling(api, cluster.state, service.clock, service.metrics, pace=pace)
         gangs = Gangs(api, cluster.state, service.clock)
-        allocatable = Allocatable(api, cluster.state, service.clock) if show else None
+        allocatable = Allocatable(api, cluster.state, service.clock) if beside.show else None
         reach = Reach(api, service.clock)
+        claims = Dra(api, cluster.state, service.clock, on=beside.dra)
+        await claims.require()
+        observers = (telling, gangs, claims, *((allocatable,) if allocatable else ()))
 
         def observe(change: Change) -> None:
-            telling.observe(change)
-            gangs.observe(change)
-            if allocatable is not None:
-                allocatable.observe(change)
+            for each in observers:
+                each.observe(change)
 
         reader = Reader(
             session.ledger,
@@ -97,9 +114,13 @@ async def kube_body(service: Service, kube: KubeChoice, *, show: bool) -> None:
         service.loop("reach the API server", reach.run)
         service.loop("tell", lambda: telling.run(reader))
         service.loop("let gangs in", lambda: gangs.run(reader))
+        for name, loop in claims.loops(reader).items():
+            service.loop(name, loop)
         if allocatable is not None:
             service.loop("show allocatable", lambda: allocatable.run(reader))
-        target = KubernetesTarget(api, cluster.state, pace, service.clock, allocatable)
+        target = KubernetesTarget(
+            api, cluster.state, pace, service.clock, allocatable, dra=beside.dra
+        )
         await _bind(service, session, cluster, reader, target)
 
 

@@ -72,6 +72,7 @@ _MINDED_VOLUMES = tuple(
         "rbd",
     )
 )
+_CLAIMS = b'"resourceClaims"'
 _TOKEN_VOLUME = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
@@ -242,8 +243,11 @@ class NodeView:
 class ObjectReader:
     """Reads objects for one watcher: which schedulers' pods are ours, how manifests are read.
 
-    `knows` says whether the ledger has the pod of a uid.
+    `knows` says whether the ledger has the pod of a uid. `claimed` adds to the draft of a pod what
+    its ResourceClaims ask for, where these are read.
     """
+
+    claimed: Callable[[bytes, PodDraft], PodDraft | None] | None = None
 
     def __init__(
         self,
@@ -263,7 +267,9 @@ class ObjectReader:
 
         Scheduler names in the configuration take the place of those that this watcher was told.
         """
-        self._config = manifest_config(configuration)
+        config = manifest_config(configuration)
+        claims = self.claimed is not None
+        self._config = msgspec.structs.replace(config, resource_claims=claims)
         self._drafts.clear()
         self._names = scheduler_names(configuration, self._given)
 
@@ -341,6 +347,11 @@ class ObjectReader:
                 self._drafts.clear()
             self._drafts[template] = draft
         view.draft = msgspec.structs.replace(draft, name=view.name, chooser=chooser)
+        if self.claimed is not None and _CLAIMS in template[0] and not chooser:
+            try:
+                view.draft = self.claimed(raw, view.draft)
+            except ManifestError as error:
+                view.draft, view.problem = None, error
 
     def _drafted(self, document: dict[str, Any], *, chosen: bool) -> PodDraft:
         """The one pod of a document; where another scheduler has `chosen` or will, what it asks of

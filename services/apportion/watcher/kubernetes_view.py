@@ -23,6 +23,7 @@ from apportion.watcher.kubernetes_kind import Kind, metadata_of
 from apportion.watcher.kubernetes_namespaces import NamespaceView
 from apportion.watcher.kubernetes_objects import NodeView, ObjectReader, PodView
 from apportion.watcher.kubernetes_pod_groups import PodGroupView
+from apportion.watcher.kubernetes_resource_claims import ResourceClaimView
 from apportion.watcher.kubernetes_volumes import VolumeView
 from apportion_schemas import (
     BudgetGone,
@@ -92,12 +93,14 @@ class ClusterView:
         self.stirred = asyncio.Event()
         self.volumes = VolumeView(state, self.stirred.set, self._problem)
         self.namespaces = NamespaceView(state, self.stirred.set)
+        self.claims = ResourceClaimView(state, self.stirred.set, self._problem)
         self.pod_groups = PodGroupView(reader, state, self.stirred.set, self._problem)
         self.audiences = (
             self._audiences(reader)
             | self.pod_groups.kinds
             | self.volumes.kinds
             | self.namespaces.kinds
+            | self.claims.kinds
         )
 
     def _audiences(self, reader: ObjectReader) -> dict[str, Kind[Any]]:
@@ -136,6 +139,8 @@ class ClusterView:
 
     def take(self) -> Marked:
         """What is marked; it is no longer."""
+        for raw in self.claims.take():
+            self.audiences["pods"].seen(raw)
         marked, self.marked = self.marked, Marked()
         marked.groups = self.pod_groups.take()
         marked.volume_claims = self.volumes.take()
@@ -251,6 +256,7 @@ class ClusterView:
                 ):  # what the ledger placed is not the node's to tell
                     self.marked.nodes[view.node] = None
         self.volumes.follow(uid, before, now)
+        self.claims.follow(uid, now, known=pod is not None)
         if before is not None and before.node:
             self.pods_on[before.node].pop(uid, None)
         if now is not None and now.node:

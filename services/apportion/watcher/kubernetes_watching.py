@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 import msgspec
@@ -20,6 +20,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.core.manifests import ManifestConfig
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
+from apportion.runtime.kube.dra import CLAIMS
 from apportion.runtime.kube.watch import Watch, any_problem
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.publisher import Append, Publisher
@@ -30,6 +31,7 @@ from apportion.watcher.kubernetes_doubts import Doubts
 from apportion.watcher.kubernetes_facts import Fact, Facts, Revisions
 from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_pod_groups import POD_GROUPS, VOLCANO
+from apportion.watcher.kubernetes_resource_claims import RESOURCE_CLAIMS
 from apportion.watcher.kubernetes_view import DELETED, ClusterView, Marked
 from apportion.watcher.kubernetes_writing import FactWriting
 from apportion_schemas import (
@@ -103,6 +105,7 @@ class KubernetesWatching:
         *,
         reader: ObjectReader,
         clock: Clock,
+        paths: Mapping[str, str] = PATHS,
     ) -> None:
         self._api = api
         self._reader = reader
@@ -114,7 +117,7 @@ class KubernetesWatching:
         self._facts = Facts(view, state, self._revisions)
         self._watches = {
             kind: Watch(api, path, view.audiences[kind], optional=kind in OPTIONAL, clock=clock)
-            for kind, path in PATHS.items()
+            for kind, path in paths.items()
         }
         self._doubts = Doubts(api)
         self._settled = False
@@ -125,6 +128,7 @@ class KubernetesWatching:
         """Take note of what the fold changed; give this to the reader."""
         data = change.data
         self._view.volumes.observe(change)
+        self._view.claims.observe(change)
         if isinstance(data, PodSubmitted):
             self._revisions.forget(subject_of(data))
         elif isinstance(data, PodGone):
@@ -363,13 +367,20 @@ def kubernetes_watching(
     *,
     schedulers: frozenset[str],
     clock: Clock,
+    dra: bool = False,
 ) -> KubernetesWatching:
-    """A watcher of the pods of these schedulers."""
+    """A watcher of the pods of these schedulers; `dra`: with what they ask for by claims."""
     known = state.pods
     reader = ObjectReader(schedulers, ManifestConfig(), knows=lambda uid: uid in known)
-    reader.configure(state.configuration)
     view = ClusterView(reader, state)
-    return KubernetesWatching(api, view, state, publisher, append, reader=reader, clock=clock)
+    paths = PATHS
+    if dra:
+        reader.claimed = view.claims.drafted
+        paths = PATHS | {RESOURCE_CLAIMS: CLAIMS}
+    reader.configure(state.configuration)
+    return KubernetesWatching(
+        api, view, state, publisher, append, reader=reader, clock=clock, paths=paths
+    )
 
 
 def _named(about: PodSubmitted | PodRejected) -> str:

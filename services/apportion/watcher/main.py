@@ -12,7 +12,12 @@ from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.config import ConfigError, ServiceConfig
-from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.service.kube_options import (
+    KubeChoice,
+    dra_option,
+    kube_choice,
+    kubernetes_options,
+)
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import open_session
@@ -61,6 +66,7 @@ SCHEDULERS_MAX = 32
     show_default=True,
     help="Seconds between two comparisons of the whole cluster with the ledger.",
 )
+@dra_option
 @service_options
 def command(*, folder: Path | None, config: ServiceConfig, **given: Any) -> None:
     """Submit pods, and let go of those that have left.
@@ -74,6 +80,8 @@ def command(*, folder: Path | None, config: ServiceConfig, **given: Any) -> None
         stop_with(
             str(ConfigError("--kubernetes or --manifests", found, "name the one that there is"))
         )
+    if folder is not None and given["dra"]:
+        stop_with(str(ConfigError("--dra", None, "is about a cluster: give --kubernetes as well")))
     if folder is not None:
         name, interval_s = given["name"] or str(folder), given["interval_s"]
         clock = SystemClock()
@@ -83,10 +91,12 @@ def command(*, folder: Path | None, config: ServiceConfig, **given: Any) -> None
     if len(schedulers) > SCHEDULERS_MAX:
         fix = f"name at most {SCHEDULERS_MAX}"
         stop_with(str(ConfigError("--scheduler-name", len(schedulers), fix)))
-    every_s = given["compare_every_s"]
+    every_s, dra = given["compare_every_s"], given["dra"]
     sys.exit(
         run_service(
-            "watcher", lambda service: kube_body(service, kube, schedulers, every_s), config
+            "watcher",
+            lambda service: kube_body(service, kube, schedulers, every_s, dra=dra),
+            config,
         )
     )
 
@@ -114,14 +124,20 @@ async def body(service: Service, source: ManifestFolder) -> None:
 
 
 async def kube_body(
-    service: Service, kube: KubeChoice, schedulers: frozenset[str], compare_every_s: float
+    service: Service,
+    kube: KubeChoice,
+    schedulers: frozenset[str],
+    compare_every_s: float,
+    *,
+    dra: bool = False,
 ) -> None:
     """One life of the watcher of a cluster, until cancelled."""
-    from apportion.watcher.kubernetes_watching import (  # noqa: PLC0415 - see kube_options
-        kubernetes_watching,
-    )
+    from apportion.runtime.kube.dra import require_dra  # noqa: PLC0415 - see kube_options
+    from apportion.watcher.kubernetes_watching import kubernetes_watching  # noqa: PLC0415
 
     async with open_session(service) as session, kube.open() as api:
+        if dra:
+            await require_dra(api, service.clock)
         cluster = StateFold(await session.restored())
         publisher = Publisher("watcher", service.clock, session.append)
         watching = kubernetes_watching(
@@ -131,6 +147,7 @@ async def kube_body(
             session.append,
             schedulers=schedulers,
             clock=service.clock,
+            dra=dra,
         )
         reader = Reader(
             session.ledger,

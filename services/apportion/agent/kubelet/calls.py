@@ -58,6 +58,14 @@ LIST_AND_WATCH = Call("/v1beta1.DevicePlugin/ListAndWatch", pb.Empty, pb.Devices
 ALLOCATE = Call("/v1beta1.DevicePlugin/Allocate", pb.AllocateRequest, pb.AllocateResponse)
 PRE_START = Call("/v1beta1.DevicePlugin/PreStartContainer", pb.PreStartRequest, pb.Empty)
 POD_RESOURCES = Call("/v1.PodResourcesLister/List", pb.Empty, pb.PodResourcesResponse)
+PLUGIN_INFO = Call("/pluginregistration.Registration/GetInfo", pb.Empty, pb.PluginInfo)
+PLUGIN_REGISTERED = Call(
+    "/pluginregistration.Registration/NotifyRegistrationStatus", pb.PluginRegistered, pb.Empty
+)
+_DRA = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
+PREPARE_CLAIMS = Call(f"{_DRA}NodePrepareResources", pb.Claims, pb.PreparedClaims)
+UNPREPARE_CLAIMS = Call(f"{_DRA}NodeUnprepareResources", pb.Claims, pb.UnpreparedClaims)
+DRA_VERSION: Final = "v1.DRAPlugin"
 
 
 def serve(server: grpc.aio.Server, answers: dict[Call, Callable[..., Any]]) -> None:

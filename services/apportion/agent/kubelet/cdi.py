@@ -54,6 +54,10 @@ class Specifications:
             document = {"cdiVersion": VERSION, "kind": KIND, "devices": [device]}
             write_whole(self._path(slot), _encode(document))
 
+    def remove(self, slot: str) -> None:
+        """Let a slot mean nothing any more. Raises OSError."""
+        self._path(slot).unlink(missing_ok=True)
+
     def _path(self, slot: str) -> Path:
         return self._folder / f"apportion-{slot}.json"
 

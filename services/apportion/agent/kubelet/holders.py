@@ -19,6 +19,7 @@ from msgspec import Struct
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import OPTIONS, POD_RESOURCES
 from apportion.agent.kubelet.port import Holder, NotPrepared
+from apportion.agent.kubelet.prepared import Prepared
 from apportion_schemas.quantities import Name
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
@@ -56,11 +57,12 @@ _decode = msgspec.json.Decoder(_Checkpoint).decode
 
 
 class Holders:
-    """The books of one kubelet: its folder and its PodResources socket."""
+    """The books of one kubelet: its folder and its PodResources socket, and of prepared claims."""
 
-    def __init__(self, folder: Path, pod_resources: Path) -> None:
+    def __init__(self, folder: Path, pod_resources: Path, prepared: Prepared | None = None) -> None:
         self._checkpoint = folder / CHECKPOINT
         self._socket = pod_resources
+        self._prepared = prepared
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
         """Who holds exactly these slots of the resource.
@@ -83,12 +85,13 @@ class Holders:
         return Holder(pods.pop(), namespace, name, containers, resource, tuple(sorted(slots)))
 
     async def pods(self) -> set[str]:
-        """The uids that are in the checkpoint: nothing of any other pod can run here.
+        """The uids that are in the checkpoint, or have a claim: no other pod can use anything here.
 
         Raises:
-            NotPrepared: it cannot be read.
+            NotPrepared: the checkpoint cannot be read.
         """
-        return {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
+        by_claim = self._prepared.pods() if self._prepared is not None else set()
+        return {entry.pod_uid for entry in await asyncio.to_thread(self._entries)} | by_claim
 
     def _entries(self) -> list[_Entry]:
         try:

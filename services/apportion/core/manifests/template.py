@@ -36,6 +36,7 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
     """How manifests are read: the dialects, and the cluster's priority classes.
 
     `gangs`: whether pods are of any; where another scheduler chose the node, they are its business.
+    `resource_claims`: whoever reads the pods sees to the claims that they name (`core.dra`).
     """
 
     dialects: DialectConfig = DialectConfig()
@@ -43,6 +44,7 @@ class ManifestConfig(Struct, frozen=True, kw_only=True):
         default_factory=lambda: dict(PRIORITY_CLASSES)
     )
     gangs: bool = True
+    resource_claims: bool = False
 
 
 PREEMPTABLE = "volcano.sh/preemptable"
@@ -92,7 +94,7 @@ def read_template(
     """
     spec_field, meta_field = (f"{field}.{part}".lstrip(".") for part in ("spec", "metadata"))
     notes_field = f"{meta_field}.annotations"
-    unsupported.check_pod_spec(raw_spec, spec_field)
+    unsupported.check_pod_spec(raw_spec, spec_field, resource_claims=config.resource_claims)
     notes = texts(parts.metadata.annotations, notes_field)
     unsupported.check_annotations(notes, notes_field)
     own = neighbours.Own(namespace, neighbours.labels_of(parts.metadata, f"{meta_field}.labels"))

@@ -35,7 +35,13 @@ _GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/gr
 POD_SPEC = (
     Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
     Unsupported("workloadRef", fix=_GROUP_FIX),
-    Unsupported("resourceClaims", fix="ask for devices in resources.limits"),
+)
+RESOURCE_CLAIMS = (
+    Unsupported(
+        "resourceClaims",
+        "are read in a cluster alone, and only where DRA is on",
+        "ask for devices in resources.limits, or start watcher and binder with --dra",
+    ),
 )
 VOLCANO_JOB_SPEC = (
     Unsupported("networkTopology"),
@@ -54,13 +60,13 @@ ANNOTATIONS = ("scheduling.volcano.sh/group-min-member",)
 NUMA_POLICY = "volcano.sh/numa-topology-policy"
 
 
-def check_pod_spec(spec: dict[str, Any], field: str) -> None:
-    """Refuse a pod spec that uses what we do not implement.
+def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = False) -> None:
+    """Refuse a pod spec that uses what we do not implement, `resource_claims` among it or not.
 
     Raises:
         ManifestError: names the field as it stands in the document.
     """
-    check(spec, field, POD_SPEC)
+    check(spec, field, POD_SPEC if resource_claims else POD_SPEC + RESOURCE_CLAIMS)
 
 
 def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> None:

@@ -88,13 +88,17 @@ class _Expired(Exception):
     """The server no longer knows what happened since the version that we have."""
 
 
-async def pages(api: KubeApi, path: str) -> AsyncIterator[tuple[list[Raw], str]]:
+async def pages(
+    api: KubeApi, path: str, selector: str = ""
+) -> AsyncIterator[tuple[list[Raw], str]]:
     """All objects of a kind, page by page, each with the version as of which it is.
+
+    `selector`: only those whose fields are so.
 
     Raises:
         KubeUnavailable, KubeRefused: the list is not complete.
     """
-    query = {"limit": str(PAGE)}
+    query = {"limit": str(PAGE)} | ({"fieldSelector": selector} if selector else {})
     while True:
         page = _decode_list(await api.get(path, query))
         yield page.items or [], page.metadata.resource_version

@@ -56,6 +56,15 @@ def kubernetes_options(command: Command) -> Command:
     return command
 
 
+dra_option = click.option(
+    "--dra",
+    is_flag=True,
+    envvar="APPORTION_DRA",
+    show_envvar=True,
+    help="Pods may have ResourceClaims of our class (Kubernetes 1.34 and newer).",
+)
+
+
 def kube_choice(*, kubernetes: bool, kubeconfig: Path | None, context: str | None) -> KubeChoice:
     """The options together; naming a kubeconfig or a context asks for a cluster."""
     wanted = kubernetes or kubeconfig is not None or context is not None

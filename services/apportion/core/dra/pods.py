@@ -1,0 +1,202 @@
+"""The claims that a pod names, and what it asks for through them.
+
+A claim of a template is made by Kubernetes once the pod is there, and the pod's status says its
+name then. Invariant: a pod asks either for nothing yet, or for all that its claims say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from apportion.core.dialects.errors import ManifestError
+from apportion.core.dra.names import CLASS, DIALECT
+from apportion.core.dra.requests import ResourceClaim, Wanted, wanted
+from apportion.core.manifests import PodDraft
+from apportion_schemas.quantities import CONTAINERS_MAX
+
+CLAIMS_MAX = 64
+_IN_PODS = "spec.resourceClaims"
+
+
+class _Part(Struct, frozen=True, rename="camel", kw_only=True):
+    """A part of a pod; what is not named here is not looked at."""
+
+
+class _Reference(_Part, frozen=True):
+    name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class _Used(_Part, frozen=True):
+    name: str = ""
+    request: str = ""
+
+
+class _Resources(_Part, frozen=True):
+    claims: Annotated[list[_Used], Meta(max_length=CLAIMS_MAX)] = []
+
+
+class _Container(_Part, frozen=True):
+    resources: _Resources = _Resources()
+
+
+class _Spec(_Part, frozen=True):
+    resource_claims: Annotated[list[_Reference], Meta(max_length=CLAIMS_MAX)] = []
+    containers: Annotated[list[_Container], Meta(max_length=CONTAINERS_MAX)] = []
+    init_containers: Annotated[list[_Container], Meta(max_length=CONTAINERS_MAX)] = []
+
+
+class _Made(_Part, frozen=True):
+    name: str = ""
+    resource_claim_name: str = ""
+
+
+class _Status(_Part, frozen=True):
+    resource_claim_statuses: Annotated[list[_Made], Meta(max_length=CLAIMS_MAX)] = []
+
+
+class _Metadata(_Part, frozen=True):
+    uid: str = ""
+    namespace: str = ""
+
+
+class _Pod(_Part, frozen=True):
+    metadata: _Metadata = _Metadata()
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+_decode = msgspec.json.Decoder(_Pod).decode
+
+
+class Named(NamedTuple):
+    """One claim of a pod: what the pod calls it, its own name (empty while there is none), and
+    whether it is made of a template.
+    """
+
+    name: str
+    claim: str
+    made: bool
+
+
+class PodClaims:
+    """The claims of one pod, as the API server tells it."""
+
+    def __init__(self, raw: bytes) -> None:
+        """Raises msgspec.MsgspecError where the pod has more than any pod may have."""
+        pod = _decode(raw)
+        self.pod = pod.metadata.uid
+        self.namespace = pod.metadata.namespace
+        made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+        self.named = [
+            Named(
+                each.name,
+                each.resource_claim_name or made.get(each.name, ""),
+                made=not each.resource_claim_name,
+            )
+            for each in pod.spec.resource_claims
+        ]
+        self._containers = {
+            f"spec.{kind}[{i}].resources": each.resources.claims
+            for kind, them in (
+                ("containers", pod.spec.containers),
+                ("initContainers", pod.spec.init_containers),
+            )
+            for i, each in enumerate(them)
+        }
+
+    @property
+    def keys(self) -> list[str]:
+        """`namespace/name` of the claims that have a name."""
+        return [f"{self.namespace}/{each.claim}" for each in self.named if each.claim]
+
+    def drafted(
+        self, draft: PodDraft, claims: Mapping[str, ResourceClaim], taken: Callable[[str], bool]
+    ) -> PodDraft | None:
+        """The draft of the pod with what its claims ask for; None while one is to be made yet.
+
+        `claims` are those of the cluster by `namespace/name`; `taken` says by its uid whether one
+        belongs to another pod.
+
+        Raises:
+            ManifestError: it cannot have what it names.
+        """
+        found = list(self._found(claims))
+        if None in found:
+            return None
+        asked = [
+            self._asked(claim, f"{_IN_PODS}[{i}]", taken)
+            for i, claim in enumerate(found)
+            if claim is not None
+        ]
+        by_name = {named.name: claim for named, claim in zip(self.named, found, strict=True)}
+        self._check_use(by_name, draft)
+        if len({each.devices for each in asked}) > 1:
+            raise ManifestError(
+                _IN_PODS, None, "choose among devices differently", "choose alike in all of them"
+            )
+        asks = tuple(ask for each in _once(asked) for ask in each.asks)
+        return structs.replace(
+            draft,
+            shape=structs.replace(draft.shape, asks=asks, devices=asked[0].devices),
+            dialect=DIALECT,
+        )
+
+    def _found(self, claims: Mapping[str, ResourceClaim]) -> Iterator[ResourceClaim | None]:
+        for i, named in enumerate(self.named):
+            claim = claims.get(f"{self.namespace}/{named.claim}") if named.claim else None
+            if claim is None and not named.made:
+                raise ManifestError(
+                    f"{_IN_PODS}[{i}].resourceClaimName", named.claim, "is not there", "make it"
+                )
+            yield claim
+
+    def _asked(self, claim: ResourceClaim, field: str, taken: Callable[[str], bool]) -> Wanted:
+        if claim.classes != {CLASS}:
+            other = ", ".join(sorted(claim.classes - {CLASS})) or "no class"
+            raise ManifestError(
+                field, claim.key, f"is of {other}, which is not ours", f"ask for {CLASS} alone"
+            )
+        if claim.metadata.deletion_timestamp is not None:
+            raise ManifestError(field, claim.key, "is being deleted", "make it anew")
+        others = [each.name for each in claim.status.reserved_for if each.uid != self.pod]
+        if taken(claim.metadata.uid) or others or claim.pod not in ("", self.pod):
+            whose = f"pod {others[0]}" if others else "another pod"
+            raise ManifestError(
+                field,
+                claim.key,
+                f"is the claim of {whose}, and pods that share one are not implemented yet",
+                "name a resourceClaimTemplateName, or wait until that pod has ended",
+            )
+        return wanted(claim)
+
+    def _check_use(self, claims: Mapping[str, ResourceClaim | None], draft: PodDraft) -> None:
+        """That no container would be given two of our grants, which contradict each other."""
+        if draft.shape.asks:
+            raise ManifestError(
+                _IN_PODS, None, "are beside amounts in resources.limits", "ask in one way"
+            )
+        for field, used in self._containers.items():
+            names = dict.fromkeys(each.name for each in used)
+            if len(names) > 1:
+                raise ManifestError(
+                    f"{field}.claims", list(names), "are several claims", "put them into one claim"
+                )
+            for i, each in enumerate(used):
+                claim = claims.get(each.name)
+                if each.request and claim is not None and len(claim.requests) > 1:
+                    raise ManifestError(
+                        f"{field}.claims[{i}].request", each.request,
+                        "is a part of its claim, which is not implemented yet",
+                        "name the claim alone, or write a claim of this request",
+                    )  # fmt: skip
+
+
+def _once(asked: list[Wanted]) -> list[Wanted]:
+    """Each claim once: its asks have its uid for their container."""
+    return list({each.asks[0].container: each for each in asked}.values())

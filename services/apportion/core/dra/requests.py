@@ -1,0 +1,304 @@
+"""What a ResourceClaim asks for, as asks of the pod that has it.
+
+A request of our class is a number of devices with an amount of memory and cores of each
+(`capacity.requests`). Of CEL, comparisons of our attributes are understood. Invariant: whatever
+else a claim says that would change a decision is refused by its name, never passed over.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from apportion.core.dialects.errors import ManifestError, within
+from apportion.core.dialects.quantity import quantity, whole
+from apportion.core.dra.names import CLASS, DRIVER, FAMILY, PUBLISHED, container_of
+from apportion_schemas import Ask, DeviceConstraints
+from apportion_schemas.quantities import COUNT_MAX, MEMORY_MIB_MAX, WHOLE
+
+MIB: Final = 1 << 20
+AMOUNTS: Final = ("memory", "cores")
+"""What may be asked of a device's capacity."""
+DEVICES_MAX: Final = 32
+"""Of one claim; Kubernetes allows no more results of an allocation."""
+_TERM = re.compile(
+    rf'device\.attributes\[["\']{re.escape(DRIVER)}["\']\]\.(?P<name>\w+)'
+    r'\s*==\s*["\'](?P<value>[\w .+/-]{1,64})["\']'
+)
+_OURS = re.compile(rf'device\.driver\s*==\s*["\']{re.escape(DRIVER)}["\']')
+_FIELDS: Final = {
+    "profile": "profile",
+    "uuid": "use_ids",
+    "productName": "use_types",
+    "mode": "modes",
+}
+"""Attributes of a device that CEL may compare, and what an ask or its constraints call them."""
+_EXAMPLE: Final = f'device.attributes["{DRIVER}"].profile == "1g.10gb" && ...'
+
+
+class _Part(Struct, frozen=True, rename="camel", kw_only=True):
+    """A part of a claim; what is not named here is not looked at."""
+
+
+class _Cel(_Part, frozen=True):
+    expression: str = ""
+
+
+class _Selector(_Part, frozen=True):
+    cel: _Cel = _Cel()
+
+
+class _Capacity(_Part, frozen=True):
+    requests: dict[str, Any] = {}
+
+
+class _Exactly(_Part, frozen=True):
+    device_class_name: str = ""
+    selectors: list[_Selector] = []
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+    admin_access: bool | None = None
+    capacity: _Capacity | None = None
+
+
+class Request(_Part, frozen=True):
+    """One request of a claim: a kind of device, and how many of them."""
+
+    name: str
+    exactly: _Exactly | None = None
+    first_available: list[Any] = []
+
+
+class _Opaque(_Part, frozen=True):
+    driver: str = ""
+
+
+class _Config(_Part, frozen=True):
+    opaque: _Opaque | None = None
+
+
+class _Devices(_Part, frozen=True):
+    requests: list[Request] = []
+    constraints: list[Any] = []
+    config: list[_Config] = []
+
+
+class _Spec(_Part, frozen=True):
+    devices: _Devices = _Devices()
+
+
+class _Owner(_Part, frozen=True):
+    kind: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class _Meta(_Part, frozen=True):
+    name: str
+    uid: str
+    namespace: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    owner_references: list[_Owner] = []
+
+
+class Consumer(_Part, frozen=True):
+    """Who may use the claim, as `status.reservedFor[]` has it."""
+
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class Result(_Part, frozen=True):
+    """One device that the claim was given, and the request that it is for."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str = msgspec.field(name="shareID", default="")
+
+
+class _Results(_Part, frozen=True):
+    results: Annotated[list[Result], Meta(max_length=256)] = []
+
+
+class _Allocation(_Part, frozen=True):
+    devices: _Results = _Results()
+
+
+class _Status(_Part, frozen=True):
+    allocation: _Allocation | None = None
+    reserved_for: list[Consumer] = []
+
+
+class ResourceClaim(_Part, frozen=True):
+    """A ResourceClaim as far as anything here depends on it."""
+
+    metadata: _Meta
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+    @property
+    def key(self) -> str:
+        """The claim's whole name, as in `namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def requests(self) -> list[Request]:
+        """What it asks for, in its order."""
+        return self.spec.devices.requests
+
+    @property
+    def results(self) -> list[Result]:
+        """What it was given; empty where nothing was."""
+        found = self.status.allocation
+        return found.devices.results if found is not None else []
+
+    @property
+    def classes(self) -> set[str]:
+        """The classes that it names."""
+        return {each.exactly.device_class_name for each in self.requests if each.exactly}
+
+    @property
+    def pod(self) -> str:
+        """The uid of the pod that it was made for, empty where it was made by itself."""
+        owners = self.metadata.owner_references
+        return next((each.uid for each in owners if each.controller and each.kind == "Pod"), "")
+
+    def reserved_for(self, pod: str) -> bool:
+        """Whether that pod, by its uid, may use it."""
+        return any(each.uid == pod for each in self.status.reserved_for)
+
+
+read_resource_claim = msgspec.json.Decoder(ResourceClaim).decode
+
+
+class Wanted(Struct, frozen=True):
+    """What a claim asks for: its asks in the order of its requests, and among which devices."""
+
+    asks: tuple[Ask, ...]
+    devices: DeviceConstraints = DeviceConstraints()
+
+
+def wanted(claim: ResourceClaim) -> Wanted:
+    """What the claim asks for.
+
+    Raises:
+        ManifestError: it asks for what we have not, or do not understand.
+    """
+    devices, at = claim.spec.devices, f"ResourceClaim {claim.key}: spec.devices"
+    if devices.constraints:
+        raise ManifestError(f"{at}.constraints", devices.constraints, *_later("remove them"))
+    if any(each.opaque is not None and each.opaque.driver == DRIVER for each in devices.config):
+        raise ManifestError(
+            f"{at}.config", DRIVER, "has parameters, and this driver takes none", "remove them"
+        )
+    found = [
+        _request(each, f"{at}.requests[{i}]", container_of(claim.metadata.uid))
+        for i, each in enumerate(devices.requests)
+    ]
+    if len({each.devices for each in found}) > 1:
+        raise ManifestError(
+            f"{at}.requests",
+            None,
+            "choose among devices differently",
+            "choose alike in all of them",
+        )
+    asks = tuple(ask for each in found for ask in each.asks)
+    if not asks or sum(ask.count for ask in asks) > DEVICES_MAX:
+        raise ManifestError(
+            f"{at}.requests", None, "ask for no device, or too many", f"ask for 1 to {DEVICES_MAX}"
+        )
+    return Wanted(asks, found[0].devices)
+
+
+def requests_of(claim: ResourceClaim) -> list[str]:
+    """The name of the request that each share of the claim is for, in the order of its asks."""
+    return [each.name for each in claim.requests for _ in range(_count(each))]
+
+
+def _count(request: Request) -> int:
+    return request.exactly.count if request.exactly is not None else 0
+
+
+def _later(fix: str) -> tuple[str, str]:
+    return "is not implemented yet", fix
+
+
+def _request(request: Request, at: str, container: str) -> Wanted:
+    exactly = request.exactly
+    if exactly is None:
+        problem = _later("ask for one kind of device, under exactly")
+        raise ManifestError(f"{at}.firstAvailable", request.first_available, *problem)
+    at = f"{at}.exactly"
+    if exactly.device_class_name != CLASS:
+        raise ManifestError(
+            f"{at}.deviceClassName", exactly.device_class_name, "is not ours", f"write {CLASS}"
+        )
+    if exactly.admin_access:
+        raise ManifestError(f"{at}.adminAccess", value=True, problem=_later("")[0], fix="remove it")
+    if exactly.allocation_mode != "ExactCount":
+        problem = _later("write ExactCount, and a count")
+        raise ManifestError(f"{at}.allocationMode", exactly.allocation_mode, *problem)
+    if not 1 <= exactly.count <= COUNT_MAX:
+        raise ManifestError(f"{at}.count", exactly.count, "is too many", f"write 1 to {COUNT_MAX}")
+    chosen = _chosen(exactly.selectors, f"{at}.selectors")
+    asked = exactly.capacity.requests if exactly.capacity is not None else {}
+    ask = _amounts(asked, f"{at}.capacity.requests", container)
+    profile = chosen.pop("profile", "")
+    if profile and asked:
+        raise ManifestError(
+            f"{at}.capacity.requests", None, f"is beside the MIG profile {profile}", "keep one"
+        )
+    constraints = structs.replace(
+        DeviceConstraints(), **{name: (value,) for name, value in chosen.items()}
+    )
+    if profile:  # instances may be of one card, and devices of one ask never are
+        instance = Ask(container=container, family=FAMILY, profile=profile)
+        return Wanted((instance,) * exactly.count, constraints)
+    return Wanted((structs.replace(ask, count=exactly.count),), constraints)
+
+
+def _amounts(asked: dict[str, Any], at: str, container: str) -> Ask:
+    """One device; without any amount all of it."""
+    ask = Ask(container=container, family=FAMILY, cores=0 if asked else WHOLE)
+    for key, value in asked.items():
+        name, field = key.removeprefix(f"{DRIVER}/"), within(at, key)
+        if name not in AMOUNTS:
+            raise ManifestError(
+                field, value, "cannot be asked for", f"ask for {' and '.join(AMOUNTS)}"
+            )
+        if name == "cores":
+            ask = structs.replace(ask, cores=whole(value, field, limit=WHOLE))
+            continue
+        memory_mib = math.ceil(quantity(value, field) / MIB)
+        if not 1 <= memory_mib <= MEMORY_MIB_MAX:
+            raise ManifestError(field, value, "is no memory of a card", "write it as in 4Gi")
+        ask = structs.replace(ask, memory_mib=memory_mib)
+    return ask
+
+
+def _chosen(selectors: list[_Selector], at: str) -> dict[str, Any]:
+    """What the selectors compare, by field of the constraints; `profile` beside them."""
+    found: dict[str, Any] = {}
+    for i, selector in enumerate(selectors):
+        field = f"{at}[{i}].cel.expression"
+        for term in selector.cel.expression.split("&&"):
+            if _OURS.fullmatch(term.strip()):
+                continue
+            parts = _TERM.fullmatch(term.strip())
+            key = _FIELDS.get(parts["name"], "") if parts else ""
+            if parts is None or not key or found.get(key, parts["value"]) != parts["value"]:
+                fix = f"compare {', '.join(_FIELDS)}, as in {_EXAMPLE}"
+                raise ManifestError(field, term.strip(), "is no comparison that we know", fix)
+            if key == "modes" and parts["value"] not in PUBLISHED:
+                fix = f"write one of {', '.join(sorted(PUBLISHED))}"
+                raise ManifestError(field, parts["value"], "is no way of sharing a card", fix)
+            found[key] = parts["value"]
+    return found

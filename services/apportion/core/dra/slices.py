@@ -1,0 +1,132 @@
+"""What devices a node has, as ResourceSlices.
+
+A card that several claims may share is one device with consumable capacity
+(`allowMultipleAllocations`); a card in MIG mode is a set of partitions, one for every instance at
+every place, which count its memory slices down (`sharedCounters`). Every device has a taint: it is
+our scheduler that hands them out, and where kube-scheduler minds taints it leaves them alone.
+Invariant: the same devices make the same slices, but for their generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.devices.demand import Known, memory_charged_mib
+from apportion.core.devices.geometries import Place, groups_of, place_at
+from apportion.core.devices.shares import MIG_SLICES, DeviceState
+from apportion.core.dra.names import DRIVER, FAMILY, PUBLISHED, SHARED, card, partition
+from apportion_schemas import Device
+from apportion_schemas.quantities import WHOLE
+
+DEVICES_MAX: Final = 64
+"""In one slice, where any device has a taint; see `ResourceSliceSpec`."""
+COUNTERS_MAX: Final = 8
+"""Sets of counters in one slice."""
+TAINT: Final = {"key": f"{DRIVER}/scheduler", "value": "apportion", "effect": "NoSchedule"}
+
+Json = dict[str, Any]
+
+
+def pool(node: str, devices: Iterable[DeviceState], known: Known = ()) -> list[Json]:
+    """The specs of the slices of a node, without the generation of their pool.
+
+    `known` are the ways in which cards may be cut. A device that is not open is left out.
+    """
+    cards = [each.device for each in devices if each.open and each.device.family == FAMILY]
+    cards = sorted((each for each in cards if each.mode in PUBLISHED), key=lambda each: each.index)
+    cut = [each for each in cards if each.mode == "mig" and _places(each, known)]
+    whole = [_card(each) for each in cards if each.mode != "mig"]
+    parts = [each for device in cut for each in _partitions(device, known)]
+    content: list[Json] = [
+        *(
+            {"sharedCounters": [_counters(each) for each in some]}
+            for some in _by(COUNTERS_MAX, cut)
+        ),
+        *({"devices": some} for some in _by(DEVICES_MAX, [*whole, *parts])),
+    ]
+    return [
+        {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 0, "resourceSliceCount": len(content)},
+            **each,
+        }
+        for each in content
+    ]
+
+
+def _by(most: int, items: Sequence[Any]) -> Iterator[list[Any]]:
+    for first in range(0, len(items), most):
+        yield list(items[first : first + most])
+
+
+def _card(device: Device) -> Json:
+    found: Json = {
+        "name": card(device),
+        "attributes": _attributes(device),
+        "capacity": {
+            "memory": {"value": f"{device.memory_mib}Mi"},
+            "cores": {"value": str(WHOLE)},
+        },
+        "taints": [TAINT],
+    }
+    if device.mode in SHARED:
+        found["allowMultipleAllocations"] = True
+        found["capacity"]["cores"]["requestPolicy"] = {
+            "default": "0",
+            "validRange": {"min": "0", "step": "1"},
+        }
+        found["capacity"]["slots"] = {
+            "value": str(device.slots),
+            "requestPolicy": {"default": "1", "validValues": ["1"]},
+        }
+    return found
+
+
+def _attributes(device: Device, profile: str = "") -> Json:
+    """What CEL of a claim can compare; see `requests`."""
+    said = {"uuid": device.id, "productName": device.model, "mode": device.mode}
+    said |= {"profile": profile} if profile else {}
+    return {name: {"string": value[:64]} for name, value in said.items()}
+
+
+def _places(device: Device, known: Known) -> list[Place]:
+    """Every instance at every place, each once."""
+    groups = groups_of(known, device.family, device.model)
+    places = [place for group in groups for place in group] or [
+        place_at(profile, start)
+        for profile in mig_profiles(device.family, device.model)
+        for start in sorted(profile.starts)
+    ]
+    return list({(place.profile.name, place.start): place for place in places}.values())
+
+
+def _partitions(device: Device, known: Known) -> Iterator[Json]:
+    for place in _places(device, known):
+        taken = range(place.start, place.start + place.profile.size)
+        yield {
+            "name": partition(device, place.profile.name, place.start),
+            "attributes": _attributes(device, place.profile.name),
+            "capacity": {
+                "memory": {"value": f"{memory_charged_mib(place.profile, device)}Mi"},
+                "cores": {"value": str(place.profile.cores)},
+            },
+            "consumesCounters": [
+                {
+                    "counterSet": card(device),
+                    "counters": {_slice(number): {"value": "1"} for number in taken},
+                }
+            ],
+            "taints": [TAINT],
+        }
+
+
+def _counters(device: Device) -> Json:
+    counters = {_slice(number): {"value": "1"} for number in range(MIG_SLICES)}
+    return {"name": card(device), "counters": counters}
+
+
+def _slice(number: int) -> str:
+    return f"memory-slice-{number}"

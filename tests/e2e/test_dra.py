@@ -1,0 +1,169 @@
+"""ResourceClaims on a real API server and a real kubelet: allocated, prepared, and let go of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from apportion.core.dra.names import DRIVER, container_of
+from apportion_schemas import PodPlaced, SharesAllocated
+from tests.support.control_plane import DRA_SINCE, ROOT
+from tests.support.kube_claims import claiming_pod, request, resource_claim
+from tests.support.kube_world import KubeWorld
+from tests.support.kubelet_fixtures import agent_options
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+from tests.support.real_kubelet import RealKubelet
+
+RIGHTS = str(ROOT / "deploy" / "kubernetes" / "dra")
+
+
+@pytest.fixture
+async def dra(world: KubeWorld) -> AsyncIterator[KubeWorld]:
+    """A cluster with our class, and accounts with the rights for it."""
+    if world.plane.version < DRA_SINCE:
+        pytest.skip(f"Kubernetes {world.plane.version} has no resource.k8s.io/v1")
+    await world.plane.user("apply", "-k", RIGHTS)
+    yield world
+    await world.plane.user("delete", "-k", RIGHTS)
+
+
+async def begin(world: KubeWorld, kubelet: RealKubelet, devices: str) -> ServiceProcess:
+    """All services with DRA on; the agent of the node."""
+    agent = await world.start("agent", *agent_options(kubelet, devices), "--dra")
+    for verb in ("watcher", "binder"):
+        await world.start(verb, "--dra")
+    await world.start("scheduler")
+    return agent
+
+
+async def claim(world: KubeWorld, name: str) -> Any:
+    """A claim as the API server has it."""
+    return await world.plane.get("resourceclaim", name)
+
+
+async def freed(world: KubeWorld, name: str) -> None:
+    """Wait until nothing is allocated to the claim, and nobody has it."""
+
+    async def seen() -> bool:
+        found = await claim(world, name)
+        status = found.get("status") or {}
+        return not (status.get("allocation") or status.get("reservedFor")) and not found[
+            "metadata"
+        ].get("finalizers")
+
+    await until(seen, f"claim {name} to be free", timeout_s=60, interval_s=0.3)
+
+
+def placed(world: KubeWorld, name: str) -> PodPlaced:
+    """The newest placement of the pod."""
+    return [event for event in world.facts.of(PodPlaced) if event.name == name][-1]
+
+
+async def slices(world: KubeWorld) -> list[Any]:
+    """What is published."""
+    items: list[Any] = (await world.plane.get("resourceslices"))["items"]
+    return [item for item in items if item["spec"]["driver"] == DRIVER]
+
+
+@pytest.mark.timeout(240)
+async def test_two_claims_have_parts_of_one_card_whatever_dies(
+    dra: KubeWorld, kubelet: RealKubelet
+) -> None:
+    """Each container sees the part that its claim asks for, and the claim says the same."""
+    agent = await begin(dra, kubelet, "1xA100-80GB")
+    small = resource_claim("small", request(memory="2Gi", cores="30"))
+    large = resource_claim("large", request(memory="5000Mi"))
+    await dra.plane.apply(small, large, claiming_pod("one", "small"))
+    await dra.facts.count(SharesAllocated, 1)
+    made = await kubelet.made("one", "main")
+    await agent.kill()
+    await dra.plane.apply(claiming_pod("two", "large"))
+    await dra.bound("two")
+    await agent.start()
+    other = await kubelet.made("two", "main")
+    for name, memory, cores, container in (
+        ("small", "2048m", "30", made),
+        ("large", "5000m", "0", other),
+    ):
+        env, told = container["env"], await claim(dra, name)
+        (result,) = told["status"]["allocation"]["devices"]["results"]
+        assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == memory
+        assert env["CUDA_DEVICE_SM_LIMIT"] == cores
+        assert "/usr/local/vgpu" in container["mounts"]
+        assert result["consumedCapacity"]["cores"] == cores
+        assert (result["pool"], result["device"]) == (kubelet.node, "gpu-0")
+        (share,) = placed(dra, "one" if name == "small" else "two").shares
+        assert share.container == container_of(told["metadata"]["uid"])
+        assert env["NVIDIA_VISIBLE_DEVICES"] == share.device
+    first, second = [
+        (await claim(dra, name))["status"]["allocation"]["devices"]["results"][0]["shareID"]
+        for name in ("small", "large")
+    ]
+    assert first != second
+    await let_go(dra, kubelet)
+
+
+async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
+    """A pod that goes gives its part back: to the claim's next pod, and on the node."""
+    uid = (await claim(dra, "small"))["metadata"]["uid"]
+    assert (kubelet.cdi / f"apportion-claim-{uid}.json").exists()
+    await dra.plane.user("delete", "pod", "one", "--wait=false")
+    await freed(dra, "small")
+    assert not (kubelet.cdi / f"apportion-claim-{uid}.json").exists()
+    await dra.plane.apply(claiming_pod("three", "small"))
+    again = await kubelet.made("three", "main")
+    assert again["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2048m"
+    reserved = (await claim(dra, "small"))["status"]["reservedFor"]
+    assert [each["name"] for each in reserved] == ["three"]
+
+
+@pytest.mark.timeout(240)
+async def test_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
+    dra: KubeWorld, kubelet: RealKubelet
+) -> None:
+    """Two instances of one card, published with the slices that they take."""
+    await begin(dra, kubelet, "1xA100-80GB:mig")
+    cel = f'device.attributes["{DRIVER}"].profile == "2g.20gb"'
+    await dra.plane.apply(
+        resource_claim("a", request(cel=cel)),
+        resource_claim("b", request(cel=cel)),
+        claiming_pod("one", "a"),
+        claiming_pod("two", "b"),
+    )
+    await dra.facts.count(SharesAllocated, 2)
+    names = set()
+    for name, pod in (("a", "one"), ("b", "two")):
+        made = await kubelet.made(pod, "main")
+        assert made["env"]["NVIDIA_VISIBLE_DEVICES"].startswith("MIG-")
+        (result,) = (await claim(dra, name))["status"]["allocation"]["devices"]["results"]
+        assert "consumedCapacity" not in result
+        names.add(result["device"])
+    assert len(names) == 2
+    published = [d for each in await slices(dra) for d in each["spec"].get("devices", ())]
+    assert names <= {device["name"] for device in published}
+    assert {each["spec"]["pool"]["generation"] for each in await slices(dra)} == {1}
+
+
+@pytest.mark.timeout(240)
+async def test_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
+    dra: KubeWorld, kubelet: RealKubelet
+) -> None:
+    """The pod says which, and starts once that is mended; a claim of another pod is waited for."""
+    await begin(dra, kubelet, "1xA100-80GB")
+    await dra.plane.apply(claiming_pod("early", "late"))
+    await dra.described("early", "Rejected", "late", "is not there")
+    await dra.plane.apply(resource_claim("late", request(memory="1Gi")))
+    await kubelet.made("early", "main")
+    await dra.plane.apply(claiming_pod("second", "late"))
+    await dra.described("second", "Rejected", "is the claim of")
+    cel = resource_claim("cel", request(cel='device.driver.startsWith("gpu")'))
+    await dra.plane.apply(cel, claiming_pod("strange", "cel"))
+    await dra.described("strange", "Rejected", "is no comparison that we know")
+    await dra.plane.user("delete", "pod", "early", "--wait=false")
+    await kubelet.made("second", "main")
+    said = json.dumps((await dra.pod("second"))["metadata"]["annotations"])
+    assert "apportion.dev/shares" in said
