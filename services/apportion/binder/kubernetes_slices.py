@@ -138,8 +138,8 @@ class Slices:
         digest = hashlib.sha256(_encode(wanted)).hexdigest()
         names = [slice_name(node, number) for number in range(len(wanted))]
         generations = {each.spec.pool.generation for each in found.values()}
-        told = {each.metadata.annotations.get(DIGEST) for each in found.values()}
-        if set(names) == set(found) and told <= {digest} and len(generations) <= 1:
+        reported = {each.metadata.annotations.get(DIGEST) for each in found.values()}
+        if set(names) == set(found) and reported <= {digest} and len(generations) <= 1:
             return
         generation = max(generations, default=0) + 1
         for name, spec in zip(names, wanted, strict=True):

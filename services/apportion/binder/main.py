@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
@@ -69,9 +70,7 @@ async def body(service: Service, target: Target | None = None) -> None:
     """One life of the binder, until cancelled; without a `target` the ledger is all there is."""
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
-        reader = Reader(
-            session.ledger, cluster, metrics=service.metrics, after=cluster.state.revision
-        )
+        reader = _reader(service, session, cluster)
         await _bind(service, session, cluster, reader, target or LocalTarget())
 
 
@@ -96,17 +95,7 @@ async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
         await claims.require()
         observers = (telling, gangs, claims, *((allocatable,) if allocatable else ()))
 
-        def observe(change: Change) -> None:
-            for each in observers:
-                each.observe(change)
-
-        reader = Reader(
-            session.ledger,
-            cluster,
-            metrics=service.metrics,
-            on_change=observe,
-            after=cluster.state.revision,
-        )
+        reader = _reader(service, session, cluster, *(each.observe for each in observers))
         service.metrics.gauge(
             "apportion_binder_pace", "Bindings that may be with the API server at once."
         ).set_function(lambda: pace.limit)
@@ -122,6 +111,22 @@ async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
             api, cluster.state, pace, service.clock, allocatable, dra=beside.dra
         )
         await _bind(service, session, cluster, reader, target)
+
+
+def _reader(
+    service: Service, session: Session, cluster: StateFold, *observers: Callable[[Change], None]
+) -> Reader[Change]:
+    def observe(change: Change) -> None:
+        for each in observers:
+            each(change)
+
+    return Reader(
+        session.ledger,
+        cluster,
+        metrics=service.metrics,
+        on_change=observe,
+        after=cluster.state.revision,
+    )
 
 
 async def _bind(

@@ -150,7 +150,7 @@ class ClaimDoor:
         holder = Holder(held.pod, placed.namespace, placed.name, (container,), DRIVER, (slot,))
         edits = await self._preparing.prepare(holder)
         await asyncio.to_thread(self._specifications.write, [slot], edits)
-        return self._told(claim.uid, held, slot)
+        return self._devices_of(claim.uid, held, slot)
 
     async def _held(self, claim: Any, container: str) -> Claim:
         try:
@@ -169,10 +169,10 @@ class ClaimDoor:
             )
         return held
 
-    def _told(self, claim: str, held: Claim, slot: str) -> list[Any]:
+    def _devices_of(self, claim: str, held: Claim, slot: str) -> list[Any]:
         """The devices of the claim's allocation; one CDI device has all that they come to."""
         own = [each for each in held.placed.shares if each.container == container_of(claim)]
-        known, told = self._devices(), []
+        known, devices = self._devices(), []
         for position, share in enumerate(own):
             device = known[share.device]
             one = pb.ClaimDevice(pool_name=self._node, device_name=device_of(share, device))
@@ -180,8 +180,8 @@ class ClaimDoor:
                 one.share_id = share_id(claim, held.attempt, position)
             if not position:
                 one.cdi_device_ids.append(device_name(slot))
-            told.append(one)
-        return told
+            devices.append(one)
+        return devices
 
     async def _unprepare(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         """Take back what a claim means; what was made for it goes once nothing uses it."""

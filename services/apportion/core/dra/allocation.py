@@ -65,7 +65,7 @@ def allocation(
 
 def is_allocated(claim: ResourceClaim, wanted: Json) -> bool:
     """Whether the claim has this very allocation."""
-    return _told(claim.results) == [
+    return _as_wanted(claim.results) == [
         (each["request"], each["driver"], each["pool"], each["device"], each.get("shareID", ""))
         for each in wanted["devices"]["results"]
     ]
@@ -76,5 +76,5 @@ def of_ours(results: Sequence[Result]) -> bool:
     return bool(results) and all(each.driver == DRIVER for each in results)
 
 
-def _told(results: Sequence[Result]) -> list[tuple[str, ...]]:
+def _as_wanted(results: Sequence[Result]) -> list[tuple[str, ...]]:
     return [(r.request, r.driver, r.pool, r.device, r.share_id) for r in results]
