@@ -166,6 +166,7 @@ class Up:
         prefix = "" if self._wanted.data == default_data() else f"{DATA_ENV}={self._wanted.data} "
         self._out.print()
         for line in (
+            f"In a browser, the console: http://{self._gateway}/",
             "Look further, in a second terminal:",
             f"  {prefix}apportion top",
             f"  {prefix}apportion get pods",

@@ -18,7 +18,9 @@ from apportion.gateway.api.looking_back import LONG_EVENTS, LookingBack, PastOpt
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.reads import PREFIX
 from apportion.gateway.api.stream import EventStream
+from apportion.gateway.console.console import console_routes
 from apportion.gateway.feed import Feed
+from apportion.gateway.fleet import FleetRows
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
@@ -84,7 +86,8 @@ def command(
 ) -> None:
     """Answer questions about the cluster over HTTP: nodes, devices, pods, why, live events.
 
-    /healthz, /readyz and /metrics are on the same port. There is no login: listen on a public
+    The console, for a browser, is at /; the API below /api/v1; /healthz, /readyz and /metrics are
+    on the same port. There is no login: listen on a public
     address only behind something that has one. With --extender it is the extender of the
     cluster's kube-scheduler too.
     """
@@ -124,7 +127,9 @@ class Gateway:
                     service.log.info("extending", url=f"http://{address}")
                 server = life.api(self._places.api, measures, past)
                 address = await open_servers.enter_async_context(listening(server))
-                service.log.info("answering", url=f"http://{address}{PREFIX}/")
+                service.log.info(
+                    "answering", url=f"http://{address}{PREFIX}/", console=f"http://{address}/"
+                )
                 service.loop("past", lambda: life.begin_past(past))
                 await life.reader.run()
         finally:
@@ -165,7 +170,9 @@ class _Life:
 
     def api(self, listen: Address, measures: Measures, past: LookingBack) -> HttpServer:
         """The read API and the event stream."""
-        api = Api(self._feed, unready=self._unready, measures=measures, look_back=past.handle)
+        rows = FleetRows(self._feed.state)
+        self._observers.append(rows.observe)
+        api = Api(self._feed, rows, unready=self._unready, measures=measures, look_back=past.handle)
         stream = EventStream(self._feed, self._ledger, measures=measures)
         return HttpServer(
             listen,
@@ -175,6 +182,7 @@ class _Life:
                 *api.routes(),
                 web.get(f"{PREFIX}/events", api.guarded("events", stream.handle)),
                 web.route("*", "/api/{tail:.*}", api.guarded("unknown", unknown_path)),
+                *console_routes(),
             ],
             key="--listen",
         )

@@ -169,12 +169,16 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting:
 
 
 def _refused(pod: PodState, refused: PodRefused) -> WhyRefused:
+    causes, nearest = refused_rows(refused)
     return WhyRefused(
-        revision=pod.refused_revision,
-        nodes=refused.nodes,
-        causes=tuple(_cause_row(code, count, refused) for code, count in words.ranked(refused)),
-        nearest=tuple(_miss_row(miss) for miss in refused.nearest),
+        revision=pod.refused_revision, nodes=refused.nodes, causes=causes, nearest=nearest
     )
+
+
+def refused_rows(refused: PodRefused) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
+    """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
+    causes = tuple(_cause_row(code, count, refused) for code, count in words.ranked(refused))
+    return causes, tuple(_miss_row(miss) for miss in refused.nearest)
 
 
 def _cause_row(code: RefusalCode, count: int, refused: PodRefused) -> CauseRow:

@@ -18,17 +18,27 @@ from apportion.gateway.api.query import RequestRefused
 from apportion.gateway.api.reads import PREFIX
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+COMPRESSED_BESIDE_BYTES = 16_384
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def json_response(body: msgspec.Struct, *, status: int = 200) -> web.Response:
-    """The struct as a JSON response."""
-    return web.Response(
-        body=_encode(body), status=status, content_type="application/json", headers=HEADERS
+def json_response(
+    body: msgspec.Struct, *, status: int = 200, compressed: bool = False
+) -> web.Response:
+    """The struct as a JSON response; `compressed` for whoever takes that, beside the loop."""
+    response = web.Response(
+        body=_encode(body),
+        status=status,
+        content_type="application/json",
+        headers=HEADERS,
+        zlib_executor_size=COMPRESSED_BESIDE_BYTES,
     )
+    if compressed:
+        response.enable_compression()
+    return response
 
 
 def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
@@ -56,5 +66,5 @@ async def unknown_path(request: web.Request) -> NoReturn:
         f"no such path: {request.method} {request.path[:200]}",
         fix=f"GET {PREFIX}/ and one of revision, summary, configuration, pods, "
         "pods/NAMESPACE/NAME, pods/NAMESPACE/NAME/why, placements, nodes, nodes/NODE, devices, "
-        "gangs, events, moment, timeline, log, log/REVISION",
+        "gangs, lines, namespaces, fleet, events, moment, timeline, log, log/REVISION",
     )

@@ -17,9 +17,10 @@ from aiohttp import web
 
 from apportion.gateway.api.answering import Handler, guarded, json_response
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.query import RequestRefused, wait_of
+from apportion.gateway.api.query import RequestRefused, after_of, wait_of
 from apportion.gateway.api.reads import PREFIX, Answering, reads
 from apportion.gateway.feed import Feed
+from apportion.gateway.fleet import FleetRows
 
 PAST = ("moment", "timeline", "log", "log/{revision}")
 """What is always about the past."""
@@ -28,13 +29,20 @@ PAST = ("moment", "timeline", "log", "log/{revision}")
 class Api:
     """Answers from one feed; `unready` says why there is no answer yet, or is empty.
 
-    `look_back` answers what is about the past.
+    `rows` are those of the feed's fleet; `look_back` answers what is about the past.
     """
 
     def __init__(
-        self, feed: Feed, *, unready: Callable[[], str], measures: Measures, look_back: Handler
+        self,
+        feed: Feed,
+        rows: FleetRows,
+        *,
+        unready: Callable[[], str],
+        measures: Measures,
+        look_back: Handler,
     ) -> None:
         self._feed = feed
+        self._rows = rows
         self._unready = unready
         self._measures = measures
         self._look_back = look_back
@@ -42,7 +50,8 @@ class Api:
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Every route but the event stream."""
         for path, what, answer in reads():
-            yield web.get(f"{PREFIX}/{path}", self.guarded(what, self._answering(answer)))
+            handle = self._fleet if what == "fleet" else self._answering(answer)
+            yield web.get(f"{PREFIX}/{path}", self.guarded(what, handle))
         for path in PAST:
             what = path.partition("/")[0]
             yield web.get(f"{PREFIX}/{path}", self.guarded(what, self._past))
@@ -71,6 +80,18 @@ class Api:
             return response
 
         return handle
+
+    async def _fleet(self, request: web.Request) -> web.StreamResponse:
+        """The whole fleet out of its kept rows, or what of it changed behind `after`."""
+        if "at" in request.query:
+            return await self._past(request)
+        self.refuse_unless_ready()
+        await self._wait(request)
+        began = time.perf_counter()
+        answer = await self._rows.answer(after_of(request.query))
+        response = json_response(answer, compressed=True)
+        self._measures.answer_seconds.observe(time.perf_counter() - began)
+        return response
 
     async def _past(self, request: web.Request) -> web.StreamResponse:
         """What was is there also while this gateway folds up to what is."""

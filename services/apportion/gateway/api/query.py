@@ -86,6 +86,13 @@ def list_of(query: Mapping[str, str], filters: Iterable[str] = ()) -> ListQuery:
     )  # fmt: skip
 
 
+def after_of(query: Mapping[str, str]) -> int:
+    """Behind which revision the fleet is wanted; -1 for all of it. Raises RequestRefused."""
+    only(query, (*COMMON, "after"))
+    after = query.get("after")
+    return whole("after", after, most=REVISION_MAX) if after is not None else -1
+
+
 def only(query: Mapping[str, str], known: Iterable[str]) -> None:
     """Raise RequestRefused for a parameter that is not among these."""
     for name in query:

@@ -18,6 +18,14 @@ from apportion.core.explain.answers import (
     RevisionAnswer,
     SummaryAnswer,
 )
+from apportion.core.explain.packed import FleetAnswer, whole_fleet
+from apportion.core.explain.queued import (
+    PODS_SHOWN,
+    LinesAnswer,
+    NamespacesAnswer,
+    lines_answer,
+    namespaces_answer,
+)
 from apportion.core.explain.views import (
     configuration_answer,
     device_answers,
@@ -29,7 +37,16 @@ from apportion.core.explain.views import (
 from apportion.core.explain.why import why, why_rejected
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api import pages
-from apportion.gateway.api.query import COMMON, ListQuery, RequestRefused, list_of, only
+from apportion.gateway.api.query import (
+    COMMON,
+    LIMIT_MAX,
+    ListQuery,
+    RequestRefused,
+    after_of,
+    list_of,
+    only,
+    whole,
+)
 from apportion_schemas import PodRejected
 
 PREFIX = "/api/v1"
@@ -63,6 +80,9 @@ def reads() -> Iterable[tuple[str, str, Answering]]:
     yield "revision", "revision", _revision
     yield "summary", "summary", _summary
     yield "configuration", "configuration", _configuration
+    yield "lines", "lines", _lines
+    yield "namespaces", "namespaces", _namespaces
+    yield "fleet", "fleet", _fleet
     yield "nodes/{node}", "node", _node
     yield "pods/{namespace}/{name}", "pod", _pod
     yield "pods/{namespace}/{name}/why", "why", _why
@@ -90,6 +110,24 @@ def _configuration(view: View, request: web.Request) -> ConfigurationAnswer:
     only(request.query, COMMON)
     state = view.state
     return configuration_answer(state)
+
+
+def _lines(view: View, request: web.Request) -> LinesAnswer:
+    only(request.query, (*COMMON, "limit"))
+    limit = request.query.get("limit")
+    shown = whole("limit", limit, least=1, most=LIMIT_MAX) if limit is not None else PODS_SHOWN
+    return lines_answer(view.state, shown)
+
+
+def _namespaces(view: View, request: web.Request) -> NamespacesAnswer:
+    only(request.query, COMMON)
+    return namespaces_answer(view.state)
+
+
+def _fleet(view: View, request: web.Request) -> FleetAnswer:
+    """All of it, for a moment of the past; the present has its rows kept."""
+    after_of(request.query)
+    return whole_fleet(view.state)
 
 
 def _node(view: View, request: web.Request) -> NodeDetail:

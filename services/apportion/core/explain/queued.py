@@ -1,0 +1,204 @@
+"""Who waits, in lines: pods that ask for the same stand in one, in the order of their turn.
+
+A line has one answer for all of it: why no node takes its first, and what would help. Pods with
+other CPU requests or labels stand in the same line; what differs shows in the `why` of each.
+
+Invariant: every pending pod without gates stands in exactly one line, and its position counts all
+pods before it, of every line: priority first, then the revision of its submission.
+"""
+
+from collections import Counter
+from typing import Final
+
+from apportion.core.explain import words
+from apportion.core.explain.answers import Answer, CauseRow, MissRow
+from apportion.core.explain.lines import ask_words
+from apportion.core.explain.why import refused_rows
+from apportion.core.ledger.state import Phase, PodState, State
+from apportion_schemas import PodRefused, RefusalCode
+
+PODS_SHOWN: Final = 20
+"""How many pods of a line an answer names, unless asked for more."""
+LINES_SHOWN: Final = 100
+"""How many lines an answer describes; those with most pods."""
+
+_C = RefusalCode
+LASTING: Final = frozenset((
+    _C.NO_SUCH_DEVICE, _C.MODE_MISMATCH, _C.TYPE_MISMATCH, _C.UUID_MISMATCH, _C.INDEX_MISMATCH,
+    _C.MIG_NO_PROFILE, _C.TEMPLATE_NONE_FITS, _C.NODE_LABELS_MISMATCH,
+))  # fmt: skip
+"""Causes that no end of any pod takes away: they speak of what nodes and devices are."""
+
+
+class QueuedPod(Answer, frozen=True):
+    """One pod in its line. `position` is among all that wait, `missing` what the nearest lacks."""
+
+    position: int
+    namespace: str
+    name: str
+    uid: str
+    priority: int
+    since_revision: int
+    since_time: str
+    refused_revision: int = 0
+    nearest: str = ""
+    missing: str = ""
+    last_failure: str = ""
+
+
+class Line(Answer, frozen=True):
+    """Pods that ask for the same. `devices` is of one pod; `pods` counts all of the line.
+
+    `sentence` says why the first does not go; it is empty while nobody has looked. `lasting`: no
+    end of a pod would help, for no node has such devices. `causes` count `nodes`.
+    """
+
+    wants: str
+    devices: int
+    pods: int
+    oldest_revision: int
+    oldest_time: str
+    lasting: bool = False
+    sentence: str = ""
+    nodes: int = 0
+    causes: tuple[CauseRow, ...] = ()
+    nearest: tuple[MissRow, ...] = ()
+    first: tuple[QueuedPod, ...] = ()
+
+
+class LinesAnswer(Answer, frozen=True):
+    """All lines, the longest first, and what they add up to.
+
+    `gated` pods wait for somebody to take their gates away; `rejected` ones cannot be read. They
+    stand in no line.
+    """
+
+    revision: int
+    pods: int
+    devices: int
+    gated: int
+    rejected: int
+    oldest_time: str = ""
+    lasting: int = 0
+    lines_count: int = 0
+    lines: tuple[Line, ...] = ()
+    time: str = ""
+
+
+class NamespaceRow(Answer, frozen=True):
+    """How many live pods a namespace has."""
+
+    namespace: str
+    pods: int
+
+
+class NamespacesAnswer(Answer, frozen=True):
+    """The namespaces that have live pods, those with most first; equal ones by name."""
+
+    revision: int
+    items: tuple[NamespaceRow, ...] = ()
+    time: str = ""
+
+
+def namespaces_answer(state: State) -> NamespacesAnswer:
+    """Who is here, as of the state's revision; costs what is live."""
+    counts = Counter(pod.submitted.namespace for pod in state.pods.values())
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return NamespacesAnswer(
+        revision=state.revision,
+        items=tuple(NamespaceRow(namespace=name, pods=pods) for name, pods in ordered),
+    )
+
+
+def lines_answer(state: State, pods_shown: int = PODS_SHOWN) -> LinesAnswer:
+    """Everybody who waits, as of the state's revision; costs what is live."""
+    pending = [pod for pod in state.pods.values() if pod.phase is Phase.PENDING]
+    waiting = [pod for pod in pending if not pod.submitted.gates]
+    waiting.sort(key=_turn)
+    by_wants: dict[str, list[tuple[int, PodState]]] = {}
+    wants: dict[bytes, str] = {}
+    for position, pod in enumerate(waiting, 1):
+        key = wants.get(pod.shape_key)
+        if key is None:
+            key = wants[pod.shape_key] = wants_words(pod)
+        by_wants.setdefault(key, []).append((position, pod))
+    ordered = sorted(by_wants.items(), key=lambda item: (-len(item[1]), item[0]))
+    lines = [_line(said, pods, pods_shown) for said, pods in ordered]
+    first = min(waiting, key=lambda pod: pod.submitted_revision, default=None)
+    return LinesAnswer(
+        revision=state.revision,
+        pods=len(waiting),
+        devices=sum(line.devices * line.pods for line in lines),
+        gated=len(pending) - len(waiting),
+        rejected=len(state.rejected),
+        oldest_time=first.submitted_time if first else "",
+        lasting=sum(line.pods for line in lines if line.lasting),
+        lines_count=len(lines),
+        lines=tuple(lines[:LINES_SHOWN]),
+    )
+
+
+def wants_words(pod: PodState) -> str:
+    """What a pod asks for, as in `8 x nvidia whole, of H100` or `1 x nvidia 3,000 MiB`."""
+    shape = pod.submitted.shape
+    said = " + ".join(ask_words(ask) for ask in shape.asks) or "no device"
+    types = " or ".join(shape.devices.use_types)
+    if types:
+        said += f", of {types}"
+    modes = " or ".join(shape.devices.modes)
+    return f"{said}, {modes}" if modes else said
+
+
+def devices_wanted(pod: PodState) -> int:
+    """How many devices a pod holds at once when it runs; init containers come before that."""
+    asks = pod.submitted.shape.asks
+    return max(
+        sum(ask.count for ask in asks if not ask.init),
+        max((ask.count for ask in asks if ask.init), default=0),
+    )
+
+
+def _turn(pod: PodState) -> tuple[int, int]:
+    return (-pod.submitted.priority, pod.submitted_revision)
+
+
+def _line(wants: str, pods: list[tuple[int, PodState]], shown: int) -> Line:
+    oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
+    refusal = next((pod.refusal for _, pod in pods if pod.refusal is not None), None)
+    causes, nearest = refused_rows(refusal) if refusal else ((), ())
+    return Line(
+        wants=wants,
+        devices=devices_wanted(pods[0][1]),
+        pods=len(pods),
+        oldest_revision=oldest.submitted_revision,
+        oldest_time=oldest.submitted_time,
+        lasting=refusal is not None and lasting(refusal),
+        sentence=words.refusal(refusal) if refusal else "",
+        nodes=refusal.nodes if refusal else 0,
+        causes=causes,
+        nearest=nearest,
+        first=tuple(_queued(position, pod) for position, pod in pods[:shown]),
+    )
+
+
+def lasting(refusal: PodRefused) -> bool:
+    """Whether every node is out of the question for what it is, so that waiting is no help."""
+    return bool(refusal.reasons) and refusal.nodes > 0 and refusal.reasons.keys() <= LASTING
+
+
+def _queued(position: int, pod: PodState) -> QueuedPod:
+    near = pod.refusal.nearest[0] if pod.refusal and pod.refusal.nearest else None
+    submitted = pod.submitted
+    return QueuedPod(
+        position=position,
+        namespace=submitted.namespace,
+        name=submitted.name,
+        uid=submitted.uid,
+        priority=submitted.priority,
+        since_revision=pod.submitted_revision,
+        since_time=pod.submitted_time,
+        refused_revision=pod.refused_revision,
+        nearest=near.node if near else "",
+        missing=words.missing(near) if near else "",
+        last_failure=pod.last_failure,
+    )

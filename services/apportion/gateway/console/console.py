@@ -1,0 +1,83 @@
+"""The console's files over HTTP, as they stand in `static/`: no build step, no other host.
+
+Everything a page shows it asks from the read API. The files are read once and held in memory, each
+with a tag of its content, so that a browser asks again and is answered in a word.
+
+Invariant: nothing outside `static/` is ever answered, and every answer carries the policy that
+keeps a page from loading, running or asking anything that is not this gateway's own.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Iterable
+from hashlib import sha256
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final
+
+from aiohttp import web
+from msgspec import Struct
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+
+
+class _File(Struct, frozen=True):
+    body: bytes
+    type: str
+    tag: str
+
+
+def console_routes() -> Iterable[web.AbstractRouteDef]:
+    """`/` is the page; what it loads is below `/console/`."""
+    files = dict(_files(resources.files(__package__) / "static", ""))
+
+    async def page(request: web.Request) -> web.Response:
+        return _answer(request, files["index.html"])
+
+    async def asset(request: web.Request) -> web.Response:
+        file = files.get(request.match_info["path"])
+        if file is None:
+            raise web.HTTPNotFound(text="the console has no such file\n")
+        return _answer(request, file)
+
+    return (web.get("/", page), web.get("/console/{path:.+}", asset))
+
+
+def _files(folder: Traversable, prefix: str) -> Iterable[tuple[str, _File]]:
+    for entry in folder.iterdir():
+        path = prefix + entry.name
+        if entry.is_dir():
+            yield from _files(entry, f"{path}/")
+        else:
+            body = entry.read_bytes()
+            tag = f'"{sha256(body).hexdigest()[:20]}"'
+            yield path, _File(body=body, type=_type(entry.name), tag=tag)
+
+
+def _type(name: str) -> str:
+    suffix = "." + name.rpartition(".")[2]
+    return _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
+def _answer(request: web.Request, file: _File) -> web.Response:
+    headers = {**HEADERS, "ETag": file.tag}
+    if request.headers.get("If-None-Match") == file.tag:
+        return web.Response(status=304, headers=headers)
+    charset = "utf-8" if file.type.startswith("text/") else None
+    response = web.Response(
+        body=file.body, content_type=file.type, charset=charset, headers=headers
+    )
+    response.enable_compression()
+    return response

@@ -1,0 +1,163 @@
+// The frame: which page is shown, the moment that all of them show, and what is new.
+//
+// A page is a module with `open(main, context)`, which shows itself and gives back what the frame
+// may call: `update(live)` when the moment or the revision has changed, `close()`, `theme()`.
+// Invariant: one page is open at a time, and answers for one that was closed show nothing.
+import { getNow, Problem } from "./api.js";
+import { $, $$, html, mount } from "./html.js";
+import { ICONS } from "./icons.js";
+import { openKeys } from "./keys.js";
+import { listen } from "./live.js";
+import { isLive, moment } from "./moment.js";
+import { openPalette } from "./palette.js";
+import { problemPage } from "./parts.js";
+import { route, setParameters } from "./route.js";
+import { TimeBar } from "./timebar.js";
+
+export const PAGES = [
+  ["fleet", "Fleet"], ["pods", "Pods"], ["waiting", "Waiting"],
+];
+const LOADERS = {
+  fleet: () => import("./fleet/page.js"),
+  pods: () => import("./pages/pods.js"),
+  pod: () => import("./pages/pod.js"),
+  waiting: () => import("./pages/waiting.js"),
+};
+const main = $("#main");
+const root = document.documentElement;
+let page = null;
+let turn = 0;
+let shownAt = "";
+let shownPage = "";
+
+/** Show the page that the address names, at the moment that it names. */
+async function show() {
+  const asked = route();
+  const name = asked.name in LOADERS ? asked.name : "fleet";
+  turn += 1;
+  const mine = turn;
+  page?.close?.();
+  page = null;
+  markPage(name);
+  await seek(asked.parameters.get("at") ?? "");
+  if (mine !== turn) return;
+  bar.draw();
+  if (shownPage !== location.hash.split("?")[0]) main.scrollTop = 0;
+  shownPage = location.hash.split("?")[0];
+  try {
+    if (moment.problem) throw moment.problem;
+    const loaded = await LOADERS[name]();
+    if (mine !== turn) return;
+    const opened = await loaded.open(main, { ...asked, setParameters, alive: () => mine === turn });
+    if (mine !== turn) opened?.close?.();
+    else page = opened;
+  } catch (problem) {
+    if (mine === turn) mount(main, problemPage(problem, `what the page ${name} asks`));
+  }
+}
+
+function markPage(name) {
+  const nav = name === "pod" ? "pods" : name;
+  document.title = `${PAGES.find(([path]) => path === nav)[1]} · Apportion`;
+  for (const each of $$("#nav a")) {
+    if (each.dataset.page === nav) each.setAttribute("aria-current", "page");
+    else each.removeAttribute("aria-current");
+  }
+}
+
+/** Make `at` the moment of all pages; the gateway says what it means. */
+async function seek(at) {
+  if (at === shownAt && !moment.problem) return;
+  shownAt = at;
+  moment.at = at;
+  moment.problem = "";
+  if (at) {
+    try {
+      const found = await getNow("moment", { at });
+      if (at !== moment.at) return;
+      moment.revision = found.revision;
+      moment.time = Date.parse(found.time);
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      moment.problem = problem;
+      moment.revision = 0;
+      moment.time = null;
+    }
+  }
+  root.classList.toggle("past", Boolean(at));
+}
+
+/** Another moment, on the page that is open: the address changes in its place. */
+async function setMoment(at) {
+  setParameters({ at });
+  const had = moment.problem;
+  await seek(at);
+  bar.draw();
+  if (had || moment.problem || !page?.update) await show();
+  else await page.update(false);
+}
+
+const bar = new TimeBar($("#time"), setMoment);
+
+// ---- what is new ----
+
+async function news() {
+  bar.news();
+  if (isLive() && page?.update) {
+    try {
+      await page.update(true);
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      says(problem.message, false);
+    }
+  }
+}
+
+function says(words, good) {
+  $("#link").textContent = words;
+  $("#dot").classList.toggle("off", !good);
+}
+
+let asked = 0;
+listen(
+  () => {
+    says(location.host, true);
+    if (asked) return;
+    asked = requestAnimationFrame(async () => { await news(); asked = 0; });
+  },
+  why => says(why.length > 40 ? "not ready" : why, false),
+);
+
+// ---- theme, navigation, keys ----
+
+function setTheme(name) {
+  root.dataset.theme = name;
+  try { localStorage.setItem("theme", name); } catch { /* storage may be off */ }
+  bar.draw();
+  page?.theme?.();
+}
+const flipTheme = () => setTheme(root.dataset.theme === "dark" ? "light" : "dark");
+
+mount($("#nav"), PAGES.map(([path, words], at) => html`<a href="#/${path}" data-page="${path}">${
+  ICONS[path]}<span>${words}</span><kbd>${at + 1}</kbd></a>`));
+mount($("#theme"), ICONS.sun).addEventListener("click", flipTheme);
+$("#gotokey").textContent = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘K" : "Ctrl K";
+$("#goto").addEventListener("click", () => openPalette(PAGES));
+openKeys({ pages: PAGES, bar, flipTheme, main });
+
+document.addEventListener("click", event => {
+  if (event.target.closest(".skip")) {
+    event.preventDefault();
+    main.focus();
+    return;
+  }
+  const anchor = event.target.closest('a[href^="#/"]');
+  if (!anchor || !moment.at) return;
+  const address = anchor.getAttribute("href");
+  if (/[?&]at=/.test(address) || anchor.dataset.now) return;
+  anchor.setAttribute("href", `${address}${address.includes("?") ? "&" : "?"}at=${moment.at}`);
+});
+addEventListener("hashchange", show);
+addEventListener("resize", () => bar.draw());
+show();
+bar.news();

@@ -1,0 +1,179 @@
+// Where every card stands: pools on shelves, nodes in columns, as large as all fits. Pure.
+//
+// All lengths are pixels of the canvas. Zooming takes another width of a card from the list, so that
+// cards keep whole pixels and sharp edges; `fitted` is the width at which the whole fleet is seen.
+
+const WIDTHS = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 29, 35, 42, 50];
+const SHELVES_MAX = 9;
+const ROWS_MAX = 4000;
+const LABEL_ROOM = 74; // a node's name is written where its cards take as much
+
+const gapOf = width => (width < 2 ? 0 : width < 12 ? 1 : 2);
+const nodeGapOf = width => (width < 2 ? 1 : width < 4 ? 3 : Math.min(12, width));
+const rowGapOf = width => Math.max(1, Math.round(width * 0.9));
+const tallest = width => (width < 2 ? 9 : Math.round(width * 3.6));
+const nodeWidth = (pool, width) => pool.width * width + (pool.width - 1) * gapOf(width) + nodeGapOf(width);
+
+export class Layout {
+  /** `scale` is pixels of the canvas to one of the page. */
+  constructor(pools, width, height, scale) {
+    Object.assign(this, { pools, width, height, scale });
+    this.head = Math.round(30 * scale);
+    this.poolGap = Math.round(14 * scale);
+    this.poolLeast = Math.round(104 * scale);
+    this.pad = Math.round(12 * scale);
+    this.fit();
+  }
+
+  /** The largest card with which everything is seen: every number of shelves is tried. */
+  fit() {
+    let best = null;
+    for (let shelves = 1; shelves <= Math.min(SHELVES_MAX, this.pools.length); shelves += 1) {
+      const split = this.split(shelves);
+      for (let zoom = WIDTHS.length - 1; zoom >= 0; zoom -= 1) {
+        const found = this.tryFit(split, WIDTHS[zoom]);
+        if (!found) continue;
+        if (!best || found.area > best.area) best = { ...found, zoom, split };
+        break;
+      }
+    }
+    best ??= this.tooMuch();
+    this.shelves = best.split.map((pools, at) => ({ pools, rows: best.rows[at] }));
+    this.fitted = best.zoom;
+    this.fittedHeight = best.height;
+    this.left = this.pad;
+    this.top = this.pad;
+    this.zoomTo(best.zoom);
+  }
+
+  /** Pools in their order on so many shelves, of about as many cards each. */
+  split(count) {
+    const all = this.pools.reduce((sum, pool) => sum + pool.nodes.length * pool.width, 0);
+    const shelves = [[]];
+    let sum = 0;
+    for (const pool of this.pools) {
+      const size = pool.nodes.length * pool.width;
+      if (shelves.at(-1).length && shelves.length < count && sum >= all * shelves.length / count - size * 0.45) shelves.push([]);
+      shelves.at(-1).push(pool);
+      sum += size;
+    }
+    return shelves;
+  }
+
+  tryFit(split, width) {
+    const room = this.width - 2 * this.pad;
+    const rows = [];
+    for (const pools of split) {
+      let count = 1;
+      while (this.shelfWidth(pools, width, count) > room && count <= ROWS_MAX) count += 1;
+      if (count > ROWS_MAX) return null;
+      rows.push(count);
+    }
+    const total = rows.reduce((sum, count) => sum + count, 0);
+    const free = this.height - this.pad * 1.5 - split.length * this.head;
+    const height = Math.min(Math.floor(free / total) - rowGapOf(width), tallest(width));
+    return height < Math.max(3, width * 1.5) ? null : { rows, height, area: width * height };
+  }
+
+  shelfWidth(pools, width, rows) {
+    return pools.reduce((sum, pool) => sum + this.poolWidth(pool, width, rows) + this.poolGap, -this.poolGap);
+  }
+
+  poolWidth(pool, width, rows) {
+    return Math.max(Math.ceil(pool.nodes.length / rows) * nodeWidth(pool, width), this.poolLeast);
+  }
+
+  /** More cards than pixels: a shelf for each pool, and the picture is larger than the canvas. */
+  tooMuch() {
+    const room = this.width - 2 * this.pad;
+    const rows = this.pools.map(pool => Math.ceil(pool.nodes.length / Math.max(1, Math.floor(room / nodeWidth(pool, 1)))));
+    return { zoom: 0, height: 3, split: this.pools.map(pool => [pool]), rows };
+  }
+
+  /** Take another width of a card; what stands where is worked out anew. */
+  zoomTo(zoom) {
+    this.zoom = Math.max(0, Math.min(WIDTHS.length - 1, zoom));
+    this.cardWidth = WIDTHS[this.zoom];
+    this.cardHeight = this.zoom === this.fitted ? this.fittedHeight : Math.round(this.cardWidth * this.fittedHeight / WIDTHS[this.fitted]);
+    this.gap = gapOf(this.cardWidth);
+    this.groups = [];
+    let y = 0;
+    for (const { pools, rows } of this.shelves) {
+      const label = Math.min(...pools.map(pool => pool.width)) * this.cardWidth > LABEL_ROOM * this.scale ? Math.round(15 * this.scale) : 0;
+      const rowHeight = this.cardHeight + rowGapOf(this.cardWidth) + label;
+      let x = 0;
+      for (const pool of pools) {
+        const columns = Math.ceil(pool.nodes.length / rows);
+        const width = this.poolWidth(pool, this.cardWidth, rows);
+        this.groups.push({ pool, x, y, columns, rows, width, label, rowHeight, nodeWidth: nodeWidth(pool, this.cardWidth) });
+        x += width + this.poolGap;
+      }
+      y += this.head + rows * rowHeight;
+    }
+    this.whole = y;
+  }
+
+  /** Zoom by steps, with what is under the point kept there. */
+  zoomBy(steps, x = this.width / 2, y = this.height / 2) {
+    const zoom = Math.max(0, Math.min(WIDTHS.length - 1, this.zoom + steps));
+    if (zoom === this.zoom || !this.groups.length) return;
+    const before = this.groups.filter(group => x >= this.left + group.x - 9 && y >= this.top + group.y).at(-1) ?? this.groups[0];
+    const across = (x - this.left - before.x) / before.nodeWidth;
+    const down = (y - this.top - before.y - this.head) / before.rowHeight;
+    this.zoomTo(zoom);
+    const after = this.groups.find(group => group.pool === before.pool);
+    this.left = Math.round(x - after.x - across * after.nodeWidth);
+    this.top = Math.round(y - after.y - this.head - down * after.rowHeight);
+  }
+
+  /** Bring a card to the middle, large enough to be read. */
+  centre(node, card) {
+    if (this.cardWidth < 12) this.zoomTo(WIDTHS.indexOf(12));
+    const box = this.boxOf(node, card);
+    if (!box) return;
+    this.left = Math.min(this.pad, this.left + Math.round(this.width * 0.4 - box.x));
+    this.top = Math.min(this.pad, this.top + Math.round(this.height / 2 - box.y));
+  }
+
+  /** Where the first card of the node in this group stands. */
+  nodeAt(group, place) {
+    return {
+      x: this.left + group.x + Math.floor(place / group.rows) * group.nodeWidth,
+      y: this.top + group.y + this.head + (place % group.rows) * group.rowHeight + group.label,
+    };
+  }
+
+  /** Where a card stands. */
+  boxOf(node, card) {
+    const group = this.groups.find(each => each.pool === node.home);
+    if (!group) return null;
+    const { x, y } = this.nodeAt(group, node.place);
+    return { x: x + card * (this.cardWidth + this.gap), y, width: this.cardWidth, height: this.cardHeight };
+  }
+
+  /** The card at a point: `{node, card}`, or null. */
+  at(x, y) {
+    for (const group of this.groups) {
+      const across = x - this.left - group.x;
+      const down = y - this.top - group.y - this.head;
+      const column = Math.floor(across / group.nodeWidth);
+      const row = Math.floor(down / group.rowHeight);
+      if (across < 0 || down < 0 || column >= group.columns || row >= group.rows) continue;
+      const node = group.pool.nodes[column * group.rows + row];
+      if (!node) continue;
+      const card = Math.min(node.count - 1, Math.floor((across - column * group.nodeWidth) / (this.cardWidth + this.gap)));
+      return card >= 0 ? { node, card } : null;
+    }
+    return null;
+  }
+
+  /** The columns and rows of a group that are seen. */
+  seen(group) {
+    const x = this.left + group.x;
+    const y = this.top + group.y + this.head;
+    return {
+      columns: [Math.max(0, Math.floor(-x / group.nodeWidth)), Math.min(group.columns, Math.ceil((this.width - x) / group.nodeWidth))],
+      rows: [Math.max(0, Math.floor(-y / group.rowHeight)), Math.min(group.rows, Math.ceil((this.height - y) / group.rowHeight))],
+    };
+  }
+}

@@ -1,0 +1,188 @@
+// The fleet as rows of numbers: every node with its cards and who holds what of them.
+//
+// It takes the gateway's packed rows (core/explain/packed.py has their fields) and lays them out so
+// that one pass over a node draws it: shares lie card by card, `start[card]` to `start[card + 1]`.
+// A row takes the place of the one before, so what changed costs what changed. Pure: no page, no DOM.
+import { byName } from "../format.js";
+import { meetNamespaces, namespacePlace } from "../colours.js";
+
+export const FAILED = 1;
+export const CORDONED = 2;
+export const ABSENT = 4;
+export const UNREADY = 8;
+export const BROKEN = FAILED | ABSENT | UNREADY;
+const IDLE_BELOW = 0.05;
+
+/** One node out of its packed row. */
+export function unpack([name, pool, ready, cordon, models, cards, notes, pods]) {
+  const count = cards.length / 3;
+  const state = new Array(count);
+  const index = new Array(count);
+  const model = new Array(count);
+  for (let card = 0; card < count; card += 1) {
+    index[card] = cards[3 * card];
+    model[card] = models[cards[3 * card + 1]];
+    state[card] = cards[3 * card + 2] | (cordon ? CORDONED : 0) | (ready ? 0 : UNREADY);
+  }
+  const found = [];
+  pods.forEach(([namespace, , phase, shares], pod) => {
+    for (let at = 0; at < shares.length; at += 3) {
+      found.push([shares[at], shares[at + 1] / Math.max(1, model[shares[at]][1]), pod, namespacePlace(namespace), phase === "allocated" ? 1 : 0]);
+    }
+  });
+  found.sort((a, b) => a[0] - b[0] || a[2] - b[2]);
+  const start = new Array(count + 1).fill(0);
+  for (const [card] of found) start[card + 1] += 1;
+  for (let card = 0; card < count; card += 1) start[card + 1] += start[card];
+  return {
+    name, pool, ready: Boolean(ready), cordon, notes, count, state, index, model, start,
+    pods: pods.map(([namespace, pod, phase]) => ({ namespace, name: pod, phase })),
+    memory: found.map(share => share[1]), // parts of the card
+    holder: found.map(share => share[2]), // places in `pods`
+    colour: found.map(share => share[3]), // places among the namespaces' colours
+    running: found.map(share => share[4]), // whether the agent has handed it out
+    used: found.map(() => -1), // parts of the card; -1: nobody says
+    match: null,
+  };
+}
+
+export class Fleet {
+  constructor() {
+    this.nodes = new Map();
+    this.pools = [];
+    this.revision = -1;
+    this.shape = 0; // grows whenever nodes or numbers of cards have changed, and places with them
+    this.told = false; // whether anybody says what is used
+    this.uses = new Map();
+  }
+
+  /** Take an answer of `fleet`: the whole, or what changed. */
+  take(answer) {
+    if (answer.whole) this.nodes = new Map();
+    meetNamespaces(answer.nodes.flatMap(row => row[7].map(pod => pod[0])));
+    let moved = answer.whole;
+    for (const row of answer.nodes) {
+      const node = unpack(row);
+      const before = this.nodes.get(node.name);
+      if (!before || before.pool !== node.pool || before.count !== node.count) moved = true;
+      this.nodes.set(node.name, node);
+      this.use(node);
+    }
+    for (const name of answer.gone) moved = this.nodes.delete(name) || moved;
+    this.revision = answer.revision;
+    if (moved) this.arrange();
+    else for (const row of answer.nodes) this.replace(this.nodes.get(row[0]));
+    return moved;
+  }
+
+  /** Take what nodes say that is used: rows of a node and, for each of its shares, what of the card. */
+  takeUse(rows) {
+    for (const [name, shares] of rows) {
+      this.told = true;
+      this.uses.set(name, new Map(shares.map(([pod, card, part]) => [`${pod}\n${card}`, part])));
+      const node = this.nodes.get(name);
+      if (node) this.use(node);
+    }
+  }
+
+  use(node) {
+    const said = this.uses.get(node.name);
+    if (!said) return;
+    for (let card = 0; card < node.count; card += 1) {
+      for (let at = node.start[card]; at < node.start[card + 1]; at += 1) {
+        const pod = node.pods[node.holder[at]];
+        const part = said.get(`${pod.namespace}/${pod.name}\n${node.index[card]}`);
+        node.used[at] = part === undefined ? -1 : Math.min(part, node.memory[at]);
+      }
+    }
+  }
+
+  /** Pools by size, nodes in each by name: a card keeps its place as long as the fleet does. */
+  arrange() {
+    const pools = new Map();
+    for (const node of this.nodes.values()) {
+      if (!pools.has(node.pool)) pools.set(node.pool, { name: node.pool, nodes: [], cards: 0, width: 1 });
+      const pool = pools.get(node.pool);
+      pool.nodes.push(node);
+      pool.cards += node.count;
+      pool.width = Math.max(pool.width, node.count);
+    }
+    this.pools = [...pools.values()].sort((a, b) => b.cards - a.cards || byName(a.name, b.name));
+    for (const pool of this.pools) {
+      pool.nodes.sort((a, b) => byName(a.name, b.name));
+      pool.nodes.forEach((node, at) => { node.home = pool; node.place = at; });
+    }
+    this.shape += 1;
+  }
+
+  replace(node) {
+    const pool = this.pools.find(each => each.name === node.pool);
+    const at = this.findIn(pool, node.name);
+    node.home = pool;
+    node.place = at;
+    pool.nodes[at] = node;
+  }
+
+  findIn(pool, name) {
+    let [low, high] = [0, pool.nodes.length - 1];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (byName(pool.nodes[middle].name, name) < 0) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  /** How many cards are what, over all nodes. */
+  totals() {
+    const sum = { cards: 0, granted: 0, free: 0, broken: 0, cordoned: 0, idle: 0, memory: 0, held: 0, used: 0, nodes: this.nodes.size };
+    for (const node of this.nodes.values()) {
+      for (let card = 0; card < node.count; card += 1) {
+        const held = granted(node, card);
+        const mib = node.model[card][1];
+        sum.cards += 1;
+        sum.memory += mib;
+        if (held > 0) sum.granted += 1;
+        if (isFree(node, card)) sum.free += 1;
+        if (node.state[card] & BROKEN) sum.broken += 1;
+        else if (node.state[card] & CORDONED) sum.cordoned += 1;
+        const use = used(node, card);
+        if (use >= 0) { sum.held += held * mib; sum.used += use * mib; }
+        if (isIdle(node, card)) sum.idle += 1;
+      }
+    }
+    return sum;
+  }
+}
+
+/** What of a card is granted, as a part. */
+export function granted(node, card) {
+  let sum = 0;
+  for (let at = node.start[card]; at < node.start[card + 1]; at += 1) sum += node.memory[at] || 1e-6;
+  return sum;
+}
+
+/** What of a card is used, as a part; -1 where nobody says. */
+export function used(node, card) {
+  let sum = 0;
+  let told = false;
+  for (let at = node.start[card]; at < node.start[card + 1]; at += 1) {
+    if (node.used[at] >= 0) { sum += node.used[at]; told = true; }
+  }
+  return told ? sum : -1;
+}
+
+export const isFree = (node, card) => node.start[card] === node.start[card + 1] && node.state[card] === 0;
+
+/** Granted, and hardly used by what is said. */
+export function isIdle(node, card) {
+  const use = used(node, card);
+  return use >= 0 && use < IDLE_BELOW * granted(node, card);
+}
+
+/** One word for a card. */
+export function stateOf(node, card) {
+  if (node.state[card] & BROKEN) return "broken";
+  if (node.state[card] & CORDONED) return "cordoned";
+  return node.start[card] === node.start[card + 1] ? "free" : "granted";
+}

@@ -1,0 +1,359 @@
+// Fleet: every card of every node in one picture. How much is granted, used, broken, cordoned?
+import { get, getNow } from "../api.js";
+import { namespaceLegend } from "../colours.js";
+import { many, num, percent } from "../format.js";
+import { $, $$, html, mount } from "../html.js";
+import { count, link } from "../links.js";
+import { isLive, moment } from "../moment.js";
+import { searchField, segments } from "../parts.js";
+import { ask, facts, panel } from "./card.js";
+import { Filter, STATES } from "./filter.js";
+import { Layout } from "./layout.js";
+import { Fleet, stateOf } from "./model.js";
+import { Painter, palette } from "./paint.js";
+
+const HOVER_WIDTH = 312;
+const MATCHES_SHOWN = 200;
+
+/** See app.js. */
+export async function open(main, context) {
+  const view = new FleetPage(main, context);
+  await view.load();
+  if (!context.alive()) return null;
+  view.show();
+  return view;
+}
+
+class FleetPage {
+  constructor(main, { parameters, setParameters }) {
+    Object.assign(this, { main, setParameters });
+    this.fleet = new Fleet();
+    this.filter = new Filter(parameters.get("q") ?? "", parameters.get("show") ?? "all");
+    this.text = parameters.get("q") ?? "";
+    this.by = parameters.get("by") === "namespace" ? "namespace" : "state";
+    this.card = parameters.get("card") ?? "";
+    this.pointed = null;
+    this.chosen = null;
+    this.drag = null;
+    this.pads = new Map(); // fingers on the picture
+    this.stop = new AbortController();
+    this.asked = 0;
+  }
+
+  // ---- what is known ----
+
+  async load() {
+    const live = isLive();
+    const after = live && this.live && this.fleet.revision >= 0 ? { after: this.fleet.revision } : {};
+    const [fleet, summary] = await Promise.all([
+      live ? getNow("fleet", after) : get("fleet"), get("summary"),
+    ]);
+    this.live = live;
+    this.summary = summary;
+    const had = this.fleet.shape;
+    this.fleet.take(fleet);
+    if (fleet.used) this.fleet.takeUse(fleet.used);
+    return had !== this.fleet.shape;
+  }
+
+  async update() {
+    const moved = await this.load();
+    if (this.stop.signal.aborted) return;
+    this.answer();
+    if (moved) this.lay();
+    this.refind();
+    this.draw();
+    if (this.chosen) this.showPanel(false);
+  }
+
+  // ---- the page ----
+
+  show() {
+    mount(this.main, html`<div class="page wide fleet"><header class="answer"><h1 id="answer"></h1><div class="subrow"><p class="sub" id="notes"></p><div class="legend" id="legend"></div></div></header>
+      <div class="bar">${searchField(this.text, "node:h100-115  ns:serving", "Find cards by node, pool, model, ns, pod or state")}
+      ${segments("show", "Show only", STATES.map(state => [state, state]), this.filter.show)}
+      ${segments("by", "Colour by", [["state", "by state"], ["namespace", "by namespace"]], this.by)}<span class="grow"></span>
+      <div class="seg" role="group" aria-label="Zoom"><button data-zoom="-1" aria-label="Zoom out">−</button><button data-zoom="0">fit</button><button data-zoom="1" aria-label="Zoom in">+</button></div></div>
+      <div class="stage" id="stage"><canvas id="pixels"></canvas><canvas id="cards" tabindex="0" role="application" aria-roledescription="picture of all cards" aria-label="Every card of the fleet, by pool. Arrows go from card to card, Enter opens one." aria-describedby="hover"></canvas>
+      <div class="hcard" id="hover" role="status" hidden></div><section class="panel" id="panel" aria-label="The chosen card" hidden></section>
+      <details class="matches" id="matches" hidden><summary id="matches-count"></summary><ul id="matches-list"></ul></details><p class="nothing" id="nothing" hidden></p></div></div>`);
+    this.stage = $("#stage");
+    this.painter = new Painter($("#pixels"), $("#cards"));
+    this.painter.byNamespace = this.by === "namespace";
+    this.painter.resize(this.stage);
+    this.lay();
+    this.answer();
+    this.legend();
+    this.find();
+    this.drawNow();
+    this.listen();
+  }
+
+  lay() {
+    this.layout = new Layout(this.fleet.pools, this.painter.width, this.painter.height, this.painter.scale);
+  }
+
+  answer() {
+    const all = this.fleet.totals();
+    const waits = (this.summary.phases.refused ?? 0) + (this.summary.phases.pending ?? 0);
+    const use = all.held ? html`, ${link("fleet", percent(all.used / all.held), { show: "idle" })} of that is used` : "";
+    mount($("#answer"), all.cards
+      ? html`${link("fleet", `${num(all.granted)} of ${many(all.cards, "card")}`, { show: "granted" })} ${all.granted === 1 ? "is" : "are"} granted${use}; ${count("fleet", all.broken, "broken", { show: "broken" }, all.broken ? "c-bad" : "")}, ${count("fleet", all.cordoned, "cordoned", { show: "cordoned" })}. ${waits ? html`${link("waiting", many(waits, "pod"))} ${waits === 1 ? "waits" : "wait"}.` : "Nobody waits."}`
+      : "No node has reported a card yet.");
+    const pods = Object.entries(this.summary.phases).reduce((sum, [phase, n]) => (phase === "rejected" ? sum : sum + n), 0);
+    mount($("#notes"), [
+      count("fleet", all.free, all.free === 1 ? "card free" : "cards free", { show: "free" }),
+      this.fleet.told ? count("fleet", all.idle, "granted but idle", { show: "idle" }) : "",
+      link("pods", many(pods, "pod")), many(all.nodes, "node"),
+    ].filter(Boolean).map(note => html`<span>${note}</span>`));
+    const nothing = $("#nothing");
+    nothing.hidden = all.cards > 0;
+    nothing.textContent = all.cards ? "" : "Start an agent on a node (apportion agent), and its cards appear here.";
+  }
+
+  legend() {
+    const named = this.fleet.told
+      ? [["used", "used"], ["gran", "granted"]] : [["used", "running"], ["gran", "granted"]];
+    mount($("#legend"), this.by === "state"
+      ? [...named, ["fre", "free"], ["brk", "broken"], ["crd", "cordoned"]].map(([look, words]) => html`<span><i class="sw ${look}"></i>${words}</span>`)
+      : namespaceLegend().map(([name, colour]) => html`<span><i class="sw" data-s="background:${colour}"></i>${name}</span>`));
+  }
+
+  // ---- what the address asks for ----
+
+  /** The card or the node that the address names, brought into the middle. */
+  find() {
+    const [name, index] = this.card.split(/:(?=\d+$)/);
+    const node = this.fleet.nodes.get(name);
+    const card = node ? node.index.indexOf(Number(index)) : -1;
+    if (card >= 0) {
+      this.chosen = { node, card };
+      this.layout.centre(node, card);
+      this.showPanel(true);
+    } else if (this.filter.words.length === 1 && this.filter.words[0][0] === "node") {
+      const wanted = [...this.fleet.nodes.values()].find(each => each.name.toLowerCase() === this.filter.words[0][1]);
+      if (wanted?.count) this.layout.centre(wanted, 0);
+    }
+  }
+
+  /** Rows were replaced: what is pointed at and chosen is found again by name. */
+  refind() {
+    for (const what of ["pointed", "chosen"]) {
+      const had = this[what];
+      if (!had) continue;
+      const node = this.fleet.nodes.get(had.node.name);
+      this[what] = node && had.card < node.count ? { node, card: had.card } : null;
+    }
+  }
+
+  // ---- drawing ----
+
+  draw() {
+    if (this.asked) return;
+    this.asked = requestAnimationFrame(() => { this.asked = 0; if (!this.stop.signal.aborted) this.drawNow(); });
+  }
+
+  drawNow() {
+    this.painter.draw(this.layout, this.filter, this.fleet.told);
+    this.overlay();
+    this.list();
+  }
+
+  overlay() { this.painter.overlay(this.layout, this.pointed, this.chosen); }
+
+  /** The cards that a filter means, as text: for whoever cannot see the picture. */
+  list() {
+    const box = $("#matches");
+    box.hidden = !this.filter.active;
+    if (!this.filter.active) return;
+    let total = 0;
+    const rows = [];
+    for (const pool of this.fleet.pools) {
+      for (const node of pool.nodes) {
+        this.filter.of(node).forEach((meant, card) => {
+          if (!meant) return;
+          total += 1;
+          if (rows.length < MATCHES_SHOWN && box.open) rows.push(html`<li>${link("fleet", `${node.name} card ${node.index[card]}`, { card: `${node.name}:${node.index[card]}`, q: this.text, show: this.filter.show === "all" ? "" : this.filter.show }, "m")} <span class="faint">${stateOf(node, card)}</span></li>`);
+        });
+      }
+    }
+    $("#matches-count").textContent = total ? many(total, "card") : "No card";
+    if (box.open) mount($("#matches-list"), [...rows, total > rows.length ? html`<li class="faint">and ${num(total - rows.length)} more</li>` : ""]);
+  }
+
+  theme() {
+    this.painter.colours = palette();
+    this.draw();
+  }
+
+  // ---- pointing and choosing ----
+
+  listen() {
+    const { signal } = this.stop;
+    const on = (target, kind, act, options = {}) => target.addEventListener(kind, act, { signal, ...options });
+    const canvas = $("#cards");
+    on(canvas, "pointermove", event => this.move(event));
+    on(canvas, "pointerdown", event => this.press(event, canvas));
+    on(canvas, "pointerup", event => this.release(event));
+    on(canvas, "pointercancel", event => { this.pads.delete(event.pointerId); this.drag = null; });
+    on(canvas, "pointerleave", () => this.point(null));
+    on(canvas, "wheel", event => { event.preventDefault(); this.zoom(event.deltaY < 0 ? 1 : -1, ...this.spot(event)); }, { passive: false });
+    on(canvas, "keydown", event => this.key(event));
+    on($("#panel"), "click", event => { if (event.target.closest(".x")) this.choose(null); });
+    on($("#matches"), "toggle", () => this.list());
+    on(this.main, "click", event => this.press_button(event));
+    on($("#q"), "input", event => this.setFilter(event.target.value, this.filter.show));
+    const sizes = new ResizeObserver(() => { if (this.painter.resize(this.stage)) { this.lay(); this.drawNow(); } });
+    sizes.observe(this.stage);
+    signal.addEventListener("abort", () => sizes.disconnect());
+  }
+
+  press_button(event) {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.dataset.show) this.setFilter(this.text, button.dataset.show);
+    else if (button.dataset.by) this.colourBy(button.dataset.by);
+    else if (button.dataset.zoom === "0") { this.layout.fit(); this.draw(); }
+    else if (button.dataset.zoom) this.zoom(Number(button.dataset.zoom));
+  }
+
+  setFilter(text, show) {
+    this.text = text;
+    this.filter.set(text, show);
+    this.setParameters({ q: text.trim(), show: this.filter.show === "all" ? "" : this.filter.show });
+    for (const button of $$("[data-show]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.show === this.filter.show));
+    this.draw();
+  }
+
+  colourBy(by) {
+    this.by = by;
+    this.painter.byNamespace = by === "namespace";
+    this.setParameters({ by: by === "state" ? "" : by });
+    for (const button of $$("[data-by]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.by === by));
+    this.legend();
+    this.draw();
+  }
+
+  zoom(steps, x, y) { this.layout.zoomBy(steps, x, y); this.draw(); }
+
+  /** Where the pointer is, in pixels of the canvas. */
+  spot(event) {
+    const box = this.stage.getBoundingClientRect();
+    return [(event.clientX - box.left) * this.painter.scale, (event.clientY - box.top) * this.painter.scale];
+  }
+
+  press(event, canvas) {
+    const [x, y] = this.spot(event);
+    this.pads.set(event.pointerId, [x, y]);
+    canvas.setPointerCapture(event.pointerId);
+    this.drag = { x, y, left: this.layout.left, top: this.layout.top, moved: this.pads.size > 1 };
+  }
+
+  move(event) {
+    const [x, y] = this.spot(event);
+    if (this.pads.size === 2 && this.pads.has(event.pointerId)) { this.pinch(event.pointerId, x, y); return; }
+    if (this.drag) {
+      this.drag.moved ||= Math.hypot(x - this.drag.x, y - this.drag.y) > 4 * this.painter.scale;
+      if (!this.drag.moved) return;
+      this.layout.left = Math.round(this.drag.left + x - this.drag.x);
+      this.layout.top = Math.round(this.drag.top + y - this.drag.y);
+      this.point(null);
+      this.draw();
+      return;
+    }
+    this.point(this.layout.at(x, y), x, y);
+  }
+
+  /** Two fingers: a step of zoom for every quarter that their distance grows or shrinks. */
+  pinch(id, x, y) {
+    const [other] = [...this.pads].filter(([each]) => each !== id).map(([, spot]) => spot);
+    const before = Math.hypot(this.pads.get(id)[0] - other[0], this.pads.get(id)[1] - other[1]);
+    const now = Math.hypot(x - other[0], y - other[1]);
+    if (Math.abs(now / before - 1) < 0.25) return;
+    this.pads.set(id, [x, y]);
+    this.zoom(now > before ? 1 : -1, (x + other[0]) / 2, (y + other[1]) / 2);
+  }
+
+  release(event) {
+    const { drag } = this;
+    this.pads.delete(event.pointerId);
+    this.drag = null;
+    if (drag && !drag.moved) this.choose(this.layout.at(...this.spot(event)));
+  }
+
+  point(at, x = 0, y = 0) {
+    const same = at?.node === this.pointed?.node && at?.card === this.pointed?.card;
+    this.pointed = at;
+    const card = $("#hover");
+    card.hidden = !at;
+    if (!same) {
+      this.overlay();
+      if (at) mount(card, html`${facts(at.node, at.card)}<p class="faint hint"><kbd>click</kbd> keeps it open</p>`);
+    }
+    if (at) this.placeHover(card, x / this.painter.scale, y / this.painter.scale);
+  }
+
+  placeHover(card, x, y) {
+    const room = this.stage.clientWidth;
+    const left = x + 18 + HOVER_WIDTH > room ? Math.max(8, x - HOVER_WIDTH - 14) : x + 18;
+    const top = Math.min(Math.max(8, y - 20), this.stage.clientHeight - card.offsetHeight - 8);
+    card.style.transform = `translate(${left}px, ${top}px)`;
+  }
+
+  choose(at) {
+    this.chosen = at;
+    this.setParameters({ card: at ? `${at.node.name}:${at.node.index[at.card]}` : "" });
+    $("#hover").hidden = true;
+    this.overlay();
+    this.showPanel(true);
+  }
+
+  /** `anew`: another card; else what is known of the same one is drawn again. */
+  async showPanel(anew) {
+    const element = $("#panel");
+    const { chosen } = this;
+    element.hidden = !chosen;
+    if (!chosen) return;
+    if (anew) this.more = null;
+    mount(element, panel(chosen.node, chosen.card, this.more));
+    if (this.more?.revision === (moment.revision || this.fleet.revision)) return;
+    const more = await ask(chosen.node, chosen.card);
+    more.revision = moment.revision || this.fleet.revision;
+    if (this.stop.signal.aborted || this.chosen?.node.name !== chosen.node.name || this.chosen.card !== chosen.card) return;
+    this.more = more;
+    mount(element, panel(this.chosen.node, this.chosen.card, more));
+  }
+
+  key(event) {
+    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (steps && !event.shiftKey) {
+      event.preventDefault();
+      const next = this.neighbour(...steps);
+      if (!next) return;
+      const box = this.layout.boxOf(next.node, next.card);
+      this.point(next, box.x + box.width, box.y);
+    } else if (event.key === "Enter" && this.pointed) {
+      event.stopPropagation();
+      this.choose(this.pointed);
+    }
+  }
+
+  /** The card beside the one that is pointed at: left and right within the pool, up and down by node. */
+  neighbour(across, down) {
+    const from = this.pointed ?? this.chosen;
+    const first = this.fleet.pools[0]?.nodes[0];
+    if (!from) return first?.count ? { node: first, card: 0 } : null;
+    const { node } = from;
+    let place = node.place + down;
+    let card = from.card + across;
+    if (card < 0) { place -= 1; card = Infinity; }
+    if (card >= node.count && across > 0) { place += 1; card = 0; }
+    const next = node.home.nodes[place] ?? null;
+    return next?.count ? { node: next, card: Math.min(card, next.count - 1) } : from;
+  }
+
+  close() {
+    this.stop.abort();
+    cancelAnimationFrame(this.asked);
+  }
+}

@@ -1,0 +1,235 @@
+// The picture: one buffer of pixels, filled card by card and put on the canvas in one go.
+//
+// No path, no rectangle of the canvas and no object for a card: that is what draws 80,000 of them in
+// a frame. Words and outlines stand on a second canvas, so that pointing draws no card anew.
+// State never rests on colour alone: broken cards are cut through, cordoned ones hatched, and what
+// is granted and used differs in height.
+import { NAMESPACE_COLOURS } from "../colours.js";
+import { num, percent, poolWords } from "../format.js";
+import { BROKEN, CORDONED, granted } from "./model.js";
+
+const DIMMED = 0.82;
+const CROSS_FROM = 5;
+
+/** #rrggbb as the buffer wants it: alpha, blue, green, red. */
+export function word(hex) {
+  const value = Number.parseInt(hex.trim().slice(1), 16);
+  return ((255 << 24) | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
+}
+
+/** One colour with a part of another. */
+export function mixed(a, b, part) {
+  let result = 0;
+  for (let shift = 0; shift < 32; shift += 8) {
+    result |= Math.round(((a >>> shift) & 255) * (1 - part) + ((b >>> shift) & 255) * part) << shift;
+  }
+  return result >>> 0;
+}
+
+/** The colours of the theme, each as it is and dimmed. */
+export function palette() {
+  const style = getComputedStyle(document.documentElement);
+  const css = name => style.getPropertyValue(name).trim();
+  const ground = word(css("--stage"));
+  const both = colour => [colour, mixed(colour, ground, DIMMED)];
+  const free = word(css("--c-free"));
+  return {
+    css, ground,
+    free: both(free), granted: both(word(css("--c-granted"))), used: both(word(css("--c-used"))),
+    broken: both(word(css("--c-broken"))), cordoned: both(word(css("--c-cordon"))),
+    namespaceUsed: NAMESPACE_COLOURS.map(hex => both(word(hex))),
+    namespaceGranted: NAMESPACE_COLOURS.map(hex => both(mixed(word(hex), free, 0.6))),
+  };
+}
+
+export class Painter {
+  constructor(cards, over) {
+    this.canvas = cards;
+    this.over = over;
+    this.context = cards.getContext("2d", { alpha: false });
+    this.words = over.getContext("2d");
+    this.colours = palette();
+    this.byNamespace = false;
+  }
+
+  /** Take the size of the place; returns whether it has changed. */
+  resize(place) {
+    const scale = Math.min(2, devicePixelRatio || 1);
+    const width = Math.max(1, Math.round(place.clientWidth * scale));
+    const height = Math.max(1, Math.round(place.clientHeight * scale));
+    if (width === this.width && height === this.height) return false;
+    Object.assign(this, { width, height, scale });
+    for (const canvas of [this.canvas, this.over]) Object.assign(canvas, { width, height });
+    this.image = this.context.createImageData(width, height);
+    this.pixels = new Uint32Array(this.image.data.buffer);
+    return true;
+  }
+
+  /** Every card that is seen. */
+  draw(layout, filter, told) {
+    this.pixels.fill(this.colours.ground);
+    for (const group of layout.groups) {
+      const { columns, rows } = layout.seen(group);
+      for (let column = columns[0]; column < columns[1]; column += 1) {
+        for (let row = rows[0]; row < rows[1]; row += 1) {
+          const place = column * group.rows + row;
+          const node = group.pool.nodes[place];
+          if (!node) break;
+          this.node(layout, group, node, place, filter.active ? filter.of(node) : null, told);
+        }
+      }
+    }
+    this.context.putImageData(this.image, 0, 0);
+  }
+
+  node(layout, group, node, place, match, told) {
+    const { cardWidth: width, cardHeight: height } = layout;
+    const at = layout.nodeAt(group, place);
+    for (let card = 0; card < node.count; card += 1) {
+      const x = at.x + card * (width + layout.gap);
+      const dim = match && !match[card] ? 1 : 0;
+      this.rect(x, at.y, width, height, this.colours.free[dim]);
+      if (node.state[card] & BROKEN) this.cross(x, at.y, width, height, dim);
+      else this.shares(node, card, x, at.y, width, height, dim, told);
+      if (node.state[card] & CORDONED && !(node.state[card] & BROKEN)) this.hatch(layout, x, at.y, width, height, dim);
+    }
+  }
+
+  /** What is held of a card, from its foot upwards: granted pale, used (or running) strong. */
+  shares(node, card, x, y, width, height, dim, told) {
+    const { colours } = this;
+    let foot = y + height;
+    for (let at = node.start[card]; at < node.start[card + 1]; at += 1) {
+      let tall = Math.max(1, Math.round(node.memory[at] * height));
+      if (foot - tall < y) tall = foot - y;
+      if (tall <= 0) return;
+      const [pale, strong] = this.byNamespace
+        ? [colours.namespaceGranted[node.colour[at]][dim], colours.namespaceUsed[node.colour[at]][dim]]
+        : [colours.granted[dim], colours.used[dim]];
+      const share = node.memory[at] || 1;
+      const part = told ? Math.max(0, node.used[at]) / share : node.running[at];
+      const full = Math.round(tall * part);
+      this.rect(x, foot - tall, width, tall, pale);
+      if (full) this.rect(x, foot - full, width, full, strong);
+      foot -= tall;
+      if (height >= 8 && foot > y) this.rect(x, foot, width, 1, colours.ground);
+    }
+  }
+
+  cross(x, y, width, height, dim) {
+    this.rect(x, y, width, height, this.colours.broken[dim]);
+    const { ground } = this.colours;
+    if (width < CROSS_FROM) {
+      if (height >= 5) this.rect(x, y + (height >> 1), width, 1, ground);
+      return;
+    }
+    const arm = width - 2;
+    const top = y + ((height - arm) >> 1);
+    for (let at = 0; at < arm; at += 1) {
+      this.rect(x + 1 + at, top + at, 1, 1, ground);
+      this.rect(x + width - 2 - at, top + at, 1, 1, ground);
+    }
+  }
+
+  hatch(layout, x, y, width, height, dim) {
+    const colour = this.colours.cordoned[dim];
+    const stripe = width > 4 ? 2 : 1.5;
+    const right = Math.min(this.width, x + width);
+    const foot = Math.min(this.height, y + height);
+    for (let row = Math.max(0, y); row < foot; row += 1) {
+      for (let column = Math.max(0, x); column < right; column += 1) {
+        const phase = (column - layout.left + row - layout.top) % 4;
+        if ((phase + 4) % 4 < stripe) this.pixels[row * this.width + column] = colour;
+      }
+    }
+  }
+
+  rect(x, y, width, height, colour) {
+    const left = Math.max(0, x);
+    const right = Math.min(this.width, x + width);
+    const foot = Math.min(this.height, y + height);
+    for (let row = Math.max(0, y); row < foot; row += 1) {
+      const line = row * this.width;
+      if (right - left > 24) this.pixels.fill(colour, line + left, line + right);
+      else for (let at = line + left; at < line + right; at += 1) this.pixels[at] = colour;
+    }
+  }
+
+  // ---- words and outlines ----
+
+  /** The names of pools and nodes, and a line around what is pointed at and what is chosen. */
+  overlay(layout, pointed, chosen) {
+    const { words, scale, colours } = this;
+    words.clearRect(0, 0, this.width, this.height);
+    words.textBaseline = "alphabetic";
+    for (const group of layout.groups) {
+      this.poolName(layout, group);
+      if (group.label) this.nodeNames(layout, group);
+    }
+    if (pointed) {
+      const first = layout.boxOf(pointed.node, 0);
+      const wide = pointed.node.count * (first.width + layout.gap) - layout.gap;
+      this.outline({ ...first, width: wide }, colours.css("--muted"), 1);
+      this.outline(layout.boxOf(pointed.node, pointed.card), colours.css("--text"), Math.max(1.5, scale));
+    }
+    if (chosen) this.outline(layout.boxOf(chosen.node, chosen.card), colours.css("--accent"), 2 * scale);
+  }
+
+  font(weight, size, mono = false) {
+    return `${weight} ${size * this.scale}px ${this.colours.css(mono ? "--mono" : "--sans")}`;
+  }
+
+  poolName(layout, group) {
+    const { words, scale, colours } = this;
+    const { pool } = group;
+    const x = Math.max(layout.pad, layout.left + group.x);
+    const y = layout.top + group.y + 18 * scale;
+    if (y < -40 || y > this.height + 40 || x > this.width) return;
+    const most = layout.left + group.x + group.width - x;
+    let held = 0;
+    for (const node of pool.nodes) for (let card = 0; card < node.count; card += 1) held += Math.min(1, granted(node, card));
+    words.font = this.font(600, 12);
+    words.fillStyle = colours.css("--text");
+    const name = shortened(words, poolWords(pool.name), most);
+    words.fillText(name, x, y);
+    let used = words.measureText(name).width + 7 * scale;
+    words.font = this.font(400, 11);
+    for (const [said, colour] of [[percent(held / Math.max(1, pool.cards)), "--text"], [`${num(pool.nodes.length)} ${pool.nodes.length === 1 ? "node" : "nodes"}`, "--muted"]]) {
+      const wide = words.measureText(said).width;
+      if (used + wide > most) return;
+      words.fillStyle = colours.css(colour);
+      words.fillText(said, x + used, y);
+      used += wide + 7 * scale;
+    }
+  }
+
+  nodeNames(layout, group) {
+    const { words, scale, colours } = this;
+    words.font = this.font(400, 10, true);
+    words.fillStyle = colours.css("--muted");
+    const { columns, rows } = layout.seen(group);
+    for (let column = columns[0]; column < columns[1]; column += 1) {
+      for (let row = rows[0]; row < rows[1]; row += 1) {
+        const node = group.pool.nodes[column * group.rows + row];
+        if (!node) break;
+        const { x, y } = layout.nodeAt(group, column * group.rows + row);
+        words.fillText(shortened(words, node.name, group.nodeWidth - 6 * scale), x, y - 4 * scale);
+      }
+    }
+  }
+
+  outline(box, colour, line) {
+    if (!box) return;
+    this.words.strokeStyle = colour;
+    this.words.lineWidth = line;
+    this.words.strokeRect(box.x - line, box.y - line, box.width + 2 * line, box.height + 2 * line);
+  }
+}
+
+/** Words cut to a width, with a sign that something is missing. */
+function shortened(words, text, most) {
+  if (words.measureText(text).width <= most) return text;
+  let cut = text;
+  while (cut.length > 1 && words.measureText(`${cut}…`).width > most) cut = cut.slice(0, -1);
+  return `${cut}…`;
+}

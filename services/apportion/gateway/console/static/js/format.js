@@ -1,0 +1,75 @@
+// Numbers, times and names as people read them. Pure: a test runs this module by itself.
+
+const two = number => String(number).padStart(2, "0");
+
+/** 1,234: whole numbers with separators. */
+export const num = value => Math.round(value).toLocaleString("en-US");
+
+/** 61 %, <1 %. */
+export function percent(part) {
+  if (!Number.isFinite(part)) return "–";
+  return part > 0 && part < 0.01 ? "<1 %" : `${Math.round(part * 100)} %`;
+}
+
+/** 1 pod, 2 pods. */
+export const many = (count, noun) => `${num(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+/** 14:20:07 of a time in milliseconds, in the reader's zone; without seconds where `short`. */
+export function clock(ms, short = false) {
+  const date = new Date(ms);
+  const said = `${two(date.getHours())}:${two(date.getMinutes())}`;
+  return short ? said : `${said}:${two(date.getSeconds())}`;
+}
+
+/** 2026-11-20 of a time in milliseconds. */
+export function day(ms) {
+  const date = new Date(ms);
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+}
+
+/** The clock, with the day before it where that is not the day of `beside`. */
+export const when = (ms, beside = Date.now(), short = false) =>
+  (day(ms) === day(beside) ? "" : `${day(ms).slice(5)} `) + clock(ms, short);
+
+/** 0.2 s, 8 s, 4 min 09 s, 3 h 07 min, 2 d 4 h. */
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (seconds < 10) return `${Math.max(0, seconds).toFixed(1)} s`;
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${two(Math.floor(whole / 60) % 60)} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor(whole / 3600) % 24} h`;
+}
+
+/** Milliseconds of what an event says about its time; null where it says nothing. */
+export function instant(text) {
+  const ms = Date.parse(text ?? "");
+  return Number.isNaN(ms) ? null : ms;
+}
+
+/** Seconds from one time to another, both as events say them; null where either is silent. */
+export function between(from, to) {
+  const [a, b] = [instant(from), typeof to === "number" ? to : instant(to)];
+  return a === null || b === null ? null : (b - a) / 1000;
+}
+
+/** Order of names with numbers in them: node-2 before node-10. */
+export const byName = new Intl.Collator("en", { numeric: true }).compare;
+
+/** A device id cut to what tells it apart on a screen, as the command line cuts it. */
+export const shortId = id => (id.length > 16 ? id.slice(0, 12) : id);
+
+/** 81,559 MiB as 80 GB, the way cards are sold: whole gigabytes, to the nearest that is sold. */
+export function gigabytes(mib) {
+  const raw = mib / 1024;
+  const sold = [8, 11, 12, 16, 24, 32, 40, 48, 64, 80, 94, 96, 141, 180, 192, 288];
+  const near = sold.find(size => Math.abs(size - raw) / size < 0.05);
+  return `${near ?? Math.round(raw)} GB`;
+}
+
+/** NVIDIA H100 80GB HBM3 as H100 80GB: the maker and the kind of memory tell nothing apart here. */
+export const shortModel = model => model
+  .replace(/\b(NVIDIA|Tesla|Huawei)[\s-]+/gi, "").replace(/[\s-]+(HBM\w*|SXM\d?|PCIe)\b/gi, "").replace(/-(?=\d+GB)/g, " ");
+
+/** A pool as people say it: 8 x NVIDIA H100 80GB HBM3 as 8 × H100 80GB; a name of its own stays. */
+export const poolWords = pool => shortModel(pool).replace(/(\d) x /g, "$1 × ");

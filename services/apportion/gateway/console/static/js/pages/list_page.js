@@ -1,0 +1,50 @@
+// A page that is asked for once and then stands still: what is new is offered, never pushed in.
+//
+// Nothing moves under the mouse: while the page is live and the ledger goes on, a button says how
+// much has happened since, and showing it is the reader's own act. Another moment is shown at once.
+import { $, mount } from "../html.js";
+import { num } from "../format.js";
+import { isLive, moment } from "../moment.js";
+
+export class ListPage {
+  constructor(main, context) {
+    Object.assign(this, { main, context, revision: 0, closed: false });
+  }
+
+  /** Ask and show; `load` and `draw` are the page's own. */
+  async start() {
+    await this.load();
+    if (!this.context.alive()) return null;
+    this.draw();
+    this.main.onclick = event => this.pressed(event);
+    return this;
+  }
+
+  pressed(event) {
+    if (event.target.closest(".newer")) { this.reload(); return; }
+    this.clicked?.(event);
+  }
+
+  async reload() {
+    await this.load();
+    if (this.closed) return;
+    const { scrollTop } = this.main;
+    this.draw();
+    this.main.scrollTop = scrollTop;
+  }
+
+  async update(live) {
+    if (!live) { await this.reload(); return; }
+    const behind = moment.newest - this.revision;
+    const button = $(".newer", this.main);
+    if (button && isLive() && behind > 0) {
+      button.hidden = false;
+      mount(button, `↻ ${num(behind)} newer`);
+    }
+  }
+
+  close() {
+    this.closed = true;
+    this.main.onclick = null;
+  }
+}

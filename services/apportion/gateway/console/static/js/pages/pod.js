@@ -1,0 +1,247 @@
+// One pod: where it runs, of how many nodes, after what wait; or why it waits and what would help.
+import { get, path, Problem } from "../api.js";
+import { between, byName, clock, duration, instant, many, num, shortId, shortModel, when } from "../format.js";
+import { html, mount } from "../html.js";
+import { ICONS } from "../icons.js";
+import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
+import { shownTime } from "../moment.js";
+import { answer, command, copyFrom, onlySays, problemNote, sentenceCase } from "../parts.js";
+import { wants } from "../words.js";
+import { ListPage } from "./list_page.js";
+
+const LONG_WAIT_S = 60;
+const PART_COLOURS = ["--p1", "--p2", "--p3", "--p4"];
+const LOOKS = {
+  PodSubmitted: "submitted", PodAdopted: "placed", PodRefused: "refused", PodRejected: "refused", PodPlaced: "placed",
+  PodBound: "bound", SharesAllocated: "allocated", PodGone: "ended", PlacementVoided: "refused",
+  AllocationFailed: "refused", BindFailed: "refused", PodEvicted: "refused", PodResized: "allocated",
+};
+const TITLES = {
+  PodSubmitted: "Submitted", PodAdopted: "Adopted", PodRefused: "Refused", PodRejected: "Rejected", PodPlaced: "Placed",
+  PodBound: "Bound", SharesAllocated: "Allocated", PodGone: "Ended", PlacementVoided: "Placement voided",
+  AllocationFailed: "Allocation failed", BindFailed: "Binding failed", PodEvicted: "To go", PodResized: "Resized",
+  PodChanged: "Changed", ResizeAsked: "Resize asked", ResizeRefused: "Resize refused", DifferenceFound: "Difference found",
+};
+
+/** See app.js. */
+export const open = (main, context) => new PodPage(main, context).start();
+
+class PodPage extends ListPage {
+  constructor(main, context) {
+    super(main, context);
+    [this.namespace, this.name] = context.args;
+  }
+
+  async load() {
+    const name = path(this.namespace ?? "", this.name ?? "");
+    const [why, pod, history, node] = await Promise.all([
+      this.or404(get(`pods/${name}/why`)), this.or404(get(`pods/${name}`)), this.orProblem(get(`history/pods/${name}`, { limit: 500 })), null,
+    ]);
+    Object.assign(this, { why, pod: pod?.pod ?? null, history });
+    this.revision = why?.revision ?? 0;
+    this.node = why?.placed ? await this.or404(get(`nodes/${path(why.placed.node)}`)) : node;
+  }
+
+  async or404(answered) {
+    try { return await answered; } catch (problem) {
+      if (problem instanceof Problem && problem.status === 404) return null;
+      throw problem;
+    }
+  }
+
+  async orProblem(answered) {
+    try { return await answered; } catch (problem) {
+      if (problem instanceof Problem) return problem;
+      throw problem;
+    }
+  }
+
+  draw() {
+    const { why } = this;
+    if (!why && !this.history?.items?.length) {
+      mount(this.main, onlySays(html`No pod ${this.namespace}/${this.name} is live.`, "The list has those that are; a name may also be of another namespace.",
+        [link("pods", "All pods", {}, "btn"), link("pods", "Like it", { q: (this.name ?? "").slice(0, 6) }, "btn")]));
+      return;
+    }
+    const phase = why ? shownPhase(why) : "ended";
+    mount(this.main, html`<div class="page"><p class="crumb">${link("pods", "Pods")} / <span class="m">${this.namespace}/<b>${this.name}</b></span> ${phaseChip(phase)}${this.pod?.priority ? html` <span class="chip">priority ${this.pod.priority}</span>` : ""}</p>
+      ${answer(this.sentence(), this.notes())}
+      <div class="cols story"><section class="card"><h2>Story</h2>${this.story()}</section><div class="stack">${this.evidence()}</div></div></div>`);
+  }
+
+  // ---- the answer ----
+
+  sentence() {
+    const { why } = this;
+    if (!why) return `${sentenceCase(this.history.items.at(-1).sentence)}.`;
+    if (why.placed) {
+      const { placed } = why;
+      const first = ["placed", "bound"].includes(why.phase) ? "Has its place" : why.phase === "allocated" ? "Runs" : "Ran";
+      const fitted = placed.fitting === 1 ? "the only node that fitted" : placed.fitting ? html`the best of ${num(placed.fitting)} that fitted` : "where it was found";
+      return html`${first} on ${nodeLink(placed.node)}, ${fitted}${this.waitWords()}.`;
+    }
+    if (why.rejected) return html`Cannot be read: ${why.rejected.field} ${why.rejected.problem}.`;
+    const waited = this.waited();
+    const lead = waited === null ? "Waits" : `Waits for ${duration(waited)}`;
+    if (why.refused) {
+      const near = why.refused.nearest.find(miss => miss.missing);
+      return html`${lead}: ${this.reason()}${near ? html`; nearest is ${nodeLink(near.node)}, short by ${near.missing}` : ""}.`;
+    }
+    return html`${lead}: ${why.sentence.replace(`${this.namespace}/${this.name} `, "")}.`;
+  }
+
+  reason() {
+    const [cause] = this.why.refused.causes;
+    return cause ? html`${cause.words} on ${many(cause.nodes, "node")} of ${num(this.why.refused.nodes)}` : "there is no node yet";
+  }
+
+  waited() {
+    const from = this.why.history[0]?.time;
+    return between(from, this.why.placed?.time || shownTime());
+  }
+
+  waitWords() {
+    const waited = this.waited();
+    if (waited === null) return "";
+    return waited < 2 ? ", after no wait" : `, after ${duration(waited)} of waiting`;
+  }
+
+  notes() {
+    const { pod } = this;
+    return [
+      pod?.asks.length ? wants(pod.asks) : "",
+      link("pods", this.namespace, { q: `${this.namespace}/` }),
+      pod?.group ? html`gang ${link("pods", pod.group, { q: pod.group }, "m")}` : "",
+      this.why?.failed_devices?.length ? html`<span class="c-bad">it cannot rely on what it holds</span>` : "",
+      html`<button class="newer" hidden></button>`,
+    ];
+  }
+
+  // ---- the story ----
+
+  story() {
+    const steps = this.steps();
+    const open = this.why && !this.why.placed && !this.why.rejected;
+    return html`<ol class="tl">${steps.map((step, at) => stepRow(step, steps[at + 1]))}${open ? html`<li class="open"><div class="tl-t"><time>now</time></div><div class="tl-b"><b>Waiting</b><span>${this.why.waiting ? `number ${num(this.why.waiting.position)} of ${num(this.why.waiting.pending)}; ` : ""}${link("waiting", "see the lines")}</span></div></li>` : ""}</ol>`;
+  }
+
+  steps() {
+    if (this.history?.items) {
+      return this.history.items.map(item => ({
+        look: LOOKS[item.type] ?? "submitted", title: TITLES[item.type] ?? item.type, time: item.time, revision: item.revision,
+        words: item.sentence.replace(`${this.namespace}/${this.name} `, "").replace(`${this.namespace}/${this.name}: `, ""),
+      }));
+    }
+    return this.why.history.map(step => ({
+      look: step.phase, title: sentenceCase(step.phase), time: step.time, revision: step.revision, words: this.stepWords(step.phase),
+    }));
+  }
+
+  stepWords(phase) {
+    const { why, pod } = this;
+    if (phase === "submitted") return pod?.dialect ? `${wants(pod.asks)} (${pod.dialect})` : "";
+    if (phase === "refused" && why.refused) return this.reason();
+    if (phase === "placed" && why.placed?.score.total) return html`on ${nodeLink(why.placed.node)}, score <b>${why.placed.score.total.toFixed(1)}</b>`;
+    if (phase === "bound") return "the node has been told";
+    return phase === "allocated" ? "the agent has handed out its shares" : "";
+  }
+
+  // ---- the evidence ----
+
+  evidence() {
+    const { why } = this;
+    if (!why) return "";
+    if (why.placed) return [this.whyHere(), this.share(), this.failed()];
+    if (why.rejected) return html`<section class="card"><h2>What to mend</h2><p class="lead"><span class="m">${why.rejected.field}</span> is ${why.rejected.value}: ${why.rejected.problem}.</p><p class="lead">${sentenceCase(why.rejected.fix)}.</p></section>`;
+    return this.unblock();
+  }
+
+  whyHere() {
+    const { placed } = this.why;
+    const rows = [{ node: placed.node, total: placed.score.total ?? 0, parts: placed.score.parts ?? {} }, ...placed.runners_up];
+    const parts = Object.keys(rows[0].parts).sort(byName);
+    const most = Math.max(1e-9, ...rows.map(row => row.total));
+    const said = rows.length > 1 ? `${num(placed.fitting)} of ${many(placed.nodes, "node")} fitted; the best ${rows.length}` : placed.fitting === 1 ? "no other node fitted" : "";
+    if (!placed.nodes) return html`<section class="card"><h2>Why here</h2><p>It ran here before this ledger held it.</p></section>`;
+    return html`<section class="card"><h2>Why here <small>${said}</small></h2>
+      <div class="funnel" role="img" aria-label="${num(placed.nodes)} nodes, ${num(placed.fitting)} fitted, 1 chosen"><span><b>${num(placed.nodes)}</b> ${placed.nodes === 1 ? "node" : "nodes"}</span><span><b>${num(placed.fitting)}</b> fitted</span><span class="on"><b>1</b> ${placed.node}</span></div>
+      <div class="runs">${rows.map((row, at) => runRow(row, at, { rows, parts, most }))}</div>
+      <div class="keyrow">${parts.map((part, at) => html`<span><i class="sw" data-s="background:var(${PART_COLOURS[at % 4]})"></i>${part}</span>`)}</div></section>`;
+  }
+
+  share() {
+    const { placed } = this.why;
+    const own = new Map();
+    for (const { share } of placed.shares) own.set(share.device, (own.get(share.device) ?? 0) + share.memory_mib);
+    const devices = this.node?.devices ?? [];
+    const mine = devices.filter(device => own.has(device.device));
+    const model = placed.shares[0]?.model ? ` · ${shortModel(placed.shares[0].model)}` : "";
+    const beside = new Set(devices.flatMap(device => device.holders.map(holder => `${holder.namespace}/${holder.pod}`)));
+    beside.delete(`${this.namespace}/${this.name}`);
+    const amounts = new Set(mine.map(device => `${num(own.get(device.device))} of ${num(device.memory_mib)} MiB`));
+    const cores = placed.shares[0]?.share.cores;
+    return html`<section class="card"><h2>${placed.shares.length ? "Its share" : "It holds no card"} <small>${mine.length > 1 ? `${mine.length} cards of ` : ""}${placed.node}${model}</small></h2>
+      <div class="cards8">${devices.map(device => this.cardBox(device))}</div>
+      <div class="kv">${[...amounts].map(amount => html`<span>${mine.length > 1 ? "each" : "memory"}</span><b>${amount}</b>`)}${cores ? html`<span>cores</span><b>${cores} %</b>` : ""}
+      <span>beside</span><b>${beside.size ? link("fleet", `${many(beside.size, "other pod")} on the node`, { q: `node:${placed.node}` }) : "nobody else on the node"}</b></div></section>`;
+  }
+
+  cardBox(device) {
+    const own = holder => holder.namespace === this.namespace && holder.pod === this.name;
+    const bars = device.holders.toSorted((a, b) => Number(own(b)) - Number(own(a)))
+      .map(holder => html`<i class="${own(holder) ? "mine" : "other"}" data-s="height:${100 * holder.memory_mib / Math.max(1, device.memory_mib)}%"></i>`);
+    const broken = device.healthy && device.present ? "" : "broken";
+    return html`<a class="c8 ${broken}" href="${cardAddress(device)}" aria-label="card ${device.index}${device.holders.some(own) ? ", holds a share of this pod" : ""}${broken ? ", broken" : ""}"><span class="c8b">${bars}</span><span>${device.index}</span></a>`;
+  }
+
+  failed() {
+    const { why } = this;
+    if (!why.failed_devices.length && !why.evicted && !why.last_failure) {
+      return html`<section class="card"><h2>Its health</h2><p class="ok-line">${ICONS.ok} What it holds is healthy.</p></section>`;
+    }
+    return html`<section class="card"><h2>Its health</h2>${why.failed_devices.map(failed => html`<p class="note bad">${ICONS.broken}<span><span class="m">${shortId(failed.device)}</span>: ${failed.reason}</span></p>`)}
+      ${why.evicted ? html`<p class="note warn">${ICONS.soon}<span>It is to go, for ${why.evicted.beneficiary_name}.</span></p>` : ""}
+      ${why.last_failure ? html`<p class="note warn">${ICONS.soon}<span>An earlier placement came to nothing: ${why.last_failure}</span></p>` : ""}</section>`;
+  }
+
+  unblock() {
+    const { refused } = this.why;
+    const causes = refused?.causes ?? [];
+    return html`<section class="card"><h2>Why none fits <small>${refused ? `${many(refused.nodes, "node")}` : "nobody has looked yet"}</small></h2>
+      ${causes.map(cause => causeBar(cause, refused.nodes))}
+      ${causes.length ? html`<h3>What would unblock it</h3><ul class="cures">${causes.slice(0, 4).map(cause => (/^(apportion|kubectl) /.test(cause.unblocked_by) ? html`<li>${command(cause.unblocked_by)}</li>` : html`<li>${sentenceCase(cause.unblocked_by)}.</li>`))}</ul>` : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
+      <div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
+      ${refused?.nearest.some(miss => miss.missing) ? html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th><th scope="col">Wanted</th><th scope="col">There</th><th scope="col">Missing</th></tr></thead><tbody>${refused.nearest.filter(miss => miss.missing).map(miss => html`<tr data-row tabindex="0"><td>${nodeLink(miss.node)}</td><td>${miss.needed_words}</td><td>${miss.available_words}</td><td>${miss.missing}</td></tr>`)}</tbody></table></section>` : ""}
+      ${this.why.evicts.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${this.why.evicts.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
+      ${this.history instanceof Problem && !this.history.unknown ? problemNote(this.history, "what happened to a pod") : ""}`;
+  }
+
+  clicked(event) { copyFrom(event); }
+}
+
+const shownPhase = why => (why.phase === "pending" && why.refused ? "refused" : why.phase);
+
+const cardAddress = device => `#/fleet?card=${encodeURIComponent(device.node)}:${device.index}`;
+
+function stepRow(step, next) {
+  const ms = instant(step.time);
+  const gap = next ? between(step.time, next.time) : null;
+  return html`<li class="p-${step.look}"><div class="tl-t"><time title="${step.time}">${ms === null ? "" : timeWords(ms)}</time>${receipt(step.revision)}</div><div class="tl-b"><b>${step.title}</b><span>${step.words}</span></div>${gap === null ? "" : html`<span class="gap ${gap > LONG_WAIT_S ? "long" : ""}">${duration(gap)}</span>`}</li>`;
+}
+
+function timeWords(ms) {
+  const words = when(ms, shownTime());
+  return words.length > 8 ? html`${words.slice(0, 5)}<br>${clock(ms)}` : words;
+}
+
+function runRow(row, at, { rows, parts, most }) {
+  const behind = rows[0].total - row.total;
+  const said = parts.map(part => `${part} ${(row.parts[part] ?? 0).toFixed(1)}`).join(", ");
+  return html`<div class="run ${at ? "" : "won"}"><span class="m clip">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="${said}">${parts.map((part, place) => html`<i title="${part} ${(row.parts[part] ?? 0).toFixed(1)}" data-s="width:${Math.max(0, row.parts[part] ?? 0) / most * 100}%;background:var(${PART_COLOURS[place % 4]})"></i>`)}</span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? behind < 0.05 ? "tie" : `−${behind.toFixed(1)}` : ""}</em></div>`;
+}
+
+/** One cause of a refusal, as long as the part of the nodes that it keeps. */
+export function causeBar(cause, nodes) {
+  const look = /cordon|unhealthy|not ready|not in the cluster/.test(cause.words) ? "warn" : "bad";
+  return html`<div class="cz"><span>${cause.words}</span><i class="${look}" data-s="width:${100 * cause.nodes / Math.max(1, nodes)}%"></i><b class="m">${num(cause.nodes)}</b></div>`;
+}

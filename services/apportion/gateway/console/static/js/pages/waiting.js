@@ -1,0 +1,78 @@
+// Waiting: how many pods, for how many cards, since when; and for each line why, and what would help.
+import { get } from "../api.js";
+import { meetNamespaces } from "../colours.js";
+import { duration, instant, many, num, when } from "../format.js";
+import { html, mount } from "../html.js";
+import { link, namespaceDot, nodeLink, podLink } from "../links.js";
+import { shownTime } from "../moment.js";
+import { answer, command, copyFrom, sentenceCase } from "../parts.js";
+import { href } from "../route.js";
+import { namespaceColour } from "../colours.js";
+import { lineWords, since } from "../words.js";
+import { causeBar } from "./pod.js";
+import { ListPage } from "./list_page.js";
+
+const ASKED = 90;
+const ROWS_FIRST = 6;
+const ROWS_OTHERS = 3;
+const CURES_SHOWN = 3;
+
+/** See app.js. */
+export const open = (main, context) => new WaitingPage(main, context).start();
+
+class WaitingPage extends ListPage {
+  async load() {
+    this.lines = await get("lines", { limit: ASKED });
+    this.revision = this.lines.revision;
+    meetNamespaces(this.lines.lines.flatMap(line => line.first.map(pod => pod.namespace)));
+  }
+
+  draw() {
+    const { lines: all } = this;
+    const since_ms = instant(all.oldest_time);
+    const sentence = all.pods
+      ? html`${many(all.pods, "pod")} ${all.pods === 1 ? "waits" : "wait"} for ${many(all.devices, "card")} in ${many(all.lines_count, "line")}${since_ms === null ? "" : `; the longest since ${when(since_ms, shownTime())}`}.`
+      : "Nobody waits.";
+    mount(this.main, html`<div class="page">${answer(sentence, [
+      all.lasting ? html`<span class="c-bad">${num(all.lasting)} want what no node has</span>` : "",
+      all.gated ? `${num(all.gated)} more wait for their gates` : "",
+      all.rejected ? link("pods", `${num(all.rejected)} cannot be read`, { phase: "rejected" }, "c-bad") : "",
+      all.pods ? "order: priority, then who came first" : "",
+      html`<button class="newer" hidden></button>`])}
+      ${all.lines.map((line, at) => lineCard(line, at))}
+      ${all.lines_count > all.lines.length ? html`<p class="faint">and ${num(all.lines_count - all.lines.length)} shorter lines</p>` : ""}
+      ${all.pods ? "" : html`<section class="card"><p class="lead">Every pod that can have a place has one. ${link("whatif", "Try what would happen")} with another.</p></section>`}</div>`);
+  }
+
+  clicked(event) { copyFrom(event); }
+}
+
+function lineCard(line, at) {
+  const now = shownTime();
+  const oldest = since(line.oldest_time, now);
+  const rows = at ? ROWS_OTHERS : ROWS_FIRST;
+  return html`<section class="card line"><div class="line-h"><div><h2>${lineWords(line.wants)}${line.lasting ? html` <span class="chip s-broken">no node has it</span>` : ""}</h2>
+    <p><b>${num(line.pods)}</b> ${line.pods === 1 ? "pod" : "pods"}${oldest === null ? "" : ` · oldest ${duration(oldest)}`} · ${many(line.devices, "card")} each</p></div>${dots(line, now)}</div>
+    <div class="line-b"><div class="why">${reasons(line)}</div>
+    <table class="t tight"><caption class="unseen">The first in line</caption><thead><tr><th scope="col" class="num">#</th><th scope="col">Pod</th><th scope="col">Waits</th><th scope="col" class="hide-s">Nearest</th><th scope="col" class="hide-s">Missing</th></tr></thead>
+    <tbody>${line.first.slice(0, rows).map(pod => podRow(pod, now))}${line.pods > rows ? html`<tr class="more"><td></td><td colspan="4">${link("pods", `and ${num(line.pods - Math.min(rows, line.first.length))} more`, { phase: line.nodes ? "refused" : "" })}</td></tr>` : ""}</tbody></table></div></section>`;
+}
+
+/** The line as a picture: a bar for each pod, as high as it has waited, in its namespace's colour. */
+function dots(line, now) {
+  const waits = line.first.map(pod => since(pod.since_time, now) ?? 0);
+  const most = Math.max(1, ...waits);
+  return html`<div class="dots" role="img" aria-label="${many(line.pods, "pod")} in line">${line.first.map((pod, at) => html`<a href="${href(`pod/${pod.namespace}/${pod.name}`)}" tabindex="-1" data-s="background:${namespaceColour(pod.namespace)};height:${Math.max(4, Math.round(30 * waits[at] / most))}px" title="${pod.position}. ${pod.namespace}/${pod.name}, ${duration(waits[at])}"></a>`)}</div>`;
+}
+
+function reasons(line) {
+  if (!line.causes.length) return html`<h3>Why not yet</h3><p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`;
+  return html`<h3>Why none of ${many(line.nodes, "node")}</h3>${line.causes.map(cause => causeBar(cause, line.nodes))}
+    <h3>What would unblock it</h3><ul class="cures">${line.causes.slice(0, CURES_SHOWN).filter(cause => cause.unblocked_by).map(cause => (/^(apportion|kubectl) /.test(cause.unblocked_by) ? html`<li>${command(cause.unblocked_by)}</li>` : html`<li>${sentenceCase(cause.unblocked_by)}.</li>`))}</ul>
+    <p>${link("whatif", "Try it →", { pod: `${line.first[0].namespace}/${line.first[0].name}` })}</p>`;
+}
+
+function podRow(pod, now) {
+  const waited = since(pod.since_time, now);
+  return html`<tr data-row tabindex="0"><td class="num m">${num(pod.position)}</td><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}</td><td class="m">${waited === null ? "" : duration(waited)}</td><td class="hide-s">${pod.nearest ? nodeLink(pod.nearest) : ""}</td><td class="hide-s">${pod.missing}</td></tr>`;
+}

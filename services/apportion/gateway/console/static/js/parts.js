@@ -1,0 +1,62 @@
+// Parts that pages share: the answer at the top, what stands there while there is none, tables.
+import { many } from "./format.js";
+import { html, mount } from "./html.js";
+import { ICONS } from "./icons.js";
+import { Problem } from "./api.js";
+import { link } from "./links.js";
+
+/** The sentence that answers the page's question, and what qualifies it. */
+export const answer = (sentence, notes = []) => html`<header class="answer"><h1>${sentence}</h1>${
+  notes.length ? html`<p class="sub">${notes.filter(Boolean).map(note => html`<span>${note}</span>`)}</p>` : ""}</header>`;
+
+/** A page that only says one thing, and where to go from there. */
+export const onlySays = (sentence, more = "", links = []) => html`<div class="page">${answer(sentence)}${
+  more || links.length ? html`<section class="card">${more ? html`<p class="lead">${more}</p>` : ""}${
+    links.length ? html`<div class="acts">${links}</div>` : ""}</section>` : ""}</div>`;
+
+/** What a page says instead of its answer when the gateway has none. */
+export function problemPage(problem, about) {
+  if (!(problem instanceof Problem)) throw problem;
+  if (problem.unknown) {
+    return onlySays(`This gateway does not answer ${about}.`,
+      "It is older than this page, or serves only a part of the API.", [link("fleet", "The fleet", {}, "btn")]);
+  }
+  if (problem.status === 0) return onlySays("The gateway does not answer.", "This page asks again by itself.");
+  return onlySays(`${sentenceCase(problem.message)}.`, problem.fix ? sentenceCase(problem.fix) : "");
+}
+
+/** The same within a card of a page. */
+export function problemNote(problem, about) {
+  if (!(problem instanceof Problem)) throw problem;
+  const said = problem.unknown ? `This gateway does not answer ${about}.` : `${sentenceCase(problem.message)}.`;
+  return html`<p class="faint">${said}${problem.fix && !problem.unknown ? ` ${sentenceCase(problem.fix)}.` : ""}</p>`;
+}
+
+export const sentenceCase = text => (text ? text[0].toUpperCase() + text.slice(1) : "");
+
+/** A row of buttons of which one is pressed. */
+export const segments = (name, label, options, chosen) => html`<div class="seg" role="group" aria-label="${label}">${
+  options.map(([value, words]) => html`<button data-${name}="${value}" aria-pressed="${String(value === chosen)}">${words}</button>`)}</div>`;
+
+/** The field that `/` goes to. */
+export const searchField = (value, placeholder, label) => html`<label class="search">${ICONS.find}<input
+  id="q" type="search" value="${value}" placeholder="${placeholder}" aria-label="${label}" autocomplete="off" spellcheck="false"><kbd>/</kbd></label>`;
+
+/** A line that says how much more there is than what is shown. */
+export const andMore = (left, noun) => (left > 0 ? html`<li class="faint">and ${many(left, noun)} more</li>` : "");
+
+/** A command with a button that copies it. */
+export const command = text => html`<div class="fix"><code>${text}</code><button class="cp" data-copy="${text}" aria-label="Copy: ${text}">${ICONS.copy}</button></div>`;
+
+/** Copy what a pressed button holds; the clipboard may be closed to a page without TLS. */
+export async function copyFrom(event) {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    mount(button, ICONS.ok);
+    button.classList.add("done");
+  } catch {
+    getSelection().selectAllChildren(button.previousElementSibling);
+  }
+}

@@ -1,0 +1,251 @@
+// The time bar: where in the ledger all pages stand, what happened when, and how to get elsewhere.
+//
+// It asks `timeline` for how many events each stretch of time had and for marks (failures, cordons,
+// policy, configuration). Dragging asks for one moment at a time, the newest wanted.
+import { getNow, Problem } from "./api.js";
+import { clock, day, duration, num } from "./format.js";
+import { $, html, mount } from "./html.js";
+import { ICONS } from "./icons.js";
+import { isLive, moment, revisionWords, shownTime } from "./moment.js";
+import { href } from "./route.js";
+
+const SPEEDS = [30, 120, 600, 3600];
+const REFRESH_MS = 4000;
+const RED = /Failed|Refused|Voided|Gone$|Evicted|Lost/;
+const MARKS = { failure: "broken", recovery: "ok", cordon: "cordon", uncordon: "ok", policy: "policy", configuration: "policy" };
+const LABEL_ROOM = 90;
+
+export class TimeBar {
+  constructor(element, setMoment) {
+    this.setMoment = setMoment;
+    this.line = null;
+    this.asked = -Infinity;
+    this.wanted = null;
+    this.playing = null;
+    this.speed = 1;
+    mount(element, html`<div class="t-now"><div class="t-clock"><output id="t-clock"></output><span id="t-ago"></span></div><a id="t-rev" class="m"></a></div>
+      <div class="t-ctl"><button id="t-before" aria-label="The mark before" title="The mark before  [">${ICONS.before}</button><button id="t-play" aria-label="Play" title="Play  space">${ICONS.play}</button><button id="t-next" aria-label="The next mark" title="The next mark  ]">${ICONS.next}</button><button id="t-speed" title="Speed" aria-label="Speed" class="m"></button></div>
+      <div class="t-track" id="t-track"><canvas id="t-hist" aria-hidden="true"></canvas><div class="t-marks" id="t-marks"></div><input id="t-range" type="range" step="1000" aria-label="Moment that every page shows"><i class="t-head" id="t-head"></i><i class="t-ghost" id="t-ghost" hidden></i><span class="t-tip" id="t-tip" hidden></span><p class="t-none faint" id="t-none" hidden></p></div>
+      <button id="t-live" class="t-live" title="Back to now  n"><i></i>Now</button>`);
+    this.range = $("#t-range");
+    $("#t-before").addEventListener("click", () => this.mark(-1));
+    $("#t-next").addEventListener("click", () => this.mark(1));
+    $("#t-play").addEventListener("click", () => this.play());
+    $("#t-live").addEventListener("click", () => this.now());
+    $("#t-speed").addEventListener("click", () => { this.speed = (this.speed + 1) % SPEEDS.length; this.draw(); });
+    $("#t-marks").addEventListener("click", event => {
+      const button = event.target.closest(".mk");
+      if (button) this.seek(button.dataset.revision);
+    });
+    this.range.addEventListener("input", () => { this.stop(); this.seekTime(Number(this.range.value)); });
+    const track = $("#t-track");
+    track.addEventListener("pointermove", event => this.ghost(event));
+    track.addEventListener("pointerleave", () => { $("#t-ghost").hidden = true; $("#t-tip").hidden = true; });
+    setInterval(() => { if (isLive()) this.drawClock(); }, 1000);
+  }
+
+  /** Something happened: the line is asked for again, not more often than it can be read. */
+  async news() {
+    const now = performance.now();
+    if (this.asking || now - this.asked < REFRESH_MS) return;
+    this.asking = true;
+    this.asked = now;
+    try {
+      const width = $("#t-hist").clientWidth || 600;
+      this.line = read(await getNow("timeline", { bins: Math.max(20, Math.min(400, Math.floor(width / 3))) }));
+      this.absent = "";
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      this.absent = problem.unknown ? "This gateway does not answer questions about the past." : "";
+    } finally {
+      this.asking = false;
+    }
+    this.draw();
+  }
+
+  // ---- going elsewhere ----
+
+  now() { this.stop(); this.seek(""); }
+
+  seekTime(ms) {
+    const end = this.end();
+    this.seek(ms >= end - 500 ? "" : new Date(ms).toISOString().replace(/\.\d+Z$/, "Z"));
+  }
+
+  /** One moment is asked for at a time; while it is, only the newest wish is remembered. */
+  async seek(at) {
+    this.wanted = at;
+    if (this.seeking) return;
+    this.seeking = true;
+    try {
+      while (this.wanted !== null) {
+        const next = this.wanted;
+        this.wanted = null;
+        await this.setMoment(next);
+      }
+    } finally {
+      this.seeking = false;
+    }
+  }
+
+  step(ms) { this.stop(); this.seekTime(shownTime() + ms); }
+
+  mark(direction) {
+    const at = shownTime();
+    const marks = this.line?.marks ?? [];
+    const found = direction > 0 ? marks.find(mark => mark.ms > at + 999) : marks.findLast(mark => mark.ms < at - 999);
+    this.stop();
+    this.seek(found ? String(found.revision) : direction > 0 || !this.line ? "" : String(this.line.first));
+  }
+
+  /** Play forwards from the moment that is shown, or from the last mark where that is now. */
+  play() {
+    if (this.playing) { this.stop(); return; }
+    if (!this.line) return;
+    const last = this.line.marks.at(-1)?.ms ?? this.line.from;
+    const from = isLive() ? Math.max(this.line.from, last - 10 * SPEEDS[this.speed] * 1000) : shownTime();
+    this.playing = { from, began: performance.now(), speed: SPEEDS[this.speed] };
+    this.run(this.playing);
+    this.draw();
+  }
+
+  async run(play) {
+    while (this.playing === play) {
+      const ms = play.from + (performance.now() - play.began) * play.speed;
+      if (ms >= this.end()) { this.now(); return; }
+      await this.setMoment(new Date(ms).toISOString().replace(/\.\d+Z$/, "Z"));
+      await new Promise(resolve => { requestAnimationFrame(resolve); });
+    }
+  }
+
+  stop() { this.playing = null; this.drawPlay(); }
+
+  // ---- what it shows ----
+
+  end() { return Math.max(Date.now(), this.line?.to ?? 0); }
+
+  place(ms) {
+    const { from } = this.line;
+    return Math.max(0, Math.min(1, (ms - from) / Math.max(1, this.end() - from)));
+  }
+
+  draw() {
+    this.drawClock();
+    this.drawPlay();
+    $("#t-live").setAttribute("aria-pressed", String(isLive()));
+    $("#t-speed").textContent = `${SPEEDS[this.speed]}×`;
+    const none = $("#t-none");
+    none.hidden = Boolean(this.line) || !this.absent;
+    none.textContent = this.absent ?? "";
+    for (const id of ["#t-head", "#t-range", "#t-marks", "#t-hist"]) $(id).hidden = !this.line;
+    for (const id of ["#t-before", "#t-next", "#t-play", "#t-speed"]) $(id).disabled = !this.line;
+    if (!this.line) return;
+    this.drawMarks();
+    drawHistogram($("#t-hist"), this);
+  }
+
+  drawPlay() {
+    const button = $("#t-play");
+    mount(button, this.playing ? ICONS.pause : ICONS.play);
+    button.setAttribute("aria-label", this.playing ? "Pause" : "Play");
+  }
+
+  drawClock() {
+    const time = shownTime();
+    const live = isLive();
+    $("#t-clock").textContent = moment.problem ? "––:––:––" : clock(time);
+    const today = day(time) === day(Date.now());
+    $("#t-ago").textContent = live ? "live" : `${today ? "" : `${day(time)}, `}${duration((Date.now() - time) / 1000)} ago`;
+    const revision = live ? moment.newest : moment.revision;
+    $("#t-rev").textContent = revision ? `rev ${num(revision)}` : "";
+    $("#t-rev").href = href("events", { rev: revision ? String(revision) : "" });
+    if (!this.line) return;
+    Object.assign(this.range, { min: this.line.from, max: this.end(), value: time });
+    this.range.setAttribute("aria-valuetext", `${clock(time)}, revision ${num(revision)}${live ? ", now" : ""}`);
+    $("#t-head").style.left = `${this.place(time) * 100}%`;
+  }
+
+  drawMarks() {
+    const width = $("#t-track").clientWidth;
+    let free = width;
+    const labels = new Map();
+    for (const mark of this.line.marks.toReversed()) { // the newest has the first right to its words
+      const x = this.place(mark.ms) * width;
+      if (free - x > LABEL_ROOM) labels.set(mark, mark.label);
+      if (free - x > 12) free = x;
+    }
+    mount($("#t-marks"), this.line.marks.map(mark => html`<button class="mk k-${mark.look}" data-revision="${mark.revision}" data-s="left:${this.place(mark.ms) * 100}%" aria-label="${clock(mark.ms)} ${mark.sentence}"><i></i>${labels.has(mark) ? html`<b>${labels.get(mark)}</b>` : ""}</button>`));
+  }
+
+  ghost(event) {
+    if (!this.line) return;
+    const box = $("#t-track").getBoundingClientRect();
+    const part = Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
+    const ms = this.line.from + part * (this.end() - this.line.from);
+    const mark = this.line.marks.find(each => Math.abs(this.place(each.ms) - part) * box.width < 6);
+    const tip = $("#t-tip");
+    const ghost = $("#t-ghost");
+    ghost.hidden = false;
+    tip.hidden = false;
+    ghost.style.left = `${part * 100}%`;
+    const bin = this.line.bins.find(each => ms < each.to) ?? this.line.bins.at(-1);
+    tip.textContent = mark ? `${clock(mark.ms)}  ${mark.sentence}` : `${clock(ms)}  ·  rev ${revisionWords(bin?.last ?? 0).slice(1)}`;
+    tip.style.left = `${Math.max(tip.offsetWidth / 2, Math.min(box.width - tip.offsetWidth / 2, part * box.width))}px`;
+  }
+}
+
+/** The answer, with times as milliseconds and counts as quiet and red ones. */
+function read(answer) {
+  const bins = answer.bins.map(bin => {
+    let [quiet, red] = [0, 0];
+    for (const [kind, n] of Object.entries(bin.counts)) { if (RED.test(kind)) red += n; else quiet += n; }
+    return { from: Date.parse(bin.from_time), to: Date.parse(bin.to_time), last: bin.last_revision, quiet, red };
+  });
+  const marks = answer.marks.map(mark => ({
+    ms: Date.parse(mark.time), revision: mark.revision, sentence: mark.sentence,
+    look: MARKS[mark.kind] ?? "policy", label: mark.kind,
+  })).sort((a, b) => a.ms - b.ms || a.revision - b.revision);
+  return { from: Date.parse(answer.first_time), to: Date.parse(answer.last_time), first: answer.first_revision, bins, marks };
+}
+
+const HOUR = 3_600_000;
+const STEPS = [60_000, 300_000, 600_000, 1_800_000, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR, 7 * 24 * HOUR];
+
+function drawHistogram(canvas, bar) {
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  const scale = Math.min(2, devicePixelRatio);
+  if (!width) return;
+  canvas.width = width * scale;
+  canvas.height = height * scale;
+  const style = getComputedStyle(document.documentElement);
+  const colour = name => style.getPropertyValue(name);
+  const paint = canvas.getContext("2d");
+  paint.scale(scale, scale);
+  const base = height - 15;
+  const room = base - 17;
+  const most = Math.sqrt(Math.max(1, ...bar.line.bins.map(bin => bin.quiet + bin.red)));
+  const shown = shownTime();
+  for (const bin of bar.line.bins) {
+    const x = bar.place(bin.from) * width;
+    const wide = Math.max(1, bar.place(bin.to) * width - x - 1);
+    const tall = Math.sqrt(bin.quiet + bin.red) / most * room; // a burst must not flatten the rest
+    const red = tall * bin.red / Math.max(1, bin.quiet + bin.red);
+    paint.fillStyle = colour(bin.from <= shown ? "--tick" : "--tick-off");
+    paint.fillRect(x, base - tall + red, wide, tall - red);
+    paint.fillStyle = colour("--c-broken");
+    if (bin.red) paint.fillRect(x, base - tall, wide, Math.max(1, red));
+  }
+  paint.fillStyle = colour("--line");
+  paint.fillRect(0, base + 0.5, width, 1);
+  paint.font = `10px ${colour("--mono")}`;
+  paint.fillStyle = colour("--faint");
+  const [from, to] = [bar.line.from, bar.end()];
+  const step = STEPS.find(each => (to - from) / each * 70 < width) ?? STEPS.at(-1);
+  const zone = new Date(from).getTimezoneOffset() * 60_000;
+  for (let ms = Math.ceil((from - zone) / step) * step + zone; ms <= to; ms += step) {
+    const x = bar.place(ms) * width;
+    paint.fillRect(x, base, 1, 3);
+    const words = step >= 24 * HOUR ? day(ms).slice(5) : clock(ms, true);
+    if (x > 14 && x < width - 14) paint.fillText(words, x - 15, height - 1);
+  }
+}

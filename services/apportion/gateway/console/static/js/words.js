@@ -1,0 +1,31 @@
+// Words that pages share for what a pod wants and holds. What happened is always said by the gateway.
+import { instant, many, num } from "./format.js";
+
+/** What a pod asks for, as in `2 × 3,000 MiB, 50 % cores` or `8 whole cards`. */
+export function wants(asks) {
+  return asks.map(ask => {
+    const count = ask.count ?? 1;
+    const whole = ask.cores === 100 && ask.memory_mib === undefined && [undefined, 100].includes(ask.memory_percent);
+    if (whole) return `${count} whole ${count === 1 ? "card" : "cards"}`;
+    const memory = ask.profile || (ask.memory_mib !== undefined ? `${num(ask.memory_mib)} MiB`
+      : ask.memory_percent !== undefined ? `${ask.memory_percent} % memory` : "all memory");
+    return `${count} × ${memory}${ask.cores ? `, ${ask.cores} % cores` : ""}`;
+  }).join(" + ") || "no card";
+}
+
+/** What a pod holds, as in `8 cards` or `3,000 MiB of 1 card`. */
+export function holds(shares) {
+  if (!shares.length) return "";
+  const devices = new Set(shares.map(share => share.device)).size;
+  const each = new Set(shares.map(share => share.memory_mib));
+  return each.size === 1 ? `${many(devices, "card")}, ${num(shares[0].memory_mib)} MiB${devices > 1 ? " each" : ""}` : many(devices, "card");
+}
+
+/** The gateway's `8 x nvidia whole, of H100` as a heading: `8 × nvidia, whole, of H100`. */
+export const lineWords = said => said.replaceAll(" x ", " × ").replace(/ whole\b/g, ", whole");
+
+/** Seconds since a time, at the moment that is shown; null where nobody said when. */
+export function since(time, now) {
+  const ms = instant(time);
+  return ms === null ? null : Math.max(0, (now - ms) / 1000);
+}

@@ -1,0 +1,100 @@
+"""The fleet, as people see and use it: the answer, cards, finding, choosing, and what happens."""
+
+import re
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser.chromium import opened, visit
+from tests.support.standalone import Standalone
+
+CARDS = 32
+
+
+def blue(page: Page) -> int:
+    """How many pixels of the picture have the colour of what runs."""
+    count: int = page.evaluate(
+        """() => {
+          const shown = document.getElementById("pixels");
+          const copy = new OffscreenCanvas(shown.width, shown.height).getContext("2d");
+          copy.drawImage(shown, 0, 0);
+          const { data } = copy.getImageData(0, 0, shown.width, shown.height);
+          let found = 0;
+          for (let at = 0; at < data.length; at += 4) {
+            if (data[at] === 0x1d && data[at + 1] === 0x6f && data[at + 2] === 0xbe) found += 1;
+          }
+          return found;
+        }"""
+    )
+    return count
+
+
+def test_the_answer_is_that_of_the_command_line(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """As many cards granted as hold anything, and every card in the picture."""
+    devices = cluster.json("get", "devices")["items"]
+    held = sum(bool(device["holders"]) for device in devices)
+    with opened(browser, base) as page:
+        visit(page, "")
+        expect(page.locator("h1")).to_contain_text(f"{held} of {len(devices)} cards are granted")
+        assert len(devices) == CARDS
+        assert blue(page) > 500
+
+
+def test_a_card_is_found_and_says_who_holds_it(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """By the keyboard alone: go to the picture, walk, open; the address leads back to the card."""
+    with opened(browser, base) as page:
+        visit(page, "")
+        page.locator("#cards").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#hover")).to_contain_text("card 1")
+        page.keyboard.press("Enter")
+        panel = page.locator("#panel")
+        expect(panel).to_contain_text("hami-core")
+        title = panel.locator("b").first.inner_text()
+        address = page.url
+        assert re.search(rf"card={title}:1$", address)
+        page.keyboard.press("Escape")
+        expect(panel).to_be_hidden()
+        page.goto("about:blank")
+        page.goto(address)
+        expect(page.locator("#panel")).to_contain_text(title)
+        [device] = [
+            each for each in cluster.json("get", "devices")["items"]
+            if (each["node"], each["index"]) == (title, 1)
+        ]  # fmt: skip
+        for holder in device["holders"]:
+            expect(page.locator("#panel .holders")).to_contain_text(holder["pod"])
+
+
+def test_a_filter_tells_its_cards_in_words_too(browser: Browser, base: str) -> None:
+    """For whoever cannot see the picture; what is not meant is dimmed in it."""
+    with opened(browser, base) as page:
+        visit(page, "")
+        before = blue(page)
+        page.keyboard.press("/")
+        page.keyboard.type("node:t4-1")
+        expect(page.locator("#matches-count")).to_have_text("4 cards")
+        page.locator("#matches-count").click()
+        expect(page.locator("#matches-list li").first).to_contain_text("t4-1 card 0")
+        assert blue(page) < before
+        assert page.url.endswith("?q=node:t4-1")
+
+
+def test_what_happens_is_shown_without_a_reload(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """A cordon appears, is counted and leads to its cards; undone it goes."""
+    with opened(browser, base) as page:
+        visit(page, "#/fleet?card=h100-10:0")
+        expect(page.locator("h1")).to_contain_text("0 cordoned")
+        assert cluster.run("cordon", "h100-10", "--reason", "fan of rack 4").returncode == 0
+        expect(page.locator("h1")).to_contain_text("8 cordoned")
+        expect(page.locator("#panel")).to_contain_text("fan of rack 4")
+        page.locator("h1 a", has_text="cordoned").click()
+        expect(page.locator("#matches-count")).to_have_text("8 cards")
+        assert cluster.run("uncordon", "h100-10").returncode == 0
+        expect(page.locator("h1")).to_contain_text("0 cordoned")

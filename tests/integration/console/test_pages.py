@@ -1,0 +1,103 @@
+"""Every page, wide and narrow, light and dark: it answers, and keeps the rules of access."""
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.browser.audit import offences
+from tests.support.browser.chromium import NARROW, WIDE, opened, visit
+from tests.support.standalone import Standalone
+
+PAGES = {
+    "fleet": "cards are granted",
+    "fleet?q=node:t4-1&card=t4-1:0": "cards are granted",
+    "pods": "pods are live",
+    "pod/default/hami-pod": "Runs on",
+    "pod/default/ascend-pod": "Waits for",
+    "pod/default/nobody": "No pod default/nobody is live",
+    "waiting": "wait for",
+    "no-such-page": "cards are granted",
+}
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_answers_and_keeps_the_rules(
+    browser: Browser, base: str, size: tuple[int, int], theme: str
+) -> None:
+    """One sentence that answers, names for controls, one heading, no scrolling sideways."""
+    with opened(browser, base, size=size, theme=theme) as page:
+        for address, answer in PAGES.items():
+            visit(page, f"#/{address}")
+            expect(page.locator("#main h1")).to_contain_text(answer)
+            expect(page.locator("html")).to_have_attribute("data-theme", theme)
+            assert offences(page) == [], address
+
+
+def test_links_lead_from_a_pod_to_its_node_and_line(browser: Browser, base: str) -> None:
+    """Every number and name leads to its reason."""
+    with opened(browser, base) as page:
+        visit(page, "#/pods?q=hami-pod")
+        page.locator("tbody a", has_text="hami-pod").first.click()
+        expect(page.locator("h1")).to_contain_text("Runs on")
+        page.locator("h1 a").click()
+        expect(page.locator("#matches-count")).to_contain_text("cards")
+        visit(page, "#/pods?phase=refused")
+        page.locator("tbody a").first.click()
+        expect(page.locator("h1")).to_contain_text("Waits for")
+        page.get_by_role("link", name="Its line").click()
+        expect(page.locator("h1")).to_contain_text("lines")
+
+
+def test_the_keyboard_goes_everywhere(browser: Browser, base: str) -> None:
+    """Pages by numbers, a pod by Ctrl K, rows by j and k, the theme by t; keys rest in fields."""
+    with opened(browser, base) as page:
+        visit(page, "")
+        page.keyboard.press("2")
+        expect(page.locator("h1")).to_contain_text("are live")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        name = page.locator("tr:focus a").first.inner_text()
+        page.keyboard.press("Enter")
+        expect(page.locator(".crumb")).to_contain_text(name)
+        page.keyboard.press("Control+k")
+        page.keyboard.type("vgpu-perc")
+        expect(page.locator("#pal-rows a").first).to_contain_text("vgpu-percentage")
+        page.keyboard.press("Enter")
+        expect(page.locator(".crumb")).to_contain_text("vgpu-percentage")
+        page.keyboard.press("t")
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        page.keyboard.press("?")
+        expect(page.locator("#dialog")).to_contain_text("light or dark")
+        page.keyboard.press("Escape")
+        page.keyboard.press("1")
+        expect(page.locator("h1")).to_contain_text("granted")
+        page.keyboard.press("/")
+        page.keyboard.type("2t")
+        expect(page.locator("#q")).to_have_value("2t")
+        expect(page.locator("h1")).to_contain_text("granted")
+
+
+LATER = b"""\
+apiVersion: v1
+kind: Pod
+metadata: {name: later}
+spec:
+  schedulerName: apportion
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1}}}
+"""
+
+
+def test_a_list_stands_still_and_offers_what_is_new(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Nothing moves under the mouse: new events are counted, and shown when that is asked for."""
+    with opened(browser, base) as page:
+        visit(page, "#/pods?q=later")
+        expect(page.locator("tbody")).to_contain_text("No pod is meant by that")
+        done = cluster.run("submit", "--wait", "-f", "-", stdin=LATER)
+        assert done.returncode == 0, done.stderr
+        expect(page.locator(".newer")).to_contain_text("newer")
+        expect(page.locator("tbody")).to_contain_text("No pod is meant by that")
+        page.keyboard.press("r")
+        expect(page.locator("tbody")).to_contain_text("later")

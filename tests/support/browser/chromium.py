@@ -1,0 +1,89 @@
+"""Chromium as people have it, driven by Playwright: the machine's own, none is downloaded.
+
+A page that says an error on its console, breaks the policy or throws has failed, whatever it looks
+like. Without a browser the tests are skipped with the reason, unless it is required.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+REQUIRED = "APPORTION_REQUIRE_BROWSER"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+INSTALL = "apt-get install chromium"
+WIDE = (1280, 800)
+NARROW = (390, 844)
+TIMEOUT_MS = 20_000
+ANSWERS = ("status of 404", "status of 408")
+"""The API's own answers, which pages put into words and browsers call errors: there is no such
+thing, and nothing happened while somebody waited for news."""
+
+
+def executable() -> str:
+    """The browser of this machine; empty where it has none."""
+    return next((found for name in NAMES if (found := shutil.which(name))), "")
+
+
+def skip_unless_here() -> None:
+    """Skip the tests of a module where there is no browser; AssertionError if it must be there."""
+    if executable():
+        return
+    reason = f"no browser: {INSTALL}"
+    assert REQUIRED not in os.environ, f"pages must be tried here ({REQUIRED}), but {reason}"
+    pytest.skip(reason, allow_module_level=True)
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """A browser without a screen, and without the sandbox that root cannot have."""
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none"]
+        browser = playwright.chromium.launch(executable_path=executable(), args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def opened(
+    browser: Browser, base: str, *, size: tuple[int, int] = WIDE, theme: str = "light"
+) -> Iterator[Page]:
+    """A page of one gateway in a context of its own; what it complains about fails the test."""
+    context = browser.new_context(
+        base_url=base,
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme="dark" if theme == "dark" else "light",
+        timezone_id="UTC",
+        locale="en-GB",
+    )
+    context.set_default_timeout(TIMEOUT_MS)
+    complaints: list[str] = []
+
+    def said(message: ConsoleMessage) -> None:
+        url = str(message.location.get("url", ""))
+        answered = "/api/v1/" in url and any(each in message.text for each in ANSWERS)
+        if message.type in {"error", "warning"} and not answered:
+            complaints.append(f"{message.type}: {message.text} {url}")
+
+    try:
+        page = context.new_page()
+        page.on("console", said)
+        page.on("pageerror", lambda error: complaints.append(f"threw: {error}"))
+        yield page
+        if complaints:
+            raise AssertionError("\n".join(complaints))
+    finally:
+        context.close()
+
+
+def visit(page: Page, address: str) -> None:
+    """Go to a page of the console, and wait until it has answered."""
+    page.goto(f"/{address}")
+    page.wait_for_selector("#main h1:not(:empty)")

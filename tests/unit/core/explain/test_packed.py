@@ -1,0 +1,69 @@
+"""Packed rows: what a picture shows of a node is in its row, as in the long answers."""
+
+import msgspec
+
+from apportion.core.explain.packed import CardState, PackedNode, packed_node, packed_row, pool_of
+from apportion.core.explain.views import device_answers
+from apportion_schemas import DeviceCordoned, DeviceHealthChanged, Host, NodeCordoned, NodeReported
+from tests.support.fleet import gpu, node, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+
+def test_a_row_says_what_the_long_answer_says() -> None:
+    """Every share of every card, with its pod and its amounts."""
+    ledger = Ledger(rack("n1", 3), pod("a", ask(4000, cores=20)), pod("b", ask(5000))).settle()
+    row = packed_node(ledger.node("n1"))
+    held = {
+        (row.cards[3 * card], each.namespace, each.name, memory_mib, cores)
+        for each in row.pods
+        for card, memory_mib, cores in zip(*[iter(each.shares)] * 3, strict=True)
+    }
+    assert held == {
+        (device.index, holder.namespace, holder.pod, holder.memory_mib, holder.cores)
+        for device in device_answers(ledger.node("n1"))
+        for holder in device.holders
+    }
+    assert len(held) == 2
+
+
+def test_a_row_says_what_is_wrong() -> None:
+    """Failed and cordoned cards with their reasons, the cordon of the node, and that it is away."""
+    ledger = Ledger(
+        rack("n1", 3),
+        DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason="XID 79"),
+        DeviceCordoned(device="n1-g1", by="ann", reason="fan"),
+        NodeCordoned(node="n1", by="ann", reason="move"),
+        observed("n1", ready=False),
+    )
+    row = packed_node(ledger.node("n1"))
+    assert row.cards[2::3] == (CardState.FAILED, CardState.CORDONED, 0)
+    assert row.notes == {"0": "XID 79", "1": "fan"}
+    assert (row.cordon, row.ready) == ("move", 0)
+
+
+def test_a_card_that_is_no_more_reported_stays_while_it_is_held() -> None:
+    """As absent."""
+    ledger = Ledger(rack("n1", 1), pod("a", ask(4000))).settle().play(node("n1"))
+    assert packed_node(ledger.node("n1")).cards[2::3] == (CardState.ABSENT,)
+
+
+def test_a_pool_is_named_by_the_cluster_or_by_its_cards() -> None:
+    """The label of a known provisioner goes before what the node has."""
+
+    def pool(report: NodeReported) -> str:
+        return pool_of(Ledger(report).node("n1"))
+
+    cards = gpu("g0", model="NVIDIA H100"), gpu("g1", model="NVIDIA H100", mode="mig")
+    assert pool(node("n1", *cards)) == "1 x NVIDIA H100 + 1 x NVIDIA H100 mig"
+    host = Host(cpu_milli=1, memory_mib=1, labels={"karpenter.sh/nodepool": "train"})
+    assert pool(node("n1", *cards, host=host)) == "train"
+    assert pool(node("n1")) == "no cards"
+
+
+def test_a_row_of_the_wire_is_the_row() -> None:
+    """What is encoded decodes to the same; a card costs few bytes."""
+    state = Ledger(rack("n1", 8)).node("n1")
+    raw = packed_row(state)
+    assert msgspec.json.decode(raw, type=PackedNode) == packed_node(state)
+    assert len(bytes(raw)) < 160

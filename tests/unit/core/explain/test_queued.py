@@ -1,0 +1,64 @@
+"""Lines: who waits, in which order, why, and whether waiting is any help."""
+
+from apportion.core.explain.queued import lines_answer, namespaces_answer
+from apportion_schemas import DeviceConstraints, PodRejected
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, pod, shape
+
+
+def test_equal_asks_stand_in_one_line_by_their_turn() -> None:
+    """Priority first, then who came first; positions count over all lines."""
+    ledger = Ledger(
+        rack("n1", 1),
+        pod("a", ask(900_000)), pod("b", cards(8)), pod("c", ask(900_000), priority=5),
+    ).settle()  # fmt: skip
+    answer = lines_answer(ledger.state)
+    assert (answer.pods, answer.devices, answer.lines_count) == (3, 10, 2)
+    large, eight = answer.lines
+    assert [(each.name, each.position) for each in large.first] == [("c", 1), ("a", 2)]
+    assert [(each.name, each.position) for each in eight.first] == [("b", 3)]
+    assert (eight.devices, eight.pods) == (8, 1)
+    assert large.oldest_revision == ledger.pod("a").submitted_revision
+
+
+def test_a_line_says_why_with_the_words_of_why() -> None:
+    """The causes count the nodes, and the nearest says what is missing."""
+    ledger = Ledger(rack("n1", 1), pod("a", ask(60_000)), pod("b", ask(60_000))).settle()
+    [line] = lines_answer(ledger.state).lines
+    assert (line.pods, line.nodes) == (1, 1)
+    assert line.sentence.startswith("none of 1 node fits")
+    assert line.causes[0].nodes == 1
+    assert line.first[0].nearest == "n1"
+    assert line.first[0].missing.endswith("MiB")
+    assert not line.lasting
+
+
+def test_what_no_node_has_is_told_apart_from_what_is_taken() -> None:
+    """A card of a type that is not there: no end of a pod helps."""
+    b200 = shape(ask(1000), devices=DeviceConstraints(use_types=("B200",)))
+    ledger = Ledger(rack("n1", 1), pod("a", shape=b200)).settle()
+    answer = lines_answer(ledger.state)
+    assert answer.lines[0].lasting
+    assert answer.lasting == 1
+    assert answer.lines[0].wants.endswith("of B200")
+
+
+def test_gated_and_unreadable_pods_stand_in_no_line() -> None:
+    """They are counted beside."""
+    ledger = Ledger(rack("n1", 1), pod("a", ask(1000), gates=("quota",)))
+    ledger.play(
+        PodRejected(uid="u", namespace="d", name="x", field="f", value="v", problem="p", fix="m")
+    )
+    answer = lines_answer(ledger.state)
+    assert (answer.pods, answer.gated, answer.rejected, answer.lines) == (0, 1, 1, ())
+
+
+def test_namespaces_by_their_pods() -> None:
+    """Those with most live pods first."""
+    ledger = Ledger(
+        pod("a", namespace="x"), pod("b", namespace="y"), pod("c", namespace="y"),
+        pod("d", namespace="a"),
+    )  # fmt: skip
+    found = [(row.namespace, row.pods) for row in namespaces_answer(ledger.state).items]
+    assert found == [("y", 2), ("a", 1), ("x", 1)]

@@ -1,0 +1,77 @@
+"""The console's files: all of them are answered, nothing else is, and none asks another host."""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from apportion.gateway.console import console
+from apportion.gateway.console.console import POLICY, console_routes
+
+STATIC = Path(console.__file__).parent / "static"
+FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
+IMPORTED = re.compile(r"""(?:from|import)\s*\(?\s*["']([^"']+)["']""")
+Client = TestClient[web.Request, web.Application]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    """A server of the console alone."""
+    app = web.Application()
+    app.add_routes(console_routes())
+    async with TestClient(TestServer(app)) as opened:
+        yield opened
+
+
+async def test_the_page_and_its_files(client: Client) -> None:
+    """Each with the policy, its type and a tag, by which the second answer is a word."""
+    for path in ("/", *(f"/console/{name}" for name in FILES)):
+        answer = await client.get(path)
+        assert answer.status == 200, path
+        assert answer.headers["Content-Security-Policy"] == POLICY
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        again = await client.get(path, headers={"If-None-Match": answer.headers["ETag"]})
+        assert (again.status, await again.read()) == (304, b"")
+    assert (await client.get("/console/js/app.js")).content_type == "text/javascript"
+    assert (await client.get("/console/css/parts.css")).content_type == "text/css"
+
+
+@pytest.mark.parametrize(
+    "path", ["../console.py", "%2e%2e/console.py", "js/../../console.py", "js", "none.js", ""]
+)
+async def test_nothing_else_is_answered(client: Client, path: str) -> None:
+    """Whatever a path says, it names a file of the console or nothing."""
+    assert (await client.get(f"/console/{path}")).status == 404
+
+
+def test_the_policy_lets_nothing_in() -> None:
+    """No host, no inline code, no evaluation; whatever is not named is forbidden."""
+    assert POLICY.startswith("default-src 'none'; ")
+    sources = {source for rule in POLICY.split("; ") for source in rule.split()[1:]}
+    assert sources == {"'none'", "'self'"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FILES if name.endswith((".js", ".html", ".css"))]
+)
+def test_no_file_asks_another_host_or_has_inline_code(name: str) -> None:
+    """The policy would stop it, and the page would be broken."""
+    text = (STATIC / name).read_text("utf-8")
+    hosts = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+", text))
+    assert hosts <= {"http://www.w3.org"}, hosts
+    assert not re.search(r"<[^>]+\s(?:style|on\w+)=", text)
+    assert not re.search(r"\beval\(|new Function\b", text)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".js")])
+def test_every_module_says_why_it_exists_and_imports_what_is_there(name: str) -> None:
+    """As modules of Python do; no file grows beyond what fits into a head."""
+    path = STATIC / name
+    lines = path.read_text("utf-8").splitlines()
+    assert lines[0].startswith("// ")
+    assert len(lines) <= 600
+    for imported in IMPORTED.findall(path.read_text("utf-8")):
+        assert (path.parent / imported).resolve().is_file(), imported

@@ -1,0 +1,132 @@
+"""Rows of the fleet: whoever takes what changed holds what whoever asks for all of it gets."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from apportion.core.explain.packed import FleetAnswer, PackedNode, whole_fleet
+from apportion.core.ledger.state import State
+from apportion.gateway import fleet
+from apportion.gateway.fleet import FleetRows
+from apportion.runtime.ledger.archive import read_archive
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion_schemas import decode
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import gpu, node, observed, rack
+from tests.support.ledger_of import event_of
+from tests.support.pods import ask, pod
+
+LEDGERS = sorted((Path(__file__).parents[2] / "golden" / "ledgers").glob("*.jsonl"))
+
+
+class Screen:
+    """What a page knows: rows by node, out of the answers that it took."""
+
+    def __init__(self) -> None:
+        self.revision = -1
+        self.rows: dict[str, PackedNode] = {}
+
+    def take(self, answer: FleetAnswer) -> None:
+        """As the page does it."""
+        if answer.whole:
+            self.rows.clear()
+        for row in answer.nodes:
+            decoded = msgspec.json.decode(row, type=PackedNode)
+            self.rows[decoded.node] = decoded
+        for name in answer.gone:
+            self.rows.pop(name, None)
+        self.revision = answer.revision
+
+
+def shown(state: State) -> dict[str, PackedNode]:
+    """What the state says, all of it."""
+    screen = Screen()
+    screen.take(whole_fleet(state))
+    return screen.rows
+
+
+class Followed:
+    """A fold, its rows, and a page that takes what changed."""
+
+    def __init__(self) -> None:
+        self.fold = StateFold(State())
+        self.rows = FleetRows(self.fold.state)
+        self.screen = Screen()
+
+    def play(self, *payloads: Payload) -> None:
+        """Fold events as a reader does."""
+        for data in payloads:
+            record = Record(self.fold.state.revision + 1, "apportion.v1.test.x", b"")
+            self.rows.observe(self.fold.apply(record, event_of(data)))
+
+    async def look(self) -> FleetAnswer:
+        """The page asks for what changed, and takes it."""
+        answer = await self.rows.answer(self.screen.revision)
+        self.screen.take(answer)
+        return answer
+
+
+@pytest.mark.parametrize("path", LEDGERS, ids=[path.stem for path in LEDGERS])
+@pytest.mark.parametrize("every", [1, 7])
+async def test_changes_add_up_to_the_whole(path: Path, every: int) -> None:
+    """After any number of events of a recorded ledger, the page shows what the state says."""
+    followed = Followed()
+    for record in read_archive(path):
+        event = decode(record.payload, subject=record.subject)
+        followed.rows.observe(followed.fold.apply(record, event))
+        if record.revision % every == 0:
+            await followed.look()
+            assert followed.screen.rows == shown(followed.fold.state)
+    assert followed.screen.rows
+
+
+async def test_an_answer_holds_what_changed_and_no_more() -> None:
+    """One pod on one of a hundred nodes is one row."""
+    followed = Followed()
+    followed.play(*(rack(f"n{at}", 1) for at in range(100)))
+    assert len((await followed.look()).nodes) == 100
+    followed.play(pod("a", ask(1000)))
+    assert not (await followed.look()).nodes
+    followed.play(rack("n7", 2))
+    assert (await followed.look()).nodes == (followed.rows._rows["n7"],)
+
+
+async def test_a_device_that_moved_changes_both_rows() -> None:
+    """It is absent where it was reported before, and there is nothing else to say that there."""
+    followed = Followed()
+    followed.play(node("n1", gpu("g0")), observed("n1"), observed("n2"))
+    await followed.look()
+    followed.play(node("n1"), node("n2", gpu("g0")))
+    await followed.look()
+    assert followed.screen.rows == shown(followed.fold.state)
+
+
+async def test_the_first_word_of_a_cluster_takes_nodes_away() -> None:
+    """Nodes that Kubernetes does not know leave the picture."""
+    followed = Followed()
+    followed.play(rack("n1", 1), rack("n2", 1))
+    await followed.look()
+    followed.play(observed("n1", version="v1.30.0"))
+    assert (await followed.look()).gone == ("n2",)
+    assert set(followed.screen.rows) == {"n1"} == set(shown(followed.fold.state))
+
+
+async def test_a_fold_that_began_later_answers_all() -> None:
+    """What changed before a snapshot was taken is not known, and so everything is told."""
+    followed = Followed()
+    followed.play(rack("n1", 1), rack("n2", 1))
+    rows = FleetRows(followed.fold.state)
+    assert (await rows.answer(1)).whole
+    assert not (await rows.answer(2)).whole
+    assert (await rows.answer(99)).whole  # of another ledger
+
+
+async def test_many_rows_are_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the answer is still of one revision, with what came meanwhile."""
+    monkeypatch.setattr(fleet, "SLICE_NODES", 2)
+    followed = Followed()
+    followed.play(*(rack(f"n{at}", 1) for at in range(9)))
+    await followed.look()
+    assert followed.screen.rows == shown(followed.fold.state)
