@@ -13,9 +13,10 @@ import click
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.host import local_host
 from apportion.agent.nvml import QUIET_S, NvmlBackend
-from apportion.agent.options import kubelet_options
+from apportion.agent.options import places_options
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
+from apportion.agent.run_node import RunNode
 from apportion.agent.simulated import SimulatedBackend
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
@@ -52,7 +53,7 @@ _EXAMPLE = "Example:  apportion agent --node gpu-1 --simulate 8xH100-80GB"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Simulate the nodes of this CSV or YAML file.",
 )
-@kubelet_options
+@places_options
 @click.option(
     "--xid-quiet",
     "quiet_s",
@@ -75,10 +76,11 @@ def command(
 ) -> None:
     """Report the devices of this node and take the shares that are placed on it.
 
-    Without --simulate and --fleet the node has this machine's NVIDIA GPUs.
+    Without --simulate and --fleet the node has this machine's NVIDIA GPUs. The options from --cdi
+    to --usage-record are for --kubelet and --runs.
     """
     if places is not None and (fleet or count > 1):
-        stop_with("--kubelet: a kubelet has one node; give neither --fleet nor --nodes")
+        stop_with("--kubelet and --runs are for one node; give neither --fleet nor --nodes")
     if (fleet or count > 1) and (specs if fleet else not specs):
         stop_with("choose one: --fleet, or --simulate with --nodes, or neither")
     try:
@@ -91,7 +93,7 @@ def command(
 
 
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
-    """One life of the agent, until cancelled; with places, on a node with a kubelet."""
+    """One life of the agent, until cancelled; with places, its node hands out shares."""
     async with open_session(service) as session:
         nodes = _nodes(service, session, backends)
         agent = Agent(
@@ -99,18 +101,12 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
             session.ledger,
             service.metrics,
             state=await session.beyond_beginning(),
-            kubelet=places is not None,
+            remember=places is not None,
+            kubelet=places is not None and places.kubelet is not None,
         )
         service.ready_when(agent.not_ready)
         if places is not None:
-            # gRPC is a third of an agent's memory, and most agents of a laptop have no kubelet.
-            from apportion.agent.kubelet_node import KubeletNode  # noqa: PLC0415
-
-            kubelet = KubeletNode(agent, nodes[0], places, service.metrics, service.clock)
-            service.ready_when(kubelet.not_ready)
-            service.loop("kubelet", kubelet.serve)
-            service.loop("usage", lambda: kubelet.sampling.run(session.ledger.publish))
-            give_back()
+            _hand_out(service, session, agent, nodes[0], places)
         service.loop("report", agent.watch)
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)
@@ -120,6 +116,24 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         finally:
             for member in nodes:
                 await member.backend.close()
+
+
+def _hand_out(service: Service, session: Session, agent: Agent, node: Node, places: Places) -> None:
+    """Let the node's shares be asked for by its kubelet, or by commands."""
+    served: KubeletNode | RunNode
+    metrics, clock, kubelet = service.metrics, service.clock, places.kubelet
+    if kubelet is not None:
+        # gRPC is a third of an agent's memory, and most agents of a laptop have no kubelet.
+        from apportion.agent.kubelet_node import KubeletNode  # noqa: PLC0415
+
+        served = KubeletNode(agent, node, places, kubelet=kubelet, metrics=metrics, clock=clock)
+        service.loop("kubelet", served.serve)
+    else:
+        served = runs = RunNode(agent, node, places, metrics=metrics, clock=clock)
+        service.loop("runs", lambda: runs.serve(session.ledger))
+    service.ready_when(served.not_ready)
+    service.loop("usage", lambda: served.keeping.sampling.run(session.ledger.publish))
+    give_back()
 
 
 def _nodes(service: Service, session: Session, backends: Backends) -> list[Node]:

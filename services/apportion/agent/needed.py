@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from apportion.agent.kubelet.holders import Holders
+from apportion.agent.books import Books
 from apportion.agent.view import Claim, NodeView
 from apportion_schemas import Share
 
 
 class Needed:
-    """The kubelet's books and the ledger, read together."""
+    """The node's books and the ledger, read together."""
 
-    def __init__(self, holders: Holders, view: NodeView) -> None:
-        self._holders = holders
+    def __init__(self, books: Books, view: NodeView) -> None:
+        self._books = books
         self._view = view
 
     async def shares(self, *, but: str = "") -> list[Share]:
@@ -28,7 +28,7 @@ class Needed:
         Raises:
             NotPrepared: the books cannot be read.
         """
-        pods = await self._holders.pods()
+        pods = await self._books.pods()
         return list(_shares(claim for pod, claim in self._view.held.items() if pod in pods - {but}))
 
 

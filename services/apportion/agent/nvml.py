@@ -88,7 +88,7 @@ class NvmlBackend:
             self._shut()
             raise DevicesUnavailable(
                 f"the NVIDIA driver does not answer ({error}); install it (nvidia-smi must work "
-                "here), or simulate devices with --simulate 8xH100-80GB"
+                "here), or simulate devices: agent --simulate 8xH100-80GB, up without --gpus local"
             ) from None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
 

@@ -1,6 +1,6 @@
-"""The options of an agent on a node with a kubelet, which become its `Places`.
+"""The options of an agent that hands out shares, which become its `Places`.
 
-Invariant: a command gets all of them as one value, or none where there is no kubelet.
+Invariant: a command gets all of them as one value, or none where nobody is handed anything.
 """
 
 from __future__ import annotations
@@ -24,51 +24,55 @@ _OPTIONS = (
         help="Hand out shares as device plugins of the kubelet in this folder.",
     ),
     click.option(
+        "--runs",
+        is_flag=True,
+        help="Without a kubelet: hand out shares to the commands that `apportion run` starts.",
+    ),
+    click.option(
         "--cdi",
         type=click.Path(file_okay=False, path_type=Path),
         default="/var/run/cdi",
         show_default=True,
-        help="With --kubelet: where container runtimes look for CDI specifications.",
+        help="Where container runtimes look for CDI specifications.",
     ),
     click.option(
         "--state",
         type=click.Path(file_okay=False, path_type=Path),
         default="/var/lib/apportion",
         show_default=True,
-        help="With --kubelet: where containers' regions are kept; the same path as on the node.",
+        help="Where containers' regions are kept; the same path as on the node.",
     ),
     click.option(
         "--run",
         type=click.Path(file_okay=False, path_type=Path),
         default="/run/apportion",
         show_default=True,
-        help="With --kubelet: where MPS daemons have their pipes; the same path as on the node.",
+        help="Where MPS daemons have their pipes; the same path as on the node.",
     ),
     click.option(
         "--mps-launcher",
         default="",
         metavar="WORDS",
-        help="With --kubelet: words before the command that starts an MPS daemon, so that it "
+        help="Words before the command that starts an MPS daemon, so that it "
         "outlives the agent: 'systemd-run --scope'.",
     ),
     click.option(
         "--library",
         type=click.Path(dir_okay=False, exists=True, path_type=Path),
-        help="With --kubelet: HAMi-core's libvgpu.so; without it nothing holds containers to "
-        "shares.",
+        help="HAMi-core's libvgpu.so; without it nothing holds containers to shares.",
     ),
     click.option(
         "--metrics-as",
         type=click.Choice(NAMES),
         multiple=True,
-        help="With --kubelet: tell what containers use under the names of this system, too.",
+        help="Tell what containers use under the names of this system, too.",
     ),
     click.option(
         "--proc",
         type=click.Path(file_okay=False, path_type=Path),
         default="/proc",
         show_default=True,
-        help="With --kubelet: where the kernel tells of the node's processes.",
+        help="Where the kernel tells of the node's processes.",
     ),
     click.option(
         "--usage-sample",
@@ -77,7 +81,7 @@ _OPTIONS = (
         default=SAMPLE_S,
         show_default=True,
         metavar="SECONDS",
-        help="With --kubelet: how often it looks at what containers use.",
+        help="How often it looks at what containers use.",
     ),
     click.option(
         "--usage-record",
@@ -86,7 +90,7 @@ _OPTIONS = (
         default=RECORD_S,
         show_default=True,
         metavar="SECONDS",
-        help="With --kubelet: how often the ledger is told of what they used.",
+        help="How often the ledger is told of what they used.",
     ),
     click.option(
         "--dra",
@@ -96,15 +100,18 @@ _OPTIONS = (
 )
 
 
-def kubelet_options(command: Command) -> Command:
-    """Add the options, and hand the command the `places` that they make, None without a kubelet."""
+def places_options(command: Command) -> Command:
+    """Add the options, and hand the command the `places` that they make, None without any."""
 
     def run(**given: Any) -> None:
+        if given["kubelet"] and given["runs"]:
+            raise click.UsageError("--runs is for a machine without a kubelet: give one of the two")
+        handed = given.pop("runs") or bool(given["kubelet"])
         fields = {name: given.pop(name) for name in Places.__struct_fields__}
         if fields["dra"] and not fields["kubelet"]:
             raise click.UsageError("--dra is about what a kubelet asks for: give --kubelet as well")
         fields["mps_launcher"] = tuple(shlex.split(fields["mps_launcher"]))
-        places = Places(**fields) if fields["kubelet"] else None
+        places = Places(**fields) if handed else None
         command(places=places, **given)
 
     wrapped: Command = functools.update_wrapper(run, command)

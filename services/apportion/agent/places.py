@@ -11,6 +11,8 @@ from apportion.core import grants
 class Places(Struct, frozen=True):
     """Where the kubelet, the runtimes and we have our files on this node.
 
+    Without a `kubelet`, commands of this machine get shares.
+
     They are the same paths in the agent's container as on the node: runtimes read them too. What
     is below `state` outlives a reboot, what is below `run` does not. `mps_launcher` are the words
     before a command that starts an MPS daemon.
@@ -20,10 +22,10 @@ class Places(Struct, frozen=True):
     for claims here.
     """
 
-    kubelet: Path
     cdi: Path
     state: Path
     run: Path
+    kubelet: Path | None = None
     library: Path | None = None
     mps_launcher: tuple[str, ...] = ()
     metrics_as: tuple[Names, ...] = ()
@@ -31,16 +33,6 @@ class Places(Struct, frozen=True):
     sample_s: float = 5.0
     record_s: float = 3_600.0
     dra: bool = False
-
-    @property
-    def plugins(self) -> Path:
-        """The folder of device plugins and of the checkpoint."""
-        return self.kubelet / "device-plugins"
-
-    @property
-    def pod_resources(self) -> Path:
-        """The socket where the kubelet says which pod has what."""
-        return self.kubelet / "pod-resources" / "kubelet.sock"
 
     @property
     def mps(self) -> Path:

@@ -21,7 +21,7 @@ from apportion.agent.kubelet.port import Holder, NotPrepared
 from apportion.agent.needed import Needed, largest
 from apportion.agent.reporting import trouble_of
 from apportion.agent.view import Claim, NodeView
-from apportion.core.grants import Edits, Grant, GrantRefused, Held, Node, grant
+from apportion.core.grants import Edits, Grant, GrantRefused, Held
 from apportion.core.grants.region import RegionInvalid
 from apportion_schemas import Device, Share
 from apportion_schemas.quantities import TEXT_MAX
@@ -56,13 +56,13 @@ class SharePreparing:
         devices: Callable[[], dict[str, Device]],
         answer: Answer,
         hands: Hands,
-        node: Callable[[], Node],
+        granted: Callable[[Held], Grant],
     ) -> None:
         self._view = view
         self._devices = devices
         self._answer = answer
         self._hands = hands
-        self._node = node
+        self._granted = granted
 
     async def prepare(self, holder: Holder) -> Edits:
         """See `port.Preparing`."""
@@ -87,7 +87,7 @@ class SharePreparing:
         for container in dict.fromkeys(share.container for share in claim.placed.shares):
             try:
                 held = Held.of(pod, container, claim.placed.shares, self._devices())
-                plan = grant(held, self._node()).region
+                plan = self._granted(held).region
             except GrantRefused as error:
                 _log.warning("container %s of %s: %s", container, _name(claim), error)
                 continue
@@ -118,7 +118,7 @@ class SharePreparing:
             controls=dict[str, str](claim.placed.controls.get(container, {}).items()),
             instances=instances,
         )
-        prepared = grant(held, self._node())
+        prepared = self._granted(held)
         most = largest([*needed, *claim.placed.shares, *claim.placed.borrowed])
         for card in prepared.daemons:
             await hands.daemons.ensure(card, most[card])

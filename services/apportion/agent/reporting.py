@@ -82,16 +82,18 @@ class Agent:
         metrics: Metrics,
         *,
         state: State | None = None,
+        remember: bool = False,
         kubelet: bool = False,
     ) -> None:
         """`state` is that of a snapshot, where the ledger no longer has its beginning.
 
-        `kubelet`: a front door asks for what is bound, so nothing with shares is answered unasked.
+        `remember`: what pods hold is asked for after it is answered as well. `kubelet`: a front
+        door asks for what is bound, so nothing with shares is answered unasked.
         """
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
-        self._view = FleetView(self._nodes, remember=kubelet)
+        self._view = FleetView(self._nodes, remember=remember)
         after = 0
         if state is not None:
             self._view.begin(state)

@@ -67,6 +67,11 @@ class Awaited:
         """The uids of which nothing was said."""
         return [uid for uid in self.pods if uid not in self.decided]
 
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self._all.is_set()
+
     async def wait(self, ledger: JetStreamLedger, timeout_s: float) -> None:
         """Return when each pod is settled, or after `timeout_s`.
 

@@ -35,6 +35,7 @@ DO = {
     "up": Verb("apportion.cli.up:command", "Everything on this machine, with a simulated fleet."),
     "check": Verb("apportion.cli.check:command", "What manifests would mean, without a cluster."),
     "submit": Verb("apportion.cli.submit:command", "Submit manifests or a trace."),
+    "run": Verb("apportion.cli.run:command", "A command of this machine, inside of a share."),
     "delete": Verb("apportion.cli.delete:command", "End pods: their shares are free."),
     "cordon": Verb("apportion.cli.cordon:cordon", "Take a device or node off offer."),
     "uncordon": Verb("apportion.cli.cordon:uncordon", "Put it back on offer."),

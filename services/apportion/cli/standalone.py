@@ -174,6 +174,7 @@ class Up:
             f"  {prefix}apportion tail --from 1",
             f"  curl http://{self._gateway}/api/v1/pods",
             f"  nats sub -s {url} 'apportion.v1.placement.>'",
+            *self._wanted.advice,
             f"Logs are in {self._wanted.data / 'logs'}. Ctrl-C ends everything.",
         ):
             self._out.print(plain(line), soft_wrap=True)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import click
 
@@ -23,6 +24,7 @@ GATEWAY_PORT = 8470
 NATS_PORT = 4222
 FLEET = Path(__file__).parent / "fleet.yaml"
 PORT = click.IntRange(0, 65_535)
+_TO_BE_PASSED: Final = 0o711
 SERVICES = tuple(f"apportion.{name}.main" for name in ("scheduler", "agent", "binder", "gateway"))
 
 
@@ -39,12 +41,16 @@ SERVICES = tuple(f"apportion.{name}.main" for name in ("scheduler", "agent", "bi
 @click.option("--nodes", type=click.IntRange(1, 20_000), metavar="N",
               help="How many nodes of --fleet SPEC.")  # fmt: skip
 @click.option("--gpus", type=click.Choice(["simulated", "local"]), default="simulated",
-              show_default=True, help="The GPUs of this machine instead.")  # fmt: skip
+              show_default=True, help="The machine's own GPUs, without samples.")  # fmt: skip
+@click.option("--library", type=click.Path(dir_okay=False, exists=True, path_type=Path),
+              metavar="FILE", help="With --gpus local: HAMi-core's libvgpu.so, which holds "
+              "commands to their shares.")  # fmt: skip
 @click.option("--no-samples", is_flag=True, help="Submit no sample pods.")
 @click.option("--exit-after-samples", is_flag=True, help="End when the samples are decided.")
 def command(
     *, data: Path | None, ephemeral: bool, nats_port: int, port: int, fleet: tuple[str, ...],
-    nodes: int | None, gpus: str, no_samples: bool, exit_after_samples: bool,
+    nodes: int | None, gpus: str, library: Path | None, no_samples: bool,
+    exit_after_samples: bool,
 ) -> None:  # fmt: skip
     """Start everything on this machine, place the sample pods, and stay up until Ctrl-C.
 
@@ -53,12 +59,21 @@ def command(
     """
     if ephemeral and data:
         raise click.UsageError("give --data or --ephemeral, not both")
-    agent, name = _agent(fleet, nodes, gpus)
+    if gpus == "local":
+        if fleet or nodes or exit_after_samples:
+            raise click.UsageError(
+                "--gpus local takes neither --fleet nor --nodes, and has no samples: they would "
+                "hold the GPUs"
+            )
+    elif library:
+        raise click.UsageError("--library is for --gpus local")
     folder = Path(tempfile.mkdtemp(prefix="apportion-")) if ephemeral else data or default_data()
+    folder = folder.absolute()
+    machines = _local(folder, library) if gpus == "local" else _simulated(fleet, nodes)
     wanted = Wanted(
-        data=folder.absolute(), ephemeral=ephemeral, nats_port=nats_port, port=port, agent=agent,
-        fleet=name, samples=not no_samples, exit_after_samples=exit_after_samples,
-        began_s=time.monotonic(),
+        data=folder, ephemeral=ephemeral, nats_port=nats_port, port=port, agent=machines.agent,
+        fleet=machines.name, samples=gpus != "local" and not no_samples,
+        exit_after_samples=exit_after_samples, advice=machines.advice, began_s=time.monotonic(),
     )  # fmt: skip
     fork_server = ForkServer(SERVICES)
     fork_server.start()
@@ -67,18 +82,44 @@ def command(
     sys.exit(stand(wanted, fork_server))
 
 
-def _agent(fleet: tuple[str, ...], nodes: int | None, gpus: str) -> tuple[tuple[str, ...], str]:
-    """The agent's arguments, and what they are called when they change between runs."""
-    if gpus == "local":
-        if fleet or nodes:
-            raise click.UsageError("--gpus local takes neither --fleet nor --nodes")
-        return (), f"the GPUs of {socket.gethostname()}"
+class _Machines(NamedTuple):
+    """The agent's arguments, what its nodes are called all together, and what to tell of them."""
+
+    agent: tuple[str, ...]
+    name: str
+    advice: tuple[str, ...] = ()
+
+
+def _local(data: Path, library: Path | None) -> _Machines:
+    """The machine itself, whose users start commands in shares of its GPUs."""
+    if not data.exists():
+        # Others' commands find their regions below it; what is secret in it is closed by itself.
+        data.mkdir(parents=True)
+        data.chmod(_TO_BE_PASSED)
+    agent = ["--runs", "--state", str(data / "state"), "--run", str(data / "run")]
+    advice = ["  apportion run --memory 4000 --cores 30 -- python train.py"]
+    if library:
+        agent += ["--library", str(library.absolute())]
+    else:
+        advice.append(
+            "Nothing holds commands to their shares but themselves: give HAMi-core's libvgpu.so "
+            "with --library."
+        )
+    return _Machines(tuple(agent), f"the GPUs of {socket.gethostname()}", tuple(advice))
+
+
+def _simulated(fleet: tuple[str, ...], nodes: int | None) -> _Machines:
+    """Machines that are there in the ledger alone."""
     files = [Path(text) for text in fleet or (str(FLEET),) if Path(text).is_file()]
     if files:
         if len(fleet) > 1 or nodes:
             raise click.UsageError("a fleet file stands alone: no other --fleet, no --nodes")
         path = files[0].absolute()
-        return ("--fleet", str(path)), "the samples' fleet" if path == FLEET else str(path)
+        return _Machines(
+            ("--fleet", str(path)), "the samples' fleet" if path == FLEET else str(path)
+        )
     specs = [argument for spec in fleet for argument in ("--simulate", spec)]
     count = nodes or len(fleet)
-    return ("--node", "node-{}", "--nodes", str(count), *specs), f"{count} x {' '.join(fleet)}"
+    return _Machines(
+        ("--node", "node-{}", "--nodes", str(count), *specs), f"{count} x {' '.join(fleet)}"
+    )

@@ -8,7 +8,10 @@ import msgspec
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line, and when (`began_s`, on the monotonic clock)."""
+    """What was asked for on the command line, and when (`began_s`, on the monotonic clock).
+
+    `advice` is told with how to look further, line by line.
+    """
 
     data: Path
     ephemeral: bool
@@ -17,5 +20,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     agent: tuple[str, ...]
     fleet: str
     samples: bool
+    advice: tuple[str, ...]
     exit_after_samples: bool
     began_s: float

@@ -83,10 +83,9 @@ async def open_ledger(url: str) -> AsyncIterator[JetStreamLedger]:
         await ledger.close()
 
 
-async def write(url: str, data: Payload, *, basis: int) -> Appended:
-    """Append one event. Raises LedgerError, InvalidEvent."""
+async def write(url: str, data: Payload, *, basis: int, event_id: str = "") -> Appended:
+    """Append one event, under a new id or its own. Raises LedgerError, InvalidEvent."""
     async with open_ledger(url) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
-        return await publisher.publish(
-            data, event_id=f"{type(data).__name__}/{uuid4()}", basis=basis
-        )
+        event_id = event_id or f"{type(data).__name__}/{uuid4()}"
+        return await publisher.publish(data, event_id=event_id, basis=basis)

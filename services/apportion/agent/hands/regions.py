@@ -47,7 +47,7 @@ class Regions:
         try:
             with SharedFile(path) as file:
                 region = Region(file)
-                if region.devices == plan.devices:
+                if _is_of(region, plan):
                     region.resize(plan.memory, plan.cores)
                     return
         except (FileNotFoundError, RegionInvalid):
@@ -61,7 +61,7 @@ class Regions:
         try:
             with SharedFile(Path(plan.path)) as file:
                 region = Region(file)
-                if region.devices != plan.devices:
+                if not _is_of(region, plan):
                     return False
                 region.resize(plan.memory, plan.cores)
         except (OSError, RegionInvalid):
@@ -96,6 +96,15 @@ class Regions:
             if pod in missing & self._missing:
                 shutil.rmtree(path.parent, ignore_errors=True)
         self._missing = missing
+
+
+def _is_of(region: Region, plan: RegionPlan) -> bool:
+    """Whether it was made for these devices.
+
+    HAMi-core writes down all that NVML lists, which outside of a container, and in a privileged
+    one, are those of the whole node; limits stand in CUDA's order all the same.
+    """
+    return set(plan.devices) <= set(region.devices)
 
 
 def _region(path: Path, files: ExitStack) -> Iterator[Region]:

@@ -58,6 +58,10 @@ class Specifications:
         """Let a slot mean nothing any more. Raises OSError."""
         self._path(slot).unlink(missing_ok=True)
 
+    def knows_cards(self) -> bool:
+        """Whether a specification of NVIDIA's cards is there."""
+        return self._vendors() is not None
+
     def _path(self, slot: str) -> Path:
         return self._folder / f"apportion-{slot}.json"
 
@@ -66,17 +70,21 @@ class Specifications:
 
         A card in MIG mode does not stand there by its own name: it has what all of them have.
         """
-        for path in sorted(self._folder.glob("*")) if cards else ():
+        said = self._vendors() if cards else None
+        if said is None:
+            return []
+        by_name = {each.get("name"): each for each in said.get("devices") or ()}
+        each = [by_name[card].get("containerEdits") or {} for card in cards if card in by_name]
+        return [said.get("containerEdits") or {}, *each]
+
+    def _vendors(self) -> Json | None:
+        for path in sorted(self._folder.glob("*")):
             if path.name.startswith("apportion-") or path.suffix not in {".json", ".yaml"}:
                 continue
             said = _read(path)
             if said.get("kind") == VENDORS:
-                by_name = {each.get("name"): each for each in said.get("devices") or ()}
-                each = [
-                    by_name[card].get("containerEdits") or {} for card in cards if card in by_name
-                ]
-                return [said.get("containerEdits") or {}, *each]
-        return []
+                return said
+        return None
 
 
 def _read(path: Path) -> Json:

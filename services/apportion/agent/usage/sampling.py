@@ -16,13 +16,13 @@ from typing import Final
 
 import msgspec
 
+from apportion.agent.books import Books
 from apportion.agent.hands.regions import Regions
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.usage.account import Account
 from apportion.agent.usage.names import Names, Seen, families, samples
-from apportion.agent.usage.owners import Owners
 from apportion.agent.usage.regions import read, tell_pids
 from apportion.agent.usage.uses import Counted, Look
 from apportion.runtime.files.atomic import write_whole
@@ -42,8 +42,6 @@ _MIB: Final = 1 << 20
 _UNSHARED_SENT: Final = 256
 
 Send = Callable[[str, bytes], Awaitable[None]]
-Pods = Callable[[], Awaitable[set[str]]]
-"""The uids of the pods on the node. Raises NotPrepared."""
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -57,7 +55,7 @@ class Sampling:
         agent: Agent,
         node: Node,
         regions: Regions,
-        pods: Pods,
+        books: Books,
         *,
         clock: Clock,
         places: Places,
@@ -66,10 +64,9 @@ class Sampling:
         self._node = node
         self._view = agent.view_of(node.name)
         self._regions = regions
-        self._pods = pods
+        self._books = books
         self._clock = clock
         self._saved = places.state / _SAVED
-        self._owners = Owners(places.proc)
         self._sample_s = places.sample_s
         self._record_s = places.record_s
         self._offset_s = zlib.crc32(node.name.encode()) % places.record_s
@@ -108,7 +105,7 @@ class Sampling:
     async def _looked(self) -> bool:
         """Look once; whether anything could be seen."""
         try:
-            pods = await self._pods()
+            pods = await self._books.pods()
         except NotPrepared as problem:
             if str(problem) != self._problem:
                 _log.warning("what is used is not known: %s", problem)
@@ -118,7 +115,7 @@ class Sampling:
         claims = [claim for pod, claim in self._view.held.items() if pod in pods]
         loads = await self._node.backend.loads()
         readings = await asyncio.to_thread(read, self._regions, self._wall_s())
-        counted = await asyncio.to_thread(Counted, claims, loads, self._owners.of)
+        counted = await asyncio.to_thread(Counted, claims, loads, self._books.owner)
         self._look = counted.look(self._node.devices, readings)
         if self._look.pids:
             await asyncio.to_thread(tell_pids, self._regions, self._look.pids)

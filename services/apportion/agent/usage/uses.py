@@ -95,7 +95,7 @@ class Counted:
     ) -> Look:
         """All of it, with what regions tell."""
         uses = tuple(
-            self._use(claim, position, share, readings.get((claim.pod, share.container), {}))
+            self._use(claim, position, share, _measured(claim, share.container, readings))
             for claim in self._claims.values()
             for position, share in _positions(claim, devices)
         )
@@ -146,6 +146,18 @@ class Counted:
         ]
         own = (share for share in held if share.container == owner.container)
         return next(own, held[0] if held else None)
+
+
+def _measured(
+    claim: Claim, container: str, readings: Mapping[Container, Mapping[str, Reading]]
+) -> Mapping[str, Reading]:
+    """What the container's region tells, unless it names cards that are not the container's.
+
+    HAMi-core writes down all that NVML lists, but goes by CUDA's order; see `Regions`.
+    """
+    found = readings.get((claim.pod, container), {})
+    held = {share.device for share in claim.placed.shares if share.container == container}
+    return found if found.keys() <= held else {}
 
 
 def _positions(claim: Claim, devices: Mapping[str, Device]) -> Iterator[tuple[int, Share]]:

@@ -1,0 +1,137 @@
+"""The shares of one node: made when somebody is about to use them, held to their size, taken back.
+
+What is the same whoever asks for shares: a kubelet on a node of a cluster, or `apportion run` on a
+machine without one. Each has books of its own, which say what pods there are. Invariant: nothing is
+taken back that a pod of these books has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from msgspec import structs
+
+from apportion.agent.books import Books
+from apportion.agent.hands.daemons import Daemons
+from apportion.agent.hands.instances import Instances
+from apportion.agent.hands.regions import Regions
+from apportion.agent.kubelet.port import NotPrepared
+from apportion.agent.needed import Needed, largest
+from apportion.agent.places import Places
+from apportion.agent.preparing import Hands, SharePreparing
+from apportion.agent.reporting import Agent, Node
+from apportion.agent.usage.sampling import Sampling
+from apportion.core import grants
+from apportion.core.grants import Grant, Held
+from apportion.runtime.files.atomic import write_whole
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
+
+ADVISE_S: Final = 5.0
+"""Between two rounds of who waits for whom; HAMi's monitor has the same."""
+TIDY_S: Final = 10.0
+_PRELOAD: Final = b"/usr/local/vgpu/libvgpu.so\n"
+
+Adapt = Callable[[str, Grant], Grant]
+
+_log = logging.getLogger(__name__)
+
+
+def _as_made(pod: str, made: Grant) -> Grant:  # noqa: ARG001 - every pod's alike
+    return made
+
+
+class Keeping:
+    """What is kept of one node."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        node: Node,
+        places: Places,
+        books: Books,
+        *,
+        metrics: Metrics,
+        clock: Clock,
+        adapt: Adapt = _as_made,
+    ) -> None:
+        """`adapt` makes of a pod's grant what fits its place, where that is no container."""
+        self._agent = agent
+        self._node = node
+        self._places = places
+        self._books = books
+        self._clock = clock
+        self._view = view = agent.view_of(node.name)
+        self._hands = hands = Hands(
+            Regions(places.state / "shares"),
+            Instances(node.backend),
+            Daemons(places.mps, node.backend, places.mps_launcher),
+            Needed(books, view),
+        )
+
+        def granted(held: Held) -> Grant:
+            return adapt(held.pod, grants.grant(held, self._grants_node()))
+
+        self.preparing = SharePreparing(view, lambda: node.devices, agent.answer, hands, granted)
+        self.sampling = Sampling(agent, node, hands.regions, books, clock=clock, places=places)
+        self.sampling.expose(metrics, places.metrics_as)
+
+    async def make_places(self) -> None:
+        """Have the folders there that containers are given. Raises OSError."""
+        await asyncio.to_thread(self._make_places)
+
+    def loops(self) -> list[Callable[[], Coroutine[None, None, None]]]:
+        """What goes on until cancelled."""
+        return [self._advise, self._tidy, self._resize]
+
+    def _grants_node(self) -> grants.Node:
+        """Where this node has what containers get, as it is configured now."""
+        held = not self._agent.configuration.nvidia.disable_core_limit
+        return structs.replace(self._places.of_grants(), core_limit=held)
+
+    async def _advise(self) -> None:
+        while True:
+            await asyncio.sleep(ADVISE_S)
+            now_s = self._clock.now().timestamp()
+            await asyncio.to_thread(self._hands.regions.advise, now_s, 2 * ADVISE_S)
+
+    async def _resize(self) -> None:
+        """Hold running containers to their size: all of them at first, then whoever got another."""
+        await self._agent.reported(1)  # by then the ledger was read to its end
+        view = self._view
+        view.resized.update(view.held)
+        while True:
+            view.was_resized.clear()
+            while view.resized:
+                await self.preparing.resize(view.resized.pop())
+            await view.was_resized.wait()
+
+    async def _tidy(self) -> None:
+        """Take away what pods had that the books have forgotten; and find what has died."""
+        await self._agent.reported(1)  # by then the ledger was read to its end
+        while True:
+            try:
+                await self._tidied()
+            except NotPrepared as problem:
+                _log.warning("nothing is tidied up: %s", problem)
+            await asyncio.sleep(TIDY_S)
+
+    async def _tidied(self) -> None:
+        """Raises NotPrepared."""
+        hands = self._hands
+        await asyncio.to_thread(hands.regions.keep, await self._books.pods())
+        needed = await hands.needed.shares()
+        modes = {device.id: device.mode for device in self._node.devices.values()}
+        await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)
+        served = largest(share for share in needed if modes.get(share.device) == "mps")
+        await hands.daemons.keep(served)
+
+    def _make_places(self) -> None:
+        for folder in (self._places.state / "shares", self._places.state / "locks"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (self._places.state / "locks").chmod(0o777)
+        if self._places.library:
+            write_whole(self._places.preload, _PRELOAD)

@@ -1,0 +1,66 @@
+"""What `apportion run` and the agent of its machine say to one another.
+
+Plain requests, not events: that the pod exists, where it is placed and that it has ended stands in
+the ledger. Invariant: either side reads what the other one writes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from apportion_schemas.catalogue import token
+from apportion_schemas.quantities import Name
+
+CONTAINER: Final = "run"
+"""The one container of a pod that stands for a command."""
+MARK: Final = "APPORTION_POD"
+"""In the environment of the command and of all that it starts: the uid of the pod."""
+
+
+class Greet(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="greet"):
+    """Is anybody there who starts commands, and sees this process?
+
+    `started` is in ticks of the kernel's clock since the machine's; see `process.lives`.
+    """
+
+    pid: Annotated[int, Meta(ge=1)]
+    started: Annotated[int, Meta(ge=0)]
+
+
+class Start(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="start"):
+    """Make the share of this pod, for a process and all that it starts.
+
+    `in_container`: a container engine starts it, which is told of a CDI device instead of variables
+    of the environment.
+    """
+
+    pod: Name
+    pid: Annotated[int, Meta(ge=1)]
+    started: Annotated[int, Meta(ge=0)]
+    in_container: bool = False
+
+
+class End(Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="end"):
+    """All of this pod has ended: take back what it had."""
+
+    pod: Name
+
+
+class Started(Struct, frozen=True, omit_defaults=True):
+    """The process's share is there: what its environment says of it, or the device to ask for.
+
+    `notes` say what its user should know, as that nothing holds it to the share. Or there is no
+    share: `error` says why.
+    """
+
+    environment: dict[str, str] = {}
+    device: str = ""
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+
+def subject_of(node: str) -> str:
+    """Where the agent of a machine without a kubelet is asked."""
+    return f"apportion.command.agent.{token(node)}.runs"

@@ -1,0 +1,76 @@
+"""Which life of a process id is meant: the kernel gives an id again, but at another time.
+
+Invariant: an id with its starting time names one process of this boot, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+PROC: Final = Path("/proc")
+_INIT: Final = 1
+_PARENT, _STARTED = 1, 19
+"""Of the fields of `/proc/PID/stat` after the name, which may have anything in it; see proc(5)."""
+_STATE, _DEAD = 0, ("Z", "X", "x")
+
+
+class Life(Struct, frozen=True):
+    """One process of this boot. `started` is in ticks of the kernel's clock since then."""
+
+    pid: int
+    started: int
+
+
+def life_of(pid: int, proc: Path = PROC) -> Life | None:
+    """The process of this id now; None where there is none, or only its exit code is left."""
+    fields = _fields(pid, proc)
+    if not fields or fields[_STATE] in _DEAD:
+        return None
+    return Life(pid, int(fields[_STARTED]))
+
+
+def parent_of(pid: int, proc: Path = PROC) -> int:
+    """The id of its parent; 0 where there is no such process, or nothing above it."""
+    fields = _fields(pid, proc)
+    return int(fields[_PARENT]) if fields else 0
+
+
+def lives(life: Life, proc: Path = PROC) -> bool:
+    """Whether it has not ended."""
+    return life_of(life.pid, proc) == life
+
+
+def sees_others(proc: Path = PROC) -> bool:
+    """Whether other users' processes are seen here, which `hidepid` of proc(5) can prevent."""
+    return life_of(_INIT, proc) is not None
+
+
+def marked(variable: str, proc: Path = PROC) -> Iterator[tuple[int, str]]:
+    """The processes that have this variable in their environment, each with its value.
+
+    Those of other users only root sees. A process that has emptied its environment is not among
+    them.
+    """
+    before = f"{variable}=".encode()
+    for folder in proc.iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            continue  # another user's, or it has ended
+        for line in environment.split(b"\0"):
+            if line.startswith(before):
+                yield int(folder.name), line[len(before) :].decode(errors="replace")
+
+
+def _fields(pid: int, proc: Path) -> list[str]:
+    try:
+        text = (proc / str(pid) / "stat").read_text("utf-8", "replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()

@@ -1,0 +1,392 @@
+"""`apportion run`: several people's commands in shares of the cards of one machine.
+
+Over a real ledger, real services and real processes; the driver is the fake one, and what holds a
+process to its share is HAMi-core where a build of it is named, or else the stand-in (see
+`tests/contracts/test_libvgpu.py`).
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import Command
+from tests.support.nvidia.build import built
+from tests.support.nvidia.driver import FakeDriver
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+HOST = socket.gethostname()
+LIBRARY = os.environ.get("APPORTION_LIBVGPU", "") or str(built() / "libstandin.so")
+LOCAL = ("--gpus", "local")
+
+
+@pytest.fixture(scope="module")
+def patched() -> Iterator[pytest.MonkeyPatch]:
+    """Environment for the whole module."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def driver(
+    patched: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FakeDriver]:
+    """Two cards, which all processes that are started here have."""
+    made = FakeDriver(tmp_path_factory.mktemp("driver"), "2xT4")
+    made.costs(context_mib=100)
+    for name, value in made.environment.items():
+        patched.setenv(name, value)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def up(driver: FakeDriver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A workstation."""
+    assert driver.ids
+    data = tmp_path_factory.mktemp("workstation") / "data"
+    with Standalone(data, *LOCAL, "--library", LIBRARY) as started:
+        yield started.up()
+
+
+def pods(up: Standalone) -> list[Any]:
+    """Those that are live."""
+    return list(up.json("get", "pods")["items"])
+
+
+def ended(up: Standalone) -> None:
+    """Wait until the ledger has the end of all of them."""
+    wait_until(lambda: not pods(up), "every pod's end in the ledger", timeout_s=60)
+
+
+def reasons(up: Standalone) -> list[str]:
+    """Why pods are gone, the last one last."""
+    lines = up.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
+    return [line.partition(" is gone: ")[2] for line in lines if " is gone: " in line]
+
+
+def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: FakeDriver) -> None:
+    """Two at once on one card; what is beyond a share is refused though the card has it."""
+    probe = str(driver.probe)
+    with (
+        Command(up, "--memory", "4000", "--cores", "30", "--", probe, "info", "alloc:3000",
+                "alloc:1500", "alloc:500", "hold") as one,
+        Command(up, "--memory", "2000", "--", probe, "info", "alloc:1500", "hold") as other,
+    ):  # fmt: skip
+        one.said("holding")
+        other.said("holding")
+        assert "total_mib=4000" in one.said("info")
+        assert "total_mib=2000" in other.said("info")
+        assert one.said("alloc:1500") == "alloc:1500 CUDA_ERROR_OUT_OF_MEMORY"
+        assert one.said("alloc:500") == "alloc:500 CUDA_SUCCESS"
+        assert other.said("alloc:1500") == "alloc:1500 CUDA_SUCCESS"
+        held = {pod["shares"][0]["memory_mib"]: pod["shares"][0]["device"] for pod in pods(up)}
+        assert set(held) == {4000, 2000}
+        one.close()
+        other.close()
+        assert one.ended() == 1  # of the probe: how much was refused
+        assert other.ended() == 0
+    ended(up)
+
+
+def test_a_second_process_shares_the_command_s_share(up: Standalone, driver: FakeDriver) -> None:
+    """Children are held together with it; one that empties its environment is not held at all.
+
+    Nothing is mounted for a command of the machine, so the guide says that only a container holds
+    such a child.
+    """
+    probe = driver.probe
+    state = driver.environment["APPORTION_FAKE_NVIDIA"]
+    free = f"env -i APPORTION_FAKE_NVIDIA={state} LD_LIBRARY_PATH={built()} {probe} info"
+    script = f"exec 3<&0; for each in 1 2; do {probe} alloc:1200 hold <&3 & done; {free}; wait"
+    with Command(up, "--memory", "2000", "--", "bash", "-c", script) as command:
+        command.said("total_mib=15360")
+        wait_until(lambda: command.lines.count("holding") == 2, "both children", timeout_s=30)
+        took = sorted(line for line in command.lines if line.startswith("alloc"))
+        assert took == ["alloc:1200 CUDA_ERROR_OUT_OF_MEMORY", "alloc:1200 CUDA_SUCCESS"]
+        command.close()
+        assert command.ended() == 0
+    ended(up)
+
+
+def test_a_card_that_is_not_the_first_has_its_own_limit(up: Standalone, driver: FakeDriver) -> None:
+    """CUDA counts it as the first; that its cores are not held is told."""
+    probe = str(driver.probe)
+    with (
+        Command(up, "--memory", "15000", "--cores", "50", "--", probe, "hold") as first,
+        Command(up, "--memory", "3000", "--cores", "50", "--", probe, "info", "alloc:3500",
+                "hold") as second,
+    ):  # fmt: skip
+        first.said("holding")
+        second.said("holding")
+        assert "total_mib=3000" in second.said("info")
+        assert second.said("alloc:3500") == "alloc:3500 CUDA_ERROR_OUT_OF_MEMORY"
+        cards = {pod["shares"][0]["device"] for pod in pods(up)}
+        assert cards == set(driver.ids)
+        told = [line for line in first.lines + second.lines if "to its cores" in line]
+        assert len(told) == 1
+        first.close()
+        second.close()
+    ended(up)
+
+
+def test_it_waits_for_room_and_says_why(up: Standalone, driver: FakeDriver) -> None:
+    """Until the other command ends; its exit code is the command's, and its output alone."""
+    with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
+        first.said("holding")
+        with Command(up, "--memory", "8000", "--", "sh", "-c", "echo here; exit 7") as second:
+            second.said("waits: none of 1 node fits: not enough memory free on the device")
+            first.close()
+            assert second.ended() == 7
+            assert second.said("has GPU-").endswith("8,000 MiB")
+            assert second.lines[-1] == "here"
+    ended(up)
+
+
+def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
+    """Then the reason is told once more, and the ledger has it."""
+    with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
+        first.said("holding")
+        done = up.run("run", "--memory", "8000", "--timeout", "0.5", "--", "true")
+        assert done.returncode == 1
+        assert "no room for it within 0.5 s: none of 1 node fits" in done.stderr
+        wait_until(lambda: "did not start: no room" in reasons(up)[-1], "the reason", timeout_s=30)
+        first.close()
+    ended(up)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
+    """As it would end the command, and the pod is gone with it."""
+    number = signal.Signals[name]
+    with Command(up, "--memory", "15000", "--count", "2", "--", str(driver.probe), "hold") as first:
+        first.said("holding")
+        with Command(up, "--memory", "8000", "--", "true") as second:
+            second.said("waits: none of 1 node fits")
+            second.process.send_signal(number)
+            assert second.ended() == -number
+            wait_until(lambda: len(pods(up)) == 1, "the waiting pod to be gone", timeout_s=30)
+        first.close()
+    ended(up)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_signal_reaches_the_command_itself(up: Standalone, name: str) -> None:
+    """It has replaced us, and its end is in the ledger though nobody of it is left to say so."""
+    number = signal.Signals[name]
+    script = "import signal, sys; print('runs', flush=True); sys.stdin.read()"
+    if name == "SIGTERM":
+        script = (
+            f"import signal, sys; signal.signal({int(number)}, lambda *_: sys.exit(5));" + script
+        )
+    with Command(up, "--memory", "1000", "--", sys.executable, "-c", script) as command:
+        command.said("runs")
+        command.process.send_signal(number)
+        code = command.ended()
+        if name == "SIGTERM":
+            assert code == 5
+        else:
+            assert code in {-number, 1}  # Python ends a SIGINT by itself
+        ended(up)
+
+
+def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> None:
+    """A writer into a closed pipe ends, as anywhere else."""
+    done = up.run(
+        "run", "--memory", "1000", "--", "sh", "-c", "yes | head -1; grep SigIgn /proc/self/status"
+    )
+    assert done.stdout.splitlines() == ["y", "SigIgn:\t0000000000000000"]
+    ended(up)
+
+
+def test_what_it_left_running_keeps_the_share(up: Standalone, driver: FakeDriver) -> None:
+    """A daemon that it started is of the command; when that ends the share is free."""
+    script = f"setsid {driver.probe} alloc:500 hold <&3 & echo left"
+    with Command(up, "--memory", "1000", "--", "bash", "-c", f"exec 3<&0; {script}") as command:
+        command.said("holding")
+        assert command.process.wait(30) == 0
+        assert len(pods(up)) == 1
+        command.close()
+        ended(up)
+
+
+def test_everything_is_killed_and_the_next_command_says_so(
+    up: Standalone, driver: FakeDriver
+) -> None:
+    """Command, guardian and agent with SIGKILL; whoever wants the room ends what is dead."""
+    wanted = ("--memory", "15000", "--count", "2", "--", str(driver.probe), "hold")
+    with Command(up, *wanted) as first:
+        first.said("holding")
+        before = up.kill_service("agent")
+        first.kill_everything()
+        first.ended()
+        up.started_again("agent", before)
+        assert len(pods(up)) == 1
+        wait_until(
+            lambda: up.run("run", "--node", "x", "--", "true").returncode == 1,
+            "a gateway that answers",
+        )
+        with Command(up, "--memory", "9000", "--", "echo", "in its place") as second:
+            second.said("in its place")
+            assert second.ended() == 0
+        assert any("who started it was killed" in reason for reason in reasons(up))
+    ended(up)
+
+
+def test_a_command_ends_while_its_agent_is_away(up: Standalone, driver: FakeDriver) -> None:
+    """The end is written as soon as there is an agent to take the share back."""
+    with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as command:
+        command.said("holding")
+        before = up.kill_service("agent")
+        command.process.kill()
+        command.ended()
+        ended(up)
+        up.started_again("agent", before)
+
+
+def test_an_agent_that_restarts_knows_what_runs(up: Standalone, driver: FakeDriver) -> None:
+    """And holds it to another size."""
+    with Command(up, "--memory", "1000", "--", str(driver.probe), "alloc:500", "hold") as command:
+        command.said("holding")
+        before = up.kill_service("agent")
+        up.started_again("agent", before)
+        (pod,) = pods(up)
+        state = up.data / "state" if up.data else Path()
+        assert pod["uid"] in (state / "runs.json").read_text()
+        region = state / "shares" / f"{pod['uid']}_run" / "share.cache"
+
+        def limit() -> int:
+            return int.from_bytes(region.read_bytes()[1600:1608], "little") >> 20
+
+        assert limit() == 1000
+        name = f"{pod['namespace']}/{pod['name']}"
+        wait_until(
+            lambda: up.run("resize", name, "--memory", "1300", "--timeout", "10").returncode == 0,
+            "the scheduler to resize it", timeout_s=60,
+        )  # fmt: skip
+        wait_until(lambda: limit() == 1300, "the region's new limit", timeout_s=30)
+        command.close()
+    ended(up)
+
+
+def test_who_deletes_the_pod_ends_the_command(up: Standalone, driver: FakeDriver) -> None:
+    """With SIGTERM, as a kubelet would."""
+    with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as command:
+        command.said("holding")
+        (pod,) = pods(up)
+        assert up.run("delete", f"{pod['namespace']}/{pod['name']}").returncode == 0
+        assert command.ended() == -signal.SIGTERM
+
+
+def test_json_is_told_on_stderr(up: Standalone) -> None:
+    """A document a line; stdout is the command's."""
+    done = up.run("run", "--json", "--memory", "1000", "--cores", "20", "--", "echo", "out")
+    assert done.stdout == "out\n"
+    (told,) = map(json.loads, done.stderr.splitlines())
+    assert told["node"] == HOST
+    assert told["environment"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
+    assert told["environment"]["LD_PRELOAD"] == LIBRARY
+    assert told["shares"][0]["cores"] == 20
+    assert told["notes"] == []
+    ended(up)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--memory", "99999", "--", "true"), 1, "--memory 99999: the largest device"),
+        (("--count", "3", "--", "true"), 1, "--count 3"),
+        (("--node", "elsewhere", "--", "true"), 1, "up --gpus local"),
+        (("--gpu", "1", "--", "true"), 2, "No such option"),
+        (("--memory", "x", "--", "true"), 2, "--memory"),
+        ((), 2, "COMMAND"),
+        (("--", "sudo", "true"), 2, "sudo apportion run"),
+        (("--", "podman", "ps"), 2, "podman run IMAGE"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    up: Standalone, words: tuple[str, ...], code: int, told: str
+) -> None:
+    """Before anything is submitted, and with what to do."""
+    done = up.run("run", *words)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert pods(up) == []
+
+
+def test_a_command_that_is_not_there_ends_as_in_a_shell(up: Standalone, tmp_path: Path) -> None:
+    """And so does one that may not be executed."""
+    done = up.run("run", "--memory", "1000", "--", "no-such-command")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        127, "no-such-command: No such file or directory",
+    )  # fmt: skip
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    assert up.run("run", "--memory", "1000", "--", str(plain)).returncode == 126
+    ended(up)
+
+
+def test_a_card_in_mig_mode_is_cut_for_the_command(
+    driver: FakeDriver, patched: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The command sees the instance and nothing else of the card; without HAMi-core it is held."""
+    cut = FakeDriver(tmp_path, "1xA100-40GB:mig")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in cut.environment.items():
+            patch.setenv(name, value)
+        with Standalone(tmp_path / "data", *LOCAL) as up:
+            up.up()
+            assert "give HAMi-core's libvgpu.so with --library" in up.output
+            with Command(up, "--memory", "9000", "--", str(cut.probe), "info", "hold") as command:
+                command.said("holding")
+                assert "devices=1" in command.said("info")
+                assert 9000 <= int(command.said("info").split("total_mib=")[1].split()[0]) < 20000
+                assert not any("note:" in line for line in command.lines)
+                command.close()
+                assert command.ended() == 0
+            ended(up)
+    cut.close()
+
+
+def test_who_has_no_library_is_told(
+    driver: FakeDriver, patched: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The command runs in a share that nothing holds it to."""
+    with Standalone(tmp_path / "data", *LOCAL) as up:
+        up.up()
+        done = up.run("run", "--memory", "1000", "--", str(driver.probe), "info")
+        assert "nothing holds the command to its share but itself" in done.stderr
+        assert "total_mib=15360" in done.stdout
+        ended(up)
+
+
+def test_without_an_agent_that_starts_commands(tmp_path: Path) -> None:
+    """A simulated fleet has nodes, and none that starts anything."""
+    with Standalone(tmp_path / "data", "--no-samples", "--fleet", "1xT4") as up:
+        up.up()
+        (node,) = (each["node"] for each in up.json("get", "nodes")["items"])
+        done = up.run("run", "--node", node, "--", "true")
+        assert done.returncode == 3
+        assert f"nobody on {node} starts commands" in done.stderr
+        assert "--gpus local" in done.stderr
+        assert pods(up) == []
+
+
+def test_a_machine_without_a_gpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up --gpus local` names what is missing, and leaves nothing behind."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a driver of NVIDIA")
+    with Standalone(tmp_path / "data", *LOCAL) as up:
+        assert up.ended() == 3
+        assert "the NVIDIA driver does not answer" in up.output
+        assert "nvidia-smi must work here" in up.output
+        up.nothing_left()

@@ -1,0 +1,99 @@
+"""`apportion run` as a person types it: a process, what it says, and its guardian.
+
+Every process of it inherits a mark, so a test can kill all of them, and nothing outlives a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from tests.support.polling import wait_until
+from tests.support.standalone import APPORTION, Standalone
+
+MARK = "APPORTION_TEST_COMMAND"
+
+
+class Command:
+    """One `apportion run` against an `up`; use as `with`, which ends it for sure."""
+
+    def __init__(
+        self, up: Standalone, *words: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._mark = f"{MARK}={uuid.uuid4().hex}"
+        self._up = up
+        self.lines: list[str] = []
+        name, _, value = self._mark.partition("=")
+        given = {"APPORTION_DATA": str(up.data), "COLUMNS": "250", name: value}
+        self.process = subprocess.Popen(
+            [*APPORTION, "run", *words], env={**os.environ, **given, **(environment or {})},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reading.join(10)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not self.everything(), "its guardian to end")
+        self.kill_everything()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def said(self, part: str) -> str:
+        """Wait for a line that holds this text."""
+
+        def found() -> str:
+            return next((line for line in list(self.lines) if part in line), "")
+
+        return wait_until(found, f"{part!r} in {self.lines}", timeout_s=45)
+
+    def close(self) -> None:
+        """End its input, which ends a probe that holds."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def ended(self) -> int:
+        """Wait for its end, and the exit code; of a signal, below 0."""
+        code = self.process.wait(45)
+        self._reading.join(10)
+        return code
+
+    def everything(self) -> list[int]:
+        """The processes of the command and its guardian."""
+        names = (entry.name for entry in Path("/proc").iterdir())
+        return [pid for pid in map(int, filter(str.isdecimal, names)) if self._is(pid)]
+
+    def kill_everything(self) -> None:
+        """SIGKILL for all of them."""
+        for pid in self.everything():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _is(self, pid: int) -> bool:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        return self._mark.encode() in environment.split(b"\0")

@@ -1,0 +1,106 @@
+"""A share of a process of the machine itself, to which nothing can be mounted."""
+
+import pytest
+from msgspec import structs
+
+from apportion.core.grants import Edits, Grant, GrantRefused, Held, MadeInstance, Node, grant
+from apportion.core.grants.on_host import on_host, unheld
+from apportion_schemas import Device, Share
+from apportion_schemas.placement import MigInstance
+
+FIRST = Device(
+    id="GPU-1", index=0, family="nvidia", model="NVIDIA A100", memory_mib=40_960,
+    physical_memory_mib=40_960,
+)  # fmt: skip
+SECOND = structs.replace(FIRST, id="GPU-2", index=1)
+BOTH = {FIRST.id: FIRST, SECOND.id: SECOND}
+NODE = Node(library="/opt/apportion/libvgpu.so", preload="/opt/apportion/ld.so.preload")
+BARE = Node()
+
+
+def granted(*devices: str, cores: int = 30, node: Node = NODE) -> Grant:
+    """What a command has of so many devices; 1000 MiB of the first, 2000 of the next."""
+    shares = [
+        Share(container="run", device=device, memory_mib=1000 * number, cores=cores)
+        for number, device in enumerate(devices, 1)
+    ]
+    return on_host(grant(Held.of("uid-1", "run", shares, BOTH), node))
+
+
+def test_paths_are_those_of_the_node_and_the_loader_has_the_library() -> None:
+    """Nothing is mounted, and CUDA sees the one card."""
+    found = granted("GPU-1")
+    assert found.edits == Edits(
+        {
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "1000m",
+            "CUDA_DEVICE_SM_LIMIT": "30",
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/var/lib/apportion/shares/uid-1_run/share.cache",
+            "LIBCUDA_LOG_LEVEL": "1",
+            "CUDA_VISIBLE_DEVICES": "GPU-1",
+            "LD_PRELOAD": "/opt/apportion/libvgpu.so",
+        }
+    )
+    assert found.region is not None
+    assert (found.region.devices, found.region.memory) == (("GPU-1",), (1000 << 20,))
+
+
+def test_limits_stand_where_cuda_counts_the_cards() -> None:
+    """The second card alone is CUDA's first; of two, HAMi-core is kept from counting by itself."""
+    alone, two = granted("GPU-2"), granted("GPU-1", "GPU-2")
+    assert alone.edits.env["CUDA_VISIBLE_DEVICES"] == "GPU-2"
+    assert alone.edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
+    assert two.edits.env["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2,-1"
+    assert two.edits.env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "2000m"
+    assert two.region is not None
+    assert two.region.memory == (1000 << 20, 2000 << 20)
+
+
+def test_instances_and_whole_cards_are_shown_by_their_ids() -> None:
+    """No region and no library: the card itself is the limit."""
+    instance = MigInstance(profile="1g.5gb", start=0, size=1)
+    card = structs.replace(FIRST, mode="mig")
+    part = Share("run", card.id, 5000, 0, instance=instance)
+    made = {part: MadeInstance("MIG-7")}
+    cut = grant(Held.of("uid-1", "run", [part], {card.id: card}, instances=made), NODE)
+    assert on_host(cut) == Grant(Edits({"CUDA_VISIBLE_DEVICES": "MIG-7"}))
+    whole = {each.id: structs.replace(each, mode="exclusive") for each in (FIRST, SECOND)}
+    both = [Share("run", device, 40_960, 0) for device in whole]
+    shown = on_host(grant(Held.of("uid-1", "run", both, whole), NODE)).edits.env
+    assert shown == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
+
+
+def test_what_only_containers_can_have_is_refused_by_name() -> None:
+    """Ascend's runtime cuts an NPU for a container; MPS shares memory through its `/dev/shm`."""
+    npu = structs.replace(FIRST, id="NPU-1", family="ascend", mode="vnpu")
+    share = Share("run", "NPU-1", 1000, 0, template="vir02")
+    with pytest.raises(GrantRefused, match="vNPU is given to containers alone"):
+        on_host(grant(Held.of("uid-1", "run", [share], {npu.id: npu}), NODE))
+    card = structs.replace(FIRST, mode="mps")
+    share = Share("run", card.id, 1000, 20)
+    with pytest.raises(GrantRefused, match="MPS is given to containers alone"):
+        on_host(grant(Held.of("uid-1", "run", [share], {card.id: card}), NODE))
+
+
+@pytest.mark.parametrize("library", ["/opt/my own/libvgpu.so", "/opt/a:b/libvgpu.so"])
+def test_a_library_that_the_loader_would_not_find_is_refused(library: str) -> None:
+    """It would go on without it, and hold the process to nothing."""
+    with pytest.raises(GrantRefused, match="--library"):
+        granted("GPU-1", node=structs.replace(NODE, library=library))
+
+
+def test_who_is_not_held_is_told() -> None:
+    """Without the library to nothing; on a card that is not the first, not to its cores."""
+    assert unheld(granted("GPU-1").edits, BOTH) == ""
+    assert unheld(granted("GPU-1", "GPU-2").edits, BOTH) == ""
+    assert "--library" in unheld(granted("GPU-1", node=BARE).edits, BOTH)
+    assert "cores" in unheld(granted("GPU-2").edits, BOTH)
+    assert unheld(granted("GPU-2", cores=0).edits, BOTH) == ""
+    assert unheld(Edits({"CUDA_VISIBLE_DEVICES": "MIG-7"}), BOTH) == ""
+
+
+def test_so_is_who_starts_a_container() -> None:
+    """There the library comes through a file, and cards are counted from the first."""
+    share = Share("run", "GPU-2", 1000, 30)
+    held = Held.of("uid-1", "run", [share], BOTH)
+    assert unheld(grant(held, NODE).edits, BOTH) == ""
+    assert "--library" in unheld(grant(held, BARE).edits, BOTH)

@@ -1,0 +1,61 @@
+"""Which life of a process id is meant, by the real kernel and by forms that it could write."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from apportion.runtime.process.lives import Life, life_of, lives, marked, parent_of, sees_others
+
+
+def test_a_process_lives_until_it_ends() -> None:
+    """Also while nobody has asked for its exit code yet, when its id is still taken."""
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as process:
+        life = life_of(process.pid)
+        assert life is not None
+        assert lives(life)
+        assert parent_of(process.pid) == os.getpid()
+        assert process.stdin is not None
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not lives(life)
+
+
+def test_an_id_that_is_given_again_is_another_life() -> None:
+    """The time of its start tells."""
+    own = life_of(os.getpid())
+    assert own is not None
+    assert not lives(Life(own.pid, own.started + 1))
+
+
+def test_a_name_may_have_anything_in_it(tmp_path: Path) -> None:
+    """Blanks and brackets, as a process may call itself."""
+    folder = tmp_path / "7"
+    folder.mkdir()
+    fields = " ".join(str(number) for number in range(5, 53))
+    (folder / "stat").write_text(f"7 (a) S 1 (b) ) S 3 {fields}\n")
+    assert parent_of(7, tmp_path) == 3
+    assert life_of(7, tmp_path) == Life(7, 22)
+    assert life_of(8, tmp_path) is None
+    assert parent_of(8, tmp_path) == 0
+
+
+def test_others_are_seen_by_the_first_process(tmp_path: Path) -> None:
+    """A kernel that hides other users' processes hides it from all but root."""
+    assert not sees_others(tmp_path)
+    assert sees_others()
+
+
+def test_a_mark_is_found_in_the_environment_of_whoever_inherits_it() -> None:
+    """But not of one that has emptied it."""
+    again = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    environment = {**os.environ, "A_MARK_OF_THIS_TEST": "x=1"}
+    with (
+        subprocess.Popen(again, stdin=subprocess.PIPE, env=environment) as kept,
+        subprocess.Popen(["/usr/bin/env", "-i", *again], stdin=subprocess.PIPE) as emptied,
+    ):
+        found = dict(marked("A_MARK_OF_THIS_TEST"))
+        assert found.get(kept.pid) == "x=1"
+        assert emptied.pid not in found
+        kept.communicate()
+        emptied.communicate()
