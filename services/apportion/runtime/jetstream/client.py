@@ -15,22 +15,30 @@ import contextlib
 import itertools
 import random
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-import nats.errors
-from nats.aio.client import Client, Server
-from nats.aio.subscription import Subscription
-from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
-
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.ledger import AppendWatch, JetStreamLedger, unwatched
-from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.jetstream.wire import LostReply, Message, Receiver, Unsubscribe
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, ServerTooOld
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.logs import get_logger
+
+# The library takes aiohttp where it is there, for web sockets, which no URL of ours names: that is
+# a tenth of a second of every verb. Whoever serves HTTP imports it as ever.
+_LEAN = "aiohttp" not in sys.modules
+if _LEAN:
+    sys.modules["aiohttp"] = None  # type: ignore[assignment]  # it is not there, says the import
+import nats.errors  # noqa: E402
+from nats.aio.client import Client, Server  # noqa: E402
+from nats.aio.subscription import Subscription  # noqa: E402
+from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser  # noqa: E402
+
+if _LEAN:
+    del sys.modules["aiohttp"]
 
 __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream", "shown"]
 
@@ -559,6 +567,9 @@ async def create_stream(
 
     Raises LedgerDrifted, NotPermitted, LedgerUnavailable, LedgerError.
     """
+    # A snapshot knows the whole state; nobody else who connects needs to.
+    from apportion.runtime.jetstream.snapshots import Snapshots  # noqa: PLC0415
+
     info = await stream.create(ledger.wire, replicas=replicas, max_bytes=max_bytes)
     await Snapshots(ledger.wire).create(replicas=replicas)
     return info
