@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 import msgspec
-from rich.table import Table
 
 from apportion.cli import tables
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
-from apportion.cli.output import console, print_json
+from apportion.cli.output import console, print_json, show
+from apportion.cli.rows import Rows
 from apportion.core.explain.answers import (
     DeviceAnswer,
     GangAnswer,
@@ -97,7 +97,7 @@ def _show(
     where: Where,
     what: str,
     item: type[Any],
-    as_table: Callable[[Iterable[Any]], Table],
+    as_table: Callable[[Iterable[Any]], Rows],
     *,
     as_json: bool,
     query: dict[str, Any],
@@ -108,6 +108,6 @@ def _show(
         print_json(Listed(revision, items))
         return
     if items:
-        console().print(as_table(items))
+        show(as_table(items))
     else:
         console(stderr=True).print(f"no {what} at revision {revision}")

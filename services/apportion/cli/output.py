@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
+
+from apportion.cli.rows import Rows, clean
 
 PIPE_WIDTH = 220
 """Columns where there is no terminal and COLUMNS does not tell: rows are not cut for `grep`."""
@@ -45,16 +46,14 @@ def print_json(body: object, *, line: bool = False) -> None:
     sys.stdout.flush()
 
 
-def table(*columns: str, right: Iterable[str] = (), wraps: Iterable[str] = ()) -> Table:
+def table(*columns: str, right: Iterable[str] = (), wraps: Iterable[str] = ()) -> Rows:
     """An empty table in the one style of all verbs; only the columns in `wraps` may give way."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(
-            column,
-            justify="right" if column in set(right) else "left",
-            no_wrap=column not in set(wraps),
-        )
-    return made
+    return Rows(*columns, right=right, wraps=wraps)
+
+
+def show(rows: Rows) -> None:
+    """The rows on standard output; those that are plain lines are not cut at its width."""
+    console().print(rows, soft_wrap=rows.long)
 
 
 def phase(name: str) -> Text:
@@ -64,4 +63,4 @@ def phase(name: str) -> Text:
 
 def plain(value: Any) -> Text:
     """Text from outside: no markup in it is obeyed, and no control character reaches the screen."""
-    return Text("".join(c if c.isprintable() else "�" for c in str(value)))
+    return Text(clean(value))

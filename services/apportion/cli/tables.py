@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.table import Table
 from rich.text import Text
 
 from apportion.cli.output import phase, plain, table
+from apportion.cli.rows import Rows
 from apportion.core.explain import words
 from apportion.core.explain.answers import (
     DeviceAnswer,
@@ -26,7 +26,7 @@ def shown_phase(pod: PodAnswer) -> str:
     return "refused" if pod.phase == "pending" and pod.refused_revision else pod.phase
 
 
-def pods(items: Iterable[PodAnswer]) -> Table:
+def pods(items: Iterable[PodAnswer]) -> Rows:
     """One row for each pod: where it is and what it holds, or what it waits for."""
     made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "HOLDS OR WANTS",
                  right=("REVISION",), wraps=("HOLDS OR WANTS",))  # fmt: skip
@@ -46,33 +46,33 @@ def pods(items: Iterable[PodAnswer]) -> Table:
             pod.allocated_revision,
         )  # fmt: skip
         made.add_row(
-            plain(pod.namespace), plain(pod.name), phase(shown_phase(pod)), plain(pod.node),
-            str(newest or ""), plain(held),
+            pod.namespace, pod.name, phase(shown_phase(pod)), pod.node,
+            str(newest or ""), held,
         )  # fmt: skip
     return made
 
 
-def placements(items: Iterable[PlacementAnswer]) -> Table:
+def placements(items: Iterable[PlacementAnswer]) -> Rows:
     """One row for each placement."""
     made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "SCORE", "SHARES",
                  right=("REVISION", "SCORE"), wraps=("SHARES",))  # fmt: skip
     for placed in items:
         made.add_row(
-            str(placed.placed_revision), plain(placed.namespace), plain(placed.name),
-            plain(placed.node), phase(placed.phase), f"{placed.score.total:.1f}",
-            plain(shares_words(placed.shares)),
+            str(placed.placed_revision), placed.namespace, placed.name,
+            placed.node, phase(placed.phase), f"{placed.score.total:.1f}",
+            shares_words(placed.shares),
         )  # fmt: skip
     return made
 
 
-def nodes(items: Iterable[NodeAnswer]) -> Table:
+def nodes(items: Iterable[NodeAnswer]) -> Rows:
     """One row for each node."""
     made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY",
                  right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS"))  # fmt: skip
     for node in items:
         made.add_row(
-            plain(node.node), node_state(node), f"{node.devices_open}/{node.devices}",
-            plain(listed(list(node.models))), f"{node.pods}/{node.pods_max}",
+            node.node, node_state(node), f"{node.devices_open}/{node.devices}",
+            listed(list(node.models)), f"{node.pods}/{node.pods_max}",
             f"{node.cpu_used_milli / 1000:g}/{node.cpu_milli / 1000:g}",
             f"{node.memory_used_mib / 1024:.0f}/{node.memory_mib / 1024:.0f} GiB",
         )  # fmt: skip
@@ -90,7 +90,7 @@ def node_state(node: NodeAnswer) -> Text:
     return Text("ready", "green") if node.ready else Text("not ready", "red")
 
 
-def devices(items: Iterable[DeviceAnswer]) -> Table:
+def devices(items: Iterable[DeviceAnswer]) -> Rows:
     """One row for each device."""
     amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
     made = table(
@@ -107,11 +107,11 @@ def devices(items: Iterable[DeviceAnswer]) -> Table:
     )
     for device in items:
         made.add_row(
-            plain(device.node), str(device.index), plain(device_words(device.device)),
-            plain(device.model), device.mode,
+            device.node, str(device.index), device_words(device.device),
+            device.model, device.mode,
             f"{device.memory_free_mib:,}/{device.memory_mib:,} MiB",
             f"{device.cores_free}/{device.cores}", f"{device.slots_free}/{device.slots}",
-            device_state(device), plain(holders(device)),
+            device_state(device), holders(device),
         )  # fmt: skip
     return made
 
@@ -133,12 +133,12 @@ def holders(device: DeviceAnswer) -> str:
     return listed(list(dict.fromkeys(f"{held.namespace}/{held.pod}" for held in device.holders)))
 
 
-def gangs(items: Iterable[GangAnswer]) -> Table:
+def gangs(items: Iterable[GangAnswer]) -> Rows:
     """One row for each gang."""
     made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
                  wraps=("PHASES",))  # fmt: skip
     for gang in items:
         phases = ", ".join(f"{count} {name}" for name, count in gang.phases.items())
         needs = str(gang.min_available) if gang.declared else "not declared"
-        made.add_row(plain(gang.group), needs, str(gang.pods), phases, plain(gang.queue))
+        made.add_row(gang.group, needs, str(gang.pods), phases, plain(gang.queue))
     return made

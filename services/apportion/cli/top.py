@@ -7,7 +7,6 @@ import time
 
 import click
 from rich.console import Console, Group
-from rich.table import Table
 from rich.text import Text
 
 from apportion.cli.asking import Gateway
@@ -15,6 +14,7 @@ from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import Unreachable
 from apportion.cli.get import Listed
 from apportion.cli.output import PHASE_STYLES, console, plain, print_json, table
+from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state
 from apportion.core.explain.answers import (
     DeviceAnswer,
@@ -92,7 +92,7 @@ def _picture(gateway: Gateway, query: dict[str, str], *, rows: int | None = None
         page = gateway.ask("devices", answer=DevicePage, query={**query, "limit": rows})
         shown = list(page.items[:rows])
         more = bool(page.next) or len(page.items) > rows
-    parts: list[Text | Table] = [_headline(summary), _devices(shown)]
+    parts: list[Text | Rows] = [_headline(summary), _devices(shown)]
     if more:
         parts.append(Text("and more: --node NODE", "dim"))
     return Group(*parts)
@@ -110,7 +110,7 @@ def _headline(summary: SummaryAnswer) -> Text:
     return line
 
 
-def _devices(devices: list[DeviceAnswer]) -> Table:
+def _devices(devices: list[DeviceAnswer]) -> Rows:
     made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS", "STATE", "PODS",
                  right=("#", "SLOTS"), wraps=("PODS",))  # fmt: skip
     node = ""
