@@ -21,7 +21,10 @@ TIMEOUT_S = 40.0  # longer than the gateway waits for a revision
 ANSWER_BYTES_MAX = 64 << 20
 LIMIT = 1_000
 PREFIX = "/api/v1"
-HTTP_OK, HTTP_BAD_REQUEST, HTTP_NOT_FOUND = 200, 400, 404
+LINES = "application/x-ndjson"
+REQUEST_BYTES_MAX = 1 << 20  # the gateway takes no larger ones
+HTTP_OK, HTTP_NOT_FOUND = 200, 404
+HTTP_WRONG = (400, 413)
 
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
@@ -30,7 +33,7 @@ T = TypeVar("T")
 class Gateway:
     """One gateway, over one connection that is opened again when it was closed."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise Wrong(f"gateway is {url!r}; write http://host:port")
@@ -38,7 +41,7 @@ class Gateway:
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        self._connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
+        self._connection = kind(parts.hostname, parts.port, timeout=timeout_s)
 
     def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
         """The answer at this path; parts of it are quoted here.
@@ -48,7 +51,7 @@ class Gateway:
         """
         status, body = self._get(path, query or {})
         if status != HTTP_OK:
-            raise _refusal(self._url, status, body)
+            raise refusal(self._url, status, body)
         try:
             return msgspec.json.decode(body, type=answer)
         except msgspec.DecodeError as error:
@@ -79,6 +82,31 @@ class Gateway:
             revision = page.revision
             items += page.items
         return revision, items
+
+    def post_for_lines(self, *path: str, body: Answer) -> Iterator[bytes]:
+        """The lines of JSON that come of the body at this path, each as it comes.
+
+        Raises:
+            NotFound, Wrong, Unreachable: by what the gateway says.
+        """
+        target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
+        data = msgspec.json.encode(body)
+        if len(data) > REQUEST_BYTES_MAX:
+            raise Wrong(
+                f"{len(data)} bytes to send; at most {REQUEST_BYTES_MAX}: send less at once"
+            )
+        headers = {"Accept": LINES, "Content-Type": "application/json"}
+        try:
+            self._connection.request("POST", target, data, headers)
+            response = self._connection.getresponse()
+            if response.status != HTTP_OK:
+                raise refusal(self._url, response.status, response.read(ANSWER_BYTES_MAX))
+            while line := response.readline(ANSWER_BYTES_MAX):
+                yield line
+        except (http.client.HTTPException, OSError) as error:
+            raise Unreachable(_unreachable(self._url, error)) from None
+        finally:
+            self._connection.close()
 
     def close(self) -> None:
         """Close the connection to the gateway."""
@@ -118,12 +146,18 @@ def _unreachable(url: str, error: Exception) -> str:
     )
 
 
-def _refusal(url: str, status: int, body: bytes) -> NotFound | Wrong | Unreachable:
+def refusal(url: str, status: int, body: bytes) -> NotFound | Wrong | Unreachable:
+    """What the gateway says no with, as the end of a verb."""
     try:
         said = msgspec.json.decode(body, type=ErrorAnswer)
     except msgspec.DecodeError:
         return Unreachable(f"{url} answers with status {status}; is it an Apportion gateway?")
+    return refused(said, status)
+
+
+def refused(said: ErrorAnswer, status: int) -> NotFound | Wrong | Unreachable:
+    """The same of an error that was read already."""
     text = f"{said.error}; {said.fix}" if said.fix else said.error
     if status == HTTP_NOT_FOUND:
         return NotFound(text)
-    return Wrong(text) if status == HTTP_BAD_REQUEST else Unreachable(text)
+    return Wrong(text) if status in HTTP_WRONG else Unreachable(text)

@@ -5,6 +5,8 @@
     2   wrong usage
     3   the ledger or the gateway cannot be reached, or does not let us
     4   a newer build wrote what this one cannot read: upgrade it
+    5   not now: what was planned would wait
+    6   never: what was planned can have no place on this fleet
     70  internal error
     78  a setting of a service is wrong
 
@@ -19,6 +21,8 @@ REFUSED = 1
 USAGE = 2
 UNREACHABLE = 3
 OUTDATED = 4
+NOT_NOW = 5
+NEVER = 6
 INTERNAL = 70
 
 

@@ -41,13 +41,14 @@ def command(
     out = console()
     out.print(plain(why.sentence), style="bold", soft_wrap=True)
     if why.placed:
-        _placed(out, why.placed)
+        show_placed(out, why.placed)
     if why.refused:
-        _refused(out, why.refused)
+        show_refused(out, why.refused)
     _history(out, why)
 
 
-def _placed(out: Console, placed: WhyPlaced) -> None:
+def show_placed(out: Console, placed: WhyPlaced) -> None:
+    """What the pod holds, and the scores that decided it."""
     held = table("CONTAINER", "HOLDS", "#", "MODEL", right=("#",), wraps=("HOLDS", "MODEL"))
     for share in placed.shares:
         held.add_row(
@@ -66,7 +67,8 @@ def _placed(out: Console, placed: WhyPlaced) -> None:
     out.print(scores)
 
 
-def _refused(out: Console, refused: WhyRefused) -> None:
+def show_refused(out: Console, refused: WhyRefused) -> None:
+    """What keeps it from every node, and which came nearest."""
     causes = table("NODES", "CAUSE", "WHAT WOULD UNBLOCK IT", right=("NODES",),
                    wraps=("CAUSE", "WHAT WOULD UNBLOCK IT"))  # fmt: skip
     for cause in refused.causes:

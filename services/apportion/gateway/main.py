@@ -16,6 +16,7 @@ from apportion.gateway.api.answering import unknown_path
 from apportion.gateway.api.api import Api
 from apportion.gateway.api.looking_back import LONG_EVENTS, LookingBack, PastOptions
 from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.plans import Plans
 from apportion.gateway.api.reads import PREFIX
 from apportion.gateway.api.stream import EventStream
 from apportion.gateway.console.console import console_routes
@@ -174,12 +175,14 @@ class _Life:
         self._observers.append(rows.observe)
         api = Api(self._feed, rows, unready=self._unready, measures=measures, look_back=past.handle)
         stream = EventStream(self._feed, self._ledger, measures=measures)
+        plans = Plans(self._feed, api, measures=measures)
         return HttpServer(
             listen,
             metrics=self._service.metrics,
             not_ready=self._service.reasons_against_ready,
             routes=[
                 *api.routes(),
+                web.post(f"{PREFIX}/plan", api.guarded("plan", plans.handle)),
                 web.get(f"{PREFIX}/events", api.guarded("events", stream.handle)),
                 web.route("*", "/api/{tail:.*}", api.guarded("unknown", unknown_path)),
                 *console_routes(),

@@ -28,7 +28,7 @@ from apportion_schemas import NearMiss, PodRefused, PodRejected, RefusalCode, Sc
 def why(state: State, pod: PodState) -> Why:
     """The whole explanation of one live pod, as of the state's revision."""
     placed = _placed(state, pod, pod.placement) if pod.placement else None
-    refused = _refused(pod, pod.refusal) if pod.refusal and not placed else None
+    refused = refused_answer(pod, pod.refusal) if pod.refusal and not placed else None
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     return Why(
@@ -80,7 +80,7 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
         said = f"{name} is pending since revision {pod.refused_revision}: "
         said += words.refusal(pod.refusal)
     elif pod.submitted.gates:
-        said = f"{name} waits until its gates are taken away: {', '.join(pod.submitted.gates)}"
+        said = f"{name} waits {gates_words(pod)}"
     elif chooser:
         said = f"{name} waits until {chooser} has chosen its node"
     elif waiting is not None:
@@ -88,7 +88,7 @@ def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
             f"{name} waits for a decision: number {waiting.position:,} of "
             f"{waiting.pending:,} pending pods, by priority and then by revision"
         )
-        gang = _gang_words(state, pod)
+        gang = gang_words(state, pod)
         said += f"; {gang}" if gang else ""
     else:
         said = f"{name} is {pod.phase.value}"
@@ -132,7 +132,12 @@ def _deciding(first: Score, second: Score) -> str:
     return part if part and leads[part] > 0 else ""
 
 
-def _gang_words(state: State, pod: PodState) -> str:
+def gates_words(pod: PodState) -> str:
+    """For what a pod with gates waits."""
+    return f"until its gates are taken away: {', '.join(pod.submitted.gates)}"
+
+
+def gang_words(state: State, pod: PodState) -> str:
     """What a pod's gang still waits for; empty where it has none or is complete."""
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     if group is None:
@@ -168,7 +173,8 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting:
     return WhyWaiting(position=ahead + 1, pending=pending)
 
 
-def _refused(pod: PodState, refused: PodRefused) -> WhyRefused:
+def refused_answer(pod: PodState, refused: PodRefused) -> WhyRefused:
+    """A refusal as the read API shows it: every cause, and the nearest misses."""
     causes, nearest = refused_rows(refused)
     return WhyRefused(
         revision=pod.refused_revision, nodes=refused.nodes, causes=causes, nearest=nearest

@@ -26,9 +26,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def json_response(
-    body: msgspec.Struct, *, status: int = 200, compressed: bool = False
+    body: msgspec.Struct | msgspec.Raw, *, status: int = 200, compressed: bool = False
 ) -> web.Response:
-    """The struct as a JSON response; `compressed` for whoever takes that, beside the loop."""
+    """The struct, or what is JSON already, as a response.
+
+    `compressed` for whoever takes that, beside the loop.
+    """
     response = web.Response(
         body=_encode(body),
         status=status,
@@ -66,5 +69,6 @@ async def unknown_path(request: web.Request) -> NoReturn:
         f"no such path: {request.method} {request.path[:200]}",
         fix=f"GET {PREFIX}/ and one of revision, summary, configuration, pods, "
         "pods/NAMESPACE/NAME, pods/NAMESPACE/NAME/why, placements, nodes, nodes/NODE, devices, "
-        "gangs, lines, namespaces, fleet, events, moment, timeline, log, log/REVISION",
+        "gangs, lines, namespaces, fleet, events, moment, timeline, log, log/REVISION; or "
+        "POST plan",
     )

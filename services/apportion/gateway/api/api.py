@@ -73,7 +73,7 @@ class Api:
             if "at" in request.query:
                 return await self._past(request)
             self.refuse_unless_ready()
-            await self._wait(request)
+            await self.wait(request)
             began = time.perf_counter()
             response = json_response(answer(self._feed, request))
             self._measures.answer_seconds.observe(time.perf_counter() - began)
@@ -86,7 +86,7 @@ class Api:
         if "at" in request.query:
             return await self._past(request)
         self.refuse_unless_ready()
-        await self._wait(request)
+        await self.wait(request)
         began = time.perf_counter()
         answer = await self._rows.answer(after_of(request.query))
         response = json_response(answer, compressed=True)
@@ -95,10 +95,10 @@ class Api:
 
     async def _past(self, request: web.Request) -> web.StreamResponse:
         """What was is there also while this gateway folds up to what is."""
-        await self._wait(request)
+        await self.wait(request)
         return await self._look_back(request)
 
-    async def _wait(self, request: web.Request) -> None:
+    async def wait(self, request: web.Request) -> None:
         """Read your writes: wait until the revision that the request names is folded."""
         wait = wait_of(request.query)
         if self._feed.state.revision >= wait.at_least:

@@ -18,3 +18,6 @@ class Measures:
         self.stream_clients = metrics.gauge(
             "apportion_gateway_stream_clients", "Clients of the event stream at the moment."
         )
+        self.plan_seconds = metrics.histogram(
+            "apportion_gateway_plan_seconds", "Time to make one plan, in a fork of the gateway."
+        )

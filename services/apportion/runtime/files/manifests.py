@@ -57,15 +57,31 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
 
     A folder stands for its manifests (`.yaml`, `.yml`, `.json`) by name, not for its subfolders.
     """
+    for found in read_manifest_bytes(names, stdin):
+        if isinstance(found, Problem):
+            yield found
+        else:
+            yield from _documents(*found)
+
+
+def read_manifest_bytes(
+    names: Sequence[str], stdin: BinaryIO
+) -> Iterator[tuple[str, bytes] | Problem]:
+    """The same files as they are, each with its name; one that is too large is cut."""
     for name in names:
         if name == STANDARD_INPUT:
-            yield from _documents("standard input", stdin.read(TEXT_BYTES_MAX + 1))
+            yield "standard input", stdin.read(TEXT_BYTES_MAX + 1)
             continue
         try:
             for path in _files(Path(name)):
-                yield from _file(path)
+                yield _file(path)
         except OSError as error:
             yield _unreadable(name, error)
+
+
+def read_manifest_text(text: str, source: str) -> Iterator[Document | Problem]:
+    """Every document of a text that somebody sent."""
+    yield from _documents(source, text.encode())
 
 
 def _files(path: Path) -> list[Path]:
@@ -83,14 +99,12 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _file(path: Path) -> Iterator[Document | Problem]:
+def _file(path: Path) -> tuple[str, bytes] | Problem:
     try:
         with path.open("rb") as file:
-            data = file.read(TEXT_BYTES_MAX + 1)
+            return str(path), file.read(TEXT_BYTES_MAX + 1)
     except OSError as error:
-        yield _unreadable(str(path), error)
-        return
-    yield from _documents(str(path), data)
+        return _unreadable(str(path), error)
 
 
 def _documents(source: str, data: bytes) -> Iterator[Document | Problem]:

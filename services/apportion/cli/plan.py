@@ -1,0 +1,217 @@
+"""`apportion plan`: what would happen, tried with the engine on a copy of the state.
+
+The gateway works it out and appends nothing; this verb sends the wish and shows the answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import get_args
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from apportion.cli.asking import Gateway, refused
+from apportion.cli.connection import Where, asks_gateway
+from apportion.cli.exits import NEVER, NOT_NOW, REFUSED, Unreachable, Wrong
+from apportion.cli.output import console, plain, print_json, table
+from apportion.cli.why import show_placed, show_refused
+from apportion.core.explain.lines import shares_words
+from apportion.core.explain.plans import (
+    Beside,
+    PlanAnswer,
+    PlanLine,
+    PlannedPod,
+    PlanRequest,
+    Totals,
+)
+from apportion.core.explain.words import device_words
+from apportion.runtime.files.manifests import Problem, read_manifest_bytes
+from apportion_schemas import Policy
+
+TIMEOUT_S = 75.0  # longer than the gateway works at a plan
+LINE_BYTES_MAX = 1 << 20
+DETAILED_MAX = 3
+"""Up to so many pods are shown with all evidence."""
+STYLES = {"fits": "green", "not-now": "yellow", "never": "red", "unchanged": "dim"}
+SHOWN = {"fits": "fits", "not-now": "not now", "never": "never", "unchanged": "unchanged"}
+EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
+
+
+@click.command(
+    epilog="Examples:  apportion plan -f job.yaml     apportion plan --lose h100-1\n\n"
+    "  apportion plan -f job.yaml --add 4x8xH100-80GB --policy price"
+)
+@click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
+              help="Manifests, as for `submit`.")  # fmt: skip
+@click.option("--lose", multiple=True, metavar="NODE", help="As if this node were lost.")
+@click.option("--add", multiple=True, metavar="4x8xH100-80GB",
+              help="As if there were so many nodes more of so many devices.")  # fmt: skip
+@click.option("--policy", type=click.Choice(get_args(Policy)),
+              help="As if nodes and devices were preferred so.")  # fmt: skip
+@asks_gateway
+def command(
+    *, where: Where, as_json: bool, files: tuple[str, ...], lose: tuple[str, ...],
+    add: tuple[str, ...], policy: str | None,
+) -> None:  # fmt: skip
+    """Say what would happen, without doing it: what fits, where, beside whom, and who would go.
+
+    Without -f, what would become of the pods that run and wait. Pods of a node that is lost are
+    taken as submitted again, as their controllers would make them. An added node is as large as
+    those of its model are, and has the labels and taints that all of them have.
+
+    Exit codes: 0 all would have a place; 5 not now, some would wait; 6 some never can, whatever
+    ends on this fleet; 1 a document was wrong, or a node is not known; 2 wrong usage; 3 the gateway
+    cannot be reached.
+    """
+    if not (files or lose or add or policy):
+        raise click.UsageError("give -f, --lose, --add or --policy, or several of them")
+    texts, problems = _read(files)
+    request = PlanRequest(files=texts, lose=lose, add=add, policy=policy or "")
+    if not texts and problems and not (lose or add or policy):
+        raise Wrong("; ".join(problems))
+    answer = _ask(where.gateway_url(), request)
+    answer = msgspec.structs.replace(answer, problems=(*problems, *answer.problems))
+    if as_json:
+        print_json(answer)
+    else:
+        _show(answer)
+    for problem in answer.problems:
+        console(stderr=True).print("refused", plain(problem), style="red", soft_wrap=True)
+    sys.exit(REFUSED if answer.problems else EXITS[answer.outcome])
+
+
+def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The files as they are, which the gateway reads as the cluster does, and what is no text."""
+    texts: dict[str, str] = {}
+    problems = []
+    for found in read_manifest_bytes(files, sys.stdin.buffer):
+        if isinstance(found, Problem):
+            problems.append(str(found))
+            continue
+        name, data = found
+        try:
+            texts[name] = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            problems.append(f"{name}: is not UTF-8 text ({error.reason}): save it as UTF-8")
+    return texts, problems
+
+
+def _ask(url: str, request: PlanRequest) -> PlanAnswer:
+    """The gateway's answer; how far it is goes to standard error while that is a terminal."""
+    out = console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    gateway = Gateway(url, timeout_s=TIMEOUT_S)
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
+        task = progress.add_task("planning")
+        for data in gateway.post_for_lines("plan", body=request):
+            try:
+                line = msgspec.json.decode(data, type=PlanLine)
+            except msgspec.DecodeError as error:
+                raise Unreachable(f"the answer of {url} cannot be read: {error}") from None
+            if line.error is not None:
+                raise refused(line.error, line.status)
+            if line.answer is not None:
+                return line.answer
+            if line.progress is not None:
+                said = f"{line.progress.step}: {line.progress.done:,} of {line.progress.of:,}"
+                progress.update(task, description=said)
+    raise Unreachable(f"{url} ended the plan without an answer; ask again")
+
+
+def _show(answer: PlanAnswer) -> None:
+    out = console()
+    out.print(plain(answer.sentence), style="bold", soft_wrap=True)
+    if answer.changes:
+        out.print(plain(f"as if: {', '.join(answer.changes)}"), soft_wrap=True)
+    if len(answer.pods) > 1 or answer.changes:
+        _show_pods(out, "POD", answer.pods)
+    if len(answer.pods) <= DETAILED_MAX:
+        for pod in answer.pods:
+            _show_evidence(out, pod)
+    _show_pods(out, "POD THAT LOSES ITS NODE", answer.moved)
+    _show_pods(out, "POD THAT WAITS NOW", answer.helped)
+    _show_evicted(out, answer)
+    _show_waiting(out, answer)
+    _show_totals(out, answer)
+
+
+def _show_pods(out: Console, title: str, pods: Iterable[PlannedPod]) -> None:
+    compared = any(pod.without for pod in pods)
+    moves = any(pod.was and pod.outcome != "unchanged" for pod in pods)
+    columns = [title, "OUTCOME", *(["FROM"] if moves else []), "NODE", "HOLDS, OR WHY NOT"]
+    made = table(*columns, *(["WITHOUT"] if compared else []), wraps=("HOLDS, OR WHY NOT",))
+    for pod in pods:
+        shares = [held.share for held in pod.placed.shares] if pod.placed else []
+        held = shares_words(shares) if pod.placed else pod.sentence.partition(": ")[2]
+        row: list[Text | str] = [plain(f"{pod.namespace}/{pod.name}"), SHOWN[pod.outcome]]
+        row += [plain(pod.was)] if moves else []
+        row += [plain(pod.node), plain(held or pod.sentence)]
+        without = f"{SHOWN.get(pod.without, '')} {pod.node_without}".strip()
+        made.add_row(*row, *([plain(without)] if compared else []), style=STYLES[pod.outcome])
+    if made.row_count:
+        out.print(made)
+
+
+def _show_evidence(out: Console, pod: PlannedPod) -> None:
+    out.print(plain(pod.sentence), style="bold", soft_wrap=True)
+    if pod.placed is not None:
+        show_placed(out, pod.placed)
+    if pod.refused is not None:
+        show_refused(out, pod.refused)
+    _show_beside(out, pod.beside)
+    if pod.ahead:
+        out.print(plain(f"{pod.ahead:,} pods would still wait and have their turn before it"))
+
+
+def _show_beside(out: Console, beside: Iterable[Beside]) -> None:
+    made = table("BESIDE", "DEVICE", "MEMORY", "CORES", right=("MEMORY", "CORES"))
+    for other in beside:
+        made.add_row(
+            plain(f"{other.namespace}/{other.pod}"), plain(device_words(other.device)),
+            f"{other.memory_mib:,} MiB", str(other.cores),
+        )  # fmt: skip
+    if made.row_count:
+        out.print(made)
+
+
+def _show_evicted(out: Console, answer: PlanAnswer) -> None:
+    made = table("POD THAT WOULD GO", "PRIORITY", "FROM", "FOR", "THEN", "EXCEEDS",
+                 right=("PRIORITY",), wraps=("EXCEEDS",))  # fmt: skip
+    for gone in answer.evicted:
+        made.add_row(
+            plain(f"{gone.namespace}/{gone.pod}"), str(gone.priority), plain(gone.node),
+            plain(gone.beneficiary), plain(gone.to), plain(", ".join(gone.budgets)), style="yellow",
+        )  # fmt: skip
+    if made.row_count:
+        out.print(made)
+
+
+def _show_waiting(out: Console, answer: PlanAnswer) -> None:
+    made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
+                 right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
+    for pod in answer.waiting:
+        made.add_row(
+            plain(f"{pod.namespace}/{pod.pod}"), str(pod.priority), str(pod.submitted_revision),
+            plain(pod.cause), style="dim",
+        )  # fmt: skip
+    if made.row_count:
+        out.print(made)
+
+
+def _show_totals(out: Console, answer: PlanAnswer) -> None:
+    if answer.before is None or answer.after is None:
+        return
+    said = f"now {_totals(answer.before)}; then {_totals(answer.after)}"
+    out.print(plain(f"{said}; as of revision {answer.revision}"), style="dim", soft_wrap=True)
+
+
+def _totals(totals: Totals) -> str:
+    return (
+        f"{totals.devices_used:,} of {totals.devices:,} devices used, "
+        f"{totals.placed:,} pods placed, {totals.waiting:,} waiting"
+    )

@@ -1,0 +1,145 @@
+"""The answer to "what if": what of a plan fits, who moves, who goes, and who waits.
+
+Structs as in `answers`, with the same rules. Invariant: an answer says only what the engine decided
+over a copy of the state; nothing of it is in the ledger.
+"""
+
+from typing import Literal
+
+from apportion.core.explain.answers import Answer, ErrorAnswer, WhyPlaced, WhyRefused
+
+Outcome = Literal["fits", "not-now", "never", "unchanged"]
+"""What becomes of a pod: `fits`; `not-now`, it would wait; `never`, no node of the fleet could
+take it even if all were empty; `unchanged`, it is live already under its name."""
+
+
+class Beside(Answer, frozen=True):
+    """Another pod on a device that the planned one would share."""
+
+    namespace: str
+    pod: str
+    device: str
+    memory_mib: int
+    cores: int
+
+
+class Leaving(Answer, frozen=True):
+    """A pod that would be evicted, and for whom; `to` is where it would go then, if anywhere."""
+
+    namespace: str
+    pod: str
+    node: str
+    priority: int
+    beneficiary: str
+    budgets: tuple[str, ...] = ()
+    to: str = ""
+
+
+class Ahead(Answer, frozen=True):
+    """A pod that waits and whose turn comes first, with what it waits for."""
+
+    namespace: str
+    pod: str
+    priority: int
+    submitted_revision: int
+    cause: str
+
+
+class PlannedPod(Answer, frozen=True):
+    """What would become of one pod. `was` is the node that it has now, where it has one.
+
+    `placed` if it fits, `refused` if not: why, and for one that never fits what an empty fleet
+    lacks. `without` is the outcome without the changes, and empty where the plan has none.
+    `evicts` are the names of the pods that would go for it. `ahead` counts the pods that would
+    still wait and have their turn before it; the first of them are in the answer's `waiting`.
+    """
+
+    namespace: str
+    name: str
+    outcome: Outcome
+    sentence: str
+    priority: int = 0
+    group: str = ""
+    was: str = ""
+    node: str = ""
+    placed: WhyPlaced | None = None
+    refused: WhyRefused | None = None
+    beside: tuple[Beside, ...] = ()
+    evicts: tuple[str, ...] = ()
+    ahead: int = 0
+    without: Outcome | Literal[""] = ""
+    node_without: str = ""
+
+
+class Totals(Answer, frozen=True):
+    """The cluster in a few numbers, once all is decided that can be.
+
+    `devices` that are there; `devices_used` hold at least one share; memory is of these devices.
+    """
+
+    nodes: int
+    devices: int
+    devices_used: int
+    memory_mib: int
+    memory_free_mib: int
+    placed: int
+    waiting: int
+
+
+class PlanAnswer(Answer, frozen=True):
+    """What would happen, as of `revision`: a sentence, then the pods that it is about.
+
+    `outcome` is the worst of them. `changes` are the wishes in words. `pods` are those of the
+    manifest; `moved` held a place on a node that is lost, and are taken as submitted again;
+    `helped` wait now and would have a place. `evicted` would go for others. `waiting` are the first
+    that would wait then, in the order of their turns. `before` is the cluster without the plan and
+    `after` with it. `problems` are documents that were refused, with field, value and fix.
+    """
+
+    revision: int
+    outcome: Outcome
+    sentence: str
+    changes: tuple[str, ...] = ()
+    pods: tuple[PlannedPod, ...] = ()
+    moved: tuple[PlannedPod, ...] = ()
+    helped: tuple[PlannedPod, ...] = ()
+    evicted: tuple[Leaving, ...] = ()
+    waiting: tuple[Ahead, ...] = ()
+    before: Totals | None = None
+    after: Totals | None = None
+    problems: tuple[str, ...] = ()
+
+
+class PlanRequest(Answer, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /api/v1/plan`: at least one of its fields is to say something.
+
+    `manifest` is YAML or JSON text, and so is each of `files`, by the name under which problems are
+    told; `lose` names nodes; `add` is as in `4x8xH100-80GB`, four nodes of eight; `policy` is for
+    nodes and devices alike.
+    """
+
+    manifest: str = ""
+    files: dict[str, str] = {}
+    lose: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    policy: str = ""
+
+
+class PlanProgress(Answer, frozen=True):
+    """How far a plan is: the step in words, and pods decided of those there are to decide."""
+
+    step: str
+    done: int
+    of: int
+
+
+class PlanLine(Answer, frozen=True, omit_defaults=True):
+    """One line for who wants to hear how far a plan is: a progress, or last the answer or error.
+
+    `status` is that of HTTP, which has none left once the first line is sent.
+    """
+
+    progress: PlanProgress | None = None
+    answer: PlanAnswer | None = None
+    error: ErrorAnswer | None = None
+    status: int = 200

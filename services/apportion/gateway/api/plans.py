@@ -1,0 +1,194 @@
+"""Plans over HTTP: what would happen, worked out by a fork of the gateway over its own state.
+
+The fork has the whole state at once and copies nothing, so the fold waits for the fork alone.
+Invariants: nothing is appended; so many plans are made at once, each within its time; whoever hangs
+up ends the plan that was made for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import UTC, datetime
+from functools import partial
+
+import msgspec
+from aiohttp import web
+
+from apportion.core.explain.answers import ErrorAnswer
+from apportion.core.explain.plans import PlanLine, PlanProgress, PlanRequest
+from apportion.core.ledger.state import State
+from apportion.gateway.api.answering import json_response
+from apportion.gateway.api.api import Api
+from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.query import COMMON, RequestRefused, only
+from apportion.gateway.feed import Feed
+from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
+from apportion.runtime.service.http import MAX_REQUEST_BYTES
+
+AT_ONCE = 2
+SECONDS = 60.0
+TELL_EVERY_S = 0.5
+LINES = "application/x-ndjson"
+DRAINED_MAX = 64 << 20
+HUNG_UP = 499
+"""Nobody reads it: it is for the count of requests by status."""
+LISTED_MAX = 1_000
+"""Nodes to lose, or kinds of nodes to add, in one plan."""
+
+
+class _Line(msgspec.Struct):
+    """A `PlanLine` of which the parts are passed on as they are."""
+
+    answer: msgspec.Raw = msgspec.Raw(b"")
+    error: msgspec.Raw = msgspec.Raw(b"")
+    status: int = 200
+
+
+_encode = msgspec.json.Encoder().encode
+_line = msgspec.json.Decoder(_Line).decode
+_decode = msgspec.json.Decoder(PlanRequest).decode
+
+
+class Plans:
+    """The plans of one gateway."""
+
+    def __init__(
+        self, feed: Feed, api: Api, *, measures: Measures, at_once: int = AT_ONCE,
+        seconds: float = SECONDS,
+    ) -> None:  # fmt: skip
+        self._feed = feed
+        self._api = api
+        self._at_once = at_once
+        self._seconds = seconds
+        self._making = 0
+        self._measures = measures
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """`POST /api/v1/plan`; who accepts lines of JSON hears how far the plan is."""
+        self._api.refuse_unless_ready()
+        only(request.query, COMMON)
+        wanted = await _read(request)
+        await self._api.wait(request)
+        if self._making >= self._at_once:
+            raise RequestRefused(
+                503, f"{self._making} plans are being made already", fix="ask again in a moment"
+            )
+        self._making += 1
+        began = time.perf_counter()
+        try:
+            # Its modules bring numpy. They come before the fork, so that the next has them.
+            await asyncio.to_thread(importlib.import_module, "apportion.lab.wishes")
+            async with contextlib.aclosing(self._lines(wanted)) as lines:
+                if LINES in request.headers.get("Accept", ""):
+                    return await _streamed(request, lines)
+                return await _whole(request, lines)
+        finally:
+            self._making -= 1
+            self._measures.plan_seconds.observe(time.perf_counter() - began)
+
+    async def _lines(self, wanted: PlanRequest) -> AsyncGenerator[bytes, None]:
+        """What the fork tells, each a `PlanLine`; whatever becomes of it, the last one says it."""
+        work = partial(_work, self._feed.state, wanted, _now())
+        try:
+            async with contextlib.aclosing(apart(work, seconds=self._seconds)) as frames:
+                async for frame in frames:
+                    yield frame
+        except TookTooLong:
+            error = f"the plan took longer than {self._seconds:g} s"
+            yield _failed(503, error, fix="plan for fewer pods or nodes at once")
+        except (ApartFailed, OSError) as failure:
+            error = f"the plan was not made: {failure}"
+            yield _failed(503, error, fix="the gateway's log has the cause")
+
+
+async def _whole(request: web.Request, lines: AsyncIterator[bytes]) -> web.StreamResponse:
+    line = _Line()
+    async for data in lines:
+        if request.transport is None:
+            return web.Response(status=HUNG_UP)
+        line = _line(data)
+    return json_response(line.error if bytes(line.error) else line.answer, status=line.status)
+
+
+async def _streamed(request: web.Request, lines: AsyncIterator[bytes]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": LINES, "Cache-Control": "no-store"})
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionError):
+        async for line in lines:
+            await response.write(line + b"\n")
+    return response
+
+
+def _failed(status: int, error: str, *, field: str = "", fix: str = "") -> bytes:
+    return _encode(PlanLine(error=ErrorAnswer(error=error, field=field, fix=fix), status=status))
+
+
+async def _read(request: web.Request) -> PlanRequest:
+    body = await _body(request)
+    try:
+        wanted = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestRefused(
+            400,
+            f"the body is no plan: {error}",
+            field="body",
+            fix='send JSON as in {"manifest": "…", "lose": ["node-3"], "add": ["4x8xH100-80GB"], '
+            '"policy": "price"}, each of which may be left out',
+        ) from None
+    for field, listed in (("lose", wanted.lose), ("add", wanted.add)):
+        if len(listed) > LISTED_MAX:
+            raise RequestRefused(
+                400, f"{field} has {len(listed)} entries", field=field,
+                fix=f"at most {LISTED_MAX}",
+            )  # fmt: skip
+    return wanted
+
+
+async def _body(request: web.Request) -> bytes:
+    """All of it; of one that is too large the rest is read too, for else nobody hears why."""
+    body = b""
+    size = 0
+    async for part in request.content.iter_any():
+        size += len(part)
+        if size <= MAX_REQUEST_BYTES:
+            body += part
+        elif size > DRAINED_MAX:
+            break
+    if size > MAX_REQUEST_BYTES:
+        raise RequestRefused(
+            413, f"the body has more than {MAX_REQUEST_BYTES} bytes", field="body",
+            fix="plan for fewer pods at once",
+        )  # fmt: skip
+    return body
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _work(state: State, wanted: PlanRequest, now: str, tell: Tell) -> bytes:
+    """Done in the fork: the last line."""
+    from apportion.lab.changes import WishInvalid  # noqa: PLC0415 - see `handle`
+    from apportion.lab.course import CourseFailed  # noqa: PLC0415
+    from apportion.lab.planning import plan  # noqa: PLC0415
+    from apportion.lab.wishes import plan_of  # noqa: PLC0415
+
+    last_said_s = time.monotonic()
+
+    def pace(progress: PlanProgress) -> None:
+        nonlocal last_said_s
+        if time.monotonic() - last_said_s >= TELL_EVERY_S:
+            last_said_s = time.monotonic()
+            tell(_encode(PlanLine(progress=progress)))
+
+    try:
+        return _encode(PlanLine(answer=plan(state, plan_of(wanted, state), time=now, tell=pace)))
+    except WishInvalid as wrong:
+        status = 404 if wrong.field == "lose" else 400
+        return _failed(status, wrong.problem, field=wrong.field, fix=wrong.fix)
+    except CourseFailed as failure:
+        return _failed(500, f"the plan contradicts itself: {failure}")

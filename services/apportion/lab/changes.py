@@ -1,0 +1,225 @@
+"""What may be otherwise in a course: nodes that are lost, nodes that come, another policy.
+
+Invariant: a change is facts of the ledger's own kinds, applied by the fold, so whatever a scheduler
+would make of such facts the course makes of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, get_args
+
+from msgspec import Struct, structs
+
+from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.lab.course import Course
+from apportion.runtime.files.fleets import CPU_MILLI_PER_DEVICE, MEMORY_MIB_PER_DEVICE
+from apportion_schemas import (
+    Host,
+    NodeGone,
+    NodeObserved,
+    NodeReported,
+    PodGone,
+    PodSubmitted,
+    Policy,
+    PolicyChanged,
+)
+from apportion_schemas.quantities import Payload
+
+ADDED_MAX: Final = 5_000
+LOST_MAX: Final = 5_000
+POLICIES: Final[tuple[str, ...]] = get_args(Policy)
+WHO: Final = "lab"
+LOST: Final = "its node is lost"
+_ADD: Final = re.compile(r"(?:(?P<nodes>\d{1,5})\s*x\s*)?(?P<devices>\d{1,4}\s*x\s*\S.*)")
+_ADD_EXAMPLE: Final = "NODESxCOUNTxMODEL, as in 4x8xH100-80GB"
+
+
+class WishInvalid(ValueError):
+    """What is wished for makes no sense: `field` and `fix` say where and what to write."""
+
+    def __init__(self, field: str, problem: str, fix: str) -> None:
+        super().__init__(f"{problem}; {fix}")
+        self.field = field
+        self.problem = problem
+        self.fix = fix
+
+
+class Changes(Struct, frozen=True, kw_only=True):
+    """What is otherwise; see `PlanRequest`."""
+
+    lose: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    policy: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.lose or self.add or self.policy)
+
+
+class Displaced(Struct, frozen=True):
+    """A pod that lost its node, as it is submitted again."""
+
+    before: PodState
+    node: str
+    again: PodSubmitted
+
+
+def apply(course: Course, changes: Changes) -> list[Displaced]:
+    """Make the changes; the pods of lost nodes wait again, in the order of their turns.
+
+    Raises:
+        WishInvalid: a node, a model or a policy is not known.
+    """
+    added = _added(course.state, changes.add)
+    lost = _lost(course.state, changes.lose)
+    if changes.policy:
+        course.apply(_policy(course.state, changes.policy))
+    for fact in added:
+        course.apply(fact)
+    return _lose(course, lost)
+
+
+def words(changes: Changes) -> tuple[str, ...]:
+    """What is otherwise, as in `without node-3`, one text for each change."""
+    said = [f"without {name}" for name in changes.lose]
+    said += [f"with {text} more" for text in changes.add]
+    return (*said, *([f"by the policy {changes.policy}"] if changes.policy else []))
+
+
+def known_policy(name: str) -> Policy:
+    """The policy of that name. Raises WishInvalid."""
+    for policy in get_args(Policy):
+        if policy == name:
+            found: Policy = policy
+            return found
+    raise WishInvalid("policy", f"policy is {name!r}", f"use one of {', '.join(POLICIES)}")
+
+
+def _policy(state: State, name: str) -> PolicyChanged:
+    policy = known_policy(name)
+    return structs.replace(state.policy, by=WHO, node_policy=policy, device_policy=policy)
+
+
+# ------------------------------------------------------------------ lost nodes
+
+
+def _lost(state: State, names: Iterable[str]) -> list[NodeState]:
+    lost = []
+    for name in dict.fromkeys(names):
+        node = state.nodes.get(name)
+        if node is None or not node.present:
+            raise WishInvalid(
+                "lose", f"no node {name!r} at revision {state.revision}",
+                "`apportion get nodes` lists them",
+            )  # fmt: skip
+        lost.append(node)
+    if sum(len(node.pods) for node in lost) > LOST_MAX:
+        raise WishInvalid(
+            "lose", f"more than {LOST_MAX} pods are there", "lose fewer nodes at once"
+        )
+    return lost
+
+
+def _lose(course: Course, lost: Sequence[NodeState]) -> list[Displaced]:
+    """The nodes go, and their pods come again, as their controllers would make them anew."""
+    held = [(pod, node.name) for node in lost for pod in node.pods.values()]
+    held.sort(key=lambda each: (-each[0].submitted.priority, each[0].submitted_revision))
+    gangs = {
+        name: group.observed
+        for name in {pod.submitted.group for pod, _ in held if pod.submitted.group}
+        if (group := course.state.groups.get(name)) is not None and group.observed is not None
+    }
+    for node in lost:
+        course.apply(NodeGone(node=node.name))
+    for pod, _ in held:
+        course.apply(PodGone(uid=pod.uid, reason=LOST))
+    for name in sorted(gangs):
+        course.apply(gangs[name])
+    displaced = []
+    for number, (pod, node_name) in enumerate(held):
+        again = submitted_again(pod.submitted, f"again-{number}")
+        course.apply(again)
+        displaced.append(Displaced(pod, node_name, again))
+    return displaced
+
+
+def submitted_again(pod: PodSubmitted, uid: str) -> PodSubmitted:
+    """The pod as it is made anew; whoever chose its node before, the engine chooses it here."""
+    return structs.replace(pod, uid=uid, chooser="")
+
+
+# ------------------------------------------------------------------ nodes that come
+
+
+def _added(state: State, texts: Iterable[str]) -> list[Payload]:
+    facts: list[Payload] = []
+    number = 0
+    for text in texts:
+        nodes, devices = _read_addition(text)
+        if number + nodes > ADDED_MAX:
+            raise WishInvalid("add", f"more than {ADDED_MAX} nodes are added", "add fewer")
+        for _ in range(nodes):
+            number += 1
+            name = f"added-{number}"
+            while name in state.nodes:
+                name += "-more"
+            facts += _node(state, name, devices)
+    return facts
+
+
+def _read_addition(text: str) -> tuple[int, str]:
+    """How many nodes, and the devices of each."""
+    found = _ADD.fullmatch(text.strip())
+    if found is None or found["nodes"] == "0":
+        raise WishInvalid("add", f"add is {text[:80]!r}", f"write {_ADD_EXAMPLE}")
+    return int(found["nodes"] or 1), found["devices"]
+
+
+def _node(state: State, name: str, spec: str) -> list[Payload]:
+    """A node with these devices, else like the nodes that have the first of its models.
+
+    Its host is as large as that of one with as many devices, and it has the labels and taints that
+    all of those have; where there is no such node it is as one that is simulated.
+    """
+    try:
+        devices = simulated_devices(name, spec)
+    except SimulationInvalid as error:
+        raise WishInvalid("add", str(error), f"write {_ADD_EXAMPLE}") from None
+    model = devices[0].model
+    alike = [
+        node for node in state.nodes.values()
+        if node.present and any(held.device.model == model for held in node.devices)
+    ]  # fmt: skip
+    host = Host(
+        cpu_milli=CPU_MILLI_PER_DEVICE * len(devices),
+        memory_mib=MEMORY_MIB_PER_DEVICE * len(devices),
+    )
+    if alike:
+        pattern = next((node for node in alike if len(node.devices) == len(devices)), None)
+        host = structs.replace(pattern.host if pattern else host, labels=_common_labels(alike))
+    facts: list[Payload] = [NodeReported(node=name, devices=devices, host=host, simulated=True)]
+    if state.of_kubernetes:
+        facts.append(_observed(name, host, alike))
+    return facts
+
+
+def _common_labels(nodes: Sequence[NodeState]) -> dict[str, str]:
+    common = dict(nodes[0].host.labels.items())
+    for node in nodes[1:]:
+        common = {key: value for key, value in common.items() if node.host.labels.get(key) == value}
+    return common
+
+
+def _observed(name: str, host: Host, alike: Sequence[NodeState]) -> NodeObserved:
+    """What Kubernetes would say of it: in its cluster no node counts of which it says nothing."""
+    seen = [node.observed for node in alike if node.observed is not None]
+    taints = tuple(
+        taint for taint in (seen[0].taints if seen else ())
+        if all(taint in each.taints for each in seen)
+    )  # fmt: skip
+    return NodeObserved(
+        node=name, ready=True, cpu_milli=host.cpu_milli, memory_mib=host.memory_mib,
+        pods=host.pods, labels=host.labels, taints=taints,
+    )  # fmt: skip

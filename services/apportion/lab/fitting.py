@@ -1,0 +1,128 @@
+"""Whether a pod could ever have a place: on the same nodes, if nothing ran there.
+
+The fleet is thought empty, every node ready, every agent heard, every device healthy, and no cordon
+left. What keeps a pod out even so is what the fleet is, or a limit that somebody set. Invariant:
+"never" is said only of what no end of any pod and no recovery of any device could change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import structs
+
+from apportion.core.ledger.state import PodState, State
+from apportion.lab.course import Course, copied
+from apportion_schemas import (
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeHeard,
+    NodeObserved,
+    NodeUncordoned,
+    PodConstraints,
+    PodGone,
+    PodGroupObserved,
+    PodRefused,
+    PodSubmitted,
+    RefusalCode,
+)
+
+PASSES: Final = frozenset(
+    (
+        RefusalCode.VOLUME_CLAIM_NOT_READY,
+        RefusalCode.VOLUME_CLAIM_IN_USE,
+        RefusalCode.QUEUE_CLOSED,
+        RefusalCode.GANG_INCOMPLETE,
+    )
+)
+"""Causes that other things than room may end: a claim is bound, a queue opened, a pod comes."""
+
+
+class EmptyFleet:
+    """The fleet of a state with nothing on it, and what it cannot take. `state` stays as it is."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._course: Course | None = None
+        self._known: dict[tuple[bytes, str, str], PodRefused | None] = {}
+        self._gangs: dict[str, PodRefused | None] = {}
+
+    def lasting(self, pod: PodState) -> PodRefused | None:
+        """What keeps a pod that waits in this state out for ever; None where it may have a place.
+
+        Pods that must be placed together are asked for together, else the pod alone.
+        """
+        if pod.refusal is None and not pod.submitted.gates:
+            return None
+        name = pod.submitted.group
+        group = self._state.groups.get(name) if name else None
+        if group is None or group.observed is None or not group.together:
+            return self._alone(pod)
+        if name not in self._gangs:
+            members = [each.submitted for each in group.pods.values()]
+            self._gangs[name] = self._ask(members, group.observed)
+        return self._gangs[name]
+
+    def _alone(self, pod: PodState) -> PodRefused | None:
+        about = pod.submitted
+        key = (pod.shape_key, about.namespace, about.queue)
+        if key not in self._known:
+            self._known[key] = self._ask([structs.replace(about, group="", task="")], None)
+        return self._known[key]
+
+    def _ask(
+        self, pods: Iterable[PodSubmitted], group: PodGroupObserved | None
+    ) -> PodRefused | None:
+        course = self._course = self._course or _emptied(self._state)
+        if group is not None:
+            course.apply(group)
+        asked = [
+            structs.replace(_unbound(pod), uid=f"ask-{number}") for number, pod in enumerate(pods)
+        ]
+        for pod in asked:
+            course.apply(pod)
+        for _ in course.settle():
+            pass
+        live = [course.state.pods[pod.uid] for pod in asked]
+        waits = [pod.refusal for pod in live if pod.placement is None and pod.refusal is not None]
+        placed = any(pod.placement is not None for pod in live)
+        for pod in asked:
+            course.apply(PodGone(uid=pod.uid))
+        if placed or not waits or PASSES & waits[0].reasons.keys():
+            return None
+        return waits[0]
+
+
+def _unbound(pod: PodSubmitted) -> PodSubmitted:
+    """The pod as it is to an empty fleet: beside nobody, and ready to be placed."""
+    shape = structs.replace(pod.shape, pods=PodConstraints())
+    return structs.replace(pod, shape=shape, chooser="", gates=())
+
+
+def _emptied(state: State) -> Course:
+    course = Course(copied(state))
+    for uid in list(course.state.pods):
+        course.apply(PodGone(uid=uid))
+    for device in list(course.state.device_cordons):
+        course.apply(DeviceUncordoned(device=device, by="lab"))
+    for node in list(course.state.nodes.values()):
+        if node.cordon:
+            course.apply(NodeUncordoned(node=node.name, by="lab"))
+        seen = node.observed
+        if seen is not None and not node.gone:
+            course.apply(_mended(seen))
+        if node.silent:
+            course.apply(NodeHeard(node=node.name))
+        for held in node.devices:
+            if not held.healthy:
+                course.apply(
+                    DeviceHealthChanged(node=node.name, device=held.device.id, healthy=True)
+                )
+    return course
+
+
+def _mended(seen: NodeObserved) -> NodeObserved:
+    return structs.replace(
+        seen, ready=True, unschedulable=False, unhealthy_indexes=(), unnamed_families=(), others=()
+    )

@@ -1,0 +1,362 @@
+"""What would happen: manifests, lost nodes, more nodes or another policy, tried on a copy.
+
+    state ──► copy ──► changes ──► what waits already ──► the pods of the plan ──► what came of each
+
+The same is done without the changes where there are any, so that an answer says what they make.
+Invariants: the state stays as it was, and nothing is appended; pods are decided in the order of
+their turns, as if the plan were submitted now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import Struct, structs
+
+from apportion.core.explain import words
+from apportion.core.explain.lines import listed
+from apportion.core.explain.plans import (
+    Ahead,
+    Beside,
+    Leaving,
+    Outcome,
+    PlanAnswer,
+    PlannedPod,
+    PlanProgress,
+    Totals,
+)
+from apportion.core.explain.why import (
+    gang_words,
+    gates_words,
+    placed_words,
+    refused_answer,
+    why,
+)
+from apportion.core.ledger.state import PENDING, PodState, State
+from apportion.core.manifests import PodDraft, submitted
+from apportion.core.placement.queueing.shape_queue import turn_of
+from apportion.lab import changes as lab_changes
+from apportion.lab.changes import Changes, Displaced, WishInvalid, submitted_again
+from apportion.lab.course import TIME, Course, copied
+from apportion.lab.fitting import EmptyFleet
+from apportion_schemas import PodGone, PodGroupObserved, PodSubmitted
+
+PODS_MAX: Final = 5_000
+WAITING_NAMED: Final = 50
+BESIDE_NAMED: Final = 20
+ONE: Final = {"fit": "fits", "are live already": "is live already"}
+"""The words for several pods as those for one."""
+WORST: Final[tuple[Outcome, ...]] = ("never", "not-now", "fits", "unchanged")
+
+Tell = Callable[[PlanProgress], None]
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is to be tried: pods and gangs that would be submitted, and what would be otherwise."""
+
+    pods: tuple[PodDraft, ...] = ()
+    groups: tuple[PodGroupObserved, ...] = ()
+    changes: Changes = Changes()
+    problems: tuple[str, ...] = ()
+
+
+class Played(NamedTuple):
+    """One course to its end: the planned pods by their full names, and those that were moved."""
+
+    course: Course
+    planned: dict[str, PodSubmitted]
+    moved: list[Displaced]
+    after: dict[str, PodSubmitted]
+    """Evicted pods that came again, by the uid that they had."""
+
+
+def plan(state: State, wish: Plan, *, time: str = TIME, tell: Tell = lambda _: None) -> PlanAnswer:
+    """What would come of the plan, as of the state's revision; the state stays as it is.
+
+    `time` is that of whatever would happen, as in events; `tell` hears how far it is.
+
+    Raises:
+        WishInvalid: the plan asks for what there is not, or for nothing.
+        CourseFailed: what would happen contradicts itself.
+    """
+    if len(wish.pods) > PODS_MAX:
+        raise WishInvalid(
+            "manifest", f"{len(wish.pods)} pods are more than {PODS_MAX}", "plan for fewer at once"
+        )
+    if not (wish.pods or wish.groups or wish.changes or wish.problems):
+        raise WishInvalid("manifest", "the plan is empty", "give a manifest, lose, add or policy")
+    live = {pod.full_name for pod in state.pods.values()}
+    new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
+    groups = [group for group in wish.groups if state.groups.get(group.group) is None]
+    today = without = None
+    if wish.changes:
+        today = _play(state, Changes(), (), (), time=time, tell=_step(tell, "what waits already"))
+        without = today
+    if wish.changes and new:
+        without = _play(state, Changes(), new, groups, time=time, tell=_step(tell, "without"))
+    with_it = _play(state, wish.changes, new, groups, time=time, tell=_step(tell, "with the plan"))
+    return _Answering(state, with_it, without, today).answer(wish)
+
+
+def _step(tell: Tell, step: str) -> Callable[[int, int], None]:
+    return lambda done, of: tell(PlanProgress(step=step, done=done, of=of))
+
+
+def _play(
+    state: State,
+    wanted: Changes,
+    pods: Sequence[PodDraft],
+    groups: Iterable[PodGroupObserved],
+    *,
+    time: str,
+    tell: Callable[[int, int], None],
+) -> Played:
+    """One course over a copy, until the engine has nothing left to say."""
+    course = Course(copied(state), time=time)
+    for uid in list(course.state.evictions):  # they have been told to go
+        course.apply(PodGone(uid=uid))
+    moved = lab_changes.apply(course, wanted)
+    for group in groups:
+        course.apply(group)
+    planned = {}
+    for number, draft in enumerate(pods):
+        pod = structs.replace(submitted(draft, f"planned-{number}"), chooser="")
+        planned[f"{pod.namespace}/{pod.name}"] = pod
+        course.apply(pod)
+    waiting, done = course.engine.pending, 0
+    tell(0, waiting)
+    again: dict[str, PodSubmitted] = {}
+    specs = {uid: pod.submitted for uid, pod in course.state.pods.items()}
+    seen = 0
+    for events in course.settle():
+        done += events
+        for evicted in course.evicted[seen:]:
+            if _comes_again(course.state, specs[evicted.pod]):
+                again[evicted.pod] = submitted_again(specs[evicted.pod], f"evicted-{len(again)}")
+                course.apply(again[evicted.pod])
+                specs[again[evicted.pod].uid] = again[evicted.pod]
+        seen = len(course.evicted)
+        tell(min(done, waiting), waiting)
+    return Played(course, planned, moved, again)
+
+
+def _comes_again(state: State, pod: PodSubmitted) -> bool:
+    """Whether a controller makes the pod anew once it is evicted, which Kubernetes alone has."""
+    return state.of_kubernetes and bool(pod.owner)
+
+
+def _totals(state: State) -> Totals:
+    there = [node for node in state.nodes.values() if node.present]
+    devices = [device for node in there for device in node.devices if device.present]
+    placed = sum(pod.placement is not None for pod in state.pods.values())
+    return Totals(
+        nodes=len(there),
+        devices=len(devices),
+        devices_used=sum(not device.idle for device in devices),
+        memory_mib=sum(device.device.memory_mib for device in devices),
+        memory_free_mib=sum(device.memory_free_mib for device in devices),
+        placed=placed,
+        waiting=len(state.pods) - placed,
+    )
+
+
+class _Answering:
+    """Puts two courses into one answer."""
+
+    def __init__(
+        self, state: State, played: Played, without: Played | None, today: Played | None
+    ) -> None:
+        self._before = state
+        self._played = played
+        self._state = played.course.state
+        self._without = without
+        self._today = today
+        self._live = {pod.full_name: pod for pod in state.pods.values()}
+        self._empty = EmptyFleet(self._state)
+        self._empty_without = EmptyFleet(without.course.state) if without is not None else None
+        waiting = [pod for pod in self._state.pods.values() if pod.phase is PENDING]
+        self._waiting = sorted(waiting, key=turn_of)
+        self._turns = [turn_of(pod) for pod in self._waiting]
+
+    def answer(self, wish: Plan) -> PlanAnswer:
+        """All of it."""
+        pods = tuple(self._planned(draft) for draft in wish.pods)
+        moved = tuple(self._moved(each) for each in self._played.moved)
+        outcomes = {pod.outcome for pod in (*pods, *moved)}
+        outcome: Outcome = next((each for each in WORST if each in outcomes), "fits")
+        ours = {pod.uid for pod in self._played.planned.values()}
+        ours |= {each.again.uid for each in self._played.moved}
+        return PlanAnswer(
+            revision=self._before.revision,
+            outcome=outcome,
+            sentence=_sentence(wish, pods, moved),
+            changes=lab_changes.words(wish.changes),
+            pods=pods,
+            moved=moved,
+            helped=tuple(self._helped(ours)),
+            evicted=tuple(map(self._leaving, range(len(self._played.course.evicted)))),
+            waiting=tuple(
+                self._ahead(pod) for pod in self._waiting[:WAITING_NAMED] if pod.uid not in ours
+            ),
+            before=_totals(self._today.course.state if self._today else self._before),
+            after=_totals(self._state),
+            problems=wish.problems,
+        )
+
+    def _planned(self, draft: PodDraft) -> PlannedPod:
+        name = f"{draft.namespace}/{draft.name}"
+        pod = self._played.planned.get(name)
+        if pod is None:
+            return _unchanged(self._live[name])
+        answer = self._of(self._state.pods.get(pod.uid), pod, "")
+        if self._without is None:
+            return answer
+        other = self._without.planned[name]
+        return self._compared(answer, self._without.course.state.pods.get(other.uid))
+
+    def _moved(self, each: Displaced) -> PlannedPod:
+        return self._of(self._state.pods.get(each.again.uid), each.again, each.node)
+
+    def _helped(self, ours: set[str]) -> Iterable[PlannedPod]:
+        """Pods that would wait without the changes and have a place with them."""
+        waited = self._today.course.state.pods if self._today is not None else {}
+        for uid, pod in self._state.pods.items():
+            if uid not in ours and pod.placement is not None:
+                before = waited.get(uid)
+                if before is not None and before.placement is None:
+                    yield self._of(pod, pod.submitted, "")
+
+    def _of(self, pod: PodState | None, about: PodSubmitted, was: str) -> PlannedPod:
+        """What became of one pod; None where it was evicted again for another of the plan."""
+        if pod is None:
+            return PlannedPod(
+                namespace=about.namespace, name=about.name, outcome="not-now", was=was,
+                sentence=f"{about.namespace}/{about.name} would be evicted for another pod",
+                priority=about.priority, group=about.group,
+            )  # fmt: skip
+        made = PlannedPod(
+            namespace=about.namespace, name=about.name, outcome="fits", sentence="", was=was,
+            priority=about.priority, group=about.group,
+        )  # fmt: skip
+        return self._fits(made, pod) if pod.placement is not None else self._waits(made, pod)
+
+    def _fits(self, made: PlannedPod, pod: PodState) -> PlannedPod:
+        placement = pod.placement
+        assert placement is not None  # noqa: S101 - told to mypy
+        evicts = tuple(
+            f"{each.namespace}/{each.name}" for each in self._played.course.evicted
+            if each.beneficiary == pod.uid
+        )  # fmt: skip
+        verb = "would move to" if made.was else "fits on"
+        said = f"{pod.full_name} {verb} {placed_words(placement)}"
+        said += f", once {listed(list(evicts))} left" if evicts else ""
+        return structs.replace(
+            made, sentence=said, node=placement.node, placed=why(self._state, pod).placed,
+            beside=tuple(self._beside(pod))[:BESIDE_NAMED], evicts=evicts,
+        )  # fmt: skip
+
+    def _waits(self, made: PlannedPod, pod: PodState) -> PlannedPod:
+        ahead = bisect_left(self._turns, turn_of(pod))
+        lasting = self._empty.lasting(pod)
+        if lasting is None:
+            said = f"{pod.full_name} would wait: {self._cause(pod)}"
+            refused = why(self._state, pod).refused
+            return structs.replace(
+                made, outcome="not-now", sentence=said, refused=refused, ahead=ahead
+            )
+        said = f"{pod.full_name} can never fit on this fleet, even if nothing ran there: "
+        return structs.replace(
+            made, outcome="never", sentence=said + words.refusal(lasting),
+            refused=refused_answer(pod, lasting), ahead=ahead,
+        )  # fmt: skip
+
+    def _cause(self, pod: PodState) -> str:
+        if pod.refusal is not None:
+            return words.refusal(pod.refusal)
+        if pod.submitted.gates:
+            return gates_words(pod)
+        return gang_words(self._state, pod) or "nobody has decided yet"
+
+    def _beside(self, pod: PodState) -> Iterable[Beside]:
+        placement = pod.placement
+        if placement is None:
+            return
+        mine = {share.device for share in placement.shares}
+        for other in self._state.nodes[placement.node].pods.values():
+            for share in other.placement.shares if other.placement else ():
+                if share.device in mine and other is not pod:
+                    yield Beside(
+                        namespace=other.submitted.namespace, pod=other.submitted.name,
+                        device=share.device, memory_mib=share.memory_mib, cores=share.cores,
+                    )  # fmt: skip
+
+    def _leaving(self, number: int) -> Leaving:
+        evicted = self._played.course.evicted[number]
+        again = self._played.after.get(evicted.pod)
+        pod = self._state.pods.get(again.uid) if again is not None else None
+        return Leaving(
+            namespace=evicted.namespace, pod=evicted.name, node=evicted.node,
+            priority=evicted.priority, beneficiary=evicted.beneficiary_name,
+            budgets=evicted.budgets,
+            to=pod.placement.node if pod is not None and pod.placement is not None else "",
+        )  # fmt: skip
+
+    def _ahead(self, pod: PodState) -> Ahead:
+        about = pod.submitted
+        return Ahead(
+            namespace=about.namespace, pod=about.name, priority=about.priority,
+            submitted_revision=pod.submitted_revision, cause=self._cause(pod),
+        )  # fmt: skip
+
+    def _compared(self, answer: PlannedPod, pod: PodState | None) -> PlannedPod:
+        """The answer with what would become of the pod without the changes."""
+        if pod is not None and pod.placement is not None:
+            return structs.replace(answer, without="fits", node_without=pod.placement.node)
+        empty = self._empty_without
+        never = pod is not None and empty is not None and empty.lasting(pod) is not None
+        return structs.replace(answer, without="never" if never else "not-now")
+
+
+def _unchanged(pod: PodState) -> PlannedPod:
+    """A pod that is live under its name already: submitting it would change nothing."""
+    about, placement = pod.submitted, pod.placement
+    where = f"{pod.phase.value} on {placement.node}" if placement else pod.phase.value
+    return PlannedPod(
+        namespace=about.namespace, name=about.name, outcome="unchanged",
+        sentence=f"{pod.full_name} is live already: {where}", priority=about.priority,
+        group=about.group, was=placement.node if placement else "",
+        node=placement.node if placement else "",
+    )  # fmt: skip
+
+
+def _sentence(wish: Plan, pods: Sequence[PlannedPod], moved: Sequence[PlannedPod]) -> str:
+    """All of it in one sentence."""
+    parts = []
+    if pods:
+        parts.append(_counted(pods, "planned"))
+    if wish.changes.lose:
+        parts.append(_counted(moved, "moved") if moved else "no pod would lose its place")
+    if not parts:
+        parts.append("nothing that runs would change")
+    return "; ".join(parts)
+
+
+def _counted(pods: Sequence[PlannedPod], what: str) -> str:
+    fits = "fit" if what == "planned" else "would move"
+    texts: dict[Outcome, str] = {
+        "fits": fits,
+        "unchanged": "are live already",
+        "not-now": "would wait",
+        "never": "can never fit on this fleet",
+    }
+    whose = "pod" if what == "planned" else "pod of a lost node"
+    if len(pods) == 1:
+        said = texts[pods[0].outcome]
+        return f"the {whose} {ONE.get(said, said)}"
+    counts = {outcome: sum(pod.outcome == outcome for pod in pods) for outcome in texts}
+    said = ", ".join(
+        f"{counts[outcome]:,} {text}" for outcome, text in texts.items() if counts[outcome]
+    )
+    return f"of {len(pods):,} {whose.replace('pod', 'pods', 1)}, {said}"

@@ -1,0 +1,244 @@
+"""What a plan says, by small clusters whose answer a person can work out."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.explain.plans import PlanAnswer, PlannedPod
+from apportion.core.ledger.digest import digest
+from apportion.core.manifests import PodDraft
+from apportion.lab.changes import Changes, WishInvalid
+from apportion.lab.planning import Plan, plan
+from apportion_schemas import (
+    Ask,
+    DeviceHealthChanged,
+    NodeConstraints,
+    NodeCordoned,
+    NodeSilent,
+    PodGroupObserved,
+    VolumeClaimObserved,
+)
+from tests.support.fleet import A100_80, T4, observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, gang, member, pod, shape
+
+
+def draft(name: str, *asks: Ask, **fields: Any) -> PodDraft:
+    """A pod that might be submitted."""
+    fields.setdefault("shape", shape(*asks))
+    return PodDraft(namespace="default", name=name, dialect="hami", **fields)
+
+
+def planned(ledger: Ledger, *drafts: PodDraft, **fields: Any) -> PlanAnswer:
+    """The plan for these pods, with these changes; the state must be as it was."""
+    groups = fields.pop("groups", ())
+    before = digest(ledger.state)
+    answer = plan(ledger.state, Plan(pods=drafts, groups=groups, changes=Changes(**fields)))
+    assert digest(ledger.state) == before, "a plan must leave the state as it was"
+    return answer
+
+
+def only(answer: PlanAnswer) -> PlannedPod:
+    """The one pod of the plan."""
+    (one,) = answer.pods
+    return one
+
+
+def full(nodes: int = 2, count: int = 2) -> Ledger:
+    """Nodes of whole cards, each of them taken: pods n1-0, n1-1, n2-0, …"""
+    ledger = Ledger(*(rack(f"n{node}", count) for node in range(1, nodes + 1)))
+    for node in range(1, nodes + 1):
+        for index in range(count):
+            ledger.submit(pod(f"n{node}-{index}", cards()))
+    while ledger.decide():
+        pass
+    return ledger
+
+
+def test_a_pod_that_fits_is_told_where_and_beside_whom() -> None:
+    """The node, the devices, and who shares them already."""
+    ledger = Ledger(rack("n1", 1)).submit(pod("old", ask(4096)))
+    ledger.decide()
+    answer = planned(ledger, draft("new", ask(8192)))
+    one = only(answer)
+    assert (answer.outcome, one.outcome, one.node) == ("fits", "fits", "n1")
+    assert [(other.pod, other.device, other.memory_mib) for other in one.beside] == [
+        ("old", "n1-g0", 4096)
+    ]
+    assert one.placed is not None
+    assert [held.share.device for held in one.placed.shares] == ["n1-g0"]
+    assert one.sentence.startswith("default/new fits on n1 (score")
+
+
+def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
+    """Not now: the cards are there, and taken."""
+    one = only(planned(full(), draft("new", cards(2))))
+    assert one.outcome == "not-now"
+    assert one.refused is not None
+    assert [row.nodes for row in one.refused.causes] == [2]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        shape(cards(3)),
+        shape(ask(100_000)),
+        shape(ask(1000), node=NodeConstraints(cpu_milli=1_000_000)),
+        shape(ask(1000, family="ascend310p")),
+    ],
+    ids=["more cards than a node has", "more memory than a card has", "CPU", "another family"],
+)
+def test_what_no_empty_node_takes_can_never_fit(wanted: Any) -> None:
+    """Whoever ends, it helps nobody; so it is told apart."""
+    answer = planned(full(), draft("new", shape=wanted))
+    assert answer.outcome == only(answer).outcome == "never"
+    assert "can never fit on this fleet" in only(answer).sentence
+
+
+def test_cordons_and_failures_pass_and_are_no_never() -> None:
+    """A node that is cordoned or silent comes back, and so does a card that has failed."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1), rack("n3", 1))
+    ledger.play(
+        NodeCordoned(node="n1", by="me", reason="fan"),
+        NodeSilent(node="n3", grace_s=40),
+        DeviceHealthChanged(node="n2", device="n2-g0", healthy=False, reason="XID 79"),
+    )
+    assert only(planned(ledger, draft("new", cards()))).outcome == "not-now"
+
+
+def test_a_claim_that_is_not_bound_is_no_never() -> None:
+    """It may be bound any moment."""
+    ledger = Ledger(rack("n1", 1), observed("n1", version=1))
+    ledger.play(VolumeClaimObserved(namespace="default", claim="data", state="unbound"))
+    one = only(planned(ledger, draft("new", cards(), volume_claims=("data",))))
+    assert one.outcome == "not-now"
+    assert "data" in one.sentence
+
+
+def test_a_pod_that_is_live_is_unchanged() -> None:
+    """As `submit` leaves it alone."""
+    one = only(planned(full(), draft("n1-0", cards())))
+    assert (one.outcome, one.was) == ("unchanged", "n1")
+
+
+def test_whoever_would_be_evicted_is_named() -> None:
+    """A pod of higher priority takes the place of one of lower, which leaves in the plan alone."""
+    ledger = full(nodes=1, count=1)
+    answer = planned(ledger, draft("urgent", cards(), priority=10))
+    one = only(answer)
+    assert (one.outcome, one.node, one.evicts) == ("fits", "n1", ("default/n1-0",))
+    assert [(gone.pod, gone.beneficiary) for gone in answer.evicted] == [("n1-0", "default/urgent")]
+    assert "once default/n1-0 left" in one.sentence
+
+
+def test_those_that_wait_before_it_are_counted_and_say_why() -> None:
+    """Of the same priority who came first; of a higher one whoever."""
+    ledger = full(nodes=1, count=1)
+    ledger.submit(pod("first", cards()), pod("low", cards(), priority=-5))
+    while ledger.decide():
+        pass
+    answer = planned(ledger, draft("new", cards()))
+    assert only(answer).ahead == 1
+    assert [(row.pod, "none of 1 node" in row.cause) for row in answer.waiting] == [
+        ("first", True),
+        ("low", True),
+    ]
+
+
+def test_a_lost_node_moves_its_pods_or_lets_them_wait() -> None:
+    """Who has room elsewhere moves, by priority and age; the others wait."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 2))
+    for name in ("a", "b", "c"):
+        ledger.submit(pod(name, cards()))
+        ledger.decide()
+    where = {uid: held.placement.node for uid, held in ledger.state.pods.items() if held.placement}
+    (busy,) = [node for node in ("n1", "n2") if list(where.values()).count(node) == 2]
+    answer = planned(ledger, lose=(busy,))
+    assert [(each.name, each.was, each.outcome) for each in answer.moved] == [
+        ("a", busy, "fits"),
+        ("b", busy, "not-now"),
+    ]
+    assert answer.outcome == "not-now"
+    assert answer.before is not None
+    assert answer.after is not None
+    assert (answer.before.nodes, answer.after.nodes) == (2, 1)
+    assert (answer.before.waiting, answer.after.waiting) == (0, 1)
+
+
+def test_a_gang_on_a_lost_node_moves_whole_or_not_at_all() -> None:
+    """Its declaration outlives its pods."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
+    ledger.play(gang(min_available=2))
+    ledger.submit(member("a", ask(60_000)), member("b", ask(60_000)))
+    ledger.decide()
+    assert ledger.pod("a").placement is not None
+    answer = planned(ledger, lose=("n1",))
+    assert {each.outcome for each in answer.moved} == {"never"}
+    answer = planned(ledger, lose=("n1",), add=("2xA100-80GB",))
+    assert [each.node for each in answer.moved] == ["added-1", "added-1"]
+
+
+def test_added_nodes_take_what_waits_and_are_like_their_like() -> None:
+    """They have the labels that all nodes of the model have, and those that wait go there."""
+    ledger = Ledger(rack("n1", 1, model=A100_80))
+    ledger.play(
+        observed("n1", labels={"pool": "train", "kubernetes.io/hostname": "n1"}, version=1),
+        rack("n2", 1, model=A100_80),
+        observed("n2", labels={"pool": "train", "kubernetes.io/hostname": "n2"}, version=2),
+    )
+    wants = shape(cards(), node=NodeConstraints(selector={"pool": "train"}))
+    for name in ("a", "b", "c"):
+        ledger.submit(pod(name, shape=wants))
+    while ledger.decide():
+        pass
+    answer = planned(ledger, draft("new", shape=wants), add=("2x1xA100-80GB",))
+    assert [(each.name, each.node) for each in answer.helped] == [("c", "added-1")]
+    one = only(answer)
+    assert (one.node, one.without) == ("added-2", "not-now")
+
+
+def test_another_policy_goes_elsewhere() -> None:
+    """Binpack joins, spread keeps apart; both are told."""
+    ledger = Ledger(rack("n1", 1), rack("n2", 1)).submit(pod("old", ask(4096)))
+    ledger.decide()
+    was = ledger.pod("old").placement
+    assert was is not None
+    joined = only(planned(ledger, draft("new", ask(4096)), policy="binpack"))
+    apart = only(planned(ledger, draft("new", ask(4096)), policy="spread"))
+    assert joined.node == was.node
+    assert apart.node != was.node
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"lose": ("n9",)}, "lose"),
+        ({"add": ("4xTuring",)}, "add"),
+        ({"add": ("0x8xT4",)}, "add"),
+        ({"add": ("9999x8xT4",)}, "add"),
+        ({"policy": "best"}, "policy"),
+        ({}, "manifest"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_field(fields: dict[str, Any], field: str) -> None:
+    """Each with what to write instead."""
+    with pytest.raises(WishInvalid) as refused:
+        planned(full(), **fields)
+    assert refused.value.field == field
+    assert refused.value.fix
+
+
+def test_a_gang_is_planned_whole() -> None:
+    """All of it or none, and a gang that no empty fleet takes never fits."""
+    ledger = Ledger(rack("n1", 2), rack("n2", 2, model=T4))
+    told = PodGroupObserved(group="default/job", min_available=5)
+    pods = [draft(f"w{index}", cards(), group="default/job") for index in range(5)]
+    answer = planned(ledger, *pods, groups=(told,))
+    assert {each.outcome for each in answer.pods} == {"never"}
+    smaller = PodGroupObserved(group="default/job", min_available=4)
+    answer = planned(ledger, *pods[:4], groups=(smaller,))
+    assert {each.outcome for each in answer.pods} == {"fits"}
+    ledger.submit(pod("other", cards()))
+    ledger.decide()
+    answer = planned(ledger, *pods[:4], groups=(smaller,))
+    assert {each.outcome for each in answer.pods} == {"not-now"}

@@ -1,0 +1,67 @@
+"""Work in a fork: what it tells is heard, what it changes is not seen, and it ends."""
+
+import os
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
+
+
+def _children() -> list[str]:
+    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+
+
+async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> None:
+    """The fork has what we have, and we have nothing of what it makes of that."""
+    held = ["before"]
+
+    def work(tell: Tell) -> bytes:
+        held.append("in the fork")
+        tell(b"half")
+        return ",".join(held).encode() * 10_000
+
+    async with aclosing(apart(work, seconds=30)) as frames:
+        heard = [frame async for frame in frames]
+    assert heard == [b"half", b"before,in the fork" * 10_000]
+    assert held == ["before"]
+    assert not _children()
+
+
+async def test_a_fork_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its error goes to the log, and whoever waits hears that there is no answer."""
+
+    def work(_: Tell) -> bytes:
+        raise RuntimeError("no such luck")
+
+    with pytest.raises(ApartFailed, match="without an answer"):
+        _ = [frame async for frame in apart(work, seconds=30)]
+    assert "no such luck" in capfd.readouterr().err
+    assert not _children()
+
+
+async def test_a_fork_without_end_is_ended() -> None:
+    """Its time is over."""
+
+    def work(_: Tell) -> bytes:
+        while True:
+            time.monotonic()
+
+    with pytest.raises(TookTooLong):
+        _ = [frame async for frame in apart(work, seconds=0.2)]
+    assert not _children()
+
+
+async def test_whoever_stops_listening_ends_it() -> None:
+    """The first word was enough."""
+
+    def work(tell: Tell) -> bytes:
+        tell(b"first")
+        while True:
+            time.monotonic()
+
+    async with aclosing(apart(work, seconds=30)) as frames:
+        assert await anext(frames) == b"first"
+    assert not _children()
