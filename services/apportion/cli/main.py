@@ -29,6 +29,7 @@ SEE = {
     "get": Verb("apportion.cli.get:command", "List pods, nodes, devices, placements or gangs."),
     "top": Verb("apportion.cli.top:command", "Every device and who is on it, live."),
     "why": Verb("apportion.cli.why:command", "Why a pod is where it is, or nowhere."),
+    "report": Verb("apportion.cli.report:command", "Hours granted, used, idle, and their cost."),
     "tail": Verb("apportion.cli.tail:command", "Events as they happen, in words."),
 }
 DO = {

@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from apportion.core.ledger.fold import Change
+from apportion.core.reports.prices import PriceError
 from apportion.gateway.api.answering import unknown_path
 from apportion.gateway.api.api import Api
 from apportion.gateway.api.looking_back import LONG_EVENTS, LookingBack, PastOptions
@@ -24,6 +25,7 @@ from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
@@ -76,6 +78,14 @@ class Places(Struct, frozen=True, kw_only=True):
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to keep what looks into the past need.  [default: a temporary folder]",
 )
+@click.option(
+    "--prices",
+    envvar="APPORTION_PRICES",
+    show_envvar=True,
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What an hour of a card costs, by model (TOML), for reports of cost.  [default: none]",
+)
 @service_options
 def command(
     *,
@@ -83,6 +93,7 @@ def command(
     extender: str | None,
     archives: Path | None,
     past: Path | None,
+    prices: Path | None,
     config: ServiceConfig,
 ) -> None:
     """Answer questions about the cluster over HTTP: nodes, devices, pods, why, live events.
@@ -97,9 +108,13 @@ def command(
             api=parse_address("--listen", listen),
             extender=None if extender is None else parse_address("--extender", extender),
         )
+        if prices is not None:
+            read_prices(prices)  # those who look back read them; better told before they begin
+    except PriceError as error:
+        stop_with(f"--prices {prices}: {error}")
     except ConfigError as error:
         stop_with(str(error))
-    options = PastOptions(archives=archives, kept=past)
+    options = PastOptions(archives=archives, kept=past, prices=prices)
     sys.exit(run_service("gateway", Gateway(places, options).body, config))
 
 

@@ -1,6 +1,6 @@
 """The process that answers for the past: a child of the gateway, of lower priority than it.
 
-    python -m apportion.gateway.past_process SOCKET FOLDER [ARCHIVES]
+    python -m apportion.gateway.past_process SOCKET FOLDER [ARCHIVES [PRICES]]
 
 Its settings come from the environment, as those of every service do. It writes a line to its
 standard output once it listens, and logs to standard error. It ends when its standard
@@ -20,8 +20,10 @@ from aiohttp import web
 
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.past_api import PastApi
+from apportion.gateway.api.reports import Reports
 from apportion.gateway.past.past import open_past
 from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.process.config import read_config
 from apportion.runtime.service.lifecycle import Service, run_service
 
@@ -32,10 +34,13 @@ NAME = "past"
 class PastProcess:
     """One process: where it listens, what it keeps, and what it measures through all its lives."""
 
-    def __init__(self, socket: Path, kept: Path, archives: Path | None) -> None:
+    def __init__(
+        self, socket: Path, kept: Path, archives: Path | None, prices: Path | None
+    ) -> None:
         self._socket = socket
         self._kept = kept
         self._archives = archives
+        self._prices = None if prices is None else read_prices(prices)
         self._measures: Measures | None = None
 
     async def body(self, service: Service) -> None:
@@ -52,7 +57,10 @@ class PastProcess:
             service.ready_when(past.reader.not_ready)
             api = PastApi(past, measures=self._measures, now=service.clock.now)
             app = web.Application()
-            app.add_routes(list(api.routes()))
+            reports = Reports(
+                looks, measures=self._measures, clock=service.clock, prices=self._prices
+            )
+            app.add_routes([*api.routes(), *reports.routes()])
             runner = web.AppRunner(app, access_log=None)
             await runner.setup()
             try:
@@ -79,12 +87,11 @@ async def _end_with_parent(service: Service) -> None:
 
 def main() -> int:
     """Answer until told to stop; the exit codes are those of every service."""
-    socket, kept, *archives = sys.argv[1:]
+    socket, kept, *given = sys.argv[1:]
+    archives, prices = (Path(each) if each else None for each in (*given, "", "")[:2])
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    process = PastProcess(
-        Path(socket), Path(kept), Path(archives[0]) if archives and archives[0] else None
-    )
+    process = PastProcess(Path(socket), Path(kept), archives, prices)
     return run_service(NAME, process.body, read_config())
 
 

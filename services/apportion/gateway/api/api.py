@@ -22,7 +22,9 @@ from apportion.gateway.api.reads import PREFIX, Answering, reads
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
 
-PAST = ("moment", "timeline", "log", "log/{revision}")
+PAST = (
+    "moment", "timeline", "log", "log/{revision}", "report/usage", "report/cost", "report/idle",
+)  # fmt: skip
 """What is always about the past."""
 
 

@@ -39,10 +39,13 @@ _log = get_logger(__name__)
 
 
 class PastOptions(msgspec.Struct, frozen=True):
-    """Where archives are, and where what is derived is kept: a temporary folder if nowhere."""
+    """Where archives are, where what is derived is kept (a temporary folder if nowhere), and what
+    cards cost.
+    """
 
     archives: Path | None = None
     kept: Path | None = None
+    prices: Path | None = None
 
 
 class LookingBack:
@@ -73,7 +76,8 @@ class LookingBack:
                     return web.Response(
                         body=await answer.read(),
                         status=answer.status,
-                        content_type="application/json",
+                        content_type=answer.content_type,
+                        charset=answer.charset,
                         headers=HEADERS,
                     )
         except TimeoutError:
@@ -100,7 +104,7 @@ class LookingBack:
             kept = self._options.kept or self._folder / "kept"
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", MODULE, str(socket), str(kept),
-                str(self._options.archives or ""),
+                str(self._options.archives or ""), str(self._options.prices or ""),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 env={**os.environ, **_environment(self._config)},
             )  # fmt: skip

@@ -18,6 +18,7 @@ from aiohttp import web
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import REVISION_MAX, RequestRefused, only, whole
 from apportion.gateway.feed import Feed
+from apportion.runtime.ledger.history import history
 from apportion.runtime.ledger.port import Ledger, LedgerError, Record
 
 CLIENTS_MAX = 64
@@ -37,10 +38,6 @@ class _Type(msgspec.Struct):
 _LINE_END = re.compile("\r\n|\r|\n")
 """What ends a line of the event stream; any other separator is part of the data."""
 _decode_type = msgspec.json.Decoder(_Type).decode
-
-
-class _Enough(Exception):
-    """A chunk of history is full."""
 
 
 class EventStream:
@@ -101,7 +98,7 @@ class EventStream:
         while request.transport is not None:
             records = self._feed.after(cursor, CHUNK_EVENTS)
             if records is None:
-                records = await history(self._ledger, cursor)
+                records = await self._history(cursor)
             if records:
                 await _within(response.write, b"".join(map(encoded, records)))
                 cursor = records[-1].revision
@@ -115,6 +112,14 @@ class EventStream:
             if silent_s >= BEAT_S:
                 await _within(response.write, b": still here\n\n")
                 silent_s = 0.0
+
+    async def _history(self, cursor: int) -> list[Record]:
+        """What the window holds no more. A ledger that is away ends the stream, to be resumed."""
+        try:
+            found = await history(self._ledger, cursor, HISTORY_EVENTS)
+        except LedgerError as error:
+            raise ConnectionError(str(error)) from error
+        return [each.record for each in found]
 
 
 async def _within(write: Callable[[bytes], Awaitable[None]], data: bytes) -> None:
@@ -133,27 +138,3 @@ def encoded(record: Record) -> bytes:
     data = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
     kind = name if name.isalnum() else "unreadable"
     return f"id: {record.revision}\nevent: {kind}\n{data}\n".encode()
-
-
-async def history(ledger: Ledger, after: int, limit: int = HISTORY_EVENTS) -> list[Record]:
-    """Up to `limit` events behind `after`, read from the ledger itself."""
-    records: list[Record] = []
-
-    def take(record: Record) -> None:
-        if len(records) == limit:
-            raise _Enough
-        records.append(record)
-
-    try:
-        subscription = await ledger.follow(take, start=after + 1)
-        try:
-            await subscription.caught_up()
-        finally:
-            await subscription.stop()
-    except _Enough:
-        pass
-    except LedgerError as error:
-        raise ConnectionError(str(error)) from error
-    found = records.copy()
-    records.clear()  # the ledger keeps its followers, and with them what they deliver to
-    return found

@@ -14,6 +14,7 @@ import gc
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from hashlib import sha256
 
 import msgspec
@@ -69,6 +70,10 @@ class Snapshots:
             if revision.isascii() and revision.isdecimal() and len(revision) <= _DIGITS:
                 found.append(Stored(int(revision), entry.metadata.get(_RECORD, ""), entry))
         return sorted(found, key=lambda each: each.revision, reverse=True)
+
+    async def recorded_at(self, stored: Stored) -> datetime | None:
+        """When the record at the snapshot's revision was stored, None where it is not there now."""
+        return await stream.read_stored_at(self._wire, stored.revision)
 
     async def begun_without(self) -> bool:
         """Whether the ledger has dropped its beginning, so that nobody can begin without one."""

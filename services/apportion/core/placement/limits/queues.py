@@ -6,9 +6,9 @@ and no invariant of the ledger: the fold takes what goes beyond it.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
 
 from apportion.core.dialects.resource import CORES, DEVICE_MEMORY, SHARES
+from apportion.core.ledger.belonging import queue_of
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.core.placement.index.asks import AskColumns
@@ -24,16 +24,6 @@ from apportion_schemas import (
     Shape,
     Share,
 )
-
-DEFAULT: Final = "default"
-
-
-def queue_of(state: State, pod: PodState) -> str:
-    """The queue of a pod: its gang's, else the one that it names, else `default`."""
-    group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
-    if group is not None and group.observed is not None:
-        return group.observed.queue
-    return pod.submitted.queue or DEFAULT
 
 
 class Queues(Holdings):

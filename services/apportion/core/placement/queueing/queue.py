@@ -9,8 +9,8 @@ Invariant: a pending pod is in exactly one shape queue, or in the hands of the c
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
+from apportion.core.ledger.belonging import DEFAULT, queue_of
 from apportion.core.ledger.state import PENDING, PodState, State
-from apportion.core.placement.limits.queues import DEFAULT, queue_of
 from apportion.core.placement.queueing.keys import gang_key, keys_of, queue_key
 from apportion.core.placement.queueing.shape_queue import (
     Reasons,

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
+from apportion.core.ledger.belonging import DEFAULT
 from apportion.core.ledger.state import PENDING, PodState, State
 from apportion.core.placement.limits.limits import Kept
-from apportion.core.placement.limits.queues import DEFAULT
 from apportion_schemas import GangShortage, NearMiss, QuotaShortage, RefusalCode, VolumeShortage
 
 SLACK = 64  # entries that may outlive their pods before they are swept

@@ -1,0 +1,256 @@
+"""`apportion report`: what was granted, used and worth, read from the ledger itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from apportion.cli.connection import Command, Where, asks_ledger
+from apportion.cli.exits import NotFound, Wrong
+from apportion.cli.output import console, plain, print_json, show, table
+from apportion.cli.rows import Rows
+from apportion.cli.writing import open_ledger, run
+from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
+from apportion.core.reports.meters import TooMuch
+from apportion.core.reports.prices import PriceError
+from apportion.core.reports.report import NOTHING
+from apportion.core.reports.rows import WrongBy, by_of
+from apportion.runtime.jetstream.accounting import TooEarly
+from apportion.runtime.jetstream.periods import PeriodError
+from apportion.runtime.jetstream.reports import (
+    Asked,
+    answered,
+    as_csv,
+    as_focus,
+    read,
+    read_prices,
+)
+from apportion.runtime.ledger.archive import ArchiveError
+from apportion.runtime.process.clock import SystemClock
+
+FORMATS = ("table", "csv", "json", "focus")
+IDLE_LISTED = 40
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OPTIONS = (
+    click.option("--by", default="namespace", show_default=True,
+                 metavar="namespace|queue|user|node|label:KEY", help="What a row is."),
+    click.option("--from", "start", default="", metavar="MOMENT",
+                 help="Where it begins: 14:20, -7d, 2026-11-01T00:00, a revision.  "
+                 "[default: a day before the end]"),
+    click.option("--to", "end", default="", metavar="MOMENT",
+                 help="Where it ends.  [default: now]"),
+    click.option("--step", default="", metavar="LENGTH",
+                 help="Rows for each 15m, 1h or 1d, too."),
+    click.option("--prices", type=_FILE, help="What an hour of a card costs, by model (TOML)."),
+    click.option("--archive", "archives", type=_FILE, multiple=True,
+                 help="What the ledger has dropped, as `apportion ledger archive` wrote it; of "
+                 "several, the oldest first."),
+    click.option("--account", default="apportion", show_default=True, metavar="NAME",
+                 help="BillingAccountId of --format focus: the cluster's name."),
+    click.option("--format", "form", type=click.Choice(FORMATS), default="table",
+                 show_default=True, help="focus is CSV in the columns of FOCUS 1.0."),
+)  # fmt: skip
+
+
+@click.group(epilog="Example:  apportion report usage --by queue --from -7d --step 1d")
+def command() -> None:
+    """What was granted, what was used of it, and what it costs.
+
+    A share counts as the part of its card's memory that it holds. Granted, free, cordoned and
+    broken hours add up to the capacity that there was.
+
+    Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive cannot be used;
+    2 wrong usage; 3 the ledger cannot be reached; 4 a newer build wrote in it.
+    """
+
+
+def _report(verb: Command) -> Command:
+    for option in reversed(_OPTIONS):
+        verb = option(verb)
+    return verb
+
+
+@command.command(epilog="Example:  apportion report usage --by namespace --from -24h")
+@_report
+@asks_ledger
+def usage(**given: Any) -> None:
+    """Hours of cards and memory: granted, and used where the nodes tell it."""
+    _make("usage", **given)
+
+
+@command.command(epilog="Example:  apportion report cost --by label:team --prices prices.toml")
+@_report
+@asks_ledger
+def cost(**given: Any) -> None:
+    """The same with money, by a price file."""
+    _make("cost", **given)
+
+
+@command.command(epilog="Example:  apportion report idle --by user --from -7d")
+@_report
+@asks_ledger
+def idle(**given: Any) -> None:
+    """Shares that did nothing for an hour or more."""
+    _make("idle", **given)
+
+
+def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) -> None:
+    prices: Path | None = given.pop("prices")
+    if report == "idle" and (form == "focus" or given["step"]):
+        raise click.UsageError("idle has no --step and no --format focus")
+    if prices is None and (report == "cost" or form == "focus"):
+        raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")
+    try:
+        asked = Asked(
+            report=report,
+            by=by_of(given["by"]),
+            start=given["start"],
+            end=given["end"],
+            step=given["step"],
+            prices=read_prices(prices) if prices else None,
+            archives=given["archives"],
+            account=given["account"],
+        )
+        run(_print(where, asked, "json" if as_json else form))
+    except WrongBy as error:
+        raise click.UsageError(f"--{error}") from None
+    except PeriodError as error:
+        raise Wrong(f"--{error}; {error.fix}") from None
+    except (TooEarly, TooMuch, ArchiveError, OSError) as error:
+        raise NotFound(str(error)) from None
+    except PriceError as error:
+        raise NotFound(f"--prices {prices}: {error}") from None
+
+
+async def _print(where: Where, asked: Asked, form: str) -> None:
+    async with open_ledger(where.nats_url()) as ledger:
+        reading = await read(ledger, asked, SystemClock().now(), _progress())
+    if form == "focus":
+        sys.stdout.write(as_focus(asked, reading))
+        return
+    answer = await answered(asked, reading)
+    if form == "json":
+        print_json(answer)
+    elif form == "csv":
+        sys.stdout.write(as_csv(answer))
+    elif isinstance(answer, IdleAnswer):
+        _show_idle(answer)
+    else:
+        _show(answer)
+
+
+def _progress() -> Callable[[int, int], None]:
+    """How far the ledger has been read, on a terminal."""
+    out = console(stderr=True)
+
+    def tell(revision: int, last: int) -> None:
+        if out.is_terminal:
+            end = "\n" if revision >= last else "\r"
+            out.print(f"read {revision:,} of {last:,} events", end=end)
+
+    return tell
+
+
+def _show(answer: ReportAnswer) -> None:
+    out = console()
+    out.print(f"{answer.start} to {answer.end}, by {answer.by}, as of revision {answer.revision}")
+    money = bool(answer.currency)
+    if answer.steps:
+        show(_table(answer, answer.steps, money=money, steps=True))
+        out.print()
+    show(_table(answer, answer.rows, money=money))
+    total = answer.total
+    out.print(
+        f"capacity {_h(total.capacity_gpu_hours)} GPU hours = {_h(total.granted_gpu_hours)} "
+        f"granted + {_h(total.free_gpu_hours)} free + {_h(total.cordoned_gpu_hours)} cordoned + "
+        f"{_h(total.broken_gpu_hours)} broken; {_used(total)}"
+    )
+    if money:
+        out.print(
+            f"granted {_h(total.cost)} of {_h(total.capacity_cost)} {answer.currency} that the "
+            "fleet costs"
+        )
+
+
+def _table(
+    answer: ReportAnswer, rows: tuple[ReportRow, ...], *, money: bool, steps: bool = False
+) -> Rows:
+    """Granted, used, and what else there is to say of a row."""
+    names = ["FROM"] if steps else []
+    names += [answer.by.upper(), "GPU HOURS", "GiB HOURS", "WORK", "GiB HOURS USED"]
+    names += [answer.currency] if money else []
+    nodes = answer.by == "node"
+    names += ["FREE", "CORDONED", "BROKEN"] if nodes else []
+    made = table(*names, right=names[1 + steps :], wraps=(answer.by.upper(),))
+    for row in rows:
+        cells = [row.start] if steps else []
+        free = steps and not row.key and row.free_gpu_hours is not None
+        cells += [
+            "(nobody)" if free else row.key or NOTHING, _h(row.granted_gpu_hours),
+            _h(row.granted_gib_hours), _percent(row), _h(row.used_gib_hours),
+        ]  # fmt: skip
+        cells += [_h(row.cost)] if money else []
+        if nodes:
+            cells += map(_h, (row.free_gpu_hours, row.cordoned_gpu_hours, row.broken_gpu_hours))
+        made.add_row(*map(plain, cells))
+    return made
+
+
+def _show_idle(answer: IdleAnswer) -> None:
+    out = console()
+    money = bool(answer.currency)
+    by = answer.by.upper()
+    out.print(
+        f"{answer.start} to {answer.end}: {answer.found:,} times a share did nothing for an hour "
+        f"or more; {_h(answer.total.gpu_hours)} GPU hours"
+    )
+    if not answer.found:
+        return
+    cost = [answer.currency] if money else []
+    rows = table(by, "TIMES", "GPU HOURS", "GiB HOURS", *cost,
+                 right=("TIMES", "GPU HOURS", "GiB HOURS", *cost), wraps=(by,))  # fmt: skip
+    for row in answer.rows:
+        rows.add_row(plain(row.key or NOTHING), f"{row.shares:,}", *_amounts(row, money=money))
+    show(rows)
+    out.print()
+    shares = table("POD", "CONTAINER", "DEVICE", "FROM", "HOURS", "GPU HOURS", "NOW",
+                   right=("HOURS", "GPU HOURS"), wraps=("POD",))  # fmt: skip
+    for each in answer.shares[:IDLE_LISTED]:
+        shares.add_row(
+            plain(f"{each.namespace}/{each.pod}"), plain(each.container), plain(each.device[:12]),
+            each.start, _h(each.hours), _h(each.gpu_hours), "idle" if each.idle_now else "over",
+        )  # fmt: skip
+    show(shares)
+    if answer.found > IDLE_LISTED:
+        out.print(f"and {answer.found - IDLE_LISTED:,} more; --format csv has them")
+
+
+def _amounts(row: IdleRow, *, money: bool) -> list[str]:
+    return [_h(row.gpu_hours), _h(row.gib_hours), *([_h(row.cost)] if money else [])]
+
+
+def _percent(row: ReportRow) -> str:
+    """How much of the granted hours of which work is told was work; nothing where none is told."""
+    return (
+        f"{100 * row.used_gpu_hours / row.reported_gpu_hours:.0f} %"
+        if row.reported_gpu_hours
+        else ""
+    )
+
+
+def _used(row: ReportRow) -> str:
+    if not row.reported_gpu_hours:
+        return "no node tells of work"
+    share = 100 * row.reported_gpu_hours / row.granted_gpu_hours if row.granted_gpu_hours else 0
+    return f"{_percent(row)} of it was work, where nodes tell it ({share:.0f} % of the granted)"
+
+
+def _h(amount: float | None) -> str:
+    """Two digits, more for the very small."""
+    if amount is None:
+        return ""
+    return f"{amount:,.2f}" if amount >= 0.01 or not amount else f"{amount:.4f}"  # noqa: PLR2004

@@ -1,0 +1,200 @@
+"""An account: what one state's changes mean for the meters, event by event.
+
+A share is the part of its card's memory that it holds (`card_part`), whatever its cores; of the
+rest of a card, and of cards that nobody holds, all is free, or cordoned, or broken. Time never goes
+back: an event that is dated before another that comes earlier counts as of the same moment as that
+one. Invariant: at every moment the parts of a card come to one card, or to what is held of it where
+that is more, because a report may offer less than is held.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.change import Change
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.reports.meters import CARD, Key, Meters, Part
+from apportion.core.reports.rows import By
+from apportion.core.reports.used import Used
+from apportion_schemas import (
+    Device,
+    NodeReported,
+    PodChanged,
+    PodGone,
+    PodGroupGone,
+    PodGroupObserved,
+    UsageRecorded,
+)
+
+LATE = 3_700 * 1_000_000
+"""An hour is told of after it has ended: so much beyond the period is read for that."""
+
+
+def card_part(device: Device, memory_mib: int, cores: int) -> int:
+    """Which part of the card a share is, in millionths: by memory, by cores where it has none."""
+    if memory_mib and device.memory_mib:
+        return memory_mib * CARD // device.memory_mib
+    return cores * CARD // device.cores if device.cores else 0
+
+
+class _Held(Struct, frozen=True):
+    """What a pod holds of one device."""
+
+    key: Key
+    node: str
+    device: str
+    cards: int
+    mib: int
+
+
+class _Rest(Struct, frozen=True):
+    """What of one device nobody holds, and what that is."""
+
+    key: Key
+    part: Part
+    cards: int
+    mib: int
+
+
+class Account:
+    """Follows one state from where it stands; `by` says what the rows are."""
+
+    def __init__(self, state: State, by: By, meters: Meters) -> None:
+        self._state, self._by, self._meters = state, by, meters
+        self._held: dict[str, tuple[_Held, ...]] = {}
+        self._of_device: dict[tuple[str, str], list[int]] = {}
+        self._rest: dict[str, dict[str, _Rest]] = {}
+        self._node_of: dict[str, str] = {}
+        self._of_kubernetes = state.of_kubernetes
+        self._time = 0
+        self.used = Used(by, meters)
+        for node in state.nodes.values():
+            self._count(node)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing that is still to come can belong to the period."""
+        return self._time >= self._meters.end + LATE
+
+    def observe(self, change: Change, moment: int) -> None:
+        """Take note of what the fold made of the event of this moment. Raises TooMuch."""
+        self._time = max(self._time, moment)
+        self._meters.go_to(self._time)
+        data = change.data
+        if change.refused:
+            return
+        if isinstance(data, UsageRecorded):
+            self.used.take(self._state, data, self._time)
+            return
+        if isinstance(data, PodGone) and change.pod is not None:
+            self.used.leave(change.pod, self._held_row(change.pod))
+        if isinstance(data, PodGroupObserved | PodGroupGone):
+            group = self._state.groups.get(data.group)
+            self._recount(group.pods.values() if group else ())
+        elif isinstance(data, PodChanged) and change.pod is not None:
+            self._recount((change.pod,))
+        elif change.node is not None:
+            self._node_changed(change, change.node)
+
+    def finish(self) -> None:
+        """The period is over: what was held stayed so to its end."""
+        self._meters.finish()
+
+    def _node_changed(self, change: Change, node: NodeState) -> None:
+        if change.shares is not None and change.pod is not None:
+            self._recount((change.pod,))
+            for share in change.shares:
+                self._count_device(node, node.by_id.get(share.device), share.device)
+            return
+        if self._state.of_kubernetes and not self._of_kubernetes:
+            self._of_kubernetes = True  # which nodes there are is another question now
+            for other in self._state.nodes.values():
+                self._count(other)
+        elif isinstance(change.data, NodeReported):
+            self._left(node, change.data)
+        if change.pod is not None:
+            self._recount((change.pod,))
+        self._count(node)
+
+    def _left(self, node: NodeState, report: NodeReported) -> None:
+        """Devices that the report names may have come from other nodes, which have less now."""
+        owners = {self._node_of.get(device.id, node.name) for device in report.devices}
+        for name in sorted(owners - {node.name}):
+            self._count(self._state.nodes[name])
+
+    def _count(self, node: NodeState) -> None:
+        """All of one node anew."""
+        self._recount(node.pods.values())
+        known = self._rest.get(node.name, {})
+        for device_id in [*known, *(each for each in node.by_id if each not in known)]:
+            self._count_device(node, node.by_id.get(device_id), device_id)
+
+    def _held_row(self, pod: PodState) -> str:
+        held = self._held.get(pod.uid)
+        return held[0].key[0] if held else self._by.row_of(self._state, pod, "")
+
+    def _recount(self, pods: Iterable[PodState]) -> None:
+        """What these pods hold, as it is now."""
+        for pod in pods:
+            before, after = self._held.get(pod.uid, ()), self._holds(pod)
+            if before == after:
+                continue
+            for sign, all_held in ((-1, before), (1, after)):
+                for held in all_held:
+                    self._meters.turn(held.key, Part.GRANTED, sign * held.cards, sign * held.mib)
+                    of_device = self._of_device.setdefault((held.node, held.device), [0, 0])
+                    of_device[0] += sign * held.cards
+                    of_device[1] += sign * held.mib
+            if after:
+                self._held[pod.uid] = after
+            else:
+                self._held.pop(pod.uid, None)
+
+    def _holds(self, pod: PodState) -> tuple[_Held, ...]:
+        placed = pod.placement
+        if placed is None or pod.uid not in self._state.pods:
+            return ()
+        node = self._state.nodes[placed.node]
+        row = self._by.row_of(self._state, pod, placed.node)
+        found = []
+        for share in placed.shares:
+            device = node.by_id[share.device].device
+            cards = card_part(device, share.memory_mib, share.cores)
+            found.append(_Held((row, device.model), node.name, device.id, cards, share.memory_mib))
+        return tuple(found)
+
+    def _count_device(self, node: NodeState, device: DeviceState | None, device_id: str) -> None:
+        """What of one device nobody holds, as it is now."""
+        of_node = self._rest.setdefault(node.name, {})
+        before = of_node.get(device_id)
+        after = self._rest_of(node, device) if device is not None else None
+        if before == after:
+            return
+        for sign, rest in ((-1, before), (1, after)):
+            if rest is not None:
+                self._meters.turn(rest.key, rest.part, sign * rest.cards, sign * rest.mib)
+        if after is None:
+            del of_node[device_id]
+            self._node_of.pop(device_id, None)
+        else:
+            of_node[device_id] = after
+            self._node_of[device_id] = node.name
+
+    def _rest_of(self, node: NodeState, device: DeviceState) -> _Rest | None:
+        if not device.present or not node.present:
+            return None
+        cards, mib = self._of_device.get((node.name, device.device.id), (0, 0))
+        if not device.healthy or not node.ready:
+            part = Part.BROKEN
+        elif device.cordon or node.cordoned:
+            part = Part.CORDONED
+        else:
+            part = Part.FREE
+        row = node.name if self._by.nodes else ""
+        return _Rest(
+            (row, device.device.model),
+            part,
+            max(CARD - cards, 0),
+            max(device.device.memory_mib - mib, 0),
+        )

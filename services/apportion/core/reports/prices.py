@@ -1,0 +1,88 @@
+"""What an hour of a card costs, by model: a small TOML file.
+
+    currency = "EUR"
+    [models]                          # of one whole card, for an hour
+    "NVIDIA H100 80GB HBM3" = 2.10
+    "*A100*" = 1.20                   # any model that matches; of several, the longest pattern
+    "*" = 0.50
+
+A share costs the part of its card's memory that it holds. Invariant: prices are decimal numbers
+all the way; nothing is rounded before it is shown.
+"""
+
+import tomllib
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from msgspec import Struct
+
+from apportion.core.reports.meters import CARD
+from apportion.core.reports.moments import HOUR
+
+PRICES_BYTES_MAX: Final = 1 << 20
+MODELS_MAX: Final = 1_000
+PRICE_MAX: Final = Decimal(1_000_000_000)
+CURRENCY_LETTERS: Final = 3
+
+
+class PriceError(ValueError):
+    """The prices cannot be used; the message names the field, the value and what to write."""
+
+
+class Prices(Struct, frozen=True):
+    """A currency (ISO 4217), and prices of a card's hour by model or pattern."""
+
+    currency: str
+    models: dict[str, Decimal]
+
+    def of(self, model: str) -> Decimal:
+        """The price of one card of this model for an hour. Raises PriceError."""
+        exact = self.models.get(model)
+        if exact is not None:
+            return exact
+        matching = [each for each in self.models if fnmatchcase(model, each)]
+        if not matching:
+            raise PriceError(
+                f'models: there is no price for {model!r}; add it, or a pattern such as "*"'
+            )
+        return self.models[max(matching, key=lambda each: (len(each), each))]
+
+    def cost(self, model: str, cards: int) -> Decimal:
+        """What so many millionths of a card, times microseconds, cost. Raises PriceError."""
+        return self.of(model) * cards / (CARD * HOUR) if cards else Decimal(0)
+
+
+def prices_of(data: bytes) -> Prices:
+    """The prices of a file. Raises PriceError."""
+    if len(data) > PRICES_BYTES_MAX:
+        raise PriceError(f"the file has more than {PRICES_BYTES_MAX} bytes")
+    try:
+        found = tomllib.loads(data.decode(), parse_float=Decimal)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PriceError(f"the file is no TOML: {error}") from None
+    unknown = sorted(set(found) - {"currency", "models"})
+    if unknown:
+        raise PriceError(f"{unknown[0]!r} is not known; use currency and [models]")
+    return Prices(_currency(found.get("currency")), _models(found.get("models")))
+
+
+def _currency(found: Any) -> str:
+    letters = isinstance(found, str) and found.isascii() and found.isupper() and found.isalpha()
+    if not letters or len(found) != CURRENCY_LETTERS:
+        raise PriceError(f'currency is {found!r}; write a code of ISO 4217, such as "EUR"')
+    return str(found)
+
+
+def _models(found: Any) -> dict[str, Decimal]:
+    if not isinstance(found, dict) or not 1 <= len(found) <= MODELS_MAX:
+        raise PriceError(f"models: write a table [models] with 1 to {MODELS_MAX} prices")
+    models = {}
+    for model, price in found.items():
+        number = isinstance(price, int | Decimal) and not isinstance(price, bool)
+        if not number or not Decimal(price).is_finite() or not 0 <= price <= PRICE_MAX:
+            raise PriceError(
+                f"models.{model!r} is {price!r}; write the price of a card's hour, 0 to {PRICE_MAX}"
+            )
+        models[model] = Decimal(price)
+    return models

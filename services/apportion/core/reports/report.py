@@ -1,0 +1,234 @@
+"""Accounts, put into answers.
+
+Invariant: a total is the sum of its parts before anything is rounded.
+"""
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Final
+
+from msgspec import Struct
+
+from apportion.core.reports.accounts import Account
+from apportion.core.reports.answers import (
+    IdleAnswer,
+    IdleRow,
+    IdleShare,
+    ReportAnswer,
+    ReportRow,
+)
+from apportion.core.reports.meters import CARD, Meters, Part, Sums
+from apportion.core.reports.moments import HOUR, text_of
+from apportion.core.reports.prices import Prices
+from apportion.core.reports.rows import By
+from apportion.core.reports.used import Idle, UsedSums
+
+DIGITS: Final = 6
+IDLE_SHOWN: Final = 1_000
+_MIB_IN_GIB: Final = 1_024
+NOTHING: Final = "(none)"
+"""How people are shown the row of pods without the label that was asked for."""
+
+
+class Period(Struct, frozen=True):
+    """From when to when, and in steps of how many microseconds; 0 for none."""
+
+    start: int
+    end: int
+    step: int = 0
+
+
+class Reading(Struct, frozen=True):
+    """What was read for a report: as of which revision, by what, when, and what came of it."""
+
+    revision: int
+    by: By
+    period: Period
+    meters: Meters
+    account: Account
+
+
+class _Figures(Struct):
+    """What one row adds up, before it is rounded."""
+
+    sums: Sums
+    used: UsedSums
+    cost: Decimal = Decimal(0)
+    capacity_cost: Decimal = Decimal(0)
+
+    def add(self, model: str, sums: Sums, prices: Prices | None) -> None:
+        """More of one model."""
+        self.sums.add(sums)
+        if prices is not None:
+            self.cost += prices.cost(model, sums.cards[Part.GRANTED])
+            self.capacity_cost += prices.cost(model, sum(sums.cards))
+
+    def add_used(self, used: UsedSums) -> None:
+        """More of what was used."""
+        self.used.reported += used.reported
+        self.used.cards += used.cards
+        self.used.mib += used.mib
+
+
+def report_answer(what: str, read: Reading, prices: Prices | None) -> ReportAnswer:
+    """Granted, used and money, by row. Raises PriceError."""
+    rows: dict[str, _Figures] = {}
+    steps: dict[tuple[int, str], _Figures] = {}
+    total = _figures()
+    for step, (key, model), sums in read.meters.cells():
+        for figures in (total, *_places(rows, steps, key, step)):
+            figures.add(model, sums, prices)
+    for step, (key, _), used in read.account.used.cells():
+        for figures in (total, *_places(rows, steps, key, step)):
+            figures.add_used(used)
+    nodes, money = read.by.nodes, prices is not None
+    shown = [
+        _row(key, figures, whole=nodes, money=money)
+        for key, figures in rows.items()
+        if nodes or _counts(figures)
+    ]
+    return ReportAnswer(
+        revision=read.revision,
+        report=what,
+        by=str(read.by),
+        start=text_of(read.period.start),
+        end=text_of(read.period.end),
+        rows=tuple(sorted(shown, key=lambda row: (-row.granted_gpu_hours, row.key))),
+        total=_row("", total, whole=True, money=money),
+        step_s=read.period.step // 1_000_000,
+        steps=_steps(read, steps, money=money) if read.period.step else (),
+        currency=prices.currency if prices else "",
+    )
+
+
+def idle_answer(read: Reading, prices: Prices | None) -> IdleAnswer:
+    """Shares that did nothing for an hour or more. Raises PriceError."""
+    stretches = read.account.used.idle()
+    by_row: dict[str, list[Idle]] = {}
+    for each in stretches:
+        by_row.setdefault(each.row, []).append(each)
+    rows = [_idle_row(key, those, prices) for key, those in by_row.items()]
+    return IdleAnswer(
+        revision=read.revision,
+        by=str(read.by),
+        start=text_of(read.period.start),
+        end=text_of(read.period.end),
+        rows=tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.key))),
+        shares=tuple(_idle_share(each, prices) for each in stretches[:IDLE_SHOWN]),
+        found=len(stretches),
+        total=_idle_row("", stretches, prices),
+        currency=prices.currency if prices else "",
+    )
+
+
+def _figures() -> _Figures:
+    return _Figures(Sums.nothing(), UsedSums())
+
+
+def _places(
+    rows: dict[str, _Figures], steps: dict[tuple[int, str], _Figures], key: str, step: int
+) -> tuple[_Figures, _Figures]:
+    row = rows.get(key) or rows.setdefault(key, _figures())
+    return row, steps.get((step, key)) or steps.setdefault((step, key), _figures())
+
+
+def _counts(figures: _Figures) -> bool:
+    """Whether pods of this row held or used anything; what nobody held is in no row."""
+    granted = figures.sums.cards[Part.GRANTED] or figures.sums.mib[Part.GRANTED]
+    return bool(granted or figures.used.mib or figures.used.reported)
+
+
+def _steps(
+    read: Reading, steps: dict[tuple[int, str], _Figures], *, money: bool
+) -> tuple[ReportRow, ...]:
+    """In the order of time; what nobody held has a row of its own, without a key."""
+    return tuple(
+        _row(
+            key,
+            figures,
+            start=text_of(read.meters.edges(step)[0]),
+            whole=read.by.nodes or not _counts(figures),
+            money=money,
+        )
+        for (step, key), figures in sorted(steps.items(), key=lambda item: item[0])
+    )
+
+
+def _row(key: str, figures: _Figures, *, whole: bool, money: bool, start: str = "") -> ReportRow:
+    cards, mib = figures.sums.cards, figures.sums.mib
+    granted = ReportRow(
+        key=key,
+        start=start,
+        granted_gpu_hours=_gpu(cards[Part.GRANTED]),
+        granted_gib_hours=_gib(mib[Part.GRANTED]),
+        reported_gpu_hours=_gpu(figures.used.reported),
+        used_gpu_hours=_gpu(figures.used.cards),
+        used_gib_hours=_gib(figures.used.mib),
+        cost=_money(figures.cost) if money else None,
+    )
+    if not whole:
+        return granted
+    return ReportRow(
+        **{name: getattr(granted, name) for name in granted.__struct_fields__[:8]},
+        free_gpu_hours=_gpu(cards[Part.FREE]),
+        free_gib_hours=_gib(mib[Part.FREE]),
+        cordoned_gpu_hours=_gpu(cards[Part.CORDONED]),
+        cordoned_gib_hours=_gib(mib[Part.CORDONED]),
+        broken_gpu_hours=_gpu(cards[Part.BROKEN]),
+        broken_gib_hours=_gib(mib[Part.BROKEN]),
+        capacity_gpu_hours=_gpu(sum(cards)),
+        capacity_gib_hours=_gib(sum(mib)),
+        capacity_cost=_money(figures.capacity_cost) if money else None,
+    )
+
+
+def _idle_row(key: str, stretches: Iterable[Idle], prices: Prices | None) -> IdleRow:
+    stretches = list(stretches)
+    cost = (
+        sum((prices.cost(each.model, _cards(each)) for each in stretches), Decimal(0))
+        if (prices is not None)
+        else None
+    )
+    return IdleRow(
+        key=key,
+        shares=len(stretches),
+        gpu_hours=_gpu(sum(_cards(each) for each in stretches)),
+        gib_hours=_gib(sum(each.mib * (each.end - each.start) for each in stretches)),
+        cost=None if cost is None else _money(cost),
+    )
+
+
+def _idle_share(each: Idle, prices: Prices | None) -> IdleShare:
+    return IdleShare(
+        key=each.row,
+        namespace=each.namespace,
+        pod=each.name,
+        uid=each.uid,
+        container=each.container,
+        node=each.node,
+        device=each.device,
+        model=each.model,
+        start=text_of(each.start),
+        end=text_of(each.end),
+        hours=round((each.end - each.start) / HOUR, DIGITS),
+        gpu_hours=_gpu(_cards(each)),
+        gib_hours=_gib(each.mib * (each.end - each.start)),
+        idle_now=each.going_on,
+        cost=_money(prices.cost(each.model, _cards(each))) if prices else None,
+    )
+
+
+def _cards(each: Idle) -> int:
+    return each.cards * (each.end - each.start)
+
+
+def _gpu(cards: int) -> float:
+    return round(cards / (CARD * HOUR), DIGITS)
+
+
+def _gib(mib: int) -> float:
+    return round(mib / (_MIB_IN_GIB * HOUR), DIGITS)
+
+
+def _money(amount: Decimal) -> float:
+    return float(round(amount, DIGITS))

@@ -1,0 +1,56 @@
+"""By what a report adds up: which row a pod is in.
+
+Invariant: every pod is in one row, and one without the label or user that is asked for is in `""`.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from apportion.core.ledger.belonging import queue_of
+from apportion.core.ledger.state import PodState, State
+
+KINDS: Final = ("namespace", "queue", "user", "node", "label")
+USER_LABEL: Final = "apportion.dev/user"
+"""Whose pod it is: Kubernetes does not say, so a label does."""
+
+
+class WrongBy(ValueError):
+    """Nobody can add up by that."""
+
+
+class By(Struct, frozen=True):
+    """By namespace, queue, user, node, or the value of one label."""
+
+    kind: str
+    label: str = ""
+
+    def __str__(self) -> str:
+        """As it is written: `namespace`, `label:team`."""
+        return f"{self.kind}:{self.label}" if self.label else self.kind
+
+    @property
+    def nodes(self) -> bool:
+        """Whether rows are nodes, which have a capacity of their own."""
+        return self.kind == "node"
+
+    def row_of(self, state: State, pod: PodState, node: str) -> str:
+        """The row of a pod that is placed on that node."""
+        match self.kind:
+            case "namespace":
+                return pod.submitted.namespace
+            case "queue":
+                return queue_of(state, pod)
+            case "user":
+                return pod.submitted.labels.get(USER_LABEL, "")
+            case "label":
+                return pod.submitted.labels.get(self.label, "")
+        return node
+
+
+def by_of(text: str) -> By:
+    """What `namespace`, `queue`, `user`, `node` or `label:KEY` means. Raises WrongBy."""
+    kind, colon, label = text.partition(":")
+    if kind not in KINDS or bool(colon) != (kind == "label") or (colon and not label):
+        raise WrongBy(f"by is {text[:300]!r}; use namespace, queue, user, node or label:KEY")
+    return By(kind, label)

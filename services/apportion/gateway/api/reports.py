@@ -1,0 +1,125 @@
+"""`GET /api/v1/report/usage|cost|idle`: what was granted, used and worth, from the ledger.
+
+They are made by the process that looks back, each in pieces that let its other answers go on.
+Invariant: no more than `AT_ONCE` are made at a time, because each holds a state of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from apportion.core.reports.meters import TooMuch
+from apportion.core.reports.prices import PriceError, Prices
+from apportion.core.reports.rows import WrongBy, by_of
+from apportion.gateway.api.answering import guarded, json_response
+from apportion.gateway.api.measures import Measures
+from apportion.gateway.api.query import RequestRefused, only
+from apportion.gateway.api.reads import PREFIX
+from apportion.runtime.jetstream.accounting import TooEarly
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.periods import PeriodError
+from apportion.runtime.jetstream.reports import REPORTS, Asked, answered, as_csv, as_focus, read
+from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.process.clock import Clock
+from apportion_schemas import UnknownEvent
+
+AT_ONCE = 2
+FORMATS = ("json", "csv", "focus")
+_PARAMETERS = ("at_least", "wait_s", "by", "from", "to", "step", "format")
+
+
+class Reports:
+    """The reports of one ledger; `prices` is None where the gateway was given none."""
+
+    def __init__(
+        self,
+        ledger: JetStreamLedger,
+        *,
+        measures: Measures,
+        clock: Clock,
+        prices: Prices | None,
+    ) -> None:
+        self._ledger = ledger
+        self._measures = measures
+        self._clock = clock
+        self._prices = prices
+        self._running = 0
+
+    def routes(self) -> Iterable[web.AbstractRouteDef]:
+        """The route of each report, guarded as all others."""
+        for name in REPORTS:
+            handle = guarded(self._measures, "report", self._handle)
+            yield web.get(f"{PREFIX}/report/{name}", handle)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        only(request.query, _PARAMETERS)
+        form = request.query.get("format", "json")
+        if form not in FORMATS:
+            raise RequestRefused(
+                400, f"format is {form[:40]!r}", field="format", fix=f"use {', '.join(FORMATS)}"
+            )
+        asked = self._asked(request)
+        if self._running >= AT_ONCE:
+            raise RequestRefused(
+                503, f"{AT_ONCE} reports are being made already", fix="ask again in a while"
+            )
+        self._running += 1
+        try:
+            return await self._made(asked, form)
+        finally:
+            self._running -= 1
+
+    def _asked(self, request: web.Request) -> Asked:
+        query, report = request.query, request.path.rpartition("/")[2]
+        try:
+            by = by_of(query.get("by", "namespace"))
+        except WrongBy as error:
+            raise RequestRefused(
+                400, str(error), field="by", fix="namespace, queue, user, node or label:KEY"
+            ) from None
+        if self._prices is None and (report == "cost" or query.get("format") == "focus"):
+            raise RequestRefused(
+                404,
+                "this gateway has no prices",
+                fix="start it with --prices FILE, or use `apportion report cost --prices FILE`",
+            )
+        return Asked(
+            report=report,
+            by=by,
+            start=query.get("from", ""),
+            end=query.get("to", ""),
+            step=query.get("step", ""),
+            prices=self._prices,
+        )
+
+    async def _made(self, asked: Asked, form: str) -> web.StreamResponse:
+        try:
+            reading = await read(self._ledger, asked, self._clock.now())
+            if form == "focus":
+                return _csv_response(as_focus(asked, reading))
+            answer = await answered(asked, reading)
+            return _csv_response(as_csv(answer)) if form == "csv" else json_response(answer)
+        except PeriodError as error:
+            raise RequestRefused(400, str(error), field=error.field, fix=error.fix) from None
+        except TooEarly as error:
+            raise RequestRefused(
+                404, str(error), field="from",
+                fix="begin later, or use `apportion report --archive FILE`",
+            ) from None  # fmt: skip
+        except TooMuch as error:
+            raise RequestRefused(400, str(error), field="by", fix="ask for less") from None
+        except PriceError as error:
+            raise RequestRefused(404, str(error), fix="mend the gateway's price file") from None
+        except (LedgerError, UnknownEvent) as error:
+            raise RequestRefused(503, str(error), fix="ask again later; see /readyz") from None
+
+
+def _csv_response(text: str) -> web.Response:
+    return web.Response(
+        text=text,
+        content_type="text/csv",
+        charset="utf-8",
+        headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},
+    )

@@ -1,0 +1,143 @@
+"""Reading the ledger for a report: from the snapshot before the period to the end of what counts.
+
+The ledger is read in chunks, and each is folded off the event loop, so whoever serves beside it
+goes on serving; what is held is one state, one account and one chunk. Invariant: a report that
+cannot be whole, because the ledger has dropped what it needs, is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from apportion.core.ledger.fold import Change
+from apportion.core.ledger.state import State
+from apportion.core.reports.accounts import Account
+from apportion.core.reports.meters import Meters
+from apportion.core.reports.moments import micros_of
+from apportion.core.reports.report import Period, Reading
+from apportion.core.reports.rows import By
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.periods import micros_since
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.archive import read_archive
+from apportion.runtime.ledger.history import Dated, history
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion_schemas import Event
+
+CHUNK = 10_000
+SMALL = 500
+"""So many records are folded at a time off the loop, and others get their turn."""
+
+Progress = Callable[[int, int], None]
+"""Is told a revision and the last one that may be read."""
+
+
+class TooEarly(ValueError):
+    """The period begins before what can be read; the message says what there is."""
+
+
+class _Fold(StateFold):
+    """The state's fold, which tells an account of every change and when it came."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state, quiet=True)
+        self.account: Account | None = None
+        self.stored_ns = 0
+
+    def apply(self, record: Record, event: Event) -> Change:
+        """See `StateFold`. What the server does not date, in an archive, the event itself does."""
+        change = super().apply(record, event)
+        if self.account is not None:
+            self.account.observe(change, self.stored_ns // 1_000 or micros_of(event.time) or 0)
+        return change
+
+
+class _Books:
+    """One state, the account of it, and how far both are."""
+
+    def __init__(self, state: State, by: By, period: Period) -> None:
+        self.by, self.period = by, period
+        self._fold = _Fold(state)
+        self.meters = Meters(period.start, period.end, period.step)
+        self.account = self._fold.account = Account(state, by, self.meters)
+
+    @property
+    def revision(self) -> int:
+        """How far both are."""
+        return self._fold.state.revision
+
+    def take(self, records: Iterable[Dated]) -> None:
+        """Fold these. Raises TooMuch, UnknownEvent."""
+        for record, stored_ns in records:
+            if record.revision > self.revision and not self.account.over:
+                self._fold.stored_ns = stored_ns
+                self._fold.take(record)
+
+    def closed(self) -> Reading:
+        """All that was read, with the period at its end."""
+        self.account.finish()
+        return Reading(self.revision, self.by, self.period, self.meters, self.account)
+
+
+async def read_account(
+    ledger: JetStreamLedger,
+    by: By,
+    period: Period,
+    *,
+    archives: Sequence[Path] = (),
+    progress: Progress = lambda *_: None,
+) -> Reading:
+    """All that a report needs, read from archives, the oldest first, and then from the ledger.
+
+    Raises:
+        TooEarly: nothing tells of the period's beginning. TooMuch: more rows than a report has.
+        ArchiveError, OSError: an archive cannot be read. UnknownEvent: a newer build wrote that.
+        LedgerError.
+    """
+    info = await stream.read_info(ledger.wire)
+    first, last = info.state.first_seq, info.state.last_seq
+    state = State() if archives else await _begin(Snapshots(ledger.wire), period.start, first)
+    books = await asyncio.to_thread(_Books, state, by, period)
+    for chunk in _chunks(archives):
+        await asyncio.to_thread(books.take, chunk)
+        progress(books.revision, last)
+    if books.revision + 1 < first:
+        raise TooEarly(
+            f"the ledger begins at revision {first}, and the archives end at "
+            f"{books.revision}; name all archives in between"
+        )
+    while books.revision < last and not books.account.over:
+        chunk = await history(ledger, books.revision, CHUNK)
+        if not chunk:
+            break
+        for at in range(0, len(chunk), SMALL):
+            await asyncio.to_thread(books.take, chunk[at : at + SMALL])
+        progress(books.revision, last)
+    return books.closed()
+
+
+async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
+    """The newest state from before the period, or the empty one where nothing was before it."""
+    for each in await snapshots.stored():
+        stored_at = await snapshots.recorded_at(each)
+        if stored_at is not None and micros_since(stored_at) <= start:
+            state = await snapshots.load(each)
+            if state is not None:
+                return state
+    if first <= 1:
+        return State()
+    raise TooEarly(
+        f"the ledger begins at revision {first}, which is later than the period's beginning; begin "
+        "later, or name the archives of what was dropped"
+    )
+
+
+def _chunks(archives: Sequence[Path]) -> Iterator[list[Dated]]:
+    records = itertools.chain.from_iterable(map(read_archive, archives))
+    while chunk := [Dated(record, 0) for record in itertools.islice(records, CHUNK)]:
+        yield chunk

@@ -1,0 +1,240 @@
+"""Reports of a real ledger, from the gateway and from the verb, held to what the events say."""
+
+import asyncio
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.core.reports.focus import COLUMNS
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion_schemas import (
+    DeviceHealthChanged,
+    NodeCordoned,
+    PodGone,
+    Share,
+    ShareUsed,
+    UsageRecorded,
+)
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+
+PRICES = 'currency = "EUR"\n[models]\n"*" = 3600000\n'
+MEMORY_MIB = 81_920
+BETWEEN_S = 0.2
+"""Time that passes between two events, so that there is some to measure."""
+SLACK_H = 3e-6
+"""Of the rounding of a few figures to six digits."""
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """A pod came, was told of, and went, while one card was broken and then the node cordoned."""
+    facts = Facts(bus)
+    await facts.open()
+    await facts.write(rack("n1", 2))
+    await facts.submit("a")
+    half = Share(container="main", device="n1-g0", memory_mib=MEMORY_MIB // 2, cores=10)
+    await facts.hold("a", "n1", half, bound=False)
+    for later in (
+        DeviceHealthChanged(node="n1", device="n1-g1", healthy=False),
+        NodeCordoned(node="n1", by="ada", reason="fan"),
+        PodGone(uid="a"),
+        UsageRecorded(node="n1", seconds=1, shares=(used(),)),
+        PodGone(uid="nobody"),
+    ):
+        began = time.monotonic()
+        await facts.until(lambda: time.monotonic() >= began + BETWEEN_S, "time to pass")  # noqa: B023
+        await facts.write(later)
+    return facts
+
+
+def used() -> ShareUsed:
+    """A second of work of the pod."""
+    return ShareUsed(
+        pod="a", namespace="default", name="a", container="main", device="n1-g0", seconds=1,
+        memory_mib=MEMORY_MIB // 2, memory_mib_seconds=500, memory_mib_peak=500, cores=10,
+        cores_seconds=5, cores_peak=5,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    """A card costs a thousand a second."""
+    path = tmp_path / "prices.toml"
+    path.write_text(PRICES)
+    return path
+
+
+async def get(url: str, path: str) -> tuple[int, str]:
+    """Status and body of an answer."""
+
+    def asked() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(url + path, timeout=40) as answer:  # noqa: S310 - our own
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, refusal.read().decode()
+
+    return await asyncio.to_thread(asked)
+
+
+async def verb(bus: Bus, *arguments: str, code: int = 0) -> str:
+    """What a verb prints; its complaint where it must fail."""
+    command = [sys.executable, "-m", "apportion.cli.main", *arguments]
+    url = bus.server.url_for("operator")
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*command, "--nats", url], capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"COLUMNS": "200"},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+Hours = Callable[[int, int], float]
+
+
+async def hours_of(bus: Bus) -> Hours:
+    """Hours between the events at two revisions, by when the server stored them."""
+    auditor = await bus.connect("auditor")
+    at = {number: await stream.read_stored_at(auditor.wire, number) for number in range(1, 9)}
+
+    def hours(first: int, last: int) -> float:
+        began, ended = at[first], at[last]
+        assert began is not None
+        assert ended is not None
+        return (ended - began).total_seconds() / 3600
+
+    return hours
+
+
+async def test_the_figures_are_those_of_the_events(bus: Bus, facts: Facts) -> None:
+    """Granted, free, broken and cordoned, each between the two events that began and ended it."""
+    said = await verb(bus, "report", "usage", "--by", "node", "--from", "1", "--to", "8", "--json")
+    answer = json.loads(said)
+    [row] = answer["rows"]
+    hours = await hours_of(bus)
+    granted = hours(3, 6)
+    for name, wanted in (
+        ("capacity_gpu_hours", 2 * hours(1, 8)),
+        ("granted_gpu_hours", granted / 2),
+        ("granted_gib_hours", granted * MEMORY_MIB / 2 / 1024),
+        ("broken_gpu_hours", hours(4, 8)),
+        ("cordoned_gpu_hours", hours(5, 8) - hours(5, 6) / 2),
+    ):
+        assert row[name] == pytest.approx(wanted, abs=SLACK_H, rel=1e-4), name
+        assert row[name] > 10 * SLACK_H, "there is something to measure"
+    parts = ("granted", "free", "cordoned", "broken")
+    come = sum(row[f"{each}_gpu_hours"] for each in parts)
+    assert come == pytest.approx(row["capacity_gpu_hours"], abs=SLACK_H)
+
+
+async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -> None:
+    """As JSON, as CSV, and in the columns of FOCUS; what is wrong is named with its fix."""
+    query = "by=namespace&from=1&to=8"
+    url = bus.server.url_for("gateway")
+    listen = ("--listen", "127.0.0.1:0", "--prices", str(prices))
+    async with ServiceProcess("gateway", url, *listen) as process:
+        await process.ready()
+        line = await process.logged("answering")
+        at = str(line["url"])
+        status, body = await get(at, f"report/cost?{query}")
+        assert status == 200, body
+        said = await verb(
+            bus, "report", "cost", "--from", "1", "--to", "8", "--prices", str(prices), "--json"
+        )
+        assert json.loads(body) == json.loads(said)
+        [row] = json.loads(body)["rows"]
+        assert row["key"] == "default"
+        assert row["cost"] == pytest.approx(row["granted_gpu_hours"] * 3_600_000, abs=4)
+        status, body = await get(at, f"report/usage?{query}&format=csv&step=1h")
+        assert status == 200
+        rows = list(csv.DictReader(io.StringIO(body)))
+        assert {each["key"] for each in rows} == {"default", ""}
+        status, body = await get(at, f"report/cost?{query}&format=focus")
+        [record] = csv.DictReader(io.StringIO(body))
+        assert tuple(record) == COLUMNS
+        assert float(record["BilledCost"]) == pytest.approx(row["cost"], abs=0.001)
+        for path, code, field in (
+            ("report/usage?by=colour", 400, "by"), ("report/usage?from=soon", 400, "from"),
+            ("report/usage?step=7x", 400, "step"), ("report/usage?colour=1", 400, "colour"),
+            ("report/usage?from=8&to=1", 400, "from"), ("report/usage?format=xls", 400, "format"),
+            ("report/usage?from=-9d&step=1s", 400, "step"), ("report/nothing", 404, ""),
+        ):  # fmt: skip
+            status, body = await get(at, path)
+            assert (status, json.loads(body)["field"]) == (code, field), (path, body)
+            assert json.loads(body)["fix"], path
+
+
+async def test_what_was_used_and_what_did_nothing(bus: Bus, facts: Facts) -> None:
+    """By the records of the node; a second is no hour."""
+    now = ("--from", "-1h")
+    [row] = json.loads(await verb(bus, "report", "usage", *now, "--json"))["rows"]
+    assert row["used_gib_hours"] == pytest.approx(500 / 1024 / 3600, abs=SLACK_H)
+    idle = json.loads(await verb(bus, "report", "idle", *now, "--by", "user", "--json"))
+    assert (idle["found"], idle["shares"]) == (0, [])
+    said = await verb(bus, "report", "usage", *now)
+    assert "capacity" in said
+    assert "default" in said
+    assert facts.revision == 8
+
+
+async def test_a_trimmed_ledger_is_reported_with_its_archive(
+    bus: Bus, facts: Facts, tmp_path: Path
+) -> None:
+    """Without it a period that begins before what is there is refused, and says so."""
+    whole = await verb(bus, "report", "usage", "--from", "2", "--to", "8", "--json")
+    file = tmp_path / "ledger.jsonl"
+    await verb(bus, "ledger", "archive", str(file))
+    bootstrap = await bus.connect("bootstrap")
+    await call_api(bootstrap.wire, f"STREAM.PURGE.{STREAM}", {"seq": 6})
+    said = await verb(bus, "report", "usage", "--from", "-1h", code=1)
+    assert "begins at revision 6" in said
+    [moment] = [event.time for revision, event in facts.events if revision == 2]
+    archived = await verb(
+        bus, "report", "usage", "--from", moment, "--to", "8", "--archive", str(file), "--json"
+    )
+    before, after = json.loads(whole)["total"], json.loads(archived)["total"]
+    for name in ("granted_gpu_hours", "capacity_gpu_hours"):  # by the clock of who wrote them
+        assert after[name] == pytest.approx(before[name], abs=1 / 3600)
+
+
+async def test_wrong_options_are_named(bus: Bus, facts: Facts, tmp_path: Path) -> None:
+    """With what to write instead."""
+    odd = tmp_path / "odd.toml"
+    odd.write_text('currency = "EUR"\n[models]\n"Other" = 1\n')
+    cost = ("report", "cost", "--from", "1", "--prices", str(odd))
+    assert "no price for 'NVIDIA A100" in await verb(bus, *cost, code=1)
+    assert "--prices" in await verb(bus, "report", "cost", code=2)
+    assert "--by" in await verb(bus, "report", "usage", "--by", "label:", code=2)
+    assert "--from" in await verb(bus, "report", "usage", "--from", "soon", code=2)
+    assert facts.revision == 8
+
+
+def test_help_has_an_example() -> None:
+    """Of each report."""
+    for report in ("usage", "cost", "idle"):
+        command = [sys.executable, "-m", "apportion.cli.main", "report", report, "--help"]
+        said: Any = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        assert "Example:" in said.stdout

@@ -1,0 +1,167 @@
+"""For every history: a report says what one would count by looking at all cards at every moment."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from apportion.core.ledger.state import NodeState, State
+from apportion.core.reports.accounts import Account, card_part
+from apportion.core.reports.meters import CARD, Meters, Part
+from apportion.core.reports.moments import SECOND
+from apportion.core.reports.report import Period, Reading, report_answer
+from apportion.core.reports.rows import by_of
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeGone,
+    NodeUncordoned,
+)
+from tests.properties.core_histories import (
+    NAMESPACES,
+    QUEUED,
+    Decide,
+    Step,
+    decisions,
+    effects,
+    histories,
+    queued_histories,
+    queued_payloads,
+    submissions,
+    trying,
+    weighed,
+)
+from tests.properties.core_playing import changes
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+
+SETTINGS = trying(120)
+DEVICES = st.integers(0, 2).map("roomy-g{}".format)
+AT_WORK: st.SearchStrategy[Step] = st.one_of(
+    st.builds(DeviceCordoned, device=DEVICES, by=st.just("x"), reason=st.just("x")),
+    st.builds(DeviceUncordoned, device=DEVICES, by=st.just("x")),
+    st.builds(NodeCordoned, node=st.just("roomy"), by=st.just("x"), reason=st.just("x")),
+    st.builds(NodeUncordoned, node=st.just("roomy"), by=st.just("x")),
+    st.builds(DeviceHealthChanged, node=st.just("roomy"), device=DEVICES, healthy=st.booleans()),
+    st.builds(observed, st.just("roomy"), ready=st.booleans(), version=st.integers(0, 1)),
+    st.builds(rack, st.just("roomy"), st.integers(0, 3), memory_mib=st.sampled_from((700, 81920))),
+    st.builds(rack, st.just("other"), st.just(0)).map(
+        lambda report: structs.replace(report, devices=rack("roomy", 2).devices)
+    ),
+    st.just(NodeGone(node="roomy")),
+)
+"""What happens to the node that has room: devices of it may come to stand in another."""
+
+
+def at_work() -> st.SearchStrategy[list[Step]]:
+    """A history in which pods run on a node to which much happens."""
+    start = st.lists(submissions(queues=QUEUED, namespaces=NAMESPACES), min_size=4, max_size=8)
+    steps = weighed((3, queued_payloads), (2, effects), (4, decisions), (3, AT_WORK))
+    return st.builds(
+        lambda begun, on: [rack("roomy", 3), *begun, Decide(), *on],
+        start,
+        st.lists(steps, min_size=20, max_size=40),
+    )
+
+
+HISTORIES = at_work() | histories(longest=48) | queued_histories(longest=48)
+GAPS_S = (0, 61, 1800, 3599, 20_000, 400)
+"""How long after each event the next one comes, over and over."""
+BYS = st.sampled_from(("namespace", "queue", "node", "user", "label:app"))
+PERIODS = st.builds(
+    lambda start, length, step: Period(start * SECOND, (start + length) * SECOND, step * SECOND),
+    st.sampled_from((0, 0, 95_000)),
+    st.sampled_from((100_000, 3_000_000, 5_000_000)),
+    st.sampled_from((0, 9_000, 50_000)),
+)
+Counted = Counter[tuple[str, str, Part]]
+
+
+def looked(state: State, by: str) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
+    """Every part of every card as it is now: row, model, part; millionths of a card, and MiB."""
+    for node in state.nodes.values():
+        held: Counter[str] = Counter()
+        for pod in node.pods.values():
+            for share in pod.placement.shares if pod.placement else ():
+                device = node.by_id[share.device].device
+                cards = card_part(device, share.memory_mib, share.cores)
+                held[share.device] += cards
+                row = by_of(by).row_of(state, pod, node.name)
+                yield (row, device.model, Part.GRANTED), cards, share.memory_mib
+        yield from rests(node, held, node.name if by == "node" else "")
+
+
+def rests(
+    node: NodeState, held: Counter[str], row: str
+) -> Iterator[tuple[tuple[str, str, Part], int, int]]:
+    """What of the node's cards nobody holds."""
+    for each in node.devices:
+        if each.present and node.present:
+            part = Part.BROKEN if not (each.healthy and node.ready) else Part.FREE
+            if part is Part.FREE and (each.cordon or node.cordoned):
+                part = Part.CORDONED
+            cards = max(CARD - held[each.device.id], 0)
+            yield (row, each.device.model, part), cards, max(each.memory_free_mib, 0)
+
+
+def told(meters: Meters) -> tuple[Counted, Counted]:
+    """What the meters say: cards and MiB, in all steps together."""
+    cards, mib = Counted(), Counted()
+    for _, (row, model), sums in meters.cells():
+        for part in Part:
+            cards[row, model, part] += sums.cards[part]
+            mib[row, model, part] += sums.mib[part]
+    return +cards, +mib
+
+
+@SETTINGS
+@given(HISTORIES, BYS, PERIODS)
+def test_a_report_is_what_one_would_count(steps: list[Step], by: str, period: Period) -> None:
+    """At every moment of any period, whole or in steps; the parts come to the capacity."""
+    ledger = Ledger()
+    start, end = period.start, period.end
+    meters = Meters(start, end, period.step)
+    account = Account(ledger.state, by_of(by), meters)
+    cards, mib = Counted(), Counted()
+    moment, before = 0, list(looked(ledger.state, by))
+    for number, change in enumerate(changes(ledger, steps)):
+        after = moment + GAPS_S[number % len(GAPS_S)] * SECOND
+        inside = max(0, min(after, end) - max(moment, start))
+        for key, of_cards, of_mib in before:
+            cards[key] += of_cards * inside
+            mib[key] += of_mib * inside
+        account.observe(change, after)
+        moment, before = after, list(looked(ledger.state, by))
+    account.finish()
+    inside = max(0, end - max(moment, start))
+    for key, of_cards, of_mib in before:
+        cards[key] += of_cards * inside
+        mib[key] += of_mib * inside
+    assert told(meters) == (+cards, +mib)
+    reading = Reading(ledger.state.revision, by_of(by), period, meters, account)
+    adds_up(reading)
+
+
+def adds_up(reading: Reading) -> None:
+    """Rows come to the total, steps too, and the parts of the total to its capacity."""
+    answer = report_answer("usage", reading, None)
+    total = answer.total
+    assert total.capacity_gpu_hours == pytest.approx(
+        total.granted_gpu_hours
+        + sum(part or 0 for part in (
+            total.free_gpu_hours, total.cordoned_gpu_hours, total.broken_gpu_hours
+        )),
+        abs=1e-5,
+    )  # fmt: skip
+    for rows in (answer.rows, answer.steps or answer.rows):
+        for name in ("granted_gpu_hours", "granted_gib_hours"):
+            come = sum(getattr(row, name) for row in rows)
+            assert come == pytest.approx(getattr(total, name), abs=1e-6 * (len(rows) + 1))
+    starts = [row.start for row in answer.steps]
+    assert all(one <= two for one, two in pairwise(starts))

@@ -1,0 +1,51 @@
+"""A ledger in memory with an account beside it: events at hours that the test says.
+
+Invariant: the first hour of the period is hour 0, and events come in the order of time.
+"""
+
+from typing import Self
+
+from apportion.core.reports.accounts import Account
+from apportion.core.reports.answers import IdleAnswer, ReportAnswer, ReportRow
+from apportion.core.reports.meters import Meters
+from apportion.core.reports.moments import HOUR
+from apportion.core.reports.prices import Prices
+from apportion.core.reports.report import Period, Reading, idle_answer, report_answer
+from apportion.core.reports.rows import by_of
+from apportion_schemas.quantities import Payload
+from tests.support.ledger_of import Ledger
+
+
+class Accounted:
+    """A period of so many hours, with rows by what `by` says, in steps of so many hours."""
+
+    def __init__(self, by: str = "namespace", *, hours: float = 10, step: int = 0) -> None:
+        self.ledger = Ledger()
+        self.period = Period(0, int(hours * HOUR), step * HOUR)
+        self.by = by_of(by)
+        self.meters = Meters(0, self.period.end, self.period.step)
+        self.account = Account(self.ledger.state, self.by, self.meters)
+
+    def at(self, hour: float, *payloads: Payload) -> Self:
+        """Fold these at that hour."""
+        for data in payloads:
+            self.account.observe(self.ledger.take(data), int(hour * HOUR))
+        return self
+
+    def reading(self) -> Reading:
+        """What was read, with the period at its end."""
+        self.account.finish()
+        revision = self.ledger.state.revision
+        return Reading(revision, self.by, self.period, self.meters, self.account)
+
+    def report(self, prices: Prices | None = None) -> ReportAnswer:
+        """The answer."""
+        return report_answer("usage", self.reading(), prices)
+
+    def rows(self) -> dict[str, ReportRow]:
+        """The rows of the answer, by key."""
+        return {row.key: row for row in self.report().rows}
+
+    def idle(self) -> IdleAnswer:
+        """The shares that did nothing."""
+        return idle_answer(self.reading(), None)

@@ -1,0 +1,135 @@
+"""What an account makes of events: shares by memory, the rest of a card, and who has it when."""
+
+from apportion.core.reports.accounts import LATE
+from apportion.core.reports.moments import HOUR
+from apportion_schemas import (
+    DeviceHealthChanged,
+    NodeCordoned,
+    NodeUncordoned,
+    PodChanged,
+    PodGone,
+)
+from tests.support.accounts import Accounted
+from tests.support.fleet import gpu, node, observed, rack
+from tests.support.pods import gang, member, pod, share
+from tests.support.pods import placed as placement
+
+HALF = 40_960
+"""MiB: half of the usual card."""
+
+
+def test_a_share_is_the_part_of_its_cards_memory() -> None:
+    """Half of the memory for four hours is two hours of a card, whatever its cores."""
+    accounted = Accounted().at(0, rack("n1", 2), pod("p1"))
+    accounted.at(2, placement("p1", shares=[share("n1-g0", HALF, 90)])).at(6, PodGone(uid="p1"))
+    answer = accounted.report()
+    (row,) = answer.rows
+    assert (row.key, row.granted_gpu_hours, row.granted_gib_hours) == ("default", 2.0, 160.0)
+    total = answer.total
+    assert (total.capacity_gpu_hours, total.free_gpu_hours) == (20.0, 18.0)
+    assert (total.capacity_gib_hours, total.free_gib_hours) == (1600.0, 1440.0)
+    assert row.capacity_gpu_hours is None, "what nobody held is no namespace's"
+
+
+def test_a_share_without_memory_counts_by_its_cores() -> None:
+    """It takes that of the card which it holds."""
+    accounted = Accounted().at(0, rack("n1", 1), pod("p1"))
+    accounted.at(0, placement("p1", shares=[share("n1-g0", 0, 25)]))
+    assert accounted.rows()["default"].granted_gpu_hours == 2.5
+
+
+def test_the_rest_of_a_card_is_free_cordoned_or_broken() -> None:
+    """A card that is broken in a cordoned node is broken; what is held of either is granted."""
+    accounted = Accounted("node").at(0, rack("n1", 2), pod("p1"))
+    accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
+    accounted.at(2, NodeCordoned(node="n1", by="x", reason="fan"))
+    accounted.at(4, DeviceHealthChanged(node="n1", device="n1-g1", healthy=False))
+    accounted.at(7, NodeUncordoned(node="n1", by="x"))
+    row = accounted.rows()["n1"]
+    assert row.granted_gpu_hours == 5.0
+    assert row.free_gpu_hours == 2 * 1.5 + 3 * 0.5
+    assert row.cordoned_gpu_hours == 2 * 1.5 + 3 * 0.5
+    assert row.broken_gpu_hours == 6.0
+    assert row.capacity_gpu_hours == 20.0
+
+
+def test_a_card_that_moved_counts_in_one_node() -> None:
+    """From when the other node reports it."""
+    accounted = Accounted("node").at(0, node("n1", gpu("g0")), observed("n1", version=1))
+    accounted.at(3, observed("n2", version=2), observed("n1", ready=False, version=3))
+    rows = accounted.at(4, node("n1"), node("n2", gpu("g0"))).rows()
+    assert (rows["n1"].capacity_gpu_hours, rows["n1"].broken_gpu_hours) == (4.0, 1.0)
+    assert rows["n2"].capacity_gpu_hours == 6.0
+
+
+def test_a_card_counts_in_the_node_that_took_it_from_one_that_is_gone() -> None:
+    """The report of the new node is the only event that says so."""
+    accounted = Accounted("node").at(0, node("n1", gpu("g0")), node("n2"), pod("p1"))
+    accounted.at(0, placement("p1", shares=[share("g0", HALF)]))
+    accounted.at(2, observed("n2", version=1)).at(4, node("n2", gpu("g0")))
+    rows = accounted.rows()
+    assert (rows["n1"].capacity_gpu_hours, rows["n1"].granted_gpu_hours) == (2 + 8 * 0.5, 5.0)
+    assert rows["n2"].free_gpu_hours == 6.0
+
+
+def test_nodes_that_kubernetes_does_not_have_are_no_capacity() -> None:
+    """From when it tells of any: that one event is about another node."""
+    accounted = Accounted("node").at(0, rack("n1", 1), rack("n2", 1))
+    rows = accounted.at(4, observed("n2", version=1)).rows()
+    assert rows["n1"].capacity_gpu_hours == 4.0
+    assert rows["n2"].capacity_gpu_hours == 10.0
+
+
+def test_a_card_that_offers_less_than_is_held_is_what_is_held() -> None:
+    """So that the parts come to the capacity, which is never below what was granted."""
+    accounted = Accounted().at(0, node("n1", gpu("g0")), pod("p1"))
+    accounted.at(0, placement("p1", shares=[share("g0", 81_920)]))
+    total = accounted.at(5, node("n1", gpu("g0", memory_mib=HALF))).report().total
+    assert (total.granted_gpu_hours, total.capacity_gpu_hours) == (15.0, 15.0)
+    assert (total.granted_gib_hours, total.capacity_gib_hours) == (800.0, 800.0)
+
+
+def test_rows_follow_labels_and_queues_as_they_change() -> None:
+    """What was held before counts where it was."""
+    accounted = Accounted("label:team").at(0, rack("n1", 1), pod("p1", labels={"team": "a"}))
+    accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
+    rows = accounted.at(4, PodChanged(uid="p1", labels={"team": "b"})).rows()
+    assert {key: row.granted_gpu_hours for key, row in rows.items()} == {"b": 3.0, "a": 2.0}
+
+    accounted = Accounted("queue").at(0, rack("n1", 1), gang(queue="ml"), member("p1"))
+    accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
+    rows = accounted.at(4, gang(queue="web")).rows()
+    assert {key: row.granted_gpu_hours for key, row in rows.items()} == {"web": 3.0, "ml": 2.0}
+
+
+def test_the_user_is_a_label() -> None:
+    """A pod without it is in the row without a name."""
+    accounted = Accounted("user").at(0, rack("n1", 1))
+    accounted.at(0, pod("p1", labels={"apportion.dev/user": "ada"}), pod("p2"))
+    accounted.at(0, placement("p1", shares=[share("n1-g0", HALF)]))
+    accounted.at(0, placement("p2", shares=[share("n1-g0", HALF // 2)]))
+    assert {key: row.granted_gpu_hours for key, row in accounted.rows().items()} == {
+        "ada": 5.0,
+        "": 2.5,
+    }
+
+
+def test_steps_are_the_whole_cut_at_their_edges() -> None:
+    """The last one ends with the period."""
+    accounted = Accounted(hours=5, step=2).at(0, rack("n1", 1), pod("p1"))
+    accounted.at(1, placement("p1", shares=[share("n1-g0", HALF)]))
+    steps = accounted.report().steps
+    held = [(row.start[11:16], row.granted_gpu_hours) for row in steps if row.key]
+    assert held == [("00:00", 0.5), ("02:00", 1.0), ("04:00", 0.5)]
+    nobody = [(row.start[11:16], row.capacity_gpu_hours) for row in steps if not row.key]
+    assert nobody == [("00:00", 1.5), ("02:00", 1.0), ("04:00", 0.5)]
+
+
+def test_what_comes_after_the_period_changes_nothing() -> None:
+    """It is read on for an hour, in which nodes tell of the hour before."""
+    accounted = Accounted(hours=2).at(0, rack("n1", 1), pod("p1"))
+    accounted.at(3, placement("p1", shares=[share("n1-g0", HALF)]))
+    over = [accounted.account.over]
+    accounted.at(2 + LATE / HOUR, PodGone(uid="p1"))
+    assert [*over, accounted.account.over] == [False, True]
+    assert accounted.report().total.free_gpu_hours == 2.0

@@ -1,0 +1,107 @@
+"""Prices, costs, and the columns of FOCUS."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from apportion.core.reports.focus import COLUMNS, MANDATORY, focus_rows
+from apportion.core.reports.meters import CARD
+from apportion.core.reports.moments import HOUR
+from apportion.core.reports.prices import MODELS_MAX, PriceError, prices_of
+from tests.support.accounts import Accounted
+from tests.support.fleet import A100_80, T4, gpu, node
+from tests.support.pods import placed as placement
+from tests.support.pods import pod, share
+
+FILE = b"""
+currency = "EUR"
+[models]
+"NVIDIA A100-SXM4-80GB" = 2.10
+"*A100*" = 9
+"Tesla*" = 0.3
+"*" = 100
+"""
+MAY_BE_EMPTY = {"ChargeClass"}
+"""Of the mandatory columns: null unless a record corrects another one."""
+
+
+def spent(*, step: int = 0) -> Accounted:
+    """Half of an A100 for ten hours and a quarter of a T4 for five."""
+    cards = node("n1", gpu("g0", model=A100_80), gpu("g1", model=T4, memory_mib=16_000))
+    accounted = Accounted(step=step).at(0, cards, pod("p1"), pod("p2", namespace="web"))
+    accounted.at(0, placement("p1", shares=[share("g0", 40_960)]))
+    return accounted.at(5, placement("p2", namespace="web", shares=[share("g1", 4_000)]))
+
+
+def test_a_models_own_price_goes_before_a_pattern_and_a_longer_pattern_before_a_shorter() -> None:
+    """Whatever their order in the file."""
+    prices = prices_of(FILE)
+    assert prices.of(A100_80) == Decimal("2.10")
+    assert prices.of("NVIDIA A100-PCIE-40GB") == 9
+    assert prices.of(T4) == Decimal("0.3")
+    assert prices.of("Ascend310P") == 100
+    assert prices.cost(A100_80, CARD * HOUR * 3) == Decimal("6.30")
+
+
+def test_cost_is_the_price_of_what_was_granted() -> None:
+    """And the fleet's is that of all that there was."""
+    answer = spent().report(prices_of(FILE))
+    assert {row.key: row.cost for row in answer.rows} == {"default": 10.5, "web": 0.375}
+    assert (answer.total.cost, answer.currency) == (10.875, "EUR")
+    assert answer.total.capacity_cost == 10 * 2.10 + 10 * 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("currency = 'eur'\n[models]\n'*'=1", "currency is 'eur'; write a code of ISO 4217"),
+        ("[models]\n'*'=1", "currency is None"),
+        ("currency = 'EUR'", "write a table [models]"),
+        ("currency = 'EUR'\n[models]\n'T4'=-1", "models.'T4' is -1; write the price"),
+        ("currency = 'EUR'\n[models]\n'T4'=nan", "models.'T4' is Decimal('NaN')"),
+        ("currency = 'EUR'\n[models]\n'T4'='1'", "models.'T4' is '1'"),
+        ("currency = 'EUR'\n[models]\n'T4'=true", "models.'T4' is True"),
+        ("currency = 'EUR'\nunit=1\n[models]\n'*'=1", "'unit' is not known"),
+        ("currency = ", "the file is no TOML"),
+        ("currency = 'EUR'\n[models]\n" + "\n".join(f"m{at}=1" for at in range(MODELS_MAX + 1)),
+         "1 to 1000 prices"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_named(text: str, said: str) -> None:
+    """The field, the value, and what to write."""
+    with pytest.raises(PriceError) as refused:
+        prices_of(text.encode())
+    assert said in str(refused.value)
+
+
+def test_a_model_without_a_price_is_named() -> None:
+    """Nobody bills it as nothing."""
+    prices = prices_of(b"currency = 'EUR'\n[models]\n'*A100*' = 1")
+    with pytest.raises(PriceError, match="no price for 'Tesla T4'"):
+        spent().report(prices)
+
+
+def test_focus_records_have_every_mandatory_column() -> None:
+    """The names are those of FOCUS 1.0; only what may be null is empty."""
+    records = list(focus_rows(spent(step=5).reading(), prices_of(FILE), "lab"))
+    assert len(records) == 3
+    for record in records:
+        assert tuple(record) == COLUMNS
+        assert {name for name in MANDATORY if not record[name]} == MAY_BE_EMPTY
+        assert record["ChargeCategory"] == "Usage"
+        assert record["BillingAccountId"] == "lab"
+        assert len(record["BillingCurrency"]) == 3
+        assert record["BillingPeriodStart"] == "1970-01-01T00:00:00Z"
+        assert record["BillingPeriodEnd"] == "1970-02-01T00:00:00Z"
+        assert record["BillingPeriodStart"] <= record["ChargePeriodStart"]
+        assert record["ChargePeriodStart"] < record["ChargePeriodEnd"] <= "1970-01-01T10:00:00Z"
+        charged = Decimal(record["PricingQuantity"]) * Decimal(record["ListUnitPrice"])
+        assert Decimal(record["BilledCost"]) == charged
+        assert json.loads(record["Tags"]) == {"namespace": record["SubAccountId"]}
+
+
+def test_focus_records_come_to_the_cost() -> None:
+    """Nothing that nobody held is billed to anybody."""
+    records = focus_rows(spent(step=3).reading(), prices_of(FILE), "lab")
+    assert sum(Decimal(record["BilledCost"]) for record in records) == Decimal("10.875")

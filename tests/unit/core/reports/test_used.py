@@ -1,0 +1,92 @@
+"""What records of use come to, and which shares did nothing."""
+
+from typing import Any
+
+from apportion_schemas import PodGone, ShareUsed, UsageRecorded
+from tests.support.accounts import Accounted
+from tests.support.fleet import rack
+from tests.support.pods import placed as placement
+from tests.support.pods import pod, share
+
+HALF = 40_960
+
+
+def running(by: str = "namespace", *, step: int = 0) -> Accounted:
+    """A pod that holds half of a card from the beginning."""
+    accounted = Accounted(by, step=step).at(0, rack("n1", 1), pod("p1", labels={"team": "a"}))
+    return accounted.at(0, placement("p1", shares=[share("n1-g0", HALF, 50)]))
+
+
+def used(seconds: int = 3600, cores: int | None = 20, mib: int = 1024, **more: Any) -> ShareUsed:
+    """What the pod's share was used for: so many percent of the card, and so much memory."""
+    work: dict[str, Any] = {}
+    if cores is not None:
+        work = {"cores_seconds": cores * seconds, "cores_peak": cores}
+    return ShareUsed(
+        pod="p1", namespace="default", name="p1", container="main", device="n1-g0",
+        seconds=seconds, memory_mib=HALF, memory_mib_seconds=mib * seconds, memory_mib_peak=mib,
+        cores=50, **work, **more,
+    )  # fmt: skip
+
+
+def told(*shares: ShareUsed, seconds: int = 3600) -> UsageRecorded:
+    """The node's record of the last hour."""
+    return UsageRecorded(node="n1", seconds=seconds, shares=shares)
+
+
+def test_used_is_what_nodes_tell() -> None:
+    """Work in hours of the card, memory in GiB hours; and how much of the granted is told of."""
+    row = running().at(1, told(used())).at(2, told(used(cores=40))).rows()["default"]
+    assert (row.granted_gpu_hours, row.reported_gpu_hours) == (5.0, 1.0)
+    assert (row.used_gpu_hours, row.used_gib_hours) == (0.6, 2.0)
+
+
+def test_where_work_is_not_told_memory_counts_alone() -> None:
+    """Nobody takes silence for idleness."""
+    row = running().at(1, told(used(cores=None))).rows()["default"]
+    assert (row.reported_gpu_hours, row.used_gpu_hours, row.used_gib_hours) == (0.0, 0.0, 1.0)
+
+
+def test_the_last_hour_of_a_pod_that_ended_is_its_rows() -> None:
+    """It is told of once the pod is gone."""
+    accounted = running("label:team").at(0.9, PodGone(uid="p1"))
+    row = accounted.at(1, told(used(seconds=3240))).rows()["a"]
+    assert (row.used_gpu_hours, row.reported_gpu_hours) == (0.18, 0.45)
+
+
+def test_an_hour_counts_in_the_steps_that_it_lies_in() -> None:
+    """A record at half past says half of it of either, and none of what lies outside."""
+    accounted = running(step=1).at(1.5, told(used())).at(10.5, told(used()))
+    hours = {row.start[11:13]: row.used_gpu_hours for row in accounted.report().steps if row.key}
+    assert {key: value for key, value in hours.items() if value} == {
+        "00": 0.1, "01": 0.1, "09": 0.1,
+    }  # fmt: skip
+    assert accounted.report().total.used_gpu_hours == 0.3
+
+
+def test_a_share_that_did_nothing_for_an_hour_is_named() -> None:
+    """Hours that follow one another are one stretch, which work ends."""
+    accounted = running().at(1, told(used(cores=0))).at(2, told(used(cores=0)))
+    accounted.at(3, told(used())).at(4, told(used(1800, cores=0), seconds=1800))
+    answer = accounted.idle()
+    (stretch,) = answer.shares
+    assert (stretch.pod, stretch.hours, stretch.gpu_hours, stretch.idle_now) == (
+        "p1",
+        2.0,
+        1.0,
+        False,
+    )
+    assert (answer.found, answer.rows[0].key, answer.total.gpu_hours) == (1, "default", 1.0)
+
+
+def test_less_than_an_hour_is_no_stretch() -> None:
+    """Nor are two halves with a silence between them."""
+    half = told(used(1800, cores=0), seconds=1800)
+    assert running().at(0.5, half).at(2, half).idle().found == 0
+    assert running().at(0.5, half).at(1, half).idle().found == 1
+
+
+def test_memory_tells_of_nothing_where_work_is_not_told() -> None:
+    """A share that holds memory may be at work."""
+    assert running().at(1, told(used(cores=None, mib=0))).idle().found == 1
+    assert running().at(1, told(used(cores=None, mib=5))).idle().found == 0
