@@ -13,6 +13,25 @@ from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
 from tests.support.processes import ServiceProcess
 
+REFUSED = [
+    ("/api/v1/pods?at=yesterday", 400, "14:20"),
+    ("/api/v1/pods?at=2999-01-01", 400, "still to come"),
+    ("/api/v1/pods?at=9", 404, "ends at 8"),
+    ("/api/v1/moment", 400, "missing"),
+    ("/api/v1/pods?at=3&colour=red", 400, "colour"),
+    ("/api/v1/timeline?bins=0", 400, "bins"),
+    ("/api/v1/log?type=Nothing", 400, "type"),
+    ("/api/v1/log/99", 404, "99"),
+    ("/api/v1/who", 400, "node or device"),
+    ("/api/v1/who?node=n1&device=n1-g0", 400, "one of them"),
+    ("/api/v1/who?node=n1&at=1&since=1", 400, "one of them"),
+    ("/api/v1/who?node=n9", 404, "n9"),
+    ("/api/v1/history/devices/nope", 404, "nope"),
+    ("/api/v1/history/pods/default/nope", 404, "nope"),
+    ("/api/v1/diff?from=5&to=4", 400, "earlier"),
+    ("/api/v1/diff?to=4", 400, "from"),
+]
+
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
@@ -82,27 +101,6 @@ async def test_moments(gateway: Gateway, facts: Facts) -> None:
     assert "begins at revision 1" in body["error"]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "word"),
-    [
-        ("/api/v1/pods?at=yesterday", 400, "14:20"),
-        ("/api/v1/pods?at=2999-01-01", 400, "still to come"),
-        ("/api/v1/pods?at=9", 404, "ends at 8"),
-        ("/api/v1/moment", 400, "missing"),
-        ("/api/v1/pods?at=3&colour=red", 400, "colour"),
-        ("/api/v1/timeline?bins=0", 400, "bins"),
-        ("/api/v1/log?type=Nothing", 400, "type"),
-        ("/api/v1/log/99", 404, "99"),
-    ],
-)
-async def test_refusals(gateway: Gateway, path: str, status: int, word: str) -> None:
-    """Whatever is wrong, the answer names field, value and fix."""
-    found, body = await gateway.get(path)
-    assert found == status, body
-    assert word in body["error"] + body["fix"]
-    assert body["fix"]
-
-
 async def test_line_of_time(gateway: Gateway) -> None:
     """Every event is in one bin, and what people look for is marked with its sentence."""
     line = await gateway.ok("/api/v1/timeline?bins=5")
@@ -158,3 +156,87 @@ async def test_many_looks_at_once_are_all_answered_or_refused(gateway: Gateway) 
             assert body["revision"] == 1 + number % 8
         else:
             assert "looks into the past are under way" in body["error"]
+
+
+async def test_story_of_a_pod_a_node_and_a_device(gateway: Gateway) -> None:
+    """One line for each fact; of a pod also what failed under it; pages go on."""
+    story = await gateway.ok("/api/v1/history/pods/default/a")
+    assert [row["revision"] for row in story["items"]] == [2, 4, 5, 6]
+    assert story["items"][2]["type"] == "DeviceHealthChanged"
+    assert story["items"][3]["sentence"] == "default/a is gone: finished"
+    assert story["uids"] == ["a"]
+    first = await gateway.ok("/api/v1/history/pods/default/a?limit=3")
+    rest = await gateway.ok(f"/api/v1/history/pods/default/a?continue={first['continue']}")
+    assert [row["revision"] for row in rest["items"]] == [6]
+    node = await gateway.ok("/api/v1/history/nodes/n1")
+    assert [row["revision"] for row in node["items"]] == [1, 4, 5, 6, 7]
+    device = await gateway.ok("/api/v1/history/devices/n1-g0")
+    assert [row["revision"] for row in device["items"]] == [1, 4, 5, 6]
+    then = await gateway.ok("/api/v1/history/nodes/n1?at=4")
+    assert [row["revision"] for row in then["items"]] == [1, 4]
+
+
+async def test_who_held_what(gateway: Gateway) -> None:
+    """At a moment, since one, and now; the decision is named."""
+    [then] = (await gateway.ok("/api/v1/who?device=n1-g0&at=5"))["items"]
+    assert (then["pod"], then["decision_revision"], then["to_revision"]) == ("a", 4, 0)
+    [since] = (await gateway.ok("/api/v1/who?node=n1&since=2"))["items"]
+    assert (since["from_revision"], since["to_revision"], since["memory_mib"]) == (4, 6, 16)
+    assert since["to_time"] > since["from_time"]
+    for path in ("who?device=n1-g0", "who?device=n1-g0&at=3", "who?node=n1&since=7"):
+        assert (await gateway.ok(f"/api/v1/{path}"))["items"] == []
+
+
+async def test_what_changed_and_who_did_it(gateway: Gateway) -> None:
+    """Each difference of two states with the event behind it."""
+    diff = await gateway.ok("/api/v1/diff?from=4&to=8")
+    [gone] = diff["placements"]
+    assert (gone["name"], gone["after"], gone["revision"]) == ("default/a", "", 6)
+    assert gone["before"].startswith("n1: n1-g0 16 MiB")
+    [failed] = diff["devices"]
+    assert (failed["what"], failed["before"], failed["after"]) == ("health", "ok", "failed: XID")
+    [cordon] = diff["nodes"]
+    assert (cordon["what"], cordon["after"], cordon["by"]) == ("cordon", "fan", "ann")
+    [policy] = diff["policy"]
+    assert (policy["after"], policy["by"]) == ("nodes spread, devices price", "ann")
+    assert diff["configuration"] == []
+    assert (diff["from"]["revision"], diff["to"]["revision"]) == (4, 8)
+    back = await gateway.ok("/api/v1/diff?from=1&to=4")
+    assert [(row["name"], row["before"], row["revision"]) for row in back["placements"]] == [
+        ("default/a", "", 4)
+    ]
+
+
+async def test_why_of_a_pod_that_has_ended(gateway: Gateway, facts: Facts) -> None:
+    """As it was just before its end, with what has failed under it; then another of its name."""
+    why = await gateway.ok("/api/v1/pods/default/a/why")
+    assert (why["phase"], why["placed"]["node"]) == ("ended", "n1")
+    assert "default/a ended at revision 6" in why["sentence"]
+    assert "has failed (XID) at revision 5" in why["sentence"]
+    assert [(each["device"], each["revision"]) for each in why["failed_devices"]] == [("n1-g0", 5)]
+    status, body = await gateway.get("/api/v1/pods/default/nobody/why")
+    assert (status, "none before" in body["error"]) == (404, True)
+    await facts.place("b", "n1", "n1-g1")
+    await facts.write(PodGone(uid="b", reason="finished"))
+    await facts.write(DeviceHealthChanged(node="n1", device="n1-g1", healthy=False, reason="late"))
+    why = await gateway.ok(f"/api/v1/pods/default/b/why?at_least={facts.revision}")
+    assert "Since then: its device n1-g1 has failed (late) at revision 11" in why["sentence"]
+
+
+async def test_since_when_a_device_is_broken(gateway: Gateway, facts: Facts) -> None:
+    """Of a live pod, too."""
+    await facts.place("b", "n1", "n1-g1")
+    await facts.write(DeviceHealthChanged(node="n1", device="n1-g1", healthy=False, reason="XID"))
+    why = await gateway.ok(f"/api/v1/pods/default/b/why?at_least={facts.revision}")
+    assert why["phase"] == "placed"
+    assert f"has failed (XID) at revision {facts.revision}, 20" in why["sentence"]
+
+
+async def test_refusals(gateway: Gateway) -> None:
+    """Whatever is wrong, the answer names field, value and fix."""
+    for path, status, word in REFUSED:
+        found, body = await gateway.get(path)
+        assert found == status, (path, body)
+        assert word in body["error"] + body["fix"], body
+        assert body["fix"], path
+        assert body["field"], path

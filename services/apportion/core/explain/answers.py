@@ -78,10 +78,15 @@ class ConfigurationAnswer(Answer, frozen=True):
 
 
 class FailedDevice(Answer, frozen=True):
-    """A device that a pod holds and that is no good, with the reason."""
+    """A device that a pod holds and that is no good, with the reason.
+
+    `revision` and `time` are of the event since which it is, where that was looked for.
+    """
 
     device: str
     reason: str
+    revision: int = 0
+    time: str = ""
 
 
 class PodAnswer(Answer, frozen=True):
@@ -327,7 +332,8 @@ class Why(Answer, frozen=True):
 
     `rejected` is what cannot be read in its manifest: nobody looks for a place until it is mended.
     `evicted` says for whom the pod is to go, `evicts` who is to go for it.
-    `failed_devices` are no good, and it holds them.
+    `failed_devices` are no good, and it holds them, or held them and they have failed since.
+    A pod that has ended has the phase `ended`, and the rest is as it was just before.
     """
 
     revision: int

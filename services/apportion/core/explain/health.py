@@ -58,5 +58,7 @@ def pods_on(node: NodeState, device: str) -> Iterator[PodState]:
 def failed_words(failed: Iterable[FailedDevice]) -> str:
     """As in `its device GPU-1a2b3c4d has failed (XID 79: …)`; empty where none has."""
     return "; ".join(
-        f"its device {device_words(each.device)} has failed ({each.reason})" for each in failed
+        f"its device {device_words(each.device)} has failed ({each.reason})"
+        + (f" at revision {each.revision}, {moment(each.time)}" if each.revision else "")
+        for each in failed
     )

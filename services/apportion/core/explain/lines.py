@@ -224,6 +224,12 @@ def _weighed(weights: NodeWeights | None) -> str:
     return f" (CPU {weights.cpu}, memory {weights.memory}, devices {weights.devices})"
 
 
+def policy_words(policy: PolicyChanged) -> str:
+    """How nodes and devices are preferred, as in `nodes price, devices price`."""
+    weights = _weighed(policy.node_weights)
+    return f"nodes {policy.node_policy}{weights}, devices {policy.device_policy}"
+
+
 def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
@@ -295,10 +301,7 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     DeviceUncordoned: lambda e, _: f"device {e.device} uncordoned by {e.by}{_because(e.reason)}",
     NodeCordoned: lambda e, _: f"node {e.node} cordoned by {e.by}: {e.reason}",
     NodeUncordoned: lambda e, _: f"node {e.node} uncordoned by {e.by}{_because(e.reason)}",
-    PolicyChanged: lambda e, _: (
-        f"policy changed by {e.by}: nodes {e.node_policy}{_weighed(e.node_weights)}, "
-        f"devices {e.device_policy}{_because(e.reason)}"
-    ),
+    PolicyChanged: lambda e, _: f"policy changed by {e.by}: {policy_words(e)}{_because(e.reason)}",
     ConfigurationChanged: lambda e, _: f"configuration changed by {e.by}{_because(e.reason)}",
     PricesLearnt: lambda e, _: f"prices learnt from {e.pods} pods of {len(e.shapes)} sorts",
 }

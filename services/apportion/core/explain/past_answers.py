@@ -71,3 +71,83 @@ class LogEntry(Answer, frozen=True):
     revision: int
     row: LogRow
     event: Raw | None = None
+
+
+class HistoryRow(Answer, frozen=True):
+    """One fact of the story of a pod, a node or a device."""
+
+    revision: int
+    time: str
+    type: str
+    sentence: str
+    subject: str
+
+
+class HistoryPage(Answer, frozen=True):
+    """A story, the oldest fact first. `uids` are the pods that had the name, the newest first."""
+
+    revision: int
+    items: tuple[HistoryRow, ...]
+    uids: tuple[str, ...] = ()
+    next: str = field(default="", name="continue")
+
+
+class WhoRow(Answer, frozen=True):
+    """One share and who held it, from the decision that gave it until it was freed.
+
+    `to_revision` is 0 while it is held.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    device: str
+    node: str
+    memory_mib: int
+    cores: int
+    from_revision: int
+    from_time: str
+    to_revision: int
+    to_time: str
+    decision_revision: int
+
+
+class WhoPage(Answer, frozen=True):
+    """Who held a device, or what of a node, in the order of the decisions."""
+
+    revision: int
+    items: tuple[WhoRow, ...]
+    time: str = ""
+    next: str = field(default="", name="continue")
+
+
+class DiffRow(Answer, frozen=True):
+    """What of one thing was, and is; by which event, and who is behind it.
+
+    `what` is the side of it that changed; an empty text is nothing. `revision` is 0 where no event
+    is known.
+    """
+
+    name: str
+    what: str
+    before: str
+    after: str
+    revision: int = 0
+    time: str = ""
+    by: str = ""
+    sentence: str = ""
+
+
+class DiffAnswer(Answer, frozen=True):
+    """What differs between two moments; `more` counts the rows of a list that are not shown."""
+
+    revision: int
+    begin: MomentAnswer = field(name="from")
+    end: MomentAnswer = field(name="to")
+    placements: tuple[DiffRow, ...] = ()
+    nodes: tuple[DiffRow, ...] = ()
+    devices: tuple[DiffRow, ...] = ()
+    configuration: tuple[DiffRow, ...] = ()
+    policy: tuple[DiffRow, ...] = ()
+    more: dict[str, int] = {}

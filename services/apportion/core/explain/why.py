@@ -4,9 +4,12 @@ Everything comes from the events that the scheduler wrote when it decided; nothi
 afterwards, so the answer next week is the answer of today.
 """
 
+from msgspec import structs
+
 from apportion.core.explain import words
 from apportion.core.explain.answers import (
     CauseRow,
+    FailedDevice,
     HeldShare,
     MissRow,
     RunnerUp,
@@ -16,7 +19,7 @@ from apportion.core.explain.answers import (
     WhyRefused,
     WhyWaiting,
 )
-from apportion.core.explain.health import failed_devices, failed_words, silence
+from apportion.core.explain.health import failed_devices, failed_words, moment, silence
 from apportion.core.explain.lines import listed, rejection_words
 from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
@@ -24,9 +27,16 @@ from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
 from apportion_schemas import NearMiss, PodRefused, PodRejected, RefusalCode, Score
 
+ENDED = "ended"
+"""The phase of a pod that is gone."""
 
-def why(state: State, pod: PodState) -> Why:
-    """The whole explanation of one live pod, as of the state's revision."""
+
+def why(state: State, pod: PodState, *, failed: tuple[FailedDevice, ...] | None = None) -> Why:
+    """The whole explanation of one live pod, as of the state's revision.
+
+    `failed` are the devices that it holds and that have failed, for whoever knows since when.
+    """
+    failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = refused_answer(pod, pod.refusal) if pod.refusal and not placed else None
     waiting = None if placed or refused else _waiting(state, pod)
@@ -37,14 +47,14 @@ def why(state: State, pod: PodState) -> Why:
         name=pod.submitted.name,
         uid=pod.uid,
         phase=pod.phase.value,
-        sentence=_sentence(state, pod, waiting),
+        sentence=_sentence(state, pod, waiting, failed),
         history=_history(pod),
         placed=placed,
         refused=refused,
         waiting=waiting,
         gang=gang_answer(pod.submitted.group, group) if group else None,
         last_failure=pod.last_failure,
-        failed_devices=failed_devices(state, pod),
+        failed_devices=failed,
         evicted=state.evictions.get(pod.uid),
         evicts=tuple(awaited(state, pod.uid)),
     )
@@ -64,13 +74,33 @@ def why_rejected(state: State, rejected: PodRejected) -> Why:
     )
 
 
-def _sentence(state: State, pod: PodState, waiting: WhyWaiting | None) -> str:
+def why_ended(before: Why, step: Step, reason: str, failed: tuple[FailedDevice, ...]) -> Why:
+    """Why a pod was where it was: `before` is as of just before the event of its end, `step`.
+
+    `failed` are devices that it held and that have failed since it got them.
+    """
+    because = f": {reason}" if reason else ""
+    said = f"{before.namespace}/{before.name} ended at revision {step.revision}, "
+    said += f"{moment(step.time)}{because}. As of revision {before.revision}: {before.sentence}"
+    late = tuple(each for each in failed if each.revision > step.revision)
+    said += f". Since then: {failed_words(late)}" if late else ""
+    return structs.replace(
+        before,
+        phase=ENDED,
+        sentence=said,
+        history=(*before.history, step),
+        failed_devices=failed,
+    )
+
+
+def _sentence(
+    state: State, pod: PodState, waiting: WhyWaiting | None, failed: tuple[FailedDevice, ...]
+) -> str:
     name = pod.full_name
     chooser = pod.submitted.chooser
     if pod.placement is not None:
         where = f"{pod.placement.node}, which {chooser} chose" if chooser else ""
         said = f"{name} is {pod.phase.value} on {where or placed_words(pod.placement)}"
-        failed = failed_devices(state, pod)
         said += f". It cannot rely on what it holds: {failed_words(failed)}" if failed else ""
         silent = silence(state, pod)
         said += f". Nobody hands out its shares: {silent}" if silent else ""

@@ -10,21 +10,34 @@ for longer than one page takes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
+from apportion.core.explain.health import failed_devices
 from apportion.gateway.api.answering import Handler, guarded, json_response
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused, after_of, wait_of
-from apportion.gateway.api.reads import PREFIX, Answering, reads
+from apportion.gateway.api.reads import PREFIX, Answering, explained, reads
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
 
 PAST = (
-    "moment", "timeline", "log", "log/{revision}", "report/usage", "report/cost", "report/idle",
-)  # fmt: skip
+    "moment",
+    "timeline",
+    "log",
+    "log/{revision}",
+    "history/pods/{namespace}/{name}",
+    "history/nodes/{node}",
+    "history/devices/{device}",
+    "who",
+    "diff",
+    "report/usage",
+    "report/cost",
+    "report/idle",
+)
 """What is always about the past."""
 
 
@@ -51,8 +64,9 @@ class Api:
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Every route but the event stream."""
+        own = {"fleet": self._fleet, "why": self._why}
         for path, what, answer in reads():
-            handle = self._fleet if what == "fleet" else self._answering(answer)
+            handle = own.get(what) or self._answering(answer)
             yield web.get(f"{PREFIX}/{path}", self.guarded(what, handle))
         for path in PAST:
             what = path.partition("/")[0]
@@ -94,6 +108,22 @@ class Api:
         response = json_response(answer, compressed=True)
         self._measures.answer_seconds.observe(time.perf_counter() - began)
         return response
+
+    async def _why(self, request: web.Request) -> web.StreamResponse:
+        """As the others, but for a pod that has ended, and where a device has failed since."""
+        if "at" in request.query:
+            return await self._past(request)
+        self.refuse_unless_ready()
+        await self.wait(request)
+        space, name = request.match_info["namespace"], request.match_info["name"]
+        pod = self._feed.pod(f"{space}/{name}")
+        rejected = self._feed.state.rejected.values()
+        if pod is None and all((it.namespace, it.name) != (space, name) for it in rejected):
+            return await self._look_back(request)
+        if pod is not None and failed_devices(self._feed.state, pod):
+            with contextlib.suppress(RequestRefused):  # then without since when
+                return await self._look_back(request)
+        return json_response(explained(self._feed, request))
 
     async def _past(self, request: web.Request) -> web.StreamResponse:
         """What was is there also while this gateway folds up to what is."""

@@ -72,13 +72,14 @@ class LookingBack:
         try:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()
-                async with session.get(request.rel_url) as answer:
+                takes = {"Accept-Encoding": request.headers.get("Accept-Encoding", "identity")}
+                async with session.get(request.rel_url, headers=takes) as answer:
                     return web.Response(
                         body=await answer.read(),
                         status=answer.status,
                         content_type=answer.content_type,
                         charset=answer.charset,
-                        headers=HEADERS,
+                        headers={**HEADERS, **_encoding(answer)},
                     )
         except TimeoutError:
             raise RequestRefused(
@@ -113,7 +114,9 @@ class LookingBack:
                 if heard is None or not await heard.readline():
                     raise OSError("its process ended before it listened; see the gateway's log")
             self._session = aiohttp.ClientSession(
-                "http://past", connector=aiohttp.UnixConnector(str(socket))
+                "http://past",
+                connector=aiohttp.UnixConnector(str(socket)),
+                auto_decompress=False,
             )
             return self._session
 
@@ -139,6 +142,12 @@ class LookingBack:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+def _encoding(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    """How the child has packed its answer, which is handed on as it is."""
+    found = answer.headers.get("Content-Encoding")
+    return {"Content-Encoding": found} if found else {}
 
 
 def _environment(config: ServiceConfig) -> dict[str, str]:

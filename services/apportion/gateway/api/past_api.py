@@ -14,34 +14,21 @@ import msgspec
 from aiohttp import web
 
 from apportion.core.explain.past_answers import MomentAnswer
-from apportion.core.ledger.state import PodState, State
 from apportion.gateway.api.answering import Handler, guarded, json_response
+from apportion.gateway.api.differing import Differing
 from apportion.gateway.api.log import Log
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.moments import Moments
 from apportion.gateway.api.query import COMMON, RequestRefused, only
 from apportion.gateway.api.reads import PREFIX, Answering, reads
+from apportion.gateway.api.stories import Stories
 from apportion.gateway.api.timeline import timeline
+from apportion.gateway.api.whys import PastView, Whys
 from apportion.gateway.past.past import Past
 from apportion.gateway.past.states import BeforeBeginning
 from apportion.runtime.ledger.archive import ArchiveError
 from apportion.runtime.ledger.port import LedgerError
 from apportion_schemas import UnknownEvent
-
-
-class PastView:
-    """One past state to answer from; see `reads.View`."""
-
-    def __init__(self, state: State) -> None:
-        self.state = state
-
-    def pod(self, full_name: str) -> PodState | None:
-        """See `reads.View`."""
-        found = None
-        for pod in self.state.pods.values():
-            if pod.full_name == full_name:
-                found = pod
-        return found
 
 
 class PastApi:
@@ -52,15 +39,24 @@ class PastApi:
         self._measures = measures
         self._moments = Moments(past, now)
         self._log = Log(past)
+        self._stories = Stories(past, self._moments)
+        self._differing = Differing(past, self._moments)
+        self._whys = Whys(past, self._stories)
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Every read of the API, at a moment, and what there is of the past alone."""
         for path, what, answer in reads():
-            yield self._route(path, what, self._answering(answer))
+            known = {"why": self._whys.handle}
+            yield self._route(path, what, known.get(what) or self._answering(answer))
         yield self._route("moment", "moment", self._moment)
         yield self._route("timeline", "timeline", self._timeline)
         yield self._route("log", "log", self._log.page)
         yield self._route("log/{revision}", "log", self._log.entry)
+        yield self._route("history/pods/{namespace}/{name}", "history", self._stories.pod)
+        yield self._route("history/nodes/{node}", "history", self._stories.node)
+        yield self._route("history/devices/{device}", "history", self._stories.device)
+        yield self._route("who", "who", self._stories.who)
+        yield self._route("diff", "diff", self._diff)
 
     def _route(self, path: str, what: str, handle: Handler) -> web.AbstractRouteDef:
         return web.get(f"{PREFIX}/{path}", guarded(self._measures, what, _sound(handle)))
@@ -71,7 +67,7 @@ class PastApi:
             time = await self._past.chronicle.time_at(revision)
             state = await self._past.states.at(revision)
             body = answer(PastView(state), request)
-            return json_response(msgspec.structs.replace(body, time=time))
+            return json_response(msgspec.structs.replace(body, time=time), compressed=True)
 
         return handle
 
@@ -83,6 +79,9 @@ class PastApi:
 
     async def _timeline(self, request: web.Request) -> web.StreamResponse:
         return json_response(await timeline(self._past, self._moments, request.query))
+
+    async def _diff(self, request: web.Request) -> web.StreamResponse:
+        return json_response(await self._differing.answer(request.query))
 
 
 def _sound(handle: Handler) -> Handler:

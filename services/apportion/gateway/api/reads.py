@@ -85,7 +85,7 @@ def reads() -> Iterable[tuple[str, str, Answering]]:
     yield "fleet", "fleet", _fleet
     yield "nodes/{node}", "node", _node
     yield "pods/{namespace}/{name}", "pod", _pod
-    yield "pods/{namespace}/{name}/why", "why", _why
+    yield "pods/{namespace}/{name}/why", "why", explained
 
 
 def _listing(
@@ -156,7 +156,8 @@ def _pod(view: View, request: web.Request) -> PodDetail:
     return PodDetail(revision=state.revision, pod=pod_answer(state, found))
 
 
-def _why(view: View, request: web.Request) -> msgspec.Struct:
+def explained(view: View, request: web.Request) -> msgspec.Struct:
+    """Why a pod is where it is, from this state alone. Raises RequestRefused."""
     only(request.query, COMMON)
     state = view.state
     found = _find(view, request)

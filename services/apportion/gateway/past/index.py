@@ -209,6 +209,16 @@ class Index:
         )
         return [key for key, _ in rows]
 
+    def keys_like(self, kind: int, key: str, *, limit: int) -> list[str]:
+        """The key itself if anything was noted of it, or else those that begin so, sorted."""
+        if self.knows(kind, key):
+            return [key]
+        rows = self._db.execute(
+            "SELECT key FROM things WHERE kind = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?",
+            (kind, key, key + chr(0x10FFFF), limit),
+        )
+        return [found for (found,) in rows]
+
     def name_of(self, uid: str) -> str:
         """What the pod with this uid is called; empty where nobody said."""
         row = self._db.execute(
@@ -227,6 +237,52 @@ class Index:
             (ids[0] if len(ids) == 1 else msgspec.json.encode(ids).decode(), after, upto, limit),
         )
         return [revision for (revision,) in rows]
+
+    def newest_facts(self, kind: int, key: str, *, after: int, upto: int, limit: int) -> list[int]:
+        """The newest revisions behind `after` up to `upto` of events about it, falling."""
+        self._flush()
+        rows = self._db.execute(
+            "SELECT revision FROM facts WHERE thing = ? AND revision > ? AND revision <= ? "
+            "ORDER BY revision DESC LIMIT ?",
+            (self._find(kind, key) or 0, after, upto, limit),
+        )
+        return [revision for (revision,) in rows]
+
+    def newest_mark(
+        self, kind: int, key: str, marks: Sequence[str], *, after: int, upto: int
+    ) -> Mark | None:
+        """The newest mark of these kinds that is about it, behind `after` up to `upto`."""
+        self._flush()
+        row = self._db.execute(
+            "SELECT m.* FROM marks m JOIN facts f ON f.revision = m.revision AND f.thing = ? "
+            "WHERE m.kind IN (SELECT value FROM json_each(?)) "
+            "AND m.revision > ? AND m.revision <= ? ORDER BY m.revision DESC LIMIT 1",
+            (self._find(kind, key) or 0, msgspec.json.encode(marks).decode(), after, upto),
+        ).fetchone()
+        return Mark(*row) if row else None
+
+    def failures_under(self, uids: Sequence[str], *, after: int, upto: int) -> list[int]:
+        """The revisions at which a device failed or recovered while one of the pods held it."""
+        self._flush()
+        rows = self._db.execute(
+            "SELECT DISTINCT m.revision FROM things p JOIN holds h ON h.pod = p.id "
+            "JOIN marks m ON m.revision > h.decision AND (h.until = 0 OR m.revision < h.until) "
+            "JOIN facts f ON f.thing = h.device AND f.revision = m.revision "
+            "WHERE p.kind = ? AND p.key IN (SELECT value FROM json_each(?)) "
+            "AND m.kind IN ('failure', 'recovery') AND m.revision > ? AND m.revision <= ? "
+            "ORDER BY m.revision",
+            (POD, msgspec.json.encode(uids).decode(), after, upto),
+        )
+        return [revision for (revision,) in rows]
+
+    def holding_changed(self, uid: str, *, upto: int) -> int:
+        """The newest event up to a revision that gave the pod shares or freed them; 0 if none."""
+        (found,) = self._db.execute(
+            "SELECT max(max(CASE WHEN decision <= ? THEN decision ELSE 0 END, "
+            "CASE WHEN until <= ? THEN until ELSE 0 END)) FROM holds WHERE pod = ?",
+            (upto, upto, self._find(POD, uid) or 0),
+        ).fetchone()
+        return int(found or 0)
 
     def holds(
         self, kind: int, key: str, *, since: int, upto: int, skip: int, limit: int

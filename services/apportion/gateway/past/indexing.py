@@ -29,8 +29,10 @@ from apportion_schemas import (
     LedgerRebuilt,
     NodeCordoned,
     NodeGone,
+    NodeHeard,
     NodeObserved,
     NodeReported,
+    NodeSilent,
     NodeUncordoned,
     PlacementVoided,
     PodAdopted,
@@ -54,8 +56,9 @@ _MARKS: dict[type, str] = {
     ConfigurationChanged: "configuration",
     LedgerRebuilt: "rebuilt",
     NodeGone: "failure",
+    NodeSilent: "failure",
+    NodeHeard: "recovery",
 }
-MARK_KINDS = ("failure", "recovery", *dict.fromkeys(set(_MARKS.values()) - {"failure"}))
 
 
 class Indexer:
@@ -141,7 +144,7 @@ class Indexer:
                     if node and node.reported
                     else set()
                 )
-            return node is not None and node.ready
+            return None if node is None else node.ready
         return None
 
     def _note(self, revision: int, event: Event, change: Change, before: Any) -> None:
@@ -179,7 +182,7 @@ class Indexer:
         if isinstance(data, DeviceHealthChanged):
             return "recovery" if data.healthy else "failure"
         if isinstance(data, NodeObserved):
-            if before == data.ready:
+            if before is None or before == data.ready:
                 return ""
             return "recovery" if data.ready else "failure"
         return _MARKS.get(type(data), "")

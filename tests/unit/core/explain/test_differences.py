@@ -1,0 +1,102 @@
+"""What differs between two states: each side of each thing, and nothing where nothing does."""
+
+from apportion.core.explain import differences
+from apportion.core.explain.differences import picture
+from apportion.core.ledger import fold
+from apportion.core.ledger.state import State
+from apportion_schemas import (
+    Configuration,
+    ConfigurationChanged,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    Event,
+    NodeGone,
+    PodGone,
+    PolicyChanged,
+)
+from apportion_schemas.quantities import Payload
+from tests.benchmarks.refold import life
+from tests.support.fleet import rack
+
+TIME = "2026-01-01T00:00:00.000000Z"
+
+
+def happen(state: State, *payloads: Payload) -> State:
+    """Fold these at the next revisions."""
+    for data in payloads:
+        event = Event(id="e", source="s", time=TIME, data=data)
+        change = fold.apply(state, state.revision + 1, event, digest="0" * 64)
+        assert not change.refused, change.refused
+    return state
+
+
+def begun() -> State:
+    """Two nodes, and a pod on the first one."""
+    nodes = (rack("node-00000", 2), rack("node-00001", 2))
+    return happen(State(), *nodes, *life(0, 2))
+
+
+def test_equal_states_do_not_differ() -> None:
+    """Whatever list is asked for."""
+    one, other = picture(begun()), picture(begun())
+    for differ in (
+        differences.placements,
+        differences.nodes,
+        differences.devices,
+        differences.configuration,
+        differences.policy,
+    ):
+        assert list(differ(one, other)) == []
+
+
+def test_a_picture_stays_when_its_state_goes_on() -> None:
+    """The fold changes nodes and pods in place; a picture is of its revision."""
+    state = begun()
+    before = picture(state)
+    uid = next(iter(state.pods))
+    happen(state, PodGone(uid=uid, reason="finished"))
+    [gone] = differences.placements(before, picture(state))
+    assert (gone.key, gone.name, gone.after) == (uid, "team/train-0", "")
+    assert gone.before.startswith("node-00000: ")
+
+
+def test_each_side_of_a_thing_is_a_row() -> None:
+    """Health and cordon of one device are two rows; a node that left is one."""
+    state = begun()
+    before = picture(state)
+    happen(
+        state,
+        DeviceHealthChanged(node="node-00000", device="node-00000-g0", healthy=False, reason="XID"),
+        DeviceCordoned(device="node-00000-g0", by="ann", reason="fan"),
+        NodeGone(node="node-00001"),
+    )
+    after = picture(state)
+    assert [tuple(row)[1:] for row in differences.devices(before, after)] == [
+        ("node-00000-g0", "health", "ok", "failed: XID"),
+        ("node-00000-g0", "cordon", "", "fan"),
+    ]
+    assert [tuple(row)[1:] for row in differences.nodes(before, after)] == [
+        ("node-00001", "state", "ready", "gone")
+    ]
+
+
+def test_policy_and_keys_of_the_configuration() -> None:
+    """Only the keys that have another value, as JSON, cut where it is long."""
+    state = begun()
+    before = picture(state)
+    names = tuple(f"scheduler-{n}" for n in range(30))
+    happen(
+        state,
+        PolicyChanged(by="ann", node_policy="spread", device_policy="binpack"),
+        ConfigurationChanged(by="ann", configuration=Configuration(scheduler_names=names)),
+    )
+    after = picture(state)
+    [policy] = differences.policy(before, after)
+    assert (policy.before, policy.after) == (
+        "nodes price, devices price",
+        "nodes spread, devices binpack",
+    )
+    [key] = differences.configuration(before, after)
+    assert (key.name, key.before) == ("scheduler_names", "[]")
+    assert key.after.startswith('["scheduler-0",')
+    assert key.after.endswith("…")
