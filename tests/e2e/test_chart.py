@@ -132,6 +132,24 @@ def test_nodes_show_memory_and_cores_unless_it_is_said() -> None:
     assert "--no-allocatable" in container["args"]
 
 
+def test_dra_is_one_setting() -> None:
+    """Class, rights, sockets and options come with it, and without it there is none of them."""
+    roles = {("ClusterRole", f"apportion-{name}-dra") for name in ("watcher", "binder")}
+    added = {*roles, ("DeviceClass", "gpu.apportion.dev")}
+    assert not added & documents(rendered()).keys()
+    found = documents(rendered("--set", "dra.enabled=true"))
+    assert added <= found.keys()
+    for kind, name in (
+        ("Deployment", "watcher"), ("Deployment", "binder"), ("DaemonSet", "agent"),
+    ):  # fmt: skip
+        (container,) = found[kind, name]["spec"]["template"]["spec"]["containers"]
+        assert "--dra" in container["args"]
+    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    assert "/var/lib/kubelet/plugins_registry" in mounts
+    rules = [rule for role in roles for rule in found[role]["rules"]]
+    assert {group for rule in rules for group in rule["apiGroups"]} == {"resource.k8s.io"}
+
+
 def test_a_library_of_an_image_is_put_where_containers_find_it() -> None:
     """HAMi-core's comes from its own image, and from no tree of ours."""
     words = ("--set", "agent.library.image=hami:1,agent.state=/srv/apportion")

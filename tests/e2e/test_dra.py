@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apportion.core.dra.names import DRIVER, container_of
-from apportion_schemas import PodPlaced, SharesAllocated
+from apportion_schemas import PodGone, PodPlaced, SharesAllocated
 from tests.support.control_plane import DRA_SINCE, ROOT
+from tests.support.controllers import claim_controller
 from tests.support.kube_claims import claiming_pod, request, resource_claim
 from tests.support.kube_world import KubeWorld
 from tests.support.kubelet_fixtures import agent_options
@@ -70,7 +72,7 @@ async def slices(world: KubeWorld) -> list[Any]:
 
 
 @pytest.mark.timeout(240)
-async def test_two_claims_have_parts_of_one_card_whatever_dies(
+async def test_H14_two_claims_have_parts_of_one_card_whatever_dies(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
     """Each container sees the part that its claim asks for, and the claim says the same."""
@@ -122,7 +124,7 @@ async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:
 
 
 @pytest.mark.timeout(240)
-async def test_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
+async def test_H14_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
     """Two instances of one card, published with the slices that they take."""
@@ -149,7 +151,7 @@ async def test_a_claim_for_a_partition_gets_one_at_a_place_of_its_own(
 
 
 @pytest.mark.timeout(240)
-async def test_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
+async def test_H14_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
     dra: KubeWorld, kubelet: RealKubelet
 ) -> None:
     """The pod says which, and starts once that is mended; a claim of another pod is waited for."""
@@ -167,3 +169,43 @@ async def test_a_claim_that_cannot_be_read_is_refused_by_the_name_of_its_field(
     await kubelet.made("second", "main")
     said = json.dumps((await dra.pod("second"))["metadata"]["annotations"])
     assert "apportion.dev/shares" in said
+
+
+@pytest.mark.timeout(240)
+async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
+    dra: KubeWorld, kubelet: RealKubelet, tmp_path: Path
+) -> None:
+    """Kubernetes' own controller makes it and deletes it; kube-scheduler leaves our devices alone.
+
+    The binder is away while the pod goes, and finds out.
+    """
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "part"},
+        "spec": {"spec": resource_claim("", request(memory="3Gi"))["spec"]},
+    }
+    with claim_controller(dra.plane, tmp_path):
+        await begin(dra, kubelet, "1xA100-80GB")
+        foreign = claiming_pod("foreign", "theirs")
+        foreign["spec"]["schedulerName"] = "default-scheduler"
+        theirs = resource_claim("theirs", request(memory="1Gi"))
+        await dra.plane.apply(template, theirs, foreign, claiming_pod("one", "part", template=True))
+        made = await kubelet.made("one", "main")
+        assert made["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3072m"
+        pod = await dra.pod("one")
+        (status,) = pod["status"]["resourceClaimStatuses"]
+        name = status["resourceClaimName"]
+        assert (await claim(dra, name))["status"]["allocation"]
+        await dra.described("foreign", "FailedScheduling", "cannot allocate all claims")
+        assert not (await claim(dra, "theirs")).get("status", {}).get("allocation")
+        await dra.stop("binder")
+        await dra.plane.user("delete", "pod", "one", "--wait=false")
+        await dra.facts.count(PodGone, 1)
+        await dra.start("binder", "--dra")
+
+        async def gone() -> bool:
+            listed = await dra.plane.get("resourceclaims")
+            return [each["metadata"]["name"] for each in listed["items"]] == ["theirs"]
+
+        await until(gone, f"claim {name} to be gone", timeout_s=60, interval_s=0.3)

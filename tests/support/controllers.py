@@ -31,6 +31,21 @@ def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def claim_controller(plane: ControlPlane, folder: Path) -> Iterator[None]:
+    """Who makes ResourceClaims of templates and lets go of them with pods, and kube-scheduler.
+
+    Other controllers would do to nodes and pods of a test what it does itself.
+    """
+    alone = ("--leader-elect=false", "--bind-address=127.0.0.1")
+    only = "--controllers=resourceclaim-controller,garbage-collector-controller"
+    with (
+        _running(plane, folder, "kube-scheduler", *alone),
+        _running(plane, folder, "kube-controller-manager", *alone, only),
+    ):
+        yield
+
+
+@contextmanager
 def _running(plane: ControlPlane, folder: Path, name: str, *arguments: str) -> Iterator[None]:
     binary = binaries() / name
     if not binary.exists():

@@ -238,6 +238,7 @@ def _where(path: str) -> Where:
     if parts[0] == "apis":
         api, rest = parts[1:3], parts[3:]
     namespace = ""
+    rest = rest or [""]  # what an API has is not told here
     if rest[0] == "namespaces" and len(rest) > 2:
         namespace, rest = rest[1], rest[2:]
     resource, name, part = (*rest, "", "")[:3]

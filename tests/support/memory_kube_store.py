@@ -42,6 +42,8 @@ KINDS = {
     "csinodes": Kind("storage.k8s.io/v1", "CSINode", namespaced=False),
     "csidrivers": Kind("storage.k8s.io/v1", "CSIDriver", namespaced=False),
     "csistoragecapacities": Kind("storage.k8s.io/v1", "CSIStorageCapacity"),
+    "resourceclaims": Kind("resource.k8s.io/v1", "ResourceClaim"),
+    "resourceslices": Kind("resource.k8s.io/v1", "ResourceSlice", namespaced=False),
     "podgroups": Kind(VOLCANO, "PodGroup"),
     "queues": Kind(VOLCANO, "Queue", namespaced=False),
 }

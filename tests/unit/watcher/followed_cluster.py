@@ -29,6 +29,7 @@ class Followed(Ledger):
         change = super().take(data)
         if self.view is not None:
             self.view.volumes.observe(change)
+            self.view.claims.observe(change)
         return change
 
 
@@ -38,10 +39,10 @@ class Cluster:
     def __init__(self) -> None:
         self.ledger = Followed()
         pods = self.ledger.state.pods
-        reader = ObjectReader(
+        self.reader = ObjectReader(
             frozenset({"apportion"}), ManifestConfig(), knows=lambda uid: uid in pods
         )
-        self.view = self.ledger.view = ClusterView(reader, self.ledger.state)
+        self.view = self.ledger.view = ClusterView(self.reader, self.ledger.state)
         self.revisions = Revisions()
         self.facts = Facts(self.view, self.ledger.state, self.revisions)
 

@@ -53,7 +53,7 @@ CONTAINER_FIELDS: Mapping[str, str] = {
     "ports[].name": _NETWORK,
     "readinessProbe": _KUBELET,
     "resizePolicy": _KUBELET,
-    "resources.claims": "they name claims of the pod, which are refused",
+    "resources.claims": "they name claims of the pod, which are read with it or refused",
     "restartPolicyRules": _KUBELET,
     "securityContext": _SECURITY,
     "startupProbe": _KUBELET,
@@ -112,7 +112,7 @@ VOLUME_FIELDS: Mapping[str, str] = {
 """Of `spec.volumes[]`."""
 
 OTHER_FIELDS: Mapping[str, str] = {
-    "resources.claims": "they name claims of the pod, which are refused",
+    "resources.claims": "they name claims of the pod, which are read with it or refused",
     "tolerations[].tolerationSeconds": "how long the pod stays once the taint comes",
 }
 """Of parts of `spec` that are read otherwise."""

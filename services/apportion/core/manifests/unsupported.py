@@ -32,13 +32,13 @@ NUMA_REQUIRED = ("restricted", "single-numa-node")
 """Values by which Volcano keeps a pod off nodes; by the others it prefers none, or some."""
 _GROUP_FIX = "make a PodGroup and name it in the annotation scheduling.k8s.io/group-name"
 
+RESOURCE_CLAIMS = "resourceClaims"
+
 POD_SPEC = (
     Unsupported("nodeName", "has been placed already", "remove it, so that a node is chosen"),
     Unsupported("workloadRef", fix=_GROUP_FIX),
-)
-RESOURCE_CLAIMS = (
     Unsupported(
-        "resourceClaims",
+        RESOURCE_CLAIMS,
         "are read in a cluster alone, and only where DRA is on",
         "ask for devices in resources.limits, or start watcher and binder with --dra",
     ),
@@ -66,7 +66,8 @@ def check_pod_spec(spec: dict[str, Any], field: str, *, resource_claims: bool = 
     Raises:
         ManifestError: names the field as it stands in the document.
     """
-    check(spec, field, POD_SPEC if resource_claims else POD_SPEC + RESOURCE_CLAIMS)
+    passed = (RESOURCE_CLAIMS,) if resource_claims else ()
+    check(spec, field, tuple(row for row in POD_SPEC if row.path not in passed))
 
 
 def check(part: dict[str, Any], field: str, table: tuple[Unsupported, ...]) -> None:

@@ -27,6 +27,8 @@ _OFF: Final = "leave --dra (dra.enabled of the chart) off"
 
 class _Version(Struct, frozen=True, rename="camel"):
     git_version: str = ""
+    major: str = ""
+    minor: str = ""
 
 
 async def require_dra(api: KubeApi, clock: Clock) -> None:
@@ -88,8 +90,8 @@ async def require_gates(api: KubeApi, sample: dict[str, Any], gates: dict[str, s
 
 
 async def _version(api: KubeApi) -> str:
-    said = await api.get("/version")
-    return msgspec.json.decode(said, type=_Version).git_version.removeprefix("v")
+    said = msgspec.json.decode(await api.get("/version"), type=_Version)
+    return said.git_version.removeprefix("v") or f"{said.major}.{said.minor}"
 
 
 def _has(found: Any, path: list[str]) -> bool:

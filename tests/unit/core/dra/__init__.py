@@ -1,0 +1,1 @@
+"""What the core makes of DRA."""

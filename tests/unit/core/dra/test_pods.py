@@ -1,0 +1,124 @@
+"""Which claims a pod has, and when it can be read."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from apportion.core.dialects import ManifestError
+from apportion.core.dra.names import container_of
+from apportion.core.dra.pods import PodClaims
+from apportion.core.dra.requests import ResourceClaim, read_resource_claim
+from apportion.core.manifests import PodDraft
+from apportion_schemas import Ask, Shape
+from tests.support.kube_claims import claiming_pod, request, resource_claim
+
+DRAFT = PodDraft(namespace="default", name="p", shape=Shape(), dialect="none")
+
+
+def nobody(_: str) -> bool:
+    """No claim is another pod's."""
+    return False
+
+
+def raw(name: str = "p", *, made: str = "", **fields: Any) -> bytes:
+    """A pod as the API server tells it; `made` is the claim of its template, once there is one."""
+    pod = claiming_pod(name, "mine", template=bool(fields.pop("template", False)))
+    pod["metadata"] |= {"uid": name, "namespace": "default"}
+    pod["spec"] |= fields
+    if made:
+        pod["status"] = {"resourceClaimStatuses": [{"name": "card", "resourceClaimName": made}]}
+    return msgspec.json.encode(pod)
+
+
+def claims(**fields: Any) -> dict[str, ResourceClaim]:
+    """One claim, by its key."""
+    meta = {"uid": "c-1", "namespace": "default"} | fields.pop("metadata", {})
+    document = resource_claim("mine", *fields.pop("requests", [request(memory="1Gi")])) | fields
+    document["metadata"] |= meta
+    return {"default/mine": read_resource_claim(msgspec.json.encode(document))}
+
+
+def test_a_pod_asks_for_what_its_claim_says() -> None:
+    """Under the claim's own name, which no container can have."""
+    found = PodClaims(raw()).drafted(DRAFT, claims(), nobody)
+    assert found is not None
+    (ask,) = found.shape.asks
+    assert ask == Ask(container=container_of("c-1"), family="nvidia", memory_mib=1024)
+    assert found.dialect == "dra"
+
+
+def test_a_claim_that_is_named_twice_is_held_once() -> None:
+    """Two names in the pod, one claim."""
+    twice = [{"name": name, "resourceClaimName": "mine"} for name in ("card", "same")]
+    found = PodClaims(raw(resourceClaims=twice)).drafted(DRAFT, claims(), nobody)
+    assert found is not None
+    assert len(found.shape.asks) == 1
+
+
+def test_a_pod_waits_for_the_claim_that_is_made_of_its_template() -> None:
+    """Kubernetes makes it, and says its name in the pod's status."""
+    assert PodClaims(raw(template=True)).drafted(DRAFT, claims(), nobody) is None
+    known = PodClaims(raw(template=True, made="mine"))
+    assert known.drafted(DRAFT, {}, nobody) is None
+    owner = [{"kind": "Pod", "uid": "p", "controller": True}]
+    own = claims(metadata={"ownerReferences": owner})
+    assert known.drafted(DRAFT, own, nobody) is not None
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"metadata": {"name": "other"}}, "is not there"),
+    ({}, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "is being deleted"),
+    (
+        {},
+        {"metadata": {"ownerReferences": [{"kind": "Pod", "uid": "q", "controller": True}]}},
+        "is the claim of another pod",
+    ),
+    (
+        {},
+        {"status": {"reservedFor": [{"resource": "pods", "name": "q", "uid": "q"}]}},
+        "is the claim of pod q",
+    ),
+    ({}, {"requests": [request(deviceClassName="nic.example.com")]}, "is of nic.example.com"),
+    (
+        {
+            "containers": [
+                {"resources": {"claims": [{"name": "card"}, {"name": "other"}]}},
+            ]
+        },
+        {},
+        "are several claims",
+    ),
+    (
+        {"initContainers": [{"resources": {"claims": [{"name": "card", "request": "a"}]}}]},
+        {"requests": [request("a", memory="1Gi"), request("b", memory="1Gi")]},
+        "is a part of its claim",
+    ),
+]
+
+
+@pytest.mark.parametrize(("pod", "claim", "problem"), REFUSED)
+def test_a_claim_that_it_cannot_have_is_refused_by_its_name(
+    pod: dict[str, Any], claim: dict[str, Any], problem: str
+) -> None:
+    """So are containers that would be given two grants."""
+    known = claims(**claim)
+    known = {f"default/{each.metadata.name}": each for each in known.values()}
+    with pytest.raises(ManifestError, match=problem) as refused:
+        PodClaims(raw(**pod)).drafted(DRAFT, known, nobody)
+    assert refused.value.field.startswith("spec.")
+
+
+def test_a_claim_of_another_pod_is_refused() -> None:
+    """Whoever reads the pods knows whose it is."""
+    with pytest.raises(ManifestError, match="share one are not implemented"):
+        PodClaims(raw()).drafted(DRAFT, claims(), lambda claim: claim == "c-1")
+
+
+def test_amounts_beside_claims_are_refused() -> None:
+    """One pod asks in one way."""
+    draft = msgspec.structs.replace(
+        DRAFT, shape=Shape(asks=(Ask(container="main", family="nvidia", memory_mib=1),))
+    )
+    with pytest.raises(ManifestError, match="ask in one way"):
+        PodClaims(raw()).drafted(draft, claims(), nobody)
