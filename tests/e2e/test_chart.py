@@ -139,12 +139,11 @@ def test_dra_is_one_setting() -> None:
     assert not added & documents(rendered()).keys()
     found = documents(rendered("--set", "dra.enabled=true"))
     assert added <= found.keys()
-    for kind, name in (
-        ("Deployment", "watcher"), ("Deployment", "binder"), ("DaemonSet", "agent"),
-    ):  # fmt: skip
-        (container,) = found[kind, name]["spec"]["template"]["spec"]["containers"]
-        assert "--dra" in container["args"]
-    mounts = {each["mountPath"] for each in container["volumeMounts"]}
+    running = [found["Deployment", name] for name in ("watcher", "binder")]
+    running.append(found["DaemonSet", "agent"])
+    containers = [each["spec"]["template"]["spec"]["containers"][0] for each in running]
+    assert all("--dra" in each["args"] for each in containers)
+    mounts = {each["mountPath"] for each in containers[-1]["volumeMounts"]}
     assert "/var/lib/kubelet/plugins_registry" in mounts
     rules = [rule for role in roles for rule in found[role]["rules"]]
     assert {group for rule in rules for group in rule["apiGroups"]} == {"resource.k8s.io"}
