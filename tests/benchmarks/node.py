@@ -2,148 +2,291 @@
 
     python -m tests.benchmarks.node --json
 
-A real agent process with eight simulated GPUs on a real ledger, and the kubelet of the tests, whose
-sockets and books are those of the real one. `--pods` pods are placed, bound, admitted and started,
-one after the other: `allocate_p99_ms` and `prestart_p99_ms` are of the kubelet's calls as it sees
-them, `bound_to_allocated_p50_ms` is by the times of the two events. Then the agent is left alone
-for `--idle` seconds with eighty regions that it looks at every five: `agent_cpu_percent` is of one
-core. `agent_rss_mb` is what it has then, and `usage_series` how many series of use a scrape of it
-has: four of each share and two of each card. HAMi's chart gives its plugin 150 to 600 millicores
-and 256 MiB to 1 GiB (`values.yaml`, limits of device plugin and monitor), which stand beside it.
+A real agent process over the fake driver with eight cards, on a real ledger, and `--pods` pods with
+a tenth of a card each, of which at most eighty are there at once. Where this machine has the tests'
+control plane and may run a kubelet, it is the real one: the pods come through the API server,
+watcher, scheduler and binder, ten at a time. Elsewhere, and with `--kubelet fake`, it is the
+kubelet of the tests, with the sockets and books of the real one, and the pods come one after
+another.
+
+`allocate_p99_ms` and `prestart_p99_ms` are of the kubelet's two calls, by the agent's own
+histogram `apportion_agent_kubelet_seconds` (between two bounds as Prometheus' `histogram_quantile`
+has it), `bound_to_allocated_p50_ms` is by the times of the two events. Then no pod comes or goes
+for `--idle` seconds, while the agent samples eighty shares every five seconds, each with a process
+that HAMi-core noted: `agent_cpu_percent` is of one core, by the processor's time. `agent_rss_mb` is
+what the agent has then, and `usage_series` how many series of use a scrape of it has: four of
+each share and two of each card. The limits of HAMi's plugin and monitor stand beside it, on
+stderr (`values.yaml` of its chart).
 """
 
 import argparse
 import asyncio
 import contextlib
+import os
+import re
 import statistics
+import sys
 import tempfile
-import time
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 from apportion_schemas import NodeReported, PodBound, PodPlaced, Score, Share, SharesAllocated
 from tests.benchmarks.telling import parser_of, tell
+from tests.support.control_plane import ControlPlane, find_binaries
 from tests.support.facts import Facts
 from tests.support.fake_kubelet import FakeKubelet
+from tests.support.kube_objects import kube_pod, share
+from tests.support.kube_world import KubeWorld, running_world
+from tests.support.kubelet_fixtures import NODE
 from tests.support.nats import running_bus
+from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.support.processes import ServiceProcess
+from tests.support.real_kubelet import RealKubelet, missing
+from tests.support.regions import run_process
 
-NODE, GPU = "n1", "nvidia.com/gpu"
-CARDS, SLOTS, KEPT = 8, 80, 80
-USAGE = ("apportion_container_", "apportion_device_")
-TICKS = 100
-"""Of `/proc/PID/stat`, a second; see sysconf(3), _SC_CLK_TCK."""
-
-
-async def timed(work: Awaitable[Any]) -> float:
-    """Milliseconds until it is done."""
-    began = time.perf_counter()
-    await work
-    return 1000 * (time.perf_counter() - began)
+GPU: Final = "nvidia.com/gpu"
+CARDS, SLOTS, KEPT, WAVE = 8, 80, 80, 10
+MEMORY_MIB, CORES = 1000, 10
+USAGE: Final = ("apportion_container_", "apportion_device_")
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+HAMI: Final = "HAMi's chart limits its plugin to 150 to 600 m of a CPU, and to 256 MiB to 1 GiB"
+PAUSED: Final = {"image": "test:1", "imagePullPolicy": "Never", "command": ["sleep", "3600"]}
 
 
-class Bench:
-    """One agent, its kubelet and its ledger."""
+def say(text: str) -> None:
+    """What goes on, for somebody who waits."""
+    print(text, file=sys.stderr, flush=True)
 
-    def __init__(self, facts: Facts, kubelet: FakeKubelet, agent: ServiceProcess) -> None:
+
+class Kubelet(Protocol):
+    """One of the two kubelets, with whatever it needs around it."""
+
+    facts: Facts
+    agent: ServiceProcess
+
+    async def start(self, names: list[str]) -> None:
+        """Have these pods placed, bound, admitted and started."""
+
+    async def end(self, names: list[str]) -> None:
+        """Let these pods go, until their shares and their slots are free."""
+
+
+class Fake:
+    """The kubelet of the tests: what a scheduler and a binder would write, it writes."""
+
+    def __init__(self, facts: Facts, agent: ServiceProcess, kubelet: FakeKubelet) -> None:
         self.facts = facts
-        self.kubelet = kubelet
         self.agent = agent
-        self.allocate_ms: list[float] = []
-        self.prestart_ms: list[float] = []
+        self._kubelet = kubelet
+        self._number = 0
 
-    async def start(self, pod: str, device: str) -> None:
-        """Place, bind, admit and start a pod with a tenth of a card."""
-        share = Share(container="main", device=device, memory_mib=1000, cores=10)
-        placed = PodPlaced(
-            pod=pod, namespace="default", name=pod, attempt=1, node=NODE, shares=(share,),
-            score=Score(node=NODE, total=1.0),
-        )  # fmt: skip
-        await self.facts.write(placed)
-        await self.facts.write(PodBound(pod=pod, node=NODE, attempt=1))
-        admitted = self.kubelet.admit(pod, pod, GPU, {"main": 1})
-        self.allocate_ms.append(await timed(admitted))
-        self.prestart_ms.append(await timed(self.kubelet.begin(pod, "main")))
+    async def start(self, names: list[str]) -> None:
+        """See Kubelet."""
+        devices = self.facts.of(NodeReported)[-1].devices
+        for name in names:
+            device = devices[self._number % CARDS]
+            self._number += 1
+            held = Share(container="main", device=device.id, memory_mib=MEMORY_MIB, cores=CORES)
+            placed = PodPlaced(
+                pod=name, namespace="default", name=name, attempt=1, node=NODE, shares=(held,),
+                score=Score(node=NODE, total=1.0),
+            )  # fmt: skip
+            await self.facts.write(placed)
+            await self.facts.write(PodBound(pod=name, node=NODE, attempt=1))
+            await self._kubelet.admit(name, name, GPU, {"main": 1})
+            await self._kubelet.begin(name, "main")
 
-    def bound_to_allocated_ms(self) -> list[float]:
-        """By the times of the two events, for each pod."""
-        at: dict[str, datetime] = {}
-        took = []
-        for _, event in self.facts.events:
-            if isinstance(event.data, PodBound):
-                at[event.data.pod] = datetime.fromisoformat(event.time)
-            if isinstance(event.data, SharesAllocated):
-                wait = datetime.fromisoformat(event.time) - at[event.data.pod]
-                took.append(1000 * wait.total_seconds())
-        return took
-
-    def cpu_s(self) -> float:
-        """Processor time of the agent so far."""
-        fields = Path(f"/proc/{self.agent.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
-
-    async def usage_series(self) -> int:
-        """How many a scrape has of what containers and cards use."""
-        _, text = await self.agent.get("/metrics")
-        return sum(line.startswith(USAGE) for line in text.splitlines())
-
-    def rss_mb(self) -> float:
-        """Its resident memory."""
-        status = Path(f"/proc/{self.agent.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
+    async def end(self, names: list[str]) -> None:
+        """See Kubelet."""
+        for name in names:
+            self._kubelet.end(name)
 
 
-def p99(values: list[float]) -> float:
-    """The hundredth part of them is larger."""
-    return sorted(values)[int(0.99 * (len(values) - 1))]
+class Real:
+    """The real one: a person creates pods and deletes them."""
+
+    def __init__(self, world: KubeWorld, agent: ServiceProcess) -> None:
+        self.facts = world.facts
+        self.agent = agent
+        self._world = world
+
+    async def start(self, names: list[str]) -> None:
+        """See Kubelet."""
+        before = len(self.facts.of(SharesAllocated))
+        await self._world.plane.apply(*map(_pod, names))
+        await self.facts.count(SharesAllocated, before + len(names))
+
+    async def end(self, names: list[str]) -> None:
+        """See Kubelet. The API server has a pod until its kubelet has ended it."""
+        await self._world.plane.user("delete", "pods", *names, "--wait=true", "--timeout=120s")
 
 
-async def play(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
+def _pod(name: str) -> dict[str, Any]:
+    pod = kube_pod(name, share(MEMORY_MIB, CORES), terminationGracePeriodSeconds=1)
+    pod["spec"]["containers"][0] |= PAUSED
+    return pod
+
+
+@asynccontextmanager
+async def fake(folder: Path) -> AsyncIterator[Kubelet]:
+    """An agent and the kubelet of the tests."""
+    async with running_bus(folder / "nats") as bus, FakeKubelet(folder / "k") as kubelet:
+        facts = Facts(bus)
+        await facts.open()
+        options = agent_options(kubelet.folder, kubelet.cdi)
+        async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as agent:
+            await agent.ready()
+            await kubelet.offered(GPU, SLOTS)
+            yield Fake(facts, agent, kubelet)
+
+
+@asynccontextmanager
+async def real(folder: Path) -> AsyncIterator[Kubelet]:
+    """A cluster of one node."""
+    binaries, _ = find_binaries()
+    assert binaries is not None
+    plane = ControlPlane(binaries, folder / "plane")
+    try:
+        plane.start()
+        async with (
+            running_world(plane, folder) as world,
+            RealKubelet(plane, binaries / "kubelet", folder / "k", NODE) as kubelet,
+        ):
+            agent = await world.start("agent", *agent_options(kubelet.folder, kubelet.cdi))
+            await kubelet.offered(GPU, SLOTS)
+            for verb in ("watcher", "scheduler", "binder"):
+                await world.start(verb)
+            yield Real(world, agent)
+    finally:
+        plane.stop()
+
+
+def agent_options(kubelet: Path, cdi: Path) -> tuple[str, ...]:
+    """Of an agent with the driver's cards."""
+    places = {"--kubelet": kubelet, "--cdi": cdi, "--state": kubelet / "state"}
+    places |= {"--run": kubelet / "run"}
+    return ("--node", NODE, *(str(word) for pair in places.items() for word in pair))
+
+
+# ---------------------------------------------------------------- the figures
+
+
+def bound_to_allocated_ms(facts: Facts) -> list[float]:
+    """By the times of the two events, for each pod."""
+    at: dict[str, datetime] = {}
+    took = []
+    for _, event in facts.events:
+        if isinstance(event.data, PodBound):
+            at[event.data.pod] = datetime.fromisoformat(event.time)
+        if isinstance(event.data, SharesAllocated):
+            wait = datetime.fromisoformat(event.time) - at[event.data.pod]
+            took.append(1000 * wait.total_seconds())
+    return took
+
+
+def quantile_ms(metrics: str, call: str, part: float) -> float:
+    """So much of the kubelet's calls took at most this long."""
+    pattern = rf'apportion_agent_kubelet_seconds_bucket{{call="{call}",le="([^"]+)"}} (\S+)'
+    counts = [(float(bound), float(count)) for bound, count in re.findall(pattern, metrics)]
+    wanted = part * counts[-1][1]
+    below_s = below = 0.0
+    for bound_s, count in counts:
+        if count >= wanted:
+            return 1000 * (below_s + (bound_s - below_s) * (wanted - below) / (count - below))
+        below_s, below = bound_s, count
+    raise AssertionError(f"no call {call} in the agent's metrics")
+
+
+def cpu_s(process: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def rss_mb(process: int) -> float:
+    """Its resident memory."""
+    status = Path(f"/proc/{process}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+async def play(kubelet: Kubelet, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Start the pods, leave the agent alone, and tell."""
-    (report,) = await bench.facts.count(NodeReported, 1)
-    for number in range(given.pods):
-        if number >= KEPT:
-            bench.kubelet.end(f"pod-{number - KEPT}")
-        await bench.start(f"pod-{number}", report.devices[number % CARDS].id)
-    await bench.facts.count(SharesAllocated, given.pods)
-    before = bench.cpu_s()
+    names = [f"pod-{number}" for number in range(given.pods)]
+    for first in range(0, len(names), WAVE):
+        if first >= KEPT:
+            await kubelet.end(names[first - KEPT : first - KEPT + WAVE])
+        await kubelet.start(names[first : first + WAVE])
+        say(f"{min(first + WAVE, len(names))} of {len(names)} pods started")
+    for region in regions(folder):
+        run_process(region, mib=500, percent=5)
+    agent = kubelet.agent
+    _, metrics = await agent.get("/metrics")
+    before = cpu_s(agent.pid)
+    say(f"{given.idle:g} seconds without a pod that comes or goes")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(given.idle):
             await asyncio.Event().wait()
+    taken_s = cpu_s(agent.pid) - before
+    _, text = await agent.get("/metrics")
+    say(HAMI)
     return {
-        "pods": given.pods,
-        "allocate_p99_ms": round(p99(bench.allocate_ms), 2),
-        "prestart_p99_ms": round(p99(bench.prestart_ms), 2),
-        "bound_to_allocated_p50_ms": round(statistics.median(bench.bound_to_allocated_ms()), 2),
-        "agent_rss_mb": round(bench.rss_mb(), 1),
-        "usage_series": await bench.usage_series(),
-        "agent_cpu_percent": round(100 * (bench.cpu_s() - before) / given.idle, 2),
-        "hami_limits": {"cpu_milli": [150, 600], "memory_mib": [256, 1024]},
+        "allocate_p99_ms": round(quantile_ms(metrics, "allocate", 0.99), 2),
+        "prestart_p99_ms": round(quantile_ms(metrics, "prestart", 0.99), 2),
+        "bound_to_allocated_p50_ms": round(
+            statistics.median(bound_to_allocated_ms(kubelet.facts)), 2
+        ),
+        "agent_rss_mb": round(rss_mb(agent.pid), 1),
+        "agent_cpu_percent": round(100 * taken_s / given.idle, 2),
+        "usage_series": sum(line.startswith(USAGE) for line in text.splitlines()),
     }
+
+
+def regions(folder: Path) -> Iterator[Path]:
+    """The regions of all containers on the node."""
+    return (folder / "k" / "state" / "shares").glob("*/*/share.cache")
+
+
+@contextlib.contextmanager
+def driven(folder: Path) -> Iterator[FakeDriver]:
+    """The fake driver, for every process that is started meanwhile."""
+    with fake_driver(folder, f"{CARDS}xA100-80GB") as driver:
+        os.environ.update(driver.environment)
+        yield driver
+
+
+def kubelet_of(wanted: str) -> tuple[str, Any]:
+    """The real one where there is one, unless the fake one is wanted; its name, and how it starts.
+
+    Raises:
+        SystemExit: the real one is wanted, and cannot run here.
+    """
+    binaries, reason = find_binaries()
+    if binaries is not None:
+        reason = missing() or ("" if (binaries / "kubelet").exists() else "there is no kubelet")
+    if wanted == "real" and reason:
+        raise SystemExit(f"--kubelet real: {reason}")
+    return ("fake", fake) if wanted == "fake" or reason else ("real", real)
 
 
 async def main(given: argparse.Namespace) -> dict[str, Any]:
     """All of it, in folders of its own."""
-    with tempfile.TemporaryDirectory(prefix="node") as name:
-        folder = Path(name)
-        async with running_bus(folder / "nats") as bus, FakeKubelet(folder / "k") as kubelet:
-            facts = Facts(bus)
-            await facts.open()
-            options = ["--node", NODE, "--simulate", f"{CARDS}xA100-80GB"]
-            options += ["--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
-            options += ["--state", str(folder / "state")]
-            url = bus.server.url_for("agent")
-            async with ServiceProcess("agent", url, *options) as agent:
-                await agent.ready()
-                await kubelet.offered(GPU, SLOTS)
-                return await play(Bench(facts, kubelet, agent), given)
+    name, started = kubelet_of(given.kubelet)
+    say(f"with the {name} kubelet")
+    with tempfile.TemporaryDirectory(prefix="node") as path, driven(Path(path)):
+        folder = Path(path)
+        context: AbstractAsyncContextManager[Kubelet] = started(folder)
+        async with context as kubelet:
+            await kubelet.facts.count(NodeReported, 1)
+            return await play(kubelet, folder, given)
 
 
 if __name__ == "__main__":
     parser = parser_of(__doc__)
     parser.add_argument("--pods", type=int, default=100)
-    parser.add_argument("--idle", type=float, default=30.0, help="seconds without a pod")
+    parser.add_argument("--idle", type=float, default=60.0, help="seconds without a pod")
+    parser.add_argument("--kubelet", choices=("real", "fake"), default="", help="which one")
     tell(parser, lambda given: asyncio.run(main(given)))

@@ -14,7 +14,7 @@ from tests.support.control_plane import ROOT
 from tests.support.kube_objects import kube_node
 from tests.support.kube_world import KubeWorld
 from tests.support.polling import until
-from tests.support.volcano_controller import group_name, job_pods, pod_group
+from tests.support.volcano_controller import make_pods
 
 PODS = ROOT / "examples" / "pods"
 FLEET = ROOT / "services" / "apportion" / "cli" / "fleet.yaml"
@@ -69,17 +69,7 @@ async def create(world: KubeWorld, manifest: str) -> None:
     namespace = manifest.lower()
     await world.plane.user("create", "namespace", namespace, ok=None)
     await world.plane.user("create", "-n", namespace, "-f", str(PODS / f"{manifest}.yaml"))
-    for job in (await world.plane.get("jobs.batch.volcano.sh", namespace=namespace))["items"]:
-        await world.plane.apply(pod_group(job), namespace=namespace)
-
-        async def let_in(name: str = group_name(job)) -> bool:
-            group = await world.plane.get(
-                "podgroups.scheduling.volcano.sh", name, namespace=namespace
-            )
-            return bool(group.get("status", {}).get("phase") == "Inqueue")
-
-        await until(let_in, f"the gang of {namespace} to be let in", interval_s=0.2)
-        await world.plane.apply(*job_pods(job), namespace=namespace)
+    await make_pods(world, namespace)
 
 
 async def bound(world: KubeWorld, count: int) -> list[Any]:

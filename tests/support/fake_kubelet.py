@@ -1,7 +1,7 @@
 """A kubelet for speed: its sockets, its books, and the order of its calls; it runs nothing.
 
 As the device manager of Kubernetes 1.36 does it (`pkg/kubelet/cm/devicemanager`): `Allocate` when a
-pod is admitted, the checkpoint before anything else, PodResources without init containers, and
+pod is admitted, the checkpoint then and at no other time, PodResources without init containers, and
 `PreStartContainer` before every start of a container, which is refused or tried again. A container
 reads what it got from the CDI files, as a runtime does. Invariant: slots that a pod holds are given
 to no other one before that has ended.
@@ -55,7 +55,10 @@ class Entry:
 
 
 class FakeKubelet:
-    """The kubelet of one node, below a folder of its own; `async with` starts it."""
+    """The kubelet of one node, below a folder of its own; `async with` starts it.
+
+    `heard`: the API server told it of its pods. Until then it names none, whatever runs.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,6 +71,7 @@ class FakeKubelet:
         self._endpoints: dict[str, Endpoint] = {}
         self._entries: list[Entry] = []
         self.registrations = 0
+        self.heard = True
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -155,9 +159,8 @@ class FakeKubelet:
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
 
     def end(self, pod: str) -> None:
-        """The pod is over; its devices are free."""
+        """The pod is over; its devices are free. The checkpoint stays until others are given."""
         self._entries = [entry for entry in self._entries if entry.pod != pod]
-        self._write_checkpoint()
 
     async def _call(self, resource: str, call: calls.Call, request: Any) -> Any:
         try:
@@ -195,7 +198,7 @@ class FakeKubelet:
 
     async def _list(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
         pods: dict[tuple[str, str], Any] = {}
-        for entry in self._entries:
+        for entry in self._entries if self.heard else ():
             if entry.init:
                 continue
             key = (entry.namespace, entry.name)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.kube_world import KubeWorld
+from tests.support.polling import until
+
 
 def pod_group(job: dict[str, Any]) -> dict[str, Any]:
     """The PodGroup of a Job that the API server has."""
@@ -41,6 +44,21 @@ def job_pods(job: dict[str, Any]) -> list[dict[str, Any]]:
         for task in job["spec"]["tasks"]
         for number in range(task["replicas"])
     ]
+
+
+async def make_pods(world: KubeWorld, namespace: str) -> None:
+    """Of every Job of the namespace, once its gang is let in."""
+    for job in (await world.plane.get("jobs.batch.volcano.sh", namespace=namespace))["items"]:
+        await world.plane.apply(pod_group(job), namespace=namespace)
+
+        async def let_in(name: str = group_name(job)) -> bool:
+            group = await world.plane.get(
+                "podgroups.scheduling.volcano.sh", name, namespace=namespace
+            )
+            return bool(group.get("status", {}).get("phase") == "Inqueue")
+
+        await until(let_in, f"the gang of {namespace} to be let in", interval_s=0.2)
+        await world.plane.apply(*job_pods(job), namespace=namespace)
 
 
 def group_name(job: dict[str, Any]) -> str:

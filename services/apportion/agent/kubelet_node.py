@@ -7,8 +7,10 @@ gets which card is the scheduler's to say, and a kubelet that counted would only
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from apportion.agent.keeping import Keeping
 from apportion.agent.kubelet.cdi import Specifications
@@ -16,6 +18,7 @@ from apportion.agent.kubelet.claims import Behind, ClaimDoor
 from apportion.agent.kubelet.door import FrontDoor
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.plugin import Plugin
+from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.kubelet.prepared import Prepared
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
@@ -25,6 +28,10 @@ from apportion.core.dialects.listing import count_names
 from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import Device
+
+LOOK_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 class KubeletBooks:
@@ -61,7 +68,9 @@ class KubeletNode:
         self._dra = places.dra
         plugins = kubelet / "device-plugins"
         prepared = Prepared(places.state, places.proc)
-        holders = Holders(plugins, kubelet / "pod-resources" / "kubelet.sock", prepared)
+        self._holders = holders = Holders(
+            plugins, kubelet / "pod-resources" / "kubelet.sock", prepared
+        )
         books = KubeletBooks(holders, Owners(places.proc))
         self.keeping = keeping = Keeping(agent, node, places, books, metrics=metrics, clock=clock)
         specifications = Specifications(places.cdi)
@@ -93,8 +102,18 @@ class KubeletNode:
             if self._dra:
                 group.create_task(self.claims.serve())
             group.create_task(self._offer())
+            group.create_task(self._look())
             for loop in self.keeping.loops():
                 group.create_task(loop())
+
+    async def _look(self) -> None:
+        """Know who is over, though the kubelet's checkpoint does not say it."""
+        while True:
+            try:
+                await self._holders.look()
+            except NotPrepared as problem:
+                _log.info("who is over is not known: %s", problem)
+            await asyncio.sleep(LOOK_S)
 
     async def _offer(self) -> None:
         """Tell the kubelet of every slot, and again whenever devices or names change."""

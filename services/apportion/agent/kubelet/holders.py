@@ -3,7 +3,13 @@
 PodResources (v1) leaves init containers out and knows no uid; the checkpoint of the kubelet's
 device manager has both, under a pod's uid and no name. Both are read anew for every question, for a
 kubelet writes them before it asks; it forgets a pod that ended before it hands its slots on.
-Invariant: a holder is one pod; where the kubelet's books say otherwise nothing is said.
+
+It writes the checkpoint only when it hands out slots, so that names pods that are over.
+PodResources name none of those; but after its start a kubelet names nobody until it has heard of
+its pods. So a pod is over that this very kubelet was seen to run, and names no more.
+
+Invariants: a holder is one pod; where the kubelet's books say otherwise nothing is said. No pod is
+over while a container of it may run, whatever is started anew.
 """
 
 from __future__ import annotations
@@ -63,6 +69,9 @@ class Holders:
         self._checkpoint = folder / CHECKPOINT
         self._socket = pod_resources
         self._prepared = prepared
+        self._kubelet = 0
+        self._ran: set[str] = set()
+        self._over: set[str] = set()
 
     async def find(self, resource: str, slots: frozenset[str]) -> Holder:
         """Who holds exactly these slots of the resource.
@@ -81,17 +90,56 @@ class Holders:
             said = "nobody" if not pods else f"{len(pods)} pods"
             raise NotPrepared(f"by the kubelet's checkpoint {said} hold {resource} {named}")
         namespace, name = await self._name(resource, slots)
+        if name:
+            self._ran |= pods
         containers = tuple(sorted({entry.container_name for entry in entries}))
         return Holder(pods.pop(), namespace, name, containers, resource, tuple(sorted(slots)))
 
     async def pods(self) -> set[str]:
-        """The uids that are in the checkpoint, or have a claim: no other pod can use anything here.
+        """The uids that are in the checkpoint and not over, or have a claim: no other pod can use
+        anything here.
 
         Raises:
             NotPrepared: the checkpoint cannot be read.
         """
         by_claim = self._prepared.pods() if self._prepared is not None else set()
-        return {entry.pod_uid for entry in await asyncio.to_thread(self._entries)} | by_claim
+        known = {entry.pod_uid for entry in await asyncio.to_thread(self._entries)}
+        return known - self._over | by_claim
+
+    async def look(self) -> None:
+        """Find out which pods are over since the last look.
+
+        Raises:
+            NotPrepared: the books cannot be read.
+        """
+        kubelet = self._started()
+        if kubelet != self._kubelet:
+            self._kubelet, self._ran = kubelet, set()
+        before = set(self._ran)  # who starts meanwhile may be newer than the list
+        listed = {
+            (devices.resource, slot)
+            for pod in (await self._list()).pods
+            for container in pod.containers
+            for devices in container.devices
+            for slot in devices.ids
+        }
+        entries = await asyncio.to_thread(self._entries)
+        if self._started() != kubelet:
+            return  # another one answered, which may have heard of no pod yet
+        runs = {
+            entry.pod_uid
+            for entry in entries
+            if any((entry.resource_name, slot) in listed for slot in entry.ids)
+        }
+        self._over = (self._over | before - runs) & {entry.pod_uid for entry in entries}
+        self._ran = (self._ran | runs) - self._over
+
+    def _started(self) -> int:
+        """Which kubelet serves PodResources: another number after it was started anew."""
+        try:
+            return self._socket.stat().st_ctime_ns
+        except OSError:
+            return 0
 
     def _entries(self) -> list[_Entry]:
         try:

@@ -3,30 +3,50 @@
 The amounts are those that reading the container gives (`defaultGPUNum`, `defaultMem`,
 `defaultCores`), so a device plugin that only sees resources sees what was decided on. A pod in the
 plain names alone is left as it is: another amount beside them would make it a pod of another
-dialect. Invariant: a pod that is filled in reads to the same asks as before.
+dialect. A container whose dialect counts no devices gets a slot, so that its kubelet asks the agent
+about it. Invariant: a pod that is filled in reads to the same asks as before.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from apportion.core.dialects import Container, DialectConfig, hami, volcano_vgpu
+from apportion.core.dialects.listing import count_names
 from apportion.core.dialects.names import VgpuNames
+from apportion.core.dialects.slot import SLOT
 from apportion_schemas import Ask
 
 
 def missing_limits(
-    containers: Sequence[Container], asks: Sequence[Ask], dialect: str, config: DialectConfig
+    containers: Sequence[Container],
+    asks: Sequence[Ask],
+    dialect: str,
+    config: DialectConfig,
+    *,
+    slots: bool = True,
 ) -> Iterator[tuple[Container, dict[str, str]]]:
-    """Each container that lacks amounts, with the limits that are to be added."""
+    """Each container that lacks amounts, with the limits that are to be added; `slots` among them,
+    or not.
+    """
     names = {hami.NAME: config.hami, volcano_vgpu.NAME: config.volcano_vgpu}.get(dialect)
-    if names is None:
+    if names is None and not slots:
         return
     wanted = {ask.container: ask for ask in asks}
     for container in containers:
         if container.name in wanted:
-            added = _missing(container, wanted[container.name], names, config)
+            added = (
+                _missing(container, wanted[container.name], names, config)
+                if names is not None
+                else _slot(container, config)
+            )
             if added:
                 yield container, added
+
+
+def _slot(container: Container, config: DialectConfig) -> dict[str, str]:
+    """One slot, where nothing that the container names is counted by the kubelet."""
+    said = {*container.limits, *container.requests}
+    return {} if said & count_names(config).keys() else {SLOT: "1"}
 
 
 def _missing(

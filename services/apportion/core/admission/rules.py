@@ -103,17 +103,25 @@ def _created(asked: Asked, rules: Rules) -> Admitted:
         document = devices_only(document)
     clean = cleaned(document)
     (draft,) = read_document(clean, rules.config).pods
-    patches = [*_filled(clean, draft, rules), *_hidden(spec, rules), *_freed(spec, draft, rules)]
+    patches = [
+        *_filled(clean, draft, rules, chooser),
+        *_hidden(spec, rules),
+        *_freed(spec, draft, rules),
+    ]
     takes = chooser is Chooser.NOBODY
     if takes:
         patches.insert(0, {"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler})
     return Admitted("taken" if takes else "read", tuple(patches))
 
 
-def _filled(clean: dict[str, Any], draft: PodDraft, rules: Rules) -> list[dict[str, Any]]:
+def _filled(
+    clean: dict[str, Any], draft: PodDraft, rules: Rules, chooser: Chooser
+) -> list[dict[str, Any]]:
+    """Its defaults; no slots for a kube-scheduler, which may miss them where others plug in."""
     spec, dialects = typed(clean, kube.Pod).spec, rules.config.dialects
     containers = containers_of(spec, "spec")
-    missing = missing_limits(containers, _asks(draft), draft.dialect, dialects)
+    slots = chooser is not Chooser.EXTENDED
+    missing = missing_limits(containers, _asks(draft), draft.dialect, dialects, slots=slots)
     return [patch for each, added in missing for patch in limit_patches(each, added)]
 
 

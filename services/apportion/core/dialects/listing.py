@@ -7,6 +7,7 @@ dialects that claim one name under a configuration, the one that is listed first
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 
+from apportion.core.devices.catalogue import FAMILIES
 from apportion.core.dialects import (
     ascend,
     cambricon,
@@ -19,6 +20,7 @@ from apportion.core.dialects import (
 from apportion.core.dialects.dialect import Dialect, Recover
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.resource import ENTIRE, SHARES, Resource
+from apportion.core.dialects.slot import SLOT
 
 DIALECTS: tuple[Dialect, ...] = (
     plain.DIALECT,
@@ -51,8 +53,8 @@ def claims(config: DialectConfig) -> Mapping[str, tuple[Dialect, ...]]:
 
 @lru_cache(maxsize=8)
 def claimed(config: DialectConfig) -> frozenset[str]:
-    """Every resource name that is about devices."""
-    return frozenset(claims(config))
+    """Every resource name that is about devices, that of a slot among them."""
+    return frozenset(claims(config)) | {SLOT}
 
 
 @lru_cache(maxsize=8)
@@ -67,8 +69,10 @@ def resources(config: DialectConfig) -> Mapping[str, Resource]:
 
 @lru_cache(maxsize=8)
 def count_names(config: DialectConfig) -> Mapping[str, tuple[str, ...]]:
-    """The names that count devices, each with its families: a device plugin registers these."""
-    return {
+    """The names that count devices, each with its families, and that of a slot, which is of all: a
+    device plugin registers these.
+    """
+    return {SLOT: tuple(FAMILIES)} | {
         name: resource.families
         for name, resource in resources(config).items()
         if resource.bound is not None and resource.bound.counts in (SHARES, ENTIRE)
@@ -90,4 +94,6 @@ def recovers() -> Mapping[str, Recover]:
 def families_of(names: Collection[str], config: DialectConfig) -> tuple[str, ...]:
     """The families of devices that these of the claimed names are about, in order."""
     known = resources(config)
-    return tuple(sorted({family for name in names for family in known[name].families}))
+    return tuple(
+        sorted({family for name in names if name in known for family in known[name].families})
+    )

@@ -14,9 +14,10 @@ from apportion.core.dialects.annotations import selection
 from apportion.core.dialects.container import Container, amounts_of
 from apportion.core.dialects.dialect import Dialect
 from apportion.core.dialects.errors import ManifestError
-from apportion.core.dialects.listing import claims
+from apportion.core.dialects.listing import claims, count_names
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.notes import Notes
+from apportion.core.dialects.slot import check_slots
 from apportion_schemas import Ask, DeviceConstraints, DeviceWeights
 
 NO_DIALECT = "none"
@@ -55,6 +56,7 @@ def read_pod(
     """
     dialect = _dialect(containers, config)
     if dialect is None:
+        check_slots(containers, (), ())
         return DeviceRequest()
     dialect = dialect.variant(dialect, Notes(annotations, annotations_field))
     names = claims(config)
@@ -69,6 +71,7 @@ def read_pod(
         priority = amounts.get(dialect.priority(config))
         if priority is not None and priority.value == 0:
             high_priority.append(container.name)
+    check_slots(containers, {ask.container for ask in asks}, count_names(config).keys())
     if not asks:
         return DeviceRequest()
     chosen = selection(annotations, field=annotations_field, dialect=dialect)

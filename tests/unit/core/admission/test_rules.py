@@ -139,6 +139,8 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
     assert [patch["path"] for patch in verdict.patches] == [
         "/spec/containers/0/resources/limits/nvidia.com~1gpu"
     ]
+    vcuda = kube_pod("p", {"tencent.com/vcuda-core": "100"}, schedulerName="default-scheduler")
+    assert admitted(vcuda, under).patches == ()
     limits(pod)["nvidia.com/gpumem-percentage"] = "101"
     assert "from 1 to 100" in rejection(created(pod, under))
 
@@ -157,11 +159,16 @@ def test_an_extended_scheduler_keeps_its_pods_and_what_it_minds() -> None:
         ({"volcano.sh/vgpu-memory": "3000"}, {"volcano.sh/vgpu-number": "1"}),
         ({"volcano.sh/vgpu-number": "2"}, {"volcano.sh/vgpu-cores": "100"}),
         ({"nvidia.com/gpu": "1"}, {}),
-        ({"tencent.com/vcuda-core": "100"}, {}),
+        ({"tencent.com/vcuda-core": "100"}, {"apportion.dev/slot": "1"}),
+        ({"volcano.sh/gpu-memory": "4096"}, {"apportion.dev/slot": "1"}),
+        ({"volcano.sh/gpu-number": "2"}, {}),
+        ({"huawei.com/Ascend310P": "1"}, {}),
     ],
 )  # fmt: skip
 def test_D3_what_is_left_out_is_filled_in(asked: dict[str, str], filled: dict[str, str]) -> None:
-    """HAMi's defaults: one card, and a card alone where its whole memory is asked."""
+    """HAMi's defaults: one card, and a card alone where its whole memory is asked. A slot, where
+    no name counts devices.
+    """
     pod = kube_pod("p", asked)
     assert limits(patched(pod, admitted(pod))) == asked | filled
 

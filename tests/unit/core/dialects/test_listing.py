@@ -9,12 +9,13 @@ from apportion.core.dialects import DialectConfig, hami, listing, measures
 from apportion.core.dialects.bound_pod import BoundPod, Held, natural
 from apportion.core.dialects.container import Amounts, Container
 from apportion.core.dialects.dialect import Dialect
-from apportion.core.dialects.listing import DIALECTS, claims, families_of
+from apportion.core.dialects.listing import DIALECTS, claimed, claims, count_names, families_of
 from apportion.core.dialects.notes import Notes
 from apportion.core.dialects.placed_pod import PlacedPod
 from apportion.core.dialects.recovering import recover
 from apportion.core.dialects.rendering import render
 from apportion.core.dialects.resource import COUNTED, SHARES, Bound, Resource, Resources
+from apportion.core.dialects.slot import SLOT
 from apportion.core.manifests import ManifestConfig
 from apportion.core.manifests.claims import claim_of
 from apportion.core.placement.limits import quotas
@@ -165,4 +166,14 @@ def test_kube_scheduler_is_told_of_every_name() -> None:
     text = FILE.read_text("utf-8")
     assert told(text) == text
     (extender,) = yaml.safe_load(text)["extenders"]
-    assert len(extender["managedResources"]) == len(claims(CONFIG))
+    assert len(extender["managedResources"]) == len(claimed(CONFIG))
+
+
+def test_a_slot_is_of_a_container_whose_names_count_no_devices() -> None:
+    """It changes nothing of what is asked; where it would do harm it is refused by name."""
+    vcuda = {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 4}
+    assert draft(pod(vcuda | {SLOT: 1})).shape == draft(pod(vcuda)).shape
+    assert "in a container without a device" in str(refused(pod({SLOT: 1})))
+    assert "beside nvidia.com/gpu" in str(refused(pod({"nvidia.com/gpu": 1, SLOT: 1})))
+    assert SLOT in count_names(CONFIG)
+    assert SLOT in claimed(CONFIG)

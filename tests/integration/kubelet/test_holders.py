@@ -1,0 +1,82 @@
+"""Which pods are over, by the books of a kubelet that says it late, or was started just now."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from apportion.agent.kubelet.holders import Holders
+from apportion_schemas import NodeReported
+from tests.support.facts import Facts
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.nats import Bus
+from tests.support.processes import ServiceProcess
+
+NODE, GPU = "n1", "nvidia.com/gpu"
+
+
+@pytest.fixture(autouse=True)
+async def _agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[None]:
+    """Whose plugin the kubelet asks for slots."""
+    options = ["--node", NODE, "--simulate", "1xT4", "--kubelet", str(kubelet.folder)]
+    options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options):
+        await facts.count(NodeReported, 1)
+        await kubelet.offered(GPU, 10)
+        yield
+
+
+@pytest.fixture
+def holders(kubelet: FakeKubelet) -> Holders:
+    """The kubelet's books, as another agent reads them."""
+    sockets = kubelet.folder / "pod-resources" / "kubelet.sock"
+    return Holders(kubelet.folder / "device-plugins", sockets)
+
+
+async def admit(kubelet: FakeKubelet, *pods: str) -> None:
+    """Each with one slot."""
+    for pod in pods:
+        await kubelet.admit(pod, pod, GPU, {"main": 1})
+
+
+async def test_a_pod_is_over_though_the_checkpoint_has_it(
+    kubelet: FakeKubelet, holders: Holders
+) -> None:
+    """Nobody else comes, so the kubelet writes nothing."""
+    await admit(kubelet, "a", "b")
+    await holders.look()
+    assert await holders.pods() == {"a", "b"}
+    kubelet.end("a")
+    await holders.look()
+    assert await holders.pods() == {"b"}
+
+
+async def test_a_kubelet_that_has_heard_of_no_pod_yet_ends_none(
+    kubelet: FakeKubelet, holders: Holders
+) -> None:
+    """As after its start while there is no API server: containers keep what they have."""
+    await admit(kubelet, "a")
+    await holders.look()
+    await kubelet.stop()
+    kubelet.heard = False
+    await kubelet.start()
+    for _ in range(2):
+        await holders.look()
+        assert await holders.pods() == {"a"}
+    kubelet.heard = True
+    await holders.look()
+    kubelet.end("a")
+    await holders.look()
+    assert await holders.pods() == set()
+
+
+async def test_a_pod_that_came_and_went_between_two_looks_is_over(
+    kubelet: FakeKubelet, holders: Holders
+) -> None:
+    """It was asked about when its container started, so this kubelet ran it."""
+    await admit(kubelet, "b")
+    await holders.look()
+    await admit(kubelet, "a")
+    await holders.find(GPU, frozenset(kubelet.ids("a", "main")))
+    kubelet.end("a")
+    await holders.look()
+    assert await holders.pods() == {"b"}
