@@ -1,6 +1,9 @@
 """A real gateway, asked what was: states of past moments, the line of time, and the log."""
 
 import asyncio
+import json
+import os
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
 from tests.support.processes import ServiceProcess
+from tests.support.standalone import APPORTION
 
 REFUSED = [
     ("/api/v1/pods?at=yesterday", 400, "14:20"),
@@ -24,8 +28,8 @@ REFUSED = [
     ("/api/v1/log/99", 404, "99"),
     ("/api/v1/who", 400, "node or device"),
     ("/api/v1/who?node=n1&device=n1-g0", 400, "one of them"),
-    ("/api/v1/who?node=n1&at=1&since=1", 400, "one of them"),
     ("/api/v1/who?node=n9", 404, "n9"),
+    ("/api/v1/who?node=n1&at=3&since=4", 400, "earlier"),
     ("/api/v1/history/devices/nope", 404, "nope"),
     ("/api/v1/history/pods/default/nope", 404, "nope"),
     ("/api/v1/diff?from=5&to=4", 400, "earlier"),
@@ -183,6 +187,9 @@ async def test_who_held_what(gateway: Gateway) -> None:
     [since] = (await gateway.ok("/api/v1/who?node=n1&since=2"))["items"]
     assert (since["from_revision"], since["to_revision"], since["memory_mib"]) == (4, 6, 16)
     assert since["to_time"] > since["from_time"]
+    [early] = (await gateway.ok("/api/v1/who?node=n1&since=2&at=5"))["items"]
+    assert (early["from_revision"], early["to_revision"]) == (4, 0)
+    assert (await gateway.ok("/api/v1/who?node=n1&since=-9d"))["since"] == 1
     for path in ("who?device=n1-g0", "who?device=n1-g0&at=3", "who?node=n1&since=7"):
         assert (await gateway.ok(f"/api/v1/{path}"))["items"] == []
 
@@ -240,3 +247,43 @@ async def test_refusals(gateway: Gateway) -> None:
         assert word in body["error"] + body["fix"], body
         assert body["fix"], path
         assert body["field"], path
+
+
+async def test_verbs(gateway: Gateway, facts: Facts) -> None:
+    """Every verb that reads takes a moment, and the story can be asked for by anybody's name."""
+
+    async def said(*words: str, code: int = 0) -> str:
+        verb = await asyncio.create_subprocess_exec(
+            *APPORTION, *words, "--gateway", gateway.url, env={**os.environ, "COLUMNS": "200"},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        output, _ = await verb.communicate()
+        assert verb.returncode == code, output
+        return output.decode()
+
+    pods = await said("get", "pods", "--at", "4")
+    assert "as of revision 4, 20" in pods
+    assert re.search(r"default +a +placed +n1 ", pods)
+    assert "default  a" not in await said("get", "pods", "--at", "6")
+    for words in (("get", "nodes"), ("get", "devices"), ("get", "gangs"), ("get", "placements"),
+                  ("top",), ("top", "--once"), ("policy", "get"), ("config", "show")):  # fmt: skip
+        assert "as of revision 3" in await said(*words, "--at", "3")
+    assert re.search(r"ok +a +\n", await said("top", "--at", "4", "--node", "n1"))
+    assert "ended at revision 6" in await said("why", "a")
+    assert "is placed on n1" in await said("why", "a", "--at", "4")
+    who = await said("who", "n1-g0", "--since", "1")
+    assert re.search(r"n1 +n1-g0 +default +a +main +16 MiB +0 +20.*Z +20.*Z +4\n", who)
+    assert "nobody held anything of n1 at revision 8" in await said("who", "n1")
+    story = await said("history", "a")
+    assert re.findall(r"^[\d:.]{12} .{8} +(\d+) ", story, re.MULTILINE) == ["2", "4", "5", "6"]
+    assert "cordoned by ann: fan" in await said("history", "n1")
+    assert "PodPlaced" in await said("history", "n1-g0")
+    assert "never was" in await said("history", "nothing", code=1)
+    diff = await said("diff", "--from", "4", "--to", "8")
+    assert re.search(r"default/a +placement +n1: n1-g0 16 MiB +- +6 ", diff)
+    assert re.search(r"n1 +cordon +- +fan +7 .* ann", diff)
+    assert "nothing differs" in await said("diff", "--from", "3", "--to", "3")
+    assert "14:20" in await said("get", "pods", "--at", "soon", code=2)
+    await facts.submit("c")
+    listed = json.loads((await said("get", "pods", "--at", "-0s", "--json")).partition("\n")[2])
+    assert [item["name"] for item in listed["items"]] == ["b", "c"]

@@ -12,11 +12,12 @@ from apportion.cli.asking import Gateway
 from apportion.cli.configured import configuration_at, configuration_now
 from apportion.cli.connection import JSON, Where, asks_both
 from apportion.cli.exits import NotFound
+from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
 from apportion.core.configuration.keys import KEYS
-from apportion.core.explain.answers import NodeAnswer
+from apportion.core.explain.answers import ConfigurationAnswer, NodeAnswer
 from apportion.runtime.files.manifests import Problem, read_manifest_files
 from apportion_schemas import Configuration, ConfigurationChanged
 
@@ -88,13 +89,19 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
 
 
 @command.command(epilog="Example:  apportion config show > cluster.json")
+@AT
 @asks_both
-def show(*, where: Where, as_json: bool) -> None:
+def show(*, where: Where, as_json: bool, at: str | None) -> None:
     """Print the document in force, without what is at its default; it can be applied again.
 
-    Exit codes: 0 shown; 3 unreachable.
+    Exit codes: 0 shown; 1 nothing is known of the moment; 3 unreachable.
     """
-    now = run(configuration_now(where))
+    if at is None:
+        now = run(configuration_now(where))
+    else:
+        gateway = Gateway(where.gateway_url())
+        then = pinned(gateway, {"at": at})
+        now = gateway.ask("configuration", answer=ConfigurationAnswer, query=then)
     if as_json:
         print_json(now)
         return

@@ -11,6 +11,7 @@ import msgspec
 from apportion.cli import tables
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
+from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, print_json, show
 from apportion.cli.rows import Rows
 from apportion.core.explain.answers import (
@@ -35,7 +36,8 @@ _PHASE = click.option("--phase", type=click.Choice(PHASES), help="Only pods in t
 def command() -> None:
     """List what there is.
 
-    Exit codes: 0 listed (an empty list too); 3 the gateway cannot be reached.
+    Exit codes: 0 listed (an empty list too); 1 nothing is known of the moment; 3 the gateway
+    cannot be reached.
     """
 
 
@@ -44,6 +46,7 @@ def command() -> None:
 @_PHASE
 @_NODE
 @_AT_LEAST
+@AT
 @asks_gateway
 def pods(*, where: Where, as_json: bool, **query: Any) -> None:
     """Pods, in the order of their submission."""
@@ -55,6 +58,7 @@ def pods(*, where: Where, as_json: bool, **query: Any) -> None:
 @_PHASE
 @_NODE
 @_AT_LEAST
+@AT
 @asks_gateway
 def placements(*, where: Where, as_json: bool, **query: Any) -> None:
     """Live placements, in the order in which they were decided."""
@@ -63,6 +67,7 @@ def placements(*, where: Where, as_json: bool, **query: Any) -> None:
 
 @command.command(epilog="Example:  apportion get nodes")
 @_AT_LEAST
+@AT
 @asks_gateway
 def nodes(*, where: Where, as_json: bool, **query: Any) -> None:
     """Nodes and what of them is in use."""
@@ -72,6 +77,7 @@ def nodes(*, where: Where, as_json: bool, **query: Any) -> None:
 @command.command(epilog="Example:  apportion get devices --node gpu-1")
 @_NODE
 @_AT_LEAST
+@AT
 @asks_gateway
 def devices(*, where: Where, as_json: bool, **query: Any) -> None:
     """Devices, what of them is free, and who is on them."""
@@ -80,6 +86,7 @@ def devices(*, where: Where, as_json: bool, **query: Any) -> None:
 
 @command.command(epilog="Example:  apportion get gangs")
 @_AT_LEAST
+@AT
 @asks_gateway
 def gangs(*, where: Where, as_json: bool, **query: Any) -> None:
     """Gangs, and how many of their pods are in which phase."""
@@ -102,8 +109,8 @@ def _show(
     as_json: bool,
     query: dict[str, Any],
 ) -> None:
-    asked = {name: value for name, value in query.items() if value is not None}
-    revision, items = Gateway(where.gateway_url()).items(what, item, asked)
+    gateway = Gateway(where.gateway_url())
+    revision, items = gateway.items(what, item, pinned(gateway, query))
     if as_json:
         print_json(Listed(revision, items))
         return

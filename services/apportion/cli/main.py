@@ -29,6 +29,9 @@ SEE = {
     "get": Verb("apportion.cli.get:command", "List pods, nodes, devices, placements or gangs."),
     "top": Verb("apportion.cli.top:command", "Every device and who is on it, live."),
     "why": Verb("apportion.cli.why:command", "Why a pod is where it is, or nowhere."),
+    "who": Verb("apportion.cli.who:command", "Who holds or held a device, or what of a node."),
+    "history": Verb("apportion.cli.history:command", "The story of a pod, a node or a device."),
+    "diff": Verb("apportion.cli.diff:command", "What changed between two moments, and by whom."),
     "report": Verb("apportion.cli.report:command", "Hours granted, used, idle, and their cost."),
     "tail": Verb("apportion.cli.tail:command", "Events as they happen, in words."),
 }

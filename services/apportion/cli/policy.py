@@ -9,6 +9,7 @@ import msgspec
 
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_both, asks_gateway
+from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.explain.answers import SummaryAnswer
@@ -24,10 +25,15 @@ def command() -> None:
 
 
 @command.command(epilog="Example:  apportion policy get")
+@AT
 @asks_gateway
-def get(*, where: Where, as_json: bool) -> None:
-    """Show the policy in force. Exit codes: 0 shown; 3 the gateway cannot be reached."""
-    summary = Gateway(where.gateway_url()).ask("summary", answer=SummaryAnswer)
+def get(*, where: Where, as_json: bool, at: str | None) -> None:
+    """Show the policy in force.
+
+    Exit codes: 0 shown; 1 nothing is known of the moment; 3 the gateway cannot be reached.
+    """
+    gateway = Gateway(where.gateway_url())
+    summary = gateway.ask("summary", answer=SummaryAnswer, query=pinned(gateway, {"at": at}))
     if as_json:
         print_json(summary.policy)
     else:

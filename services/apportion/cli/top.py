@@ -13,6 +13,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import Unreachable
 from apportion.cli.get import Listed
+from apportion.cli.moments import AT, pinned
 from apportion.cli.output import PHASE_STYLES, console, plain, print_json, table
 from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state
@@ -35,23 +36,25 @@ ROWS_MAX = 1_000
 @click.option("--node", metavar="NODE", help="Only this node.")
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0,
               show_default=True, metavar="SECONDS", help="How often to look.")  # fmt: skip
+@AT
 @asks_gateway
 def command(
-    *, where: Where, as_json: bool, once: bool, node: str | None, interval_s: float
+    *, where: Where, as_json: bool, once: bool, node: str | None, interval_s: float, at: str | None
 ) -> None:
     """Every device: what of its memory and cores is allocated, its state, and who is on it.
 
-    In a pipe, and with --json, one picture is printed as with --once. Ctrl-C ends it.
+    In a pipe, and with --json or --at, one picture is printed as with --once. Ctrl-C ends it.
 
-    Exit codes: 0 shown; 1 no such node; 3 the gateway cannot be reached.
+    Exit codes: 0 shown; 1 no such node, or nothing is known of the moment; 3 the gateway cannot
+    be reached.
     """
     gateway = Gateway(where.gateway_url())
-    query = {"node": node} if node else {}
+    query = pinned(gateway, {"node": node, "at": at})
     if as_json:
         print_json(Listed(*gateway.items("devices", DeviceAnswer, query)))
         return
     out = console()
-    if once or not out.is_terminal:
+    if once or at or not out.is_terminal:
         out.print(_picture(gateway, query))
         return
     _live(out, gateway, query, interval_s)
@@ -83,7 +86,8 @@ def _live(out: Console, gateway: Gateway, query: dict[str, str], interval_s: flo
 
 def _picture(gateway: Gateway, query: dict[str, str], *, rows: int | None = None) -> Group:
     """All devices, or as many as fit into `rows`; no more than these are asked for."""
-    summary = gateway.ask("summary", answer=SummaryAnswer)
+    then = {"at": query["at"]} if "at" in query else {}
+    summary = gateway.ask("summary", answer=SummaryAnswer, query=then)
     if rows is None:
         _, shown = gateway.items("devices", DeviceAnswer, query)
         more = False

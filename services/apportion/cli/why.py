@@ -7,6 +7,7 @@ from rich.console import Console
 
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
+from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
 from apportion.core.explain.answers import Why, WhyPlaced, WhyRefused
 from apportion.core.explain.lines import share_words
@@ -24,17 +25,23 @@ def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.  [default]")
 @click.option("--at-least", type=click.IntRange(min=0), metavar="REVISION",
               help="Wait until the gateway has folded this revision.")  # fmt: skip
+@AT
 @asks_gateway
 def command(
-    *, where: Where, as_json: bool, pod: str, namespace: str | None, at_least: int | None
-) -> None:
+    *, where: Where, as_json: bool, pod: str, namespace: str | None, at_least: int | None,
+    at: str | None,
+) -> None:  # fmt: skip
     """Say in one sentence why a pod is where it is, or nowhere, and show the evidence.
 
-    Exit codes: 0 explained; 1 no such pod; 3 the gateway cannot be reached.
+    Of a pod that has ended: why it was where it was, and what has failed under it since.
+
+    Exit codes: 0 explained; 1 there never was such a pod, or nothing is known of the
+    moment; 3 the gateway cannot be reached.
     """
     space, name = split_name(pod, namespace)
-    query = {} if at_least is None else {"at_least": at_least}
-    why = Gateway(where.gateway_url()).ask("pods", space, name, "why", answer=Why, query=query)
+    gateway = Gateway(where.gateway_url())
+    query = pinned(gateway, {"at_least": at_least, "at": at})
+    why = gateway.ask("pods", space, name, "why", answer=Why, query=query)
     if as_json:
         print_json(why)
         return

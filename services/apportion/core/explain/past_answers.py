@@ -114,9 +114,10 @@ class WhoRow(Answer, frozen=True):
 
 
 class WhoPage(Answer, frozen=True):
-    """Who held a device, or what of a node, in the order of the decisions."""
+    """Who held a device, or what of a node, from `since` to `revision`, by decisions."""
 
     revision: int
+    since: int
     items: tuple[WhoRow, ...]
     time: str = ""
     next: str = field(default="", name="continue")

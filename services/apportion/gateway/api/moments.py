@@ -12,6 +12,8 @@ from apportion.gateway.api.query import RequestRefused
 from apportion.gateway.past.past import Past
 from apportion.runtime.ledger.moments import FORMS, MomentError, parse_moment, shown_time
 
+NOT_FOUND = 404
+
 
 class Moments:
     """The moments of one ledger; `now` says what time it is."""
@@ -19,6 +21,19 @@ class Moments:
     def __init__(self, past: Past, now: Callable[[], datetime]) -> None:
         self._past = past
         self._now = now
+
+    async def since(self, field: str, text: str) -> int:
+        """As `revision`; but of a ledger that has its beginning, what was before it is known.
+
+        That is nothing, so a time before it means its first event.
+        """
+        try:
+            return await self.revision(field, text)
+        except RequestRefused as refused:
+            first = await self._past.states.beginning()
+            if refused.status == NOT_FOUND and first == 1 and not text.isdecimal():
+                return first
+            raise
 
     async def revision(self, field: str, text: str) -> int:
         """The newest revision at or before the moment. Raises RequestRefused, LedgerError."""

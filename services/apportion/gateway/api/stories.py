@@ -67,7 +67,7 @@ class Stories:
         return await self._thing(DEVICE, device, upto, request)
 
     async def who(self, request: web.Request) -> web.StreamResponse:
-        """`/who?node=|device=[&at=|&since=]`: the shares that were held then, or ever since."""
+        """`/who?node=|device=[&at=][&since=]`: the shares held then, or ever since up to then."""
         query = request.query
         only(query, (*COMMON, "node", "device", "since", "limit", "continue"))
         if ("node" in query) == ("device" in query):
@@ -75,12 +75,13 @@ class Stories:
                 400, "node or device is missing, or both are there", field="device",
                 fix="name one of them: ?node=NODE or ?device=ID",
             )  # fmt: skip
-        if "at" in query and "since" in query:
-            raise RequestRefused(
-                400, "at and since are both there", field="since", fix="name one of them"
-            )
         upto = await self.upto(query)
-        since = await self._moments.revision("since", query["since"]) if "since" in query else upto
+        since = await self._moments.since("since", query["since"]) if "since" in query else upto
+        if since > upto:
+            raise RequestRefused(
+                400, f"since is revision {since}, which is behind at, {upto}", field="since",
+                fix="name an earlier moment",
+            )  # fmt: skip
         if "node" in query:
             kind, key = NODE, self.known_node(query["node"])
         else:
@@ -92,7 +93,7 @@ class Stories:
         rows = tuple(_who_row(hold, upto) for hold in found[:limit])
         time = await self._past.chronicle.time_at(upto)
         more = str(skip + limit) if len(found) > limit else ""
-        return json_response(WhoPage(revision=upto, items=rows, time=time, next=more))
+        return json_response(WhoPage(revision=upto, since=since, items=rows, time=time, next=more))
 
     async def upto(self, query: Mapping[str, str]) -> int:
         """The revision of the moment that is asked for, or the newest; the index has read it."""

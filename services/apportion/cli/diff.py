@@ -1,0 +1,59 @@
+"""`apportion diff`: what changed between two moments, by which event, and who did it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from apportion.cli.asking import Gateway
+from apportion.cli.connection import Where, asks_gateway
+from apportion.cli.moments import FORMS
+from apportion.cli.output import console, plain, print_json, show, table
+from apportion.core.explain.health import moment
+from apportion.core.explain.past_answers import DiffAnswer, DiffRow
+
+LISTS = ("placements", "nodes", "devices", "configuration", "policy")
+
+
+@click.command(epilog="Example:  apportion diff --from -2h --to -1h")
+@click.option("--from", "begin", required=True, metavar="MOMENT", help=f"From then: {FORMS}.")
+@click.option("--to", "end", metavar="MOMENT", help="Up to then.  [default: now]")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=200, show_default=True,
+              metavar="N", help="At most so many rows of each list.")  # fmt: skip
+@asks_gateway
+def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: int) -> None:
+    """Placements, nodes, devices, configuration and policy that differ: what was, and what is.
+
+    Exit codes: 0 shown, also if nothing differs; 1 nothing is known of a moment; 2 a moment cannot
+    be read; 3 the gateway cannot be reached.
+    """
+    query = {"from": begin, "limit": limit, **({"to": end} if end else {})}
+    diff = Gateway(where.gateway_url()).ask("diff", answer=DiffAnswer, query=query)
+    if as_json:
+        print_json(diff)
+        return
+    out = console()
+    span = " to ".join(
+        f"revision {each.revision} ({moment(each.time)})" for each in (diff.begin, diff.end)
+    )
+    out.print(plain(span), style="dim", soft_wrap=True)
+    for name in LISTS:
+        rows: Sequence[DiffRow] = getattr(diff, name)
+        if rows:
+            _show(name, rows, diff.more.get(name, 0))
+    if not any(getattr(diff, name) for name in LISTS):
+        out.print("nothing differs")
+
+
+def _show(name: str, rows: Sequence[DiffRow], more: int) -> None:
+    made = table(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
+                 right=("REVISION",), wraps=("WAS", "IS"))  # fmt: skip
+    for row in rows:
+        made.add_row(
+            row.name, row.what, row.before or "-", row.after or "-", str(row.revision or ""),
+            moment(row.time) if row.time else "", row.by,
+        )  # fmt: skip
+    show(made)
+    if more:
+        console().print(f"and {more:,} more: --limit", style="dim")

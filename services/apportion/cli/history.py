@@ -1,0 +1,116 @@
+"""`apportion history`: the whole story of a pod, a node or a device, one line for each fact."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+import msgspec
+
+from apportion.cli.asking import Gateway
+from apportion.cli.connection import Where, asks_gateway
+from apportion.cli.exits import NotFound
+from apportion.cli.moments import AT, pinned
+from apportion.cli.output import console, plain, print_json
+from apportion.cli.why import split_name
+from apportion.core.explain.past_answers import HistoryPage, HistoryRow
+
+PAGE = 1_000
+NAME_CELLS = 20
+_STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What `--json` prints: the story, and the revision up to which it is."""
+
+    revision: int
+    kind: str
+    items: list[HistoryRow]
+
+
+@click.command(epilog="Example:  apportion history training/worker-0")
+@click.argument("target", metavar="[NAMESPACE/]POD|NODE|DEVICE")
+@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.  [default]")
+@AT
+@asks_gateway
+def command(
+    *, where: Where, as_json: bool, target: str, namespace: str | None, at: str | None
+) -> None:
+    """What happened to a pod, a node or a device, the oldest fact first, with the time between.
+
+    A name is looked for among nodes, then devices (the beginning of an id will do), then pods;
+    NAMESPACE/POD and -n mean a pod. Of a pod it also says what failed under it.
+
+    Exit codes: 0 shown; 1 there never was such a thing, or nothing is known of the moment; 3 the
+    gateway cannot be reached.
+    """
+    gateway = Gateway(where.gateway_url())
+    query = pinned(gateway, {"at": at})
+    places: list[tuple[str, ...]] = [("pods", *split_name(target, namespace))]
+    if not namespace and "/" not in target:
+        places = [("nodes", target), ("devices", target), *places]
+    story = _story(gateway, places, query)
+    if story is None:
+        raise NotFound(f"there never was a node, device or pod {target!r}; for a pod of another "
+                       "namespace write NAMESPACE/POD")  # fmt: skip
+    if as_json:
+        print_json(story)
+        return
+    _show(story)
+
+
+def _story(
+    gateway: Gateway, places: list[tuple[str, ...]], query: dict[str, object]
+) -> Story | None:
+    """The story at the first of these places where there is one."""
+    for place in places:
+        items: list[HistoryRow] = []
+        asked = {**query, "limit": PAGE}
+        try:
+            while True:
+                page = gateway.ask("history", *place, answer=HistoryPage, query=asked)
+                items += page.items
+                if not page.next:
+                    return Story(page.revision, place[0].removesuffix("s"), items)
+                asked["continue"] = page.next
+        except NotFound:
+            if place == places[-1] and len(places) == 1:
+                raise
+    return None
+
+
+def _show(story: Story) -> None:
+    out = console()
+    before: datetime | None = None
+    day = ""
+    for row in story.items:
+        time = _time(row.time)
+        if row.time[:10] != day:
+            day = row.time[:10]
+            out.print(plain(day), style="bold")
+        since = between((time - before).total_seconds()) if time and before else ""
+        before = time or before
+        name = f"{row.type or 'unreadable':<{NAME_CELLS}}"
+        out.print(f"{row.time[11:23]:<12} {since:>8} {row.revision:>8}", name,
+                  plain(row.sentence), soft_wrap=True)  # fmt: skip
+
+
+def between(seconds: float) -> str:
+    """The time between two facts, as in `+2h05m`, `+13s` or `+0.2s`."""
+    if seconds < 0:
+        return f"-{between(-seconds)[1:]}"
+    if seconds < 10:  # noqa: PLR2004 - seconds that are told apart by a tenth
+        return f"+{seconds:.1f}s"
+    whole = int(seconds)
+    for place, (size, unit) in enumerate(_STEPS):
+        if whole >= size:
+            smaller, name = _STEPS[place + 1] if place + 1 < len(_STEPS) else (1, "s")
+            return f"+{whole // size}{unit}{whole % size // smaller:02}{name}"
+    return f"+{whole}s"
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,71 @@
+"""`apportion who`: who holds a device or what of a node, who held it, and by which decision."""
+
+from __future__ import annotations
+
+import click
+
+from apportion.cli.asking import Gateway
+from apportion.cli.connection import Where, asks_gateway
+from apportion.cli.exits import NotFound
+from apportion.cli.get import Listed
+from apportion.cli.moments import AT, FORMS, pinned
+from apportion.cli.output import console, print_json, show, table
+from apportion.cli.rows import Rows
+from apportion.core.explain.health import moment
+from apportion.core.explain.past_answers import WhoPage, WhoRow
+from apportion.core.explain.words import device_words
+
+PAGE = 1_000
+
+
+@click.command(epilog="Example:  apportion who GPU-1a2b3c4d --since -2h")
+@click.argument("target", metavar="DEVICE|NODE")
+@AT
+@click.option("--since", metavar="MOMENT",
+              help=f"Everybody who held it since then, up to --at or now: {FORMS}.")  # fmt: skip
+@asks_gateway
+def command(*, where: Where, as_json: bool, target: str, at: str | None, since: str | None) -> None:
+    """Who holds a device, or the devices of a node: pod, share, and the decision that gave it.
+
+    Exit codes: 0 shown, also if nobody does; 1 there never was such a device or node, or nothing is
+    known of the moment; 3 the gateway cannot be reached.
+    """
+    gateway = Gateway(where.gateway_url())
+    query = pinned(gateway, {"at": at, "since": since})
+    try:
+        revision, items = _all(gateway, {**query, "node": target})
+    except NotFound:
+        revision, items = _all(gateway, {**query, "device": target})
+    if as_json:
+        print_json(Listed(revision, items))
+    elif items:
+        show(_rows(items))
+    else:
+        when = f"since {since}" if since else f"at revision {revision}"
+        console(stderr=True).print(f"nobody held anything of {target} {when}")
+
+
+def _all(gateway: Gateway, query: dict[str, object]) -> tuple[int, list[WhoRow]]:
+    """All pages, each up to the revision of the first one."""
+    items: list[WhoRow] = []
+    behind = ""
+    while True:
+        asked = {**query, "limit": PAGE, **({"continue": behind} if behind else {})}
+        page = gateway.ask("who", answer=WhoPage, query=asked)
+        items += page.items
+        behind = page.next
+        query = {**query, "at": page.revision, "since": page.since}
+        if not behind:
+            return page.revision, items
+
+
+def _rows(items: list[WhoRow]) -> Rows:
+    made = table("NODE", "DEVICE", "NAMESPACE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM",
+                 "UNTIL", "DECISION", right=("MEMORY", "CORES", "DECISION"))  # fmt: skip
+    for item in items:
+        made.add_row(
+            item.node, device_words(item.device), item.namespace, item.pod, item.container,
+            f"{item.memory_mib:,} MiB", f"{item.cores}", moment(item.from_time),
+            moment(item.to_time) if item.to_revision else "", str(item.decision_revision),
+        )  # fmt: skip
+    return made
