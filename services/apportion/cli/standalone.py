@@ -109,7 +109,7 @@ class Up:
             ("agent", wanted.agent),
             ("scheduler", ()),
             ("binder", ()),
-            ("gateway", ("--listen", self._gateway)),
+            ("gateway", ("--listen", self._gateway, "--past", str(wanted.data / "past"))),
         ):
             url = {NATS_ENV: server.url_for(name)}
             log = wanted.data / "logs" / f"{name}.log"

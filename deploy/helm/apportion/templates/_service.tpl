@@ -122,6 +122,14 @@ spec:
           {{- with $settings.resources }}
           resources: {{- toYaml . | nindent 12 }}
           {{- end }}
+          {{- with .scratch }}
+          volumeMounts:
+            - {name: scratch, mountPath: /tmp}
+          {{- end }}
+      {{- with .scratch }}
+      volumes:
+        - {name: scratch, emptyDir: {sizeLimit: {{ . }}}}
+      {{- end }}
 {{- if and .root.Values.budgets (gt (int $settings.replicas) 1) }}
 ---
 apiVersion: policy/{{ ternary "v1" "v1beta1" (semverCompare ">=1.21-0" .root.Capabilities.KubeVersion.Version) }}
