@@ -4,6 +4,7 @@
 // may call: `update(live)` when the moment or the revision has changed, `close()`, `theme()`.
 // Invariant: one page is open at a time, and answers for one that was closed show nothing.
 import { getNow, Problem } from "./api.js";
+import { meetNamespaces, OTHER } from "./colours.js";
 import { $, $$, html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
 import { openKeys } from "./keys.js";
@@ -15,14 +16,20 @@ import { route, setParameters } from "./route.js";
 import { TimeBar } from "./timebar.js";
 
 export const PAGES = [
-  ["fleet", "Fleet"], ["pods", "Pods"], ["waiting", "Waiting"],
+  ["fleet", "Fleet"], ["pods", "Pods"], ["waiting", "Waiting"], ["whatif", "What if"],
+  ["events", "Events"], ["reports", "Reports"], ["doctor", "Doctor"],
 ];
 const LOADERS = {
   fleet: () => import("./fleet/page.js"),
   pods: () => import("./pages/pods.js"),
   pod: () => import("./pages/pod.js"),
   waiting: () => import("./pages/waiting.js"),
+  whatif: () => import("./pages/whatif.js"),
+  events: () => import("./pages/events.js"),
+  reports: () => import("./pages/reports.js"),
+  doctor: () => import("./pages/doctor.js"),
 };
+const ABOUT = { waiting: "who waits", whatif: "what if", events: "what happened", reports: "reports", doctor: "for its health" };
 const main = $("#main");
 const root = document.documentElement;
 let page = null;
@@ -52,7 +59,7 @@ async function show() {
     if (mine !== turn) opened?.close?.();
     else page = opened;
   } catch (problem) {
-    if (mine === turn) mount(main, problemPage(problem, `what the page ${name} asks`));
+    if (mine === turn) mount(main, problemPage(problem, ABOUT[name] ?? "that"));
   }
 }
 
@@ -159,5 +166,16 @@ document.addEventListener("click", event => {
 });
 addEventListener("hashchange", show);
 addEventListener("resize", () => bar.draw());
-show();
-bar.news();
+
+/** Namespaces first, those with most pods before others, so that all pages agree on colours. */
+async function begin() {
+  try {
+    const { items } = await getNow("namespaces");
+    meetNamespaces(items.slice(0, OTHER).map(item => item.namespace));
+  } catch (problem) {
+    if (!(problem instanceof Problem)) throw problem;
+  }
+  await show();
+  await bar.news();
+}
+begin();

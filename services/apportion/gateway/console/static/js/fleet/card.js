@@ -71,7 +71,7 @@ export async function ask(node, card) {
 
 async function story(device) {
   try {
-    return (await get(`history/devices/${path(device)}`, { limit: 20 })).items;
+    return (await get(`history/devices/${path(device)}`, { limit: 1000 })).items;
   } catch (problem) {
     if (!(problem instanceof Problem)) throw problem;
     return problem;

@@ -92,7 +92,9 @@ class PodPage extends ListPage {
 
   reason() {
     const [cause] = this.why.refused.causes;
-    return cause ? html`${cause.words} on ${many(cause.nodes, "node")} of ${num(this.why.refused.nodes)}` : "there is no node yet";
+    const { nodes } = this.why.refused;
+    if (!cause) return "there is no node yet";
+    return html`${cause.words} on ${cause.nodes === nodes ? (nodes === 1 ? "the only node" : `all ${num(nodes)} nodes`) : `${num(cause.nodes)} of ${many(nodes, "node")}`}`;
   }
 
   waited() {
@@ -210,7 +212,7 @@ class PodPage extends ListPage {
     return html`<section class="card"><h2>Why none fits <small>${refused ? `${many(refused.nodes, "node")}` : "nobody has looked yet"}</small></h2>
       ${causes.map(cause => causeBar(cause, refused.nodes))}
       ${causes.length ? html`<h3>What would unblock it</h3><ul class="cures">${causes.slice(0, 4).map(cause => (/^(apportion|kubectl) /.test(cause.unblocked_by) ? html`<li>${command(cause.unblocked_by)}</li>` : html`<li>${sentenceCase(cause.unblocked_by)}.</li>`))}</ul>` : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
-      <div class="acts">${link("whatif", "Try a change", { pod: `${this.namespace}/${this.name}` }, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
+      <div class="acts">${link("whatif", "Try a change", {}, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
       ${refused?.nearest.some(miss => miss.missing) ? html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th><th scope="col">Wanted</th><th scope="col">There</th><th scope="col">Missing</th></tr></thead><tbody>${refused.nearest.filter(miss => miss.missing).map(miss => html`<tr data-row tabindex="0"><td>${nodeLink(miss.node)}</td><td>${miss.needed_words}</td><td>${miss.available_words}</td><td>${miss.missing}</td></tr>`)}</tbody></table></section>` : ""}
       ${this.why.evicts.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${this.why.evicts.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}
       ${this.history instanceof Problem && !this.history.unknown ? problemNote(this.history, "what happened to a pod") : ""}`;

@@ -69,7 +69,7 @@ function reasons(line) {
   if (!line.causes.length) return html`<h3>Why not yet</h3><p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`;
   return html`<h3>Why none of ${many(line.nodes, "node")}</h3>${line.causes.map(cause => causeBar(cause, line.nodes))}
     <h3>What would unblock it</h3><ul class="cures">${line.causes.slice(0, CURES_SHOWN).filter(cause => cause.unblocked_by).map(cause => (/^(apportion|kubectl) /.test(cause.unblocked_by) ? html`<li>${command(cause.unblocked_by)}</li>` : html`<li>${sentenceCase(cause.unblocked_by)}.</li>`))}</ul>
-    <p>${link("whatif", "Try it →", { pod: `${line.first[0].namespace}/${line.first[0].name}` })}</p>`;
+    <p>${link("whatif", "Try a change →")}</p>`;
 }
 
 function podRow(pod, now) {

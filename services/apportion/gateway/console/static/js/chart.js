@@ -1,0 +1,81 @@
+// A stack over time as SVG: what each of a few had, and a line for what there was. Pure: text only.
+//
+// The table beside a chart has the figures; the drawing says so to whoever cannot see it.
+import { clock, day, num, when } from "./format.js";
+import { html } from "./html.js";
+
+const AXIS_FOOT = 22;
+const LEFT = 40;
+const LABELS = 110;
+const LABEL_HEIGHT = 13;
+
+/** A round number at or above `value`, and how many parts an axis up to it has. */
+export function axisOf(value) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
+  const top = [1, 2, 4, 5, 8, 10].map(each => each * power).find(each => each >= value) ?? value;
+  return { top, parts: 4 };
+}
+
+const short = value => (value >= 1000 ? `${num(value / 100) / 10}k` : value < 10 && value % 1 ? value.toFixed(1) : num(value));
+
+/**
+ * `times` are the beginnings of the steps in ms and `end` that of the last; `series` are
+ * `{name, colour, values}` from the foot upwards; `line` is a value for each step; `marks` are
+ * `{ms, words, look}`.
+ */
+export function stackChart({ width, times, end, series, line, marks, label }) {
+  const height = width < 500 ? 190 : 236;
+  const right = width < 500 ? 8 : LABELS;
+  const highest = Math.max(1e-9, ...line, ...times.map((_, at) => series.reduce((sum, each) => sum + each.values[at], 0)));
+  const { top, parts } = axisOf(highest);
+  const x = ms => LEFT + (ms - times[0]) / Math.max(1, end - times[0]) * (width - LEFT - right);
+  const y = value => height - AXIS_FOOT - value / top * (height - AXIS_FOOT - 12);
+  const grid = Array.from({ length: parts + 1 }, (_, at) => at * top / parts);
+  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${label}">
+    ${grid.map(value => html`<line class="gl" x1="${LEFT}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}"/><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end">${short(value)}</text>`)}
+    ${areas(series, times, end, { x, y })}
+    <path class="cap" d="${steps(line, times, end, { x, y })}"/>
+    ${marks.filter(mark => mark.ms > times[0] && mark.ms < end).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="12" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
+    ${ticks(times[0], end, width < 500 ? 3 : 6).map(({ ms, words, anchor }) => html`<text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="${anchor}">${words}</text>`)}
+    ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}</svg>`;
+}
+
+/** Every series from step to step, each on those before it. */
+function areas(series, times, end, { x, y }) {
+  const foot = new Array(times.length).fill(0);
+  return series.map(each => {
+    const low = [...foot];
+    each.values.forEach((value, at) => { foot[at] += value; });
+    const outline = `${steps(foot, times, end, { x, y })}L${steps(low, times, end, { x, y }).slice(1).split("L").reverse().join("L")}Z`;
+    return html`<path class="area" fill="${each.colour}" d="${outline}"><title>${each.name}</title></path>`;
+  });
+}
+
+/** A line that holds each value for its step, as what it counts did. */
+function steps(values, times, end, { x, y }) {
+  const points = values.flatMap((value, at) => [[times[at], value], [times[at + 1] ?? end, value]]);
+  return `M${points.map(([ms, value]) => `${x(ms).toFixed(1)},${y(value).toFixed(1)}`).join("L")}`;
+}
+
+/** Names at the right of what they name, moved apart where they would meet. */
+function labels(series, last, { y, x, foot }) {
+  let sum = 0;
+  const places = series.map(each => {
+    sum += each.values[last];
+    return { ...each, at: y(sum - each.values[last] / 2) + 4 };
+  });
+  let room = foot;
+  for (const place of places) {
+    place.at = Math.min(place.at, room);
+    room = place.at - LABEL_HEIGHT;
+  }
+  return places.map(place => html`<text class="lb" x="${x}" y="${place.at}"><tspan fill="${place.colour}">■</tspan> ${place.name.length > 14 ? `${place.name.slice(0, 13)}…` : place.name}</text>`);
+}
+
+function ticks(from, to, parts) {
+  const long = to - from > 36 * 3_600_000;
+  return Array.from({ length: parts + 1 }, (_, at) => {
+    const ms = from + at * (to - from) / parts;
+    return { ms, words: long ? day(ms).slice(5) : clock(ms, true), anchor: at === 0 ? "start" : at === parts ? "end" : "middle" };
+  });
+}

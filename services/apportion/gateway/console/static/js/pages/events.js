@@ -1,0 +1,218 @@
+// Events: what happened, the newest first, live; each with the event itself. Or what differs between
+// two moments, which is a page of its own beside it.
+import { get, getNow } from "../api.js";
+import { instant, num, when } from "../format.js";
+import { $, $$, html, mount } from "../html.js";
+import { countKinds, kindOf, KINDS } from "../kinds.js";
+import { link, receipt } from "../links.js";
+import { isLive, moment, shownTime } from "../moment.js";
+import { answer, copyFrom, searchField, sentenceCase } from "../parts.js";
+import { openDiff } from "./diff.js";
+
+const PAGE = 150;
+const MORE_PAGES = 4; // how often older pages are asked for by themselves, where filters let little through
+const NEWER_SHOWN = 12;
+const LIVE_MS = 700;
+const TYPING_MS = 250;
+
+/** See app.js. */
+export async function open(main, context) {
+  if (context.parameters.has("diff")) return openDiff(main, context);
+  const page = new EventsPage(main, context);
+  await page.load();
+  if (!context.alive()) return null;
+  page.show();
+  return page;
+}
+
+class EventsPage {
+  constructor(main, context) {
+    const { parameters } = context;
+    Object.assign(this, { main, context });
+    this.text = parameters.get("q") ?? "";
+    this.hidden = new Set((parameters.get("hide") ?? "").split(",").filter(Boolean));
+    this.chosen = Number(parameters.get("rev")) || 0;
+    this.held = false;
+    this.asked = 0;
+    this.closed = false;
+  }
+
+  // ---- what is known ----
+
+  async load() {
+    const before = this.chosen ? this.chosen + NEWER_SHOWN : isLive() ? 0 : moment.revision + 1;
+    const [page, line] = await Promise.all([this.ask(before), getNow("timeline", { bins: 1, to: isLive() ? "" : moment.revision })]);
+    this.rows = page.items;
+    this.next = page.continue;
+    this.newest = page.revision;
+    this.first = line.first_time;
+    this.total = line.bins.reduce((sum, bin) => sum + Object.values(bin.counts).reduce((a, b) => a + b, 0), 0);
+    this.counts = countKinds(line.bins[0]?.counts ?? {});
+    await this.fill();
+  }
+
+  ask(before) { return getNow("log", { limit: PAGE, text: this.text.trim(), ...(before ? { before } : {}) }); }
+
+  /** Older pages, until there is something to show. */
+  async fill() {
+    for (let asked = 0; asked < MORE_PAGES && this.next && this.shown().length < PAGE / 3; asked += 1) await this.older();
+  }
+
+  async older() {
+    const page = await this.ask(Number(this.next));
+    this.rows.push(...page.items);
+    this.next = page.continue;
+  }
+
+  shown() { return this.rows.filter(row => !this.hidden.has(kindOf(row.type))); }
+
+  // ---- the page ----
+
+  show() {
+    mount(this.main, html`<div class="page wide"><div id="answer"></div>
+      <div class="bar">${searchField(this.text, "pod, node, card or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events"></div><span class="grow"></span><a class="btn" href="${this.diffAddress()}">Compare two moments</a></div>
+      <div class="split"><div class="tablebox" id="box" tabindex="-1"><button class="newpill" id="pill" hidden></button><table class="t ev"><caption class="unseen">Events, the newest first</caption><thead><tr><th scope="col" class="num">Revision</th><th scope="col">Time</th><th scope="col">What happened</th></tr></thead><tbody id="rows"></tbody></table></div><aside class="card detail" id="detail" aria-label="The chosen event" aria-live="polite"></aside></div></div>`);
+    this.answer();
+    this.list();
+    this.detail();
+    this.listen();
+  }
+
+  diffAddress() {
+    const end = isLive() ? Date.now() : shownTime();
+    const text = ms => new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
+    return `#/events?diff=${text(Math.max(instant(this.first) ?? 0, end - 600_000) + 1000)},${text(end)}`;
+  }
+
+  answer() {
+    const [last] = this.chosen ? [] : this.rows;
+    const sentence = this.total
+      ? html`${num(this.total)} events since ${when(instant(this.first) ?? 0, shownTime(), true)}${last ? html`; the newest, at ${when(instant(last.time) ?? 0, shownTime())}, is ${receipt(last.revision)}` : ""}.`
+      : "Nothing has happened yet.";
+    mount($("#answer"), answer(sentence, [
+      this.chosen ? link("events", "all events", {}) : "",
+      this.counts.refusal ? `${num(this.counts.refusal)} refusals` : "",
+      this.counts.health ? `${num(this.counts.health)} of health` : "", this.text ? html`<span role="status">${num(this.shown().length)}${this.next ? " and more" : ""} match</span>` : ""]));
+    mount($("#kinds"), Object.keys(KINDS).map(kind => html`<button class="fchip k-${kind}" data-kind="${kind}" aria-pressed="${String(!this.hidden.has(kind))}"><i></i>${kind}<em>${num(this.counts[kind])}</em></button>`));
+  }
+
+  list() {
+    const rows = folded(this.shown());
+    mount($("#rows"), [...rows.map(row => eventRow(row, this.chosen)),
+      this.next ? html`<tr class="more"><td></td><td></td><td><button class="btn" id="older">Older</button></td></tr>` : "",
+      rows.length ? "" : html`<tr class="more"><td colspan="3">No event is meant by that${this.next ? " among the newest" : ""}.</td></tr>`]);
+    $("#older")?.addEventListener("click", async () => { await this.older(); await this.fill(); this.list(); });
+  }
+
+  async detail() {
+    const revision = this.chosen || this.rows[0]?.revision;
+    const box = $("#detail");
+    for (const row of $$("#rows tr")) row.classList.toggle("sel", Number(row.dataset.revision) === revision);
+    if (!revision) { mount(box, html`<p class="faint">Choose an event, and it stands here as it is in the ledger.</p>`); return; }
+    if (this.detailed === revision) return;
+    this.detailed = revision;
+    const { row, event } = await getNow(`log/${revision}`);
+    if (this.closed || this.detailed !== revision) return;
+    const ms = instant(row.time);
+    mount(box, html`<h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2><p>${sentenceCase(row.sentence)}.</p>
+      <div class="kv"><span>at</span><b class="m">${ms === null ? row.time : new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC")}</b><span>written by</span><b class="m">${row.source}</b><span>subject</span><b class="m">${row.subject.replace(/^apportion\.v1\./, "")}</b></div>
+      <pre class="m" tabindex="0" aria-label="The event itself">${JSON.stringify(event, null, 1)}</pre>
+      <div class="acts">${link("fleet", "See the fleet then", { at: String(revision) }, "btn")}${podOf(row, event)}</div>`);
+  }
+
+  // ---- what people do, and what happens ----
+
+  listen() {
+    let typing = 0;
+    $("#q").addEventListener("input", event => {
+      this.text = event.target.value;
+      this.context.setParameters({ q: this.text.trim() });
+      clearTimeout(typing);
+      typing = setTimeout(() => this.again(), TYPING_MS);
+    });
+    $("#kinds").addEventListener("click", event => {
+      const kind = event.target.closest("button")?.dataset.kind;
+      if (kind) this.toggle(kind);
+    });
+    const box = $("#box");
+    box.addEventListener("pointerenter", () => { this.held = true; });
+    box.addEventListener("pointerleave", () => { this.held = false; });
+    $("#pill").addEventListener("click", () => this.again(true));
+    $("#rows").addEventListener("click", event => this.choose(event));
+    $("#rows").addEventListener("focusin", event => { if (event.target.matches("tr")) this.choose(event); });
+    $("#detail").addEventListener("click", copyFrom);
+  }
+
+  async toggle(kind) {
+    if (!this.hidden.delete(kind)) this.hidden.add(kind);
+    this.context.setParameters({ hide: [...this.hidden].join(",") });
+    await this.fill();
+    this.answer();
+    this.list();
+  }
+
+  choose(event) {
+    const row = event.target.closest("tr[data-revision]");
+    if (!row || event.target.closest("a:not(.rev)")) return;
+    event.preventDefault();
+    this.chosen = Number(row.dataset.revision);
+    this.context.setParameters({ rev: String(this.chosen) });
+    this.detail();
+  }
+
+  /** Ask again from the newest; `forget` lets go of the event that was chosen. */
+  async again(forget = false) {
+    if (forget) {
+      this.chosen = 0;
+      this.context.setParameters({ rev: "" });
+      $("#box").scrollTop = 0;
+    }
+    await this.load();
+    if (this.closed) return;
+    $("#pill").hidden = true;
+    this.answer();
+    this.list();
+    this.detail();
+  }
+
+  /** The list stops while somebody points at it, has scrolled, has chosen or marked something. */
+  async update(live) {
+    if (!live) { await this.again(true); return; }
+    const behind = moment.newest - this.newest;
+    if (behind <= 0) return;
+    if (this.held || this.chosen || $("#box").scrollTop > 0 || !getSelection().isCollapsed) {
+      const pill = $("#pill");
+      pill.hidden = false;
+      pill.textContent = `↑ ${num(behind)} new`;
+    } else if (performance.now() - this.asked > LIVE_MS) {
+      this.asked = performance.now();
+      await this.again();
+    }
+  }
+
+  close() { this.closed = true; }
+}
+
+/** Neighbours that say the same of cards of one node become one row that counts them. */
+function folded(rows) {
+  const found = [];
+  for (const row of rows) {
+    const last = found.at(-1);
+    const said = row.sentence.replace(/^device \S+/, "device");
+    if (last && row.type === "DeviceHealthChanged" && last.row.subject === row.subject && last.said === said) last.count += 1;
+    else found.push({ row, said, count: 1 });
+  }
+  return found;
+}
+
+function eventRow({ row, count }, chosen) {
+  const ms = instant(row.time);
+  return html`<tr data-row tabindex="0" data-revision="${row.revision}" class="k-${kindOf(row.type)} ${row.revision === chosen ? "sel" : ""}"><td class="num">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}</td><td><i class="kd"></i><span class="say">${row.sentence}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
+}
+
+/** The pod that an event is about, by the name that stands in it or in its sentence. */
+function podOf(row, event) {
+  const data = event?.data ?? {};
+  const named = data.namespace && data.name ? `${data.namespace}/${data.name}` : (/^([\w.-]+\/[\w.-]+)[ :]/.exec(row.sentence) ?? [])[1];
+  return named ? link(`pod/${named}`, "The pod", {}, "btn") : "";
+}

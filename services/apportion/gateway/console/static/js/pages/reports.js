@@ -1,0 +1,156 @@
+// Reports: how many hours of cards were granted and used, what they cost, and what did nothing.
+import { getNow, Problem } from "../api.js";
+import { stackChart } from "../chart.js";
+import { meetNamespaces, namespaceColour, NAMESPACE_COLOURS, OTHER } from "../colours.js";
+import { instant, many, num, percent, when } from "../format.js";
+import { $, html, mount } from "../html.js";
+import { link, podLink } from "../links.js";
+import { isLive, moment, shownTime } from "../moment.js";
+import { answer, problemNote, segments } from "../parts.js";
+import { ListPage } from "./list_page.js";
+
+const BYS = [["namespace", "namespace"], ["queue", "queue"], ["user", "user"], ["node", "node"]];
+const SPANS = [["1h", "1 h", 3_600], ["6h", "6 h", 21_600], ["1d", "1 d", 86_400], ["7d", "7 d", 604_800]];
+const STEPS_S = [60, 120, 300, 900, 1800, 3600, 7200, 21_600, 86_400];
+const STEPS_WANTED = 72;
+const SERIES = 7;
+const ROWS = 12;
+
+/** See app.js. */
+export const open = (main, context) => new ReportsPage(main, context).start();
+
+class ReportsPage extends ListPage {
+  constructor(main, context) {
+    super(main, context);
+    this.by = context.parameters.get("by") ?? "namespace";
+    this.span = context.parameters.get("span") ?? "1d";
+  }
+
+  async load() {
+    const line = await getNow("timeline", { bins: 1 });
+    this.marks = line.marks;
+    const end = isLive() ? Date.now() : shownTime();
+    const wanted = (SPANS.find(([name]) => name === this.span) ?? SPANS[2])[2] * 1000;
+    const from = Math.max(instant(line.first_time) ?? 0, end - wanted);
+    const seconds = STEPS_S.find(each => (end - from) / 1000 / each <= STEPS_WANTED) ?? STEPS_S.at(-1);
+    const period = { by: this.by, from: iso(from, Math.ceil), ...(isLive() ? {} : { to: iso(end, Math.floor) }) };
+    this.period = period;
+    const [usage, idle] = await Promise.all([
+      getNow("report/usage", { ...period, step: `${seconds / 60}m` }), this.orProblem(getNow("report/idle", period)),
+    ]);
+    const cost = await this.orProblem(getNow("report/cost", period));
+    Object.assign(this, { usage, idle, cost });
+    this.revision = usage.revision;
+    if (this.by === "namespace") meetNamespaces(usage.rows.map(row => row.key));
+  }
+
+  async orProblem(answered) {
+    try { return await answered; } catch (problem) {
+      if (problem instanceof Problem) return problem;
+      throw problem;
+    }
+  }
+
+  draw() {
+    const { usage } = this;
+    const { total } = usage;
+    const sentence = total.granted_gpu_hours
+      ? html`${hours(total.granted_gpu_hours)} GPU hours were granted since ${when(instant(usage.from), shownTime(), true)}, ${percent(total.granted_gpu_hours / Math.max(1e-9, total.capacity_gpu_hours))} of what there was${total.reported_gpu_hours ? html`; where nodes tell, ${percent(total.used_gpu_hours / total.reported_gpu_hours)} of them did something` : ""}.`
+      : html`Nothing was granted since ${when(instant(usage.from), shownTime(), true)}.`;
+    const money = this.cost?.total?.cost;
+    mount(this.main, html`<div class="page">${answer(sentence, [
+      money === undefined || money === null ? "" : `${amount(money, this.cost.currency)} at list price`,
+      total.reported_gpu_hours ? "" : "no node has told yet what was used",
+      this.idle?.found ? html`<span class="c-warn">${many(this.idle.found, "share")} did nothing for an hour or more</span>` : "",
+      html`<button class="newer" hidden></button>`])}
+      <section class="card"><div class="ch-h"><h2>Cards granted, by ${this.by} <small>means of ${stepWords(usage.step_s)}; the line is what was open</small></h2><div class="acts">${segments("span", "Over the last", SPANS, this.span)}${segments("by", "By", BYS, this.by)}<a class="btn" download href="/api/v1/report/usage?${new URLSearchParams({ ...this.period, format: "csv" })}">CSV</a></div></div><div class="chart" id="chart"></div></section>
+      <div class="cols rep">${this.rows()}${this.idleCard()}</div></div>`);
+    this.chart();
+    this.sizes?.disconnect();
+    this.sizes = new ResizeObserver(() => this.chart());
+    this.sizes.observe($("#chart"));
+  }
+
+  // ---- the chart ----
+
+  chart() {
+    const box = $("#chart");
+    const width = box?.clientWidth ?? 0;
+    if (!width || width === this.drawn) return;
+    const { usage } = this;
+    const times = [...new Set(usage.steps.map(step => step.from))].sort().map(instant);
+    if (!times.length) { mount(box, html`<p class="faint">No step is over yet.</p>`); return; }
+    const end = instant(usage.to);
+    const lengths = times.map((ms, at) => ((times[at + 1] ?? end) - ms) / 3_600_000);
+    const place = new Map(times.map((ms, at) => [ms, at]));
+    const named = usage.rows.slice(0, SERIES).filter(row => row.granted_gpu_hours).map(row => ({ name: row.key || "(none)", key: row.key, colour: this.colour(row.key, usage.rows.indexOf(row)), values: times.map(() => 0) }));
+    const others = { name: "other", key: null, colour: NAMESPACE_COLOURS[OTHER], values: times.map(() => 0) };
+    const line = times.map(() => 0);
+    for (const step of usage.steps) {
+      const at = place.get(instant(step.from));
+      const cards = step.granted_gpu_hours / lengths[at];
+      const series = named.find(each => each.key === step.key && cards) ?? others;
+      series.values[at] += cards;
+      line[at] += cards + (step.free_gpu_hours ?? 0) / lengths[at];
+    }
+    const series = others.values.some(value => value > 1e-6) ? [...named, others] : named;
+    const marks = this.marks.filter(mark => mark.kind !== "recovery").slice(-12)
+      .map(mark => ({ ms: instant(mark.time), words: mark.sentence, look: mark.kind === "failure" ? "broken" : "policy" }));
+    mount(box, stackChart({ width, times, end, series, line, marks, label: `Cards granted over time by ${this.by}; the table below has the figures` }));
+    this.drawn = width;
+  }
+
+  colour(key, at) { return this.by === "namespace" ? namespaceColour(key) : NAMESPACE_COLOURS[at % OTHER]; }
+
+  // ---- the tables ----
+
+  rows() {
+    const { usage, cost } = this;
+    const costs = new Map(cost?.rows?.map(row => [row.key, row.cost]) ?? []);
+    const priced = cost?.total?.cost !== undefined && cost.total.cost !== null;
+    const told = usage.total.reported_gpu_hours > 0;
+    const whole = usage.total;
+    const row = (each, at) => html`<tr data-row tabindex="0"><td class="name"><i class="nsdot" data-s="background:${at < SERIES ? this.colour(each.key, at) : NAMESPACE_COLOURS[OTHER]}"></i>${this.keyLink(each.key)}</td><td class="num m">${hours(each.granted_gpu_hours)}</td><td class="num m hide-s">${percent(each.granted_gpu_hours / Math.max(1e-9, whole.granted_gpu_hours))}</td>${told ? html`<td class="num m">${each.reported_gpu_hours ? html`<span class="ub"><i data-s="width:${100 * each.used_gpu_hours / each.reported_gpu_hours}%"></i></span>${percent(each.used_gpu_hours / each.reported_gpu_hours)}` : "–"}</td>` : ""}${priced ? html`<td class="num m">${amount(costs.get(each.key), cost.currency)}</td>` : ""}</tr>`;
+    return html`<section class="card"><h2>${priced ? "Cost" : "Hours"} <small>by ${this.by}</small></h2><table class="t tight"><thead><tr><th scope="col">${this.by[0].toUpperCase() + this.by.slice(1)}</th><th scope="col" class="num">GPU hours</th><th scope="col" class="num hide-s">Of all</th>${told ? html`<th scope="col" class="num">Used</th>` : ""}${priced ? html`<th scope="col" class="num">Cost</th>` : ""}</tr></thead><tbody>${usage.rows.slice(0, ROWS).map(row)}${usage.rows.length > ROWS ? html`<tr class="more"><td colspan="5">and ${num(usage.rows.length - ROWS)} more in the CSV</td></tr>` : ""}</tbody>
+      <tfoot><tr><td>All</td><td class="num m">${hours(whole.granted_gpu_hours)}</td><td class="num m hide-s">100 %</td>${told ? html`<td class="num m">${percent(whole.used_gpu_hours / whole.reported_gpu_hours)}</td>` : ""}${priced ? html`<td class="num m">${amount(cost.total.cost, cost.currency)}</td>` : ""}</tr>
+      ${[["Free", whole.free_gpu_hours], ["Cordoned", whole.cordoned_gpu_hours], ["Broken", whole.broken_gpu_hours]].map(([words, value]) => html`<tr class="faint"><td>${words}</td><td class="num m">${hours(value ?? 0)}</td><td class="hide-s"></td>${told ? html`<td></td>` : ""}${priced ? html`<td></td>` : ""}</tr>`)}</tfoot></table>${cost instanceof Problem ? html`<div class="foot">${problemNote(cost, "what it cost")}</div>` : ""}</section>`;
+  }
+
+  keyLink(key) {
+    if (!key) return html`<span class="faint">(none)</span>`;
+    if (this.by === "namespace") return link("pods", key, { q: `${key}/` });
+    return this.by === "node" ? link("fleet", key, { q: `node:${key}` }) : key;
+  }
+
+  idleCard() {
+    const { idle } = this;
+    if (idle instanceof Problem) return html`<section class="card"><h2>Idle shares</h2>${problemNote(idle, "what did nothing")}</section>`;
+    if (!idle.found) return html`<section class="card"><h2>Idle shares</h2><p class="faint">${this.usage.total.reported_gpu_hours ? "No share did nothing for an hour." : "Nodes tell once an hour what was used; none has yet."}</p></section>`;
+    return html`<section class="card"><h2>Idle shares <small>did nothing for an hour or more</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col" class="num">Idle</th><th scope="col" class="num">GPU hours</th></tr></thead><tbody>${idle.shares.slice(0, ROWS).map(share => html`<tr data-row tabindex="0"><td class="name">${podLink(share.namespace, share.pod)}</td><td class="num m">${share.hours.toFixed(1)} h</td><td class="num m">${hours(share.gpu_hours)}</td></tr>`)}${idle.found > ROWS ? html`<tr class="more"><td colspan="3">and ${num(idle.found - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
+  }
+
+  clicked(event) {
+    const { dataset } = event.target.closest("button") ?? {};
+    if (!dataset?.by && !dataset?.span) return;
+    if (dataset.by) this.by = dataset.by;
+    if (dataset.span) this.span = dataset.span;
+    this.context.setParameters({ by: this.by === "namespace" ? "" : this.by, span: this.span === "1d" ? "" : this.span });
+    this.drawn = 0;
+    this.reload();
+  }
+
+  async reload() {
+    this.drawn = 0;
+    await super.reload();
+  }
+
+  close() {
+    super.close();
+    this.sizes?.disconnect();
+  }
+}
+
+const iso = (ms, round) => new Date(round(ms / 1000) * 1000).toISOString().replace(/\.\d+Z$/, "Z");
+const hours = value => (value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : num(value));
+const stepWords = seconds => (seconds < 3600 ? many(seconds / 60, "minute") : many(seconds / 3600, "hour"));
+const amount = (value, currency) => (value === undefined || value === null ? "–" : `${num(value)} ${currency}`.trim());

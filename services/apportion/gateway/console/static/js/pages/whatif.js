@@ -1,0 +1,209 @@
+// What if: would this fit, what happens without that node, what do more nodes or another policy do?
+//
+// The gateway decides on a copy of its state, with the scheduler's own engine. Nothing is changed by
+// it, so nothing here needs a login; what acts is left to the command line.
+import { get, path, post, Problem } from "../api.js";
+import { byName, many, num, shortModel } from "../format.js";
+import { $, $$, html, mount } from "../html.js";
+import { link, namespaceDot, nodeLink, podLink } from "../links.js";
+import { isLive, moment, revisionWords } from "../moment.js";
+import { answer, command, copyFrom, problemNote, segments, sentenceCase } from "../parts.js";
+import { compared } from "./diff.js";
+import { causeBar } from "./pod.js";
+
+const POLICIES = [["", "as it is"], ["price", "price"], ["bestfit", "bestfit"], ["binpack", "binpack"], ["spread", "spread"]];
+const TYPING_MS = 600;
+const NODES_DRAWN = 5;
+const ROWS = 12;
+const SAMPLE = `apiVersion: v1
+kind: Pod
+metadata:
+  name: try-me
+spec:
+  schedulerName: apportion
+  containers:
+  - name: main
+    image: nvidia/cuda:12.6.2-base-ubuntu22.04
+    resources:
+      limits:
+        nvidia.com/gpu: "2"
+`;
+
+/** See app.js. */
+export async function open(main, context) {
+  const page = new WhatIfPage(main, context);
+  page.show();
+  await page.run();
+  return page;
+}
+
+const listOf = text => (text ?? "").split(",").map(each => each.trim()).filter(Boolean);
+
+class WhatIfPage {
+  constructor(main, context) {
+    const { parameters } = context;
+    Object.assign(this, { main, context });
+    this.lose = listOf(parameters.get("lose"));
+    this.add = listOf(parameters.get("add"));
+    this.policy = parameters.get("policy") ?? "";
+    this.manifest = this.lose.length || this.add.length || this.policy ? "" : SAMPLE;
+    this.turn = 0;
+  }
+
+  show() {
+    mount(this.main, html`<div class="page"><div id="answer">${answer("What would happen?")}</div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
+      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="13" placeholder="YAML: Pod, Job, Deployment, PodGroup">${this.manifest}</textarea>
+      <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div>
+      <label for="add">Nodes to add</label><div class="tags" id="added"></div>
+      <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}
+      <p class="faint small" id="as-of"></p><div id="same"></div></section><div id="result" class="stack" aria-live="polite"></div></div></div>`);
+    this.fields();
+    let typing = 0;
+    $("#manifest").addEventListener("input", event => {
+      this.manifest = event.target.value;
+      clearTimeout(typing);
+      typing = setTimeout(() => this.run(), TYPING_MS);
+    });
+    this.main.onclick = event => this.clicked(event);
+    this.main.onkeydown = event => this.keyed(event);
+  }
+
+  fields() {
+    const tags = (list, id, words, placeholder) => html`${list.map(each => html`<span class="tag ${id}">${each}<button data-${id}-out="${each}" aria-label="${words} ${each}">×</button></span>`)}<input id="${id}" placeholder="${placeholder}" autocomplete="off" spellcheck="false">`;
+    mount($("#lost"), tags(this.lose, "lose", "Keep", "h100-12 ↵"));
+    mount($("#added"), tags(this.add, "add", "Without", "4x8xH100-80GB ↵"));
+    for (const button of $$("[data-policy]", this.main)) button.setAttribute("aria-pressed", String(button.dataset.policy === this.policy));
+    const words = ["apportion plan", this.manifest.trim() ? "-f FILE" : "", ...this.lose.map(node => `--lose ${node}`), ...this.add.map(each => `--add ${each}`), this.policy ? `--policy ${this.policy}` : ""];
+    mount($("#same"), command(words.filter(Boolean).join(" ")));
+    $("#as-of").textContent = `The scheduler's own engine, on a copy of the state${isLive() ? "" : ` at ${revisionWords(moment.revision)}`}. The same as a command:`;
+  }
+
+  clicked(event) {
+    const { dataset } = event.target.closest("button") ?? {};
+    if (!dataset) return;
+    if (dataset.loseOut) this.change({ lose: this.lose.filter(each => each !== dataset.loseOut) });
+    else if (dataset.addOut) this.change({ add: this.add.filter(each => each !== dataset.addOut) });
+    else if ("policy" in dataset) this.change({ policy: dataset.policy });
+    else copyFrom(event);
+  }
+
+  keyed(event) {
+    const { id, value } = event.target;
+    if (event.key !== "Enter" || !["lose", "add"].includes(id) || !value.trim()) return;
+    event.preventDefault();
+    this.change({ [id]: [...new Set([...this[id], ...listOf(value)])] });
+    $(`#${id}`).focus();
+  }
+
+  change(what) {
+    Object.assign(this, what);
+    this.context.setParameters({ lose: this.lose.join(","), add: this.add.join(","), policy: this.policy });
+    this.fields();
+    this.run();
+  }
+
+  // ---- asking ----
+
+  async run() {
+    this.turn += 1;
+    const mine = this.turn;
+    this.fields();
+    if (!this.manifest.trim() && !this.lose.length && !this.add.length && !this.policy) {
+      mount($("#answer"), answer("What would happen? Write a manifest, or name a node."));
+      mount($("#result"), "");
+      return;
+    }
+    const began = performance.now();
+    try {
+      const plan = await post("plan", { manifest: this.manifest, lose: this.lose, add: this.add, policy: this.policy });
+      const nodes = await this.nodes(plan);
+      if (mine !== this.turn || !this.context.alive()) return;
+      this.draw(plan, nodes, performance.now() - began);
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      if (mine !== this.turn || !this.context.alive()) return;
+      mount($("#answer"), answer(problem.unknown ? "This gateway does not answer what if." : `${sentenceCase(problem.message)}.`));
+      mount($("#result"), problem.fix && !problem.unknown ? html`<section class="card">${problemNote(problem, "what if")}</section>` : "");
+    }
+  }
+
+  /** The nodes that the plan is about, as they are; one that would be added is not there yet. */
+  async nodes(plan) {
+    const names = [...new Set([...this.lose, ...plan.pods.map(pod => pod.node), ...plan.moved.map(pod => pod.node), ...plan.helped.map(pod => pod.node)])].filter(Boolean);
+    const asked = names.slice(0, NODES_DRAWN).map(async name => {
+      try { return await get(`nodes/${path(name)}`); } catch (problem) {
+        if (problem instanceof Problem) return null;
+        throw problem;
+      }
+    });
+    return (await Promise.all(asked)).filter(Boolean);
+  }
+
+  // ---- the answer ----
+
+  draw(plan, nodes, took) {
+    mount($("#answer"), answer(`${sentenceCase(plan.sentence)}${/[.!]$/.test(plan.sentence) ? "" : "."}`, [
+      `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`]));
+    mount($("#result"), html`${plan.problems.length ? html`<section class="card"><h2>What cannot be used</h2>${plan.problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>` : ""}
+      ${this.beforeAfter(plan, nodes)}
+      ${plan.pods.map(pod => this.planned(pod))}
+      ${this.table("Who is hit", plan.moved, "held a place on what is lost")}
+      ${this.table("Who is helped", plan.helped, "wait now, and would have a place")}
+      ${plan.evicted.length ? html`<section class="card"><h2>Who would go <small>${many(plan.evicted.length, "pod")} of lower priority</small></h2><ol class="mini">${plan.evicted.slice(0, ROWS).map(pod => html`<li><span>${podLink(pod.namespace, pod.pod)} leaves ${nodeLink(pod.node)} for <span class="m">${pod.beneficiary}</span>${pod.to ? html`, and goes to ${nodeLink(pod.to)}` : ""}${pod.budgets.length ? html` <span class="c-warn">(exceeds ${pod.budgets.join(", ")})</span>` : ""}</span></li>`)}</ol></section>` : ""}
+      ${plan.waiting.length ? html`<section class="card"><h2>Who would wait <small>in their order</small></h2><ol class="mini">${plan.waiting.slice(0, ROWS).map(pod => html`<li><span>${podLink(pod.namespace, pod.pod)}: ${pod.cause}</span></li>`)}${plan.waiting.length > ROWS ? html`<li class="faint">and ${num(plan.waiting.length - ROWS)} more</li>` : ""}</ol></section>` : ""}`);
+  }
+
+  beforeAfter(plan, nodes) {
+    if (!plan.before || !plan.after) return "";
+    const lost = new Set(this.lose);
+    const coming = new Map();
+    for (const pod of [...plan.pods, ...plan.moved, ...plan.helped]) {
+      for (const { share } of pod.placed?.shares ?? []) coming.set(share.device, (coming.get(share.device) ?? 0) + share.memory_mib);
+    }
+    const { before, after } = plan;
+    const gib = totals => (totals.memory_mib - totals.memory_free_mib) / 1024;
+    const rows = [
+      ["Nodes", before.nodes, after.nodes, 1], ["Cards", before.devices, after.devices, 1],
+      ["Cards with a share", before.devices_used, after.devices_used, 0], ["Memory granted, GiB", gib(before), gib(after), 0],
+      ["Pods with a place", before.placed, after.placed, 1], ["Pods waiting", before.waiting, after.waiting, -1],
+    ];
+    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Before</h2>${miniFleet(nodes, new Set(), new Map())}</div><div><h2>After</h2>${miniFleet(nodes, lost, coming)}</div></div>` : ""}
+      <table class="t cmp"><caption class="unseen">Before and after</caption><thead><tr><th scope="col"></th><th scope="col" class="num">Before</th><th scope="col" class="num">After</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table></section>`;
+  }
+
+  planned(pod) {
+    const runners = pod.placed?.runners_up ?? [];
+    const best = pod.placed ? [{ node: pod.placed.node, total: pod.placed.score.total ?? 0 }, ...runners] : [];
+    const most = Math.max(1e-9, ...best.map(row => row.total));
+    return html`<section class="card"><h2><span class="m">${pod.namespace}/${pod.name}</span> ${outcomeChip(pod.outcome)}${pod.without && pod.without !== pod.outcome ? html` <small>without the change: ${pod.without}</small>` : ""}</h2><p>${sentenceCase(pod.sentence)}.</p>
+      ${best.length ? html`<div class="runs">${best.map((row, at) => html`<div class="run ${at ? "" : "won"}"><span class="m clip">${nodeLink(row.node)}</span><span class="stackbar" role="img" aria-label="score ${row.total.toFixed(1)}"><i data-s="width:${Math.max(0, row.total) / most * 100}%;background:var(--p1)"></i></span><b class="m">${row.total.toFixed(1)}</b><em class="m">${at ? best[0].total - row.total < 0.05 ? "tie" : `−${(best[0].total - row.total).toFixed(1)}` : ""}</em></div>`)}</div>` : ""}
+      ${pod.beside.length ? html`<h3>Beside</h3><ol class="mini">${pod.beside.slice(0, 5).map(each => html`<li><span>${podLink(each.namespace, each.pod)} <span class="faint">${num(each.memory_mib)} MiB</span></span></li>`)}</ol>` : ""}
+      ${pod.refused ? html`<h3>${pod.outcome === "never" ? "What an empty fleet lacks" : "Why not now"}</h3>${pod.refused.causes.map(cause => causeBar(cause, pod.refused.nodes))}` : ""}
+      ${pod.ahead ? html`<p class="faint">${many(pod.ahead, "pod")} would have their turn before it: ${link("waiting", "the lines")}.</p>` : ""}</section>`;
+  }
+
+  table(words, pods, about) {
+    if (!pods.length) return "";
+    return html`<section class="card"><h2>${words} <small>${many(pods.length, "pod")} that ${about}</small></h2><table class="t tight"><thead><tr><th scope="col">Pod</th><th scope="col">From</th><th scope="col">Would go to</th><th scope="col" class="num hide-s">Score</th></tr></thead><tbody>${pods.slice(0, ROWS).map(pod => html`<tr data-row tabindex="0"><td class="name">${namespaceDot(pod.namespace)}${podLink(pod.namespace, pod.name)}</td><td>${pod.was ? nodeLink(pod.was) : html`<span class="faint">waits</span>`}</td><td>${pod.node ? nodeLink(pod.node) : html`<span class="c-bad">${pod.outcome === "never" ? "nowhere" : "waits"}${pod.refused?.nearest.find(miss => miss.missing) ? `: ${pod.refused.nearest.find(miss => miss.missing).missing} missing` : ""}</span>`}</td><td class="num m hide-s">${pod.placed?.score.total?.toFixed(1) ?? ""}</td></tr>`)}${pods.length > ROWS ? html`<tr class="more"><td colspan="4">and ${num(pods.length - ROWS)} more</td></tr>` : ""}</tbody></table></section>`;
+  }
+
+  async update(live) { if (!live) await this.run(); }
+
+  close() { this.main.onclick = null; this.main.onkeydown = null; this.turn += 1; }
+}
+
+const OUTCOMES = { fits: ["allocated", "fits"], "not-now": ["refused", "not now"], never: ["never", "never"], unchanged: ["", "is live already"] };
+
+function outcomeChip(outcome) {
+  const [look, words] = OUTCOMES[outcome] ?? ["", outcome];
+  return html`<span class="chip p-${look}">${words}</span>`;
+}
+
+/** A few nodes card by card: what is held pale, what would come strong, what is lost crossed out. */
+function miniFleet(nodes, lost, coming) {
+  return html`<div class="mini-fleet">${nodes.toSorted((a, b) => lost.has(b.node.node) - lost.has(a.node.node) || byName(a.node.node, b.node.node)).map(({ node, devices }) => html`<div class="mn"><span class="m clip" title="${node.node} ${devices[0] ? shortModel(devices[0].model) : ""}">${node.node}</span><span class="mcards" role="img" aria-label="${node.node}: ${lost.has(node.node) ? "lost" : many(devices.filter(device => coming.has(device.device)).length, "card")}${lost.has(node.node) ? "" : " with something new"}">${devices.map(device => {
+    const held = 100 * (device.memory_mib - device.memory_free_mib) / Math.max(1, device.memory_mib);
+    const more = 100 * (coming.get(device.device) ?? 0) / Math.max(1, device.memory_mib);
+    return html`<i class="${lost.has(node.node) ? "gone" : ""}"><i data-s="height:${Math.min(100, held)}%"></i>${more ? html`<i class="new" data-s="height:${Math.min(100 - Math.min(100, held) || 100, more)}%"></i>` : ""}</i>`;
+  })}</span></div>`)}</div>`;
+}
