@@ -1,4 +1,7 @@
-"""One cluster and one browser for all tests of the console, which only read."""
+"""One cluster and one browser for all tests of the console.
+
+Both end with the package: a browser that is driven keeps the loop that asynchronous tests want.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ nodes:
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """`apportion up` with five nodes and the sample pods, of which some cannot be placed."""
     skip_unless_here()
@@ -33,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         yield running.up()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def base(cluster: Standalone) -> str:
     """Where the console is."""
     assert cluster.data is not None
@@ -41,7 +44,7 @@ def base(cluster: Standalone) -> str:
     return str(json.loads(text)["gateway"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """The machine's own Chromium."""
     skip_unless_here()

@@ -20,9 +20,9 @@ INSTALL = "apt-get install chromium"
 WIDE = (1280, 800)
 NARROW = (390, 844)
 TIMEOUT_MS = 20_000
-ANSWERS = ("status of 404", "status of 408")
-"""The API's own answers, which pages put into words and browsers call errors: there is no such
-thing, and nothing happened while somebody waited for news."""
+ANSWERS = ("status of 400", "status of 404", "status of 408")
+"""The API's own answers, which pages put into words and browsers call errors: a wrong
+moment, no such thing, and nothing that happened while somebody waited for news."""
 
 
 def executable() -> str:

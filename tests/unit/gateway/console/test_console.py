@@ -13,7 +13,7 @@ from apportion.gateway.console.console import POLICY, console_routes
 
 STATIC = Path(console.__file__).parent / "static"
 FILES = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
-IMPORTED = re.compile(r"""(?:from|import)\s*\(?\s*["']([^"']+)["']""")
+IMPORTED = re.compile(r"""(?:from|import)\s*\(?\s*["'](\.[^"']+)["']""")
 Client = TestClient[web.Request, web.Application]
 
 

@@ -175,7 +175,6 @@ async function begin() {
   } catch (problem) {
     if (!(problem instanceof Problem)) throw problem;
   }
-  await show();
-  await bar.news();
+  await Promise.all([show(), bar.news()]);
 }
 begin();

@@ -8,6 +8,7 @@ const AXIS_FOOT = 22;
 const LEFT = 40;
 const LABELS = 110;
 const LABEL_HEIGHT = 13;
+const MARK_ROOM = 80;
 
 /** A round number at or above `value`, and how many parts an axis up to it has. */
 export function axisOf(value) {
@@ -21,7 +22,7 @@ const short = value => (value >= 1000 ? `${num(value / 100) / 10}k` : value < 10
 /**
  * `times` are the beginnings of the steps in ms and `end` that of the last; `series` are
  * `{name, colour, values}` from the foot upwards; `line` is a value for each step; `marks` are
- * `{ms, words, look}`.
+ * `{ms, kind, words, look}`.
  */
 export function stackChart({ width, times, end, series, line, marks, label }) {
   const height = width < 500 ? 190 : 236;
@@ -36,8 +37,18 @@ export function stackChart({ width, times, end, series, line, marks, label }) {
     ${areas(series, times, end, { x, y })}
     <path class="cap" d="${steps(line, times, end, { x, y })}"/>
     ${marks.filter(mark => mark.ms > times[0] && mark.ms < end).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="12" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
+    ${width < 500 ? "" : spaced(marks.filter(mark => mark.ms > times[0] && mark.ms < end), x).map(mark => html`<text class="ax mkw k-${mark.look}" x="${x(mark.ms) - 4}" y="22" text-anchor="end">${mark.kind}</text>`)}
     ${ticks(times[0], end, width < 500 ? 3 : 6).map(({ ms, words, anchor }) => html`<text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="${anchor}">${words}</text>`)}
     ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}</svg>`;
+}
+
+/** The marks whose words have room: the last, and each that is far enough before the next. */
+function spaced(marks, x) {
+  const found = [];
+  for (const mark of marks.toReversed()) {
+    if (!found.length || x(found.at(-1).ms) - x(mark.ms) > MARK_ROOM) found.push(mark);
+  }
+  return found;
 }
 
 /** Every series from step to step, each on those before it. */

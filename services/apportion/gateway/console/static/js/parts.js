@@ -32,7 +32,16 @@ export function problemNote(problem, about) {
   return html`<p class="faint">${said}${problem.fix && !problem.unknown ? ` ${sentenceCase(problem.fix)}.` : ""}</p>`;
 }
 
-export const sentenceCase = text => (text ? text[0].toUpperCase() + text.slice(1) : "");
+/** With a capital letter, unless it begins with a name. */
+export const sentenceCase = text => (/^[a-z]+(?=[ ,:;.]|$)/.test(text ?? "") ? text[0].toUpperCase() + text.slice(1) : text ?? "");
+
+/** What would unblock a refusal: the cure of its nearest cause, and whatever is one command. */
+export function cures(causes) {
+  const isCommand = words => /^(apportion|kubectl) /.test(words);
+  const isWhole = words => isCommand(words) && !/\b(NODE|DEVICE)\b/.test(words);
+  const told = causes.filter((cause, at) => cause.unblocked_by && (at === 0 || isWhole(cause.unblocked_by)));
+  return html`<ul class="cures">${told.map(({ unblocked_by: words }) => html`<li>${isWhole(words) ? command(words) : `${sentenceCase(words)}.`}</li>`)}</ul>`;
+}
 
 /** A row of buttons of which one is pressed. */
 export const segments = (name, label, options, chosen) => html`<div class="seg" role="group" aria-label="${label}">${
@@ -41,6 +50,9 @@ export const segments = (name, label, options, chosen) => html`<div class="seg" 
 /** The field that `/` goes to. */
 export const searchField = (value, placeholder, label) => html`<label class="search">${ICONS.find}<input
   id="q" type="search" value="${value}" placeholder="${placeholder}" aria-label="${label}" autocomplete="off" spellcheck="false"><kbd>/</kbd></label>`;
+
+/** 1 node, 8 cards and 3 pods. */
+export const listed = words => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
 
 /** A line that says how much more there is than what is shown. */
 export const andMore = (left, noun) => (left > 0 ? html`<li class="faint">and ${many(left, noun)} more</li>` : "");

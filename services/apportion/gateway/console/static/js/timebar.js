@@ -67,9 +67,13 @@ export class TimeBar {
 
   now() { this.stop(); this.seek(""); }
 
-  seekTime(ms) {
-    const end = this.end();
-    this.seek(ms >= end - 500 ? "" : new Date(ms).toISOString().replace(/\.\d+Z$/, "Z"));
+  seekTime(ms) { this.seek(this.atOf(ms)); }
+
+  /** A time as the address has it: whole seconds, now as nothing, the beginning as its revision. */
+  atOf(ms) {
+    if (ms >= this.end() - 500) return "";
+    if (this.line && ms < this.line.from + 1000) return String(this.line.first);
+    return new Date(ms).toISOString().replace(/\.\d+Z$/, "Z");
   }
 
   /** One moment is asked for at a time; while it is, only the newest wish is remembered. */
@@ -113,7 +117,7 @@ export class TimeBar {
     while (this.playing === play) {
       const ms = play.from + (performance.now() - play.began) * play.speed;
       if (ms >= this.end()) { this.now(); return; }
-      await this.setMoment(new Date(ms).toISOString().replace(/\.\d+Z$/, "Z"));
+      await this.setMoment(this.atOf(ms));
       await new Promise(resolve => { requestAnimationFrame(resolve); });
     }
   }
@@ -170,11 +174,12 @@ export class TimeBar {
     let free = width;
     const labels = new Map();
     for (const mark of this.line.marks.toReversed()) { // the newest has the first right to its words
-      const x = this.place(mark.ms) * width;
-      if (free - x > LABEL_ROOM) labels.set(mark, mark.label);
+      let x = this.place(mark.ms) * width;
+      if (free - x > LABEL_ROOM) labels.set(mark, "");
+      else if (free === width) { labels.set(mark, "left"); x -= LABEL_ROOM; }
       if (free - x > 12) free = x;
     }
-    mount($("#t-marks"), this.line.marks.map(mark => html`<button class="mk k-${mark.look}" data-revision="${mark.revision}" data-s="left:${this.place(mark.ms) * 100}%" aria-label="${clock(mark.ms)} ${mark.sentence}"><i></i>${labels.has(mark) ? html`<b>${labels.get(mark)}</b>` : ""}</button>`));
+    mount($("#t-marks"), this.line.marks.map(mark => html`<button class="mk k-${mark.look}" data-revision="${mark.revision}" data-s="left:${this.place(mark.ms) * 100}%" aria-label="${clock(mark.ms)} ${mark.sentence}"><i></i>${labels.has(mark) ? html`<b class="${labels.get(mark)}">${mark.label}</b>` : ""}</button>`));
   }
 
   ghost(event) {

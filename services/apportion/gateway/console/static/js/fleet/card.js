@@ -6,6 +6,7 @@ import { ICONS } from "../icons.js";
 import { link, podLink, receipt } from "../links.js";
 import { shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
+import { linked } from "../sentence.js";
 import { ABSENT, CORDONED, granted, stateOf, UNREADY, used } from "./model.js";
 
 const HOLDERS_SHOWN = 6;
@@ -92,7 +93,7 @@ function happened(items) {
   if (items instanceof Problem) return html`<h3>What happened to it</h3>${problemNote(items, "what happened to a card")}`;
   if (!items.length) return html`<h3>What happened to it</h3><p class="faint">Nothing since the ledger's beginning.</p>`;
   const newest = items.toSorted((a, b) => b.revision - a.revision).slice(0, 9);
-  return html`<h3>What happened to it</h3><ol class="mini">${newest.map(item => html`<li><time title="${item.time}">${said(item.time)}</time><span>${item.sentence}</span>${receipt(item.revision)}</li>`)}</ol>`;
+  return html`<h3>What happened to it</h3><ol class="mini">${newest.map(item => html`<li><time title="${item.time}">${said(item.time)}</time><span>${linked(item.sentence)}</span>${receipt(item.revision)}</li>`)}</ol>`;
 }
 
 function said(time) {

@@ -20,7 +20,7 @@ export class Layout {
     Object.assign(this, { pools, width, height, scale });
     this.head = Math.round(30 * scale);
     this.poolGap = Math.round(14 * scale);
-    this.poolLeast = Math.round(104 * scale);
+    this.poolLeast = Math.round(124 * scale);
     this.pad = Math.round(12 * scale);
     this.fit();
   }

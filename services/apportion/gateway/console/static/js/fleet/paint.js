@@ -90,14 +90,18 @@ export class Painter {
       const dim = match && !match[card] ? 1 : 0;
       this.rect(x, at.y, width, height, this.colours.free[dim]);
       if (node.state[card] & BROKEN) this.cross(x, at.y, width, height, dim);
-      else this.shares(node, card, x, at.y, width, height, dim, told);
+      else this.shares(node, card, { x, y: at.y, width, height, dim, told });
       if (node.state[card] & CORDONED && !(node.state[card] & BROKEN)) this.hatch(layout, x, at.y, width, height, dim);
     }
   }
 
-  /** What is held of a card, from its foot upwards: granted pale, used (or running) strong. */
-  shares(node, card, x, y, width, height, dim, told) {
+  /**
+   * What is held of a card, from its foot upwards: granted pale, used (or running) strong. What is
+   * cordoned is pale alone, so that its stripes can be told from what they lie over.
+   */
+  shares(node, card, { x, y, width, height, dim, told }) {
     const { colours } = this;
+    const cordoned = node.state[card] & CORDONED;
     let foot = y + height;
     for (let at = node.start[card]; at < node.start[card + 1]; at += 1) {
       let tall = Math.max(1, Math.round(node.memory[at] * height));
@@ -107,7 +111,7 @@ export class Painter {
         ? [colours.namespaceGranted[node.colour[at]][dim], colours.namespaceUsed[node.colour[at]][dim]]
         : [colours.granted[dim], colours.used[dim]];
       const share = node.memory[at] || 1;
-      const part = told ? Math.max(0, node.used[at]) / share : node.running[at];
+      const part = cordoned ? 0 : told ? Math.max(0, node.used[at]) / share : node.running[at];
       const full = Math.round(tall * part);
       this.rect(x, foot - tall, width, tall, pale);
       if (full) this.rect(x, foot - full, width, full, strong);

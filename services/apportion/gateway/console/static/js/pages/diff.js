@@ -1,9 +1,9 @@
 // What differs between two moments: who came and went, what failed, and what people did.
 import { getNow } from "../api.js";
-import { instant, many, num, when } from "../format.js";
+import { instant, many, num, shortId, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, nodeLink, podLink, receipt } from "../links.js";
-import { answer } from "../parts.js";
+import { answer, listed } from "../parts.js";
 import { go, href } from "../route.js";
 
 const ROWS = 40;
@@ -27,21 +27,24 @@ function draw(main, { from, to, diff, before, after, marks }) {
     count(diff, "placements", "placement"), count(diff, "nodes", "node"), count(diff, "devices", "card"),
     count(diff, "policy", "policy"), count(diff, "configuration", "setting"),
   ].filter(Boolean);
-  const sentence = html`Between ${when(a, Date.now())} and ${when(b, Date.now())}, ${told.length ? html`${told.join(", ")} changed` : "nothing changed"}.`;
+  const sentence = html`Between ${when(a, Date.now())} and ${when(b, Date.now())}, ${told.length ? html`${listed(told)} changed` : "nothing changed"}.`;
   mount(main, html`<div class="page">${answer(sentence, [
     html`rev ${receipt(diff.from.revision)} to ${receipt(diff.to.revision)}`, link("events", "all events")])}
     <form class="bar" id="moments"><label class="inl">from <input name="from" value="${from}" class="m" size="20"></label><label class="inl">to <input name="to" value="${to}" class="m" size="20"></label><button class="btn pri">Compare</button>
-    ${marks.slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark) })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}</form>
+    ${perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark) })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}</form>
     ${totals(before, after, [a, b])}
-    <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices)}${group("node", "Nodes", diff.nodes, diff.more.nodes)}
+    <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
     ${group("operator", "Policy", diff.policy, diff.more.policy)}${group("operator", "Configuration", diff.configuration, diff.more.configuration)}
-    ${group("placement", "Placements", diff.placements, diff.more.placements)}</div></div>`);
+    ${group("placement", "Placements", diff.placements, diff.more.placements, name => podLink(...name.split("/", 2)))}</div></div>`);
   $("#moments").addEventListener("submit", event => {
     event.preventDefault();
     const fields = new FormData(event.target);
     go(href("events", { diff: `${fields.get("from")},${fields.get("to")}` }));
   });
 }
+
+/** The last mark of each minute: what fails together is one place to look at. */
+const perMinute = marks => [...new Map(marks.map(mark => [mark.time.slice(0, 16), mark])).values()];
 
 const around = mark => {
   const ms = instant(mark.time);
@@ -74,14 +77,13 @@ export function compared([words, before, after, good, format = num]) {
   return html`<tr><th scope="row">${words}</th><td class="num m">${format(before)}</td><td class="num m">${format(after)}</td><td class="num m ${look}">${sign}</td></tr>`;
 }
 
-function group(kind, words, rows, more = 0) {
+function group(kind, words, rows, more = 0, named = name => html`<span class="m">${name}</span>`) {
   if (!rows.length) return "";
-  return html`<section class="card dg k-${kind}"><h2><i class="kd"></i>${words} <b class="m">${num(rows.length + more)}</b></h2><ol class="mini">${rows.map(row => diffRow(row))}${more ? html`<li class="faint"><time></time><span>and ${num(more)} more</span></li>` : ""}</ol></section>`;
+  return html`<section class="card dg k-${kind}"><h2><i class="kd"></i>${words} <b class="m">${num(rows.length + more)}</b></h2><ol class="mini">${rows.map(row => diffRow(row, named))}${more ? html`<li class="faint"><time></time><span>and ${num(more)} more</span></li>` : ""}</ol></section>`;
 }
 
-function diffRow(row) {
+function diffRow(row, named) {
   const ms = instant(row.time);
-  const name = row.name.includes("/") ? podLink(...row.name.split("/", 2)) : html`<span class="m">${row.name}</span>`;
   const said = row.before && row.after ? `${row.before} → ${row.after}` : row.after || `no more: ${row.before}`;
-  return html`<li><time title="${row.time}">${ms === null ? "" : when(ms, Date.now())}</time><span>${row.what === "node" ? nodeLink(row.name) : name} ${row.what ? html`<span class="faint">${row.what}</span> ` : ""}${said}${row.by ? html` <span class="faint">by ${row.by}</span>` : ""}</span>${receipt(row.revision)}</li>`;
+  return html`<li><time title="${row.time}">${ms === null ? "" : when(ms, Date.now())}</time><span>${named(row.name)} ${row.what ? html`<span class="faint">${row.what}</span> ` : ""}${said}${row.by ? html` <span class="faint">by ${row.by}</span>` : ""}</span>${receipt(row.revision)}</li>`;
 }

@@ -6,7 +6,8 @@ import { $, $$, html, mount } from "../html.js";
 import { countKinds, kindOf, KINDS } from "../kinds.js";
 import { link, receipt } from "../links.js";
 import { isLive, moment, shownTime } from "../moment.js";
-import { answer, copyFrom, searchField, sentenceCase } from "../parts.js";
+import { answer, copyFrom, searchField } from "../parts.js";
+import { linked } from "../sentence.js";
 import { openDiff } from "./diff.js";
 
 const PAGE = 150;
@@ -71,7 +72,7 @@ class EventsPage {
   show() {
     mount(this.main, html`<div class="page wide"><div id="answer"></div>
       <div class="bar">${searchField(this.text, "pod, node, card or word", "Find events")}<div class="chips" id="kinds" role="group" aria-label="Kinds of events"></div><span class="grow"></span><a class="btn" href="${this.diffAddress()}">Compare two moments</a></div>
-      <div class="split"><div class="tablebox" id="box" tabindex="-1"><button class="newpill" id="pill" hidden></button><table class="t ev"><caption class="unseen">Events, the newest first</caption><thead><tr><th scope="col" class="num">Revision</th><th scope="col">Time</th><th scope="col">What happened</th></tr></thead><tbody id="rows"></tbody></table></div><aside class="card detail" id="detail" aria-label="The chosen event" aria-live="polite"></aside></div></div>`);
+      <div class="split"><div class="tablebox" id="box" tabindex="-1"><button class="newpill" id="pill" hidden></button><table class="t ev"><caption class="unseen">Events, the newest first</caption><thead><tr><th scope="col" class="num hide-s">Revision</th><th scope="col">Time</th><th scope="col">What happened</th></tr></thead><tbody id="rows"></tbody></table></div><aside class="card detail" id="detail" aria-label="The chosen event" aria-live="polite"></aside></div></div>`);
     this.answer();
     this.list();
     this.detail();
@@ -114,7 +115,7 @@ class EventsPage {
     const { row, event } = await getNow(`log/${revision}`);
     if (this.closed || this.detailed !== revision) return;
     const ms = instant(row.time);
-    mount(box, html`<h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2><p>${sentenceCase(row.sentence)}.</p>
+    mount(box, html`<h2>${row.type || "No event"} <small class="m">#${num(revision)}</small></h2><p class="say">${linked(row.sentence, row.subject)}.</p>
       <div class="kv"><span>at</span><b class="m">${ms === null ? row.time : new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC")}</b><span>written by</span><b class="m">${row.source}</b><span>subject</span><b class="m">${row.subject.replace(/^apportion\.v1\./, "")}</b></div>
       <pre class="m" tabindex="0" aria-label="The event itself">${JSON.stringify(event, null, 1)}</pre>
       <div class="acts">${link("fleet", "See the fleet then", { at: String(revision) }, "btn")}${podOf(row, event)}</div>`);
@@ -207,7 +208,7 @@ function folded(rows) {
 
 function eventRow({ row, count }, chosen) {
   const ms = instant(row.time);
-  return html`<tr data-row tabindex="0" data-revision="${row.revision}" class="k-${kindOf(row.type)} ${row.revision === chosen ? "sel" : ""}"><td class="num">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}</td><td><i class="kd"></i><span class="say">${row.sentence}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
+  return html`<tr data-row tabindex="0" data-revision="${row.revision}" class="k-${kindOf(row.type)} ${row.revision === chosen ? "sel" : ""}"><td class="num hide-s">${receipt(row.revision)}</td><td class="m" title="${row.time}">${ms === null ? "" : when(ms, shownTime())}</td><td><i class="kd"></i><span class="say">${linked(row.sentence, row.subject)}${count > 1 ? html` <em>×${count}</em>` : ""}</span></td></tr>`;
 }
 
 /** The pod that an event is about, by the name that stands in it or in its sentence. */

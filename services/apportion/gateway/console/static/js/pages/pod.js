@@ -5,7 +5,8 @@ import { html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
 import { link, nodeLink, phaseChip, podLink, receipt } from "../links.js";
 import { shownTime } from "../moment.js";
-import { answer, command, copyFrom, onlySays, problemNote, sentenceCase } from "../parts.js";
+import { answer, copyFrom, cures, onlySays, problemNote, sentenceCase } from "../parts.js";
+import { linked } from "../sentence.js";
 import { wants } from "../words.js";
 import { ListPage } from "./list_page.js";
 
@@ -131,12 +132,19 @@ class PodPage extends ListPage {
     if (this.history?.items) {
       return this.history.items.map(item => ({
         look: LOOKS[item.type] ?? "submitted", title: TITLES[item.type] ?? item.type, time: item.time, revision: item.revision,
-        words: item.sentence.replace(`${this.namespace}/${this.name} `, "").replace(`${this.namespace}/${this.name}: `, ""),
+        words: this.told(item),
       }));
     }
     return this.why.history.map(step => ({
       look: step.phase, title: sentenceCase(step.phase), time: step.time, revision: step.revision, words: this.stepWords(step.phase),
     }));
+  }
+
+  /** The sentence without what its title and the page say already. */
+  told({ sentence, subject }) {
+    const own = `${this.namespace}/${this.name}`;
+    const rest = sentence.startsWith(own) ? sentence.slice(own.length).replace(/^:? /, "") : sentence;
+    return linked(sentenceCase(rest.replace(/^(submitted|refused|rejected): /, "").replace(/^(placed|bound|adopted) /, "")), subject);
   }
 
   stepWords(phase) {
@@ -211,7 +219,7 @@ class PodPage extends ListPage {
     const causes = refused?.causes ?? [];
     return html`<section class="card"><h2>Why none fits <small>${refused ? `${many(refused.nodes, "node")}` : "nobody has looked yet"}</small></h2>
       ${causes.map(cause => causeBar(cause, refused.nodes))}
-      ${causes.length ? html`<h3>What would unblock it</h3><ul class="cures">${causes.slice(0, 4).map(cause => (/^(apportion|kubectl) /.test(cause.unblocked_by) ? html`<li>${command(cause.unblocked_by)}</li>` : html`<li>${sentenceCase(cause.unblocked_by)}.</li>`))}</ul>` : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
+      ${causes.length ? html`<h3>What would unblock it</h3>${cures(causes)}` : html`<p>${sentenceCase(this.why.sentence)}.</p>`}
       <div class="acts">${link("whatif", "Try a change", {}, "btn pri")}${link("waiting", "Its line", {}, "btn")}</div></section>
       ${refused?.nearest.some(miss => miss.missing) ? html`<section class="card"><h2>Nearest</h2><table class="t tight"><thead><tr><th scope="col">Node</th><th scope="col">Wanted</th><th scope="col">There</th><th scope="col">Missing</th></tr></thead><tbody>${refused.nearest.filter(miss => miss.missing).map(miss => html`<tr data-row tabindex="0"><td>${nodeLink(miss.node)}</td><td>${miss.needed_words}</td><td>${miss.available_words}</td><td>${miss.missing}</td></tr>`)}</tbody></table></section>` : ""}
       ${this.why.evicts.length ? html`<section class="card"><h2>Room is made for it</h2><ol class="mini">${this.why.evicts.map(each => html`<li><span>${podLink(each.namespace, each.name)} leaves ${nodeLink(each.node)}</span></li>`)}</ol></section>` : ""}

@@ -1,7 +1,7 @@
 // Reports: how many hours of cards were granted and used, what they cost, and what did nothing.
 import { getNow, Problem } from "../api.js";
 import { stackChart } from "../chart.js";
-import { meetNamespaces, namespaceColour, NAMESPACE_COLOURS, OTHER } from "../colours.js";
+import { meetNamespaces, namespaceColour, namespacePlace, NAMESPACE_COLOURS, OTHER } from "../colours.js";
 import { instant, many, num, percent, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, podLink } from "../links.js";
@@ -83,7 +83,8 @@ class ReportsPage extends ListPage {
     const end = instant(usage.to);
     const lengths = times.map((ms, at) => ((times[at + 1] ?? end) - ms) / 3_600_000);
     const place = new Map(times.map((ms, at) => [ms, at]));
-    const named = usage.rows.slice(0, SERIES).filter(row => row.granted_gpu_hours).map(row => ({ name: row.key || "(none)", key: row.key, colour: this.colour(row.key, usage.rows.indexOf(row)), values: times.map(() => 0) }));
+    const own = usage.rows.filter(row => row.granted_gpu_hours && (this.by !== "namespace" || namespacePlace(row.key) < OTHER));
+    const named = own.slice(0, SERIES).map(row => ({ name: row.key || "(none)", key: row.key, colour: this.colour(row.key, usage.rows.indexOf(row)), values: times.map(() => 0) }));
     const others = { name: "other", key: null, colour: NAMESPACE_COLOURS[OTHER], values: times.map(() => 0) };
     const line = times.map(() => 0);
     for (const step of usage.steps) {
@@ -95,7 +96,7 @@ class ReportsPage extends ListPage {
     }
     const series = others.values.some(value => value > 1e-6) ? [...named, others] : named;
     const marks = this.marks.filter(mark => mark.kind !== "recovery").slice(-12)
-      .map(mark => ({ ms: instant(mark.time), words: mark.sentence, look: mark.kind === "failure" ? "broken" : "policy" }));
+      .map(mark => ({ ms: instant(mark.time), kind: mark.kind, words: mark.sentence, look: mark.kind === "failure" ? "broken" : "policy" }));
     mount(box, stackChart({ width, times, end, series, line, marks, label: `Cards granted over time by ${this.by}; the table below has the figures` }));
     this.drawn = width;
   }

@@ -1,13 +1,12 @@
 // Waiting: how many pods, for how many cards, since when; and for each line why, and what would help.
 import { get } from "../api.js";
-import { meetNamespaces } from "../colours.js";
+import { meetNamespaces, namespaceColour } from "../colours.js";
 import { duration, instant, many, num, when } from "../format.js";
 import { html, mount } from "../html.js";
 import { link, namespaceDot, nodeLink, podLink } from "../links.js";
 import { shownTime } from "../moment.js";
-import { answer, command, copyFrom, sentenceCase } from "../parts.js";
+import { answer, copyFrom, cures, sentenceCase } from "../parts.js";
 import { href } from "../route.js";
-import { namespaceColour } from "../colours.js";
 import { lineWords, since } from "../words.js";
 import { causeBar } from "./pod.js";
 import { ListPage } from "./list_page.js";
@@ -15,7 +14,6 @@ import { ListPage } from "./list_page.js";
 const ASKED = 90;
 const ROWS_FIRST = 6;
 const ROWS_OTHERS = 3;
-const CURES_SHOWN = 3;
 
 /** See app.js. */
 export const open = (main, context) => new WaitingPage(main, context).start();
@@ -68,8 +66,7 @@ function dots(line, now) {
 function reasons(line) {
   if (!line.causes.length) return html`<h3>Why not yet</h3><p>${line.sentence ? `${sentenceCase(line.sentence)}.` : "Nobody has looked for a place yet."}</p>`;
   return html`<h3>Why none of ${many(line.nodes, "node")}</h3>${line.causes.map(cause => causeBar(cause, line.nodes))}
-    <h3>What would unblock it</h3><ul class="cures">${line.causes.slice(0, CURES_SHOWN).filter(cause => cause.unblocked_by).map(cause => (/^(apportion|kubectl) /.test(cause.unblocked_by) ? html`<li>${command(cause.unblocked_by)}</li>` : html`<li>${sentenceCase(cause.unblocked_by)}.</li>`))}</ul>
-    <p>${link("whatif", "Try a change →")}</p>`;
+    <h3>What would unblock it</h3>${cures(line.causes)}<p class="try">${link("whatif", "Try a change →")}</p>`;
 }
 
 function podRow(pod, now) {

@@ -52,7 +52,7 @@ class WhatIfPage {
 
   show() {
     mount(this.main, html`<div class="page"><div id="answer">${answer("What would happen?")}</div><div class="cols wi"><section class="card form" aria-label="The change"><h2>Change <small>nothing is appended</small></h2>
-      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="13" placeholder="YAML: Pod, Job, Deployment, PodGroup">${this.manifest}</textarea>
+      <label for="manifest">A manifest to submit</label><textarea id="manifest" spellcheck="false" rows="${this.manifest ? 13 : 6}" placeholder="YAML: Pod, Job, Deployment, PodGroup">${this.manifest}</textarea>
       <label for="lose">Nodes to lose</label><div class="tags" id="lost"></div>
       <label for="add">Nodes to add</label><div class="tags" id="added"></div>
       <span class="inl small" id="policy-label">Policy</span>${segments("policy", "Policy", POLICIES, this.policy)}

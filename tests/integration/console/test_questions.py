@@ -1,0 +1,81 @@
+"""What if, reports and doctor: what the command line says, and nothing is changed by asking."""
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.browser.audit import offences
+from tests.support.browser.chromium import NARROW, WIDE, opened, visit
+from tests.support.standalone import Standalone
+
+NEVER = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: giant}
+spec:
+  schedulerName: apportion
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 64}}}
+"""
+
+
+def newest(cluster: Standalone) -> int:
+    """How far the ledger is."""
+    return int(cluster.json("get", "pods")["revision"])
+
+
+def test_a_lost_node_says_who_is_hit_and_appends_nothing(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Every pod of the node, with where it would go; the ledger stays as it is."""
+    held = [pod["name"] for pod in cluster.json("get", "pods")["items"] if pod["node"] == "t4-1"]
+    assert held
+    before = newest(cluster)
+    with opened(browser, base) as page:
+        visit(page, "#/whatif?lose=t4-1")
+        section = page.locator("section", has_text="Who is hit")
+        for name in held:
+            expect(section).to_contain_text(name)
+        expect(page.locator("#same")).to_contain_text("apportion plan --lose t4-1")
+        expect(page.locator(".mcards .gone").first).to_be_visible()
+        assert offences(page) == []
+        page.get_by_label("Keep t4-1").click()
+        expect(page.locator("h1")).to_contain_text("Write a manifest")
+    assert newest(cluster) == before
+
+
+def test_never_is_told_apart_from_not_now(browser: Browser, base: str) -> None:
+    """A manifest that no empty fleet could take says so; one that fits says where."""
+    with opened(browser, base) as page:
+        visit(page, "#/whatif")
+        expect(page.locator("#result .chip").first).to_have_text("fits")
+        page.locator("#manifest").fill(NEVER)
+        expect(page.locator("#result .chip").first).to_have_text("never")
+        page.locator("#manifest").fill("kind: [")
+        expect(page.locator("#main")).to_contain_text(re.compile("YAML|cannot|document"))
+
+
+def test_a_report_is_that_of_the_command_line(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """The same rows, a chart with a name, and a table beside it."""
+    rows = cluster.json("report", "usage")["rows"]
+    with opened(browser, base) as page:
+        visit(page, "#/reports")
+        expect(page.locator("h1")).to_contain_text("GPU hours were granted")
+        for row in rows:
+            expect(page.locator("table").first).to_contain_text(row["key"])
+        expect(page.locator("#chart svg")).to_have_attribute("role", "img")
+        page.locator('[data-by="node"]').click()
+        expect(page.locator("table").first).to_contain_text("t4-1")
+        assert page.url.endswith("#/reports?by=node")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_questions_keep_the_rules(browser: Browser, base: str, size: tuple[int, int]) -> None:
+    """Names for controls, one heading, no scrolling sideways; wide and narrow."""
+    with opened(browser, base, size=size) as page:
+        for address in ("whatif", "reports", "doctor", "events"):
+            visit(page, f"#/{address}")
+            assert offences(page) == [], address

@@ -1,0 +1,113 @@
+"""Time, as the console has it: any moment, on every page, and what differs between two."""
+
+import re
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser.audit import offences
+from tests.support.browser.chromium import NARROW, opened, visit
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+
+def revision(cluster: Standalone, *words: str) -> int:
+    """At which revision an event about a node stands, whose sentence has these words."""
+    told = cluster.run("tail", "--from", "1", "--no-follow").stdout.splitlines()
+    [*_, last] = [line for line in told if all(word in line for word in words)]
+    return int(last.split()[0].replace(",", ""))
+
+
+def failed(page: Page) -> None:
+    """The fleet says that a card is broken."""
+    expect(page.locator("h1")).to_contain_text("1 broken")
+
+
+def test_the_past_is_shown_and_says_that_it_is(
+    browser: Browser, base: str, cluster: Standalone
+) -> None:
+    """Before a card failed the fleet has none broken; the bar, the clock and the words say so."""
+    [card] = [
+        each for each in cluster.json("get", "devices")["items"]
+        if (each["node"], each["index"]) == ("h100-2", 3)
+    ]  # fmt: skip
+    assert cluster.run("simulate", "fail", card["device"], "--reason", "XID 79").returncode == 0
+    try:
+        when = revision(cluster, "h100-2", "XID 79")
+        with opened(browser, base) as page:
+            visit(page, "")
+            failed(page)
+            expect(page.locator(".mk.k-broken")).to_have_count(1)
+            page.keyboard.press("[")
+            expect(page.locator("html")).to_have_class("past")
+            assert re.search(rf"at={when}$", page.url)
+            failed(page)
+            visit(page, f"#/fleet?at={when - 1}")
+            expect(page.locator("h1")).to_contain_text("0 broken")
+            expect(page.locator("#t-ago")).to_contain_text("ago")
+            expect(page.locator("#t-rev")).to_have_text(f"rev {when - 1:,}")
+            page.keyboard.press("2")
+            expect(page.locator("h1")).to_contain_text("are live")
+            assert page.url.endswith(f"#/pods?at={when - 1}")
+            page.keyboard.press("n")
+            expect(page.locator("html")).not_to_have_class("past")
+            page.keyboard.press("1")
+            failed(page)
+            visit(page, f"#/events?diff={when - 1},{when}")
+            expect(page.locator("h1")).to_contain_text("1 card changed")
+            expect(page.locator(".dg")).to_contain_text("XID 79")
+            assert offences(page) == []
+    finally:
+        cluster.run("simulate", "recover", card["device"])
+
+
+def test_the_range_is_dragged_and_played(browser: Browser, base: str) -> None:
+    """A real slider with a spoken value; playing goes forwards from there, to now."""
+    with opened(browser, base) as page:
+        visit(page, "")
+        slider = page.locator("#t-range")
+        expect(slider).to_have_attribute("aria-valuetext", re.compile("revision .*, now"))
+        slider.focus()
+        page.keyboard.press("Home")
+        expect(page.locator("html")).to_have_class("past")
+        expect(page.locator("h1")).to_contain_text(re.compile("No node|0 of"))
+        page.locator("#t-speed").click()
+        page.locator("#t-play").click()
+        seen: set[str] = set()
+
+        def moved() -> bool:
+            seen.add(page.locator("#t-clock").inner_text())
+            return len(seen) > 2
+
+        wait_until(moved, "the clock to go on", timeout_s=20)
+        page.locator("#t-live").click()
+        expect(page.locator("#t-ago")).to_have_text("live")
+
+
+def test_a_moment_that_nobody_knows_is_told(browser: Browser, base: str) -> None:
+    """In the gateway's words, with the fix; now is one key away."""
+    with opened(browser, base) as page:
+        page.goto(f"{base}/#/fleet?at=yesterday-ish")
+        expect(page.locator("h1")).to_contain_text("yesterday-ish")
+        page.keyboard.press("n")
+        expect(page.locator("h1")).to_contain_text("granted")
+
+
+def test_events_are_found_and_lead_on(browser: Browser, base: str, cluster: Standalone) -> None:
+    """By words and by kind; the event itself stands beside, and new ones come by themselves."""
+    with opened(browser, base) as page:
+        visit(page, "#/events?q=vgpu-percentage")
+        expect(page.locator("tbody tr").first).to_contain_text("vgpu-percentage")
+        page.locator("tbody tr", has_text="placed on").click()
+        expect(page.locator("#detail")).to_contain_text('"type": "apportion.dev/PodPlaced"')
+        assert re.search(r"rev=\d+", page.url)
+        page.get_by_role("link", name="See the fleet then").click()
+        expect(page.locator("html")).to_have_class("past")
+        visit(page, "#/events?hide=pod,placement,refusal,health,node")
+        expect(page.locator("#kinds [data-kind=pod]")).to_have_attribute("aria-pressed", "false")
+        page.mouse.move(5, 5)
+        assert cluster.run("cordon", "t4-1", "--reason", "dust").returncode == 0
+        expect(page.locator("tbody tr").first).to_contain_text("dust")
+        cluster.run("uncordon", "t4-1")
+    with opened(browser, base, size=NARROW) as page:
+        visit(page, "#/events")
+        assert offences(page) == []
