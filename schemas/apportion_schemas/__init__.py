@@ -42,8 +42,10 @@ from apportion_schemas.envelope import (
 from apportion_schemas.inventory import Device, DeviceHealthChanged, Host, Mode, NodeReported
 from apportion_schemas.operations import (
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceUncordoned,
     NodeCordoned,
+    NodeCordonLifted,
     NodeUncordoned,
     NodeWeights,
     Policy,
@@ -112,6 +114,7 @@ __all__ = [
     "ConfigurationChanged",
     "Device",
     "DeviceConstraints",
+    "DeviceCordonLifted",
     "DeviceCordoned",
     "DeviceHealthChanged",
     "DeviceUncordoned",
@@ -135,6 +138,7 @@ __all__ = [
     "NearMiss",
     "Neighbour",
     "NodeConstraints",
+    "NodeCordonLifted",
     "NodeCordoned",
     "NodeExpression",
     "NodeGone",

@@ -43,8 +43,10 @@ from apportion_schemas.older import (
 )
 from apportion_schemas.operations import (
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceUncordoned,
     NodeCordoned,
+    NodeCordonLifted,
     NodeUncordoned,
     PolicyChanged,
     ResizeAsked,
@@ -375,6 +377,22 @@ CATALOGUE: tuple[EventType, ...] = (
         "operator",
         "all",
         "a person put a node back on offer",
+    ),
+    EventType(
+        DeviceCordonLifted,
+        "operator",
+        lambda data: "device." + token(data.device),
+        "operator",
+        "all",
+        "one person's reason against a device stands no more",
+    ),
+    EventType(
+        NodeCordonLifted,
+        "operator",
+        lambda data: "node." + token(data.node),
+        "operator",
+        "all",
+        "one person's reason against a node stands no more",
     ),
     EventType(
         ResizeAsked,

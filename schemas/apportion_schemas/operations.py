@@ -31,7 +31,7 @@ class DeviceCordoned(Payload, frozen=True):
 
 
 class DeviceUncordoned(Payload, frozen=True):
-    """The device is on offer again."""
+    """The device is on offer again, whoever had taken it off."""
 
     device: Name
     by: Name
@@ -47,9 +47,27 @@ class NodeCordoned(Payload, frozen=True):
 
 
 class NodeUncordoned(Payload, frozen=True):
-    """The node is on offer again."""
+    """The node is on offer again, whoever had taken it off."""
 
     node: Name
+    by: Name
+    reason: Text = ""
+
+
+class DeviceCordonLifted(Payload, frozen=True):
+    """One person's reason against the device, that of `of`, stands no more; others' do."""
+
+    device: Name
+    of: Name
+    by: Name
+    reason: Text = ""
+
+
+class NodeCordonLifted(Payload, frozen=True):
+    """One person's reason against the node, that of `of`, stands no more; others' do."""
+
+    node: Name
+    of: Name
     by: Name
     reason: Text = ""
 

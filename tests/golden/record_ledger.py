@@ -53,6 +53,7 @@ from apportion_schemas import (
     Configuration,
     ConfigurationChanged,
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
     DifferenceFound,
@@ -63,6 +64,7 @@ from apportion_schemas import (
     NamespaceObserved,
     NodeConstraints,
     NodeCordoned,
+    NodeCordonLifted,
     NodeExpression,
     NodeGone,
     NodeHeard,
@@ -421,7 +423,32 @@ async def silence(bus: Bus, facts: Facts) -> None:
         await pens.write(NodeHeard(node="node-3"))
 
 
+async def cordon(bus: Bus, facts: Facts) -> None:
+    """Two people have reasons against one node and one device, and lift their own."""
+    pens = Pens(bus, facts)
+    agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
+    async with services(bus, agents, SCHEDULER, BINDER):
+        await facts.count(NodeReported, 1)
+        [report] = facts.of(NodeReported)
+        node, device = report.node, report.devices[0].id
+        await pens.write(*(pod(p, ask(2_000)) for p in ("p0", "p1")))
+        await facts.count(SharesAllocated, 2)
+        await pens.write(
+            NodeCordoned(node=node, by="ada", reason="fan"),
+            NodeCordoned(node=node, by="bob", reason="firmware"),
+            DeviceCordoned(device=device, by="ada", reason="hot"),
+            DeviceCordoned(device=device, by="bob", reason="loud"),
+            NodeCordoned(node=node, by="ada", reason="fan again"),
+            NodeCordonLifted(node=node, of="bob", by="ada", reason="asked him"),
+            NodeCordonLifted(node=node, of="bob", by="bob", reason="lifted twice"),
+            DeviceCordonLifted(device=device, of="ada", by="ada"),
+            DeviceCordoned(device="not-there-yet", by="ada", reason="on order"),
+            DeviceUncordoned(device="not-there-yet", by="bob", reason="sent back"),
+        )
+
+
 SCENES = {
+    "v1-cordons": cordon,
     "v1": happen,
     "v1-agreement": agree,
     "v1-quotas": limit,

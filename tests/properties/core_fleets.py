@@ -6,16 +6,19 @@ from hypothesis import strategies as st
 
 from apportion_schemas import (
     Device,
+    DeviceCordonLifted,
     Host,
     HostPort,
     LabelExpression,
     Neighbour,
+    NodeCordonLifted,
     NodeObserved,
     NodeReported,
     PodSelector,
     PodTerm,
     Taint,
 )
+from apportion_schemas.quantities import Payload
 from tests.support.fleet import A30, A100_40, A100_80, T4
 
 NODES = ("a", "b", "c", "d")
@@ -38,6 +41,15 @@ EFFECTS: tuple[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], ...] = (
     "NoExecute",
 )
 names = st.sampled_from(NODES)
+lifted: st.SearchStrategy[Payload] = st.builds(
+    NodeCordonLifted, node=names, of=st.just("x"), by=st.just("y")
+) | st.builds(
+    DeviceCordonLifted,
+    device=st.builds("{}{}".format, names, st.integers(0, 3)),
+    of=st.just("x"),
+    by=st.just("y"),
+)
+"""One person's reason against a node or a device stands no more, if it did."""
 labels = st.fixed_dictionaries(
     {},
     optional={"zone": st.sampled_from("12"), "rank": st.just("7"), "host": st.sampled_from("abc")},

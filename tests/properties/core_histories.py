@@ -63,7 +63,7 @@ from apportion_schemas import (
     Toleration,
 )
 from apportion_schemas.quantities import Payload
-from tests.properties.core_fleets import NODES, names, observations, reports
+from tests.properties.core_fleets import NODES, lifted, names, observations, reports
 from tests.support.fleet import rack
 
 EFFORT = int(os.environ.get("PROPERTIES_EFFORT", "1"))
@@ -450,7 +450,7 @@ operations: st.SearchStrategy[Payload] = weighed(
     (2, st.builds(DeviceCordoned, device=devices_named, **by)),
     (2, st.builds(DeviceUncordoned, device=devices_named, **by)),
     (1, st.builds(NodeCordoned, node=names, **by)),
-    (3, st.builds(NodeUncordoned, node=names, **by)),
+    (3, st.builds(NodeUncordoned, node=names, **by) | lifted),
     (1, st.builds(DeviceHealthChanged, node=names, device=devices_named, healthy=st.booleans())),
     (2, st.builds(PolicyChanged, node_policy=policies, device_policy=policies, **by)),
     (1, st.builds(NodeGone, node=names)),

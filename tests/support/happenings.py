@@ -20,9 +20,11 @@ from apportion_schemas import (
     Configuration,
     ConfigurationChanged,
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
     NodeCordoned,
+    NodeCordonLifted,
     NodeGone,
     NodeHeard,
     NodeSilent,
@@ -61,6 +63,7 @@ def _reports() -> Iterator[Payload]:
         yield NodeSilent(node=name, grace_s=40)
         yield NodeHeard(node=name)
         yield NodeCordoned(node=name, by="b", reason="r")
+        yield NodeCordonLifted(node=name, of="b", by="c", reason="r")
         yield NodeUncordoned(node=name, by="b", reason="r")
         for size in range(3):
             for devices in itertools.combinations(DEVICES, size):
@@ -69,6 +72,7 @@ def _reports() -> Iterator[Payload]:
         yield DeviceHealthChanged(node=name, device=device, healthy=name == "n1", reason="r")
     for device in DEVICES:
         yield DeviceCordoned(device=device, by="b", reason="r")
+        yield DeviceCordonLifted(device=device, of="b", by="c", reason="r")
         yield DeviceUncordoned(device=device, by="b", reason="r")
 
 

@@ -31,6 +31,7 @@ from apportion_schemas import (
     ConfigurationChanged,
     Device,
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
     NodeGone,
@@ -45,8 +46,8 @@ PAUSE_S: Final = 2.0
 DIGEST: Final = "apportion.dev/digest"
 """Annotation: what the pool was made of. The API server adds to what is in a slice."""
 _NEWS = (
-    ConfigurationChanged, DeviceCordoned, DeviceHealthChanged, DeviceUncordoned, NodeGone,
-    NodeObserved, NodeReported,
+    ConfigurationChanged, DeviceCordoned, DeviceCordonLifted, DeviceHealthChanged,
+    DeviceUncordoned, NodeGone, NodeObserved, NodeReported,
 )  # fmt: skip
 _CONFLICTS: Final = (404, 409)
 _encode = msgspec.json.Encoder(order="sorted").encode

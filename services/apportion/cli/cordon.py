@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 import msgspec
 
@@ -10,8 +12,15 @@ from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import by_whom, person, run, write
-from apportion.core.explain.answers import DeviceAnswer, NodeDetail
-from apportion_schemas import DeviceCordoned, DeviceUncordoned, NodeCordoned, NodeUncordoned
+from apportion.core.explain.answers import CordonAnswer, DeviceAnswer, NodeDetail
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceCordonLifted,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeCordonLifted,
+    NodeUncordoned,
+)
 from apportion_schemas.quantities import Payload
 
 PREFIX_MIN = 6
@@ -36,6 +45,8 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) -> None:
     """Take a device or a node off offer: nothing new goes there, what runs there stays.
 
+    What others said against it stands beside it. Your own reason takes the place of the one before.
+
     Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached.
     """
     if not reason.strip():
@@ -50,24 +61,67 @@ def cordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) ->
     _write(where, data, basis, device or node, as_json=as_json)
 
 
-@click.command(epilog="Example:  apportion uncordon gpu-1")
+@click.command(epilog="Example:  apportion uncordon gpu-1     apportion uncordon gpu-1 --all")
 @click.argument("target", metavar="DEVICE|NODE")
 @click.option("--reason", default="", help="Why, for whoever asks later.")
+@click.option("--of", "whose", default="", metavar="NAME",
+              help="Whose reason to lift.  [your own]")  # fmt: skip
+@click.option("--all", "everybody", is_flag=True, help="Lift every reason, whoever gave it.")
 @by_whom
 @asks_both
-def uncordon(*, where: Where, as_json: bool, target: str, reason: str, by: str) -> None:
-    """Put a device or a node back on offer.
+def uncordon(
+    *, where: Where, as_json: bool, target: str, reason: str, whose: str, everybody: bool, by: str
+) -> None:
+    """Put a device or a node back on offer, as far as your own reason keeps it off.
 
-    Exit codes: 0 done; 1 no such device or node; 3 the ledger or gateway cannot be reached.
+    Where others have reasons of their own these stand, until they are lifted too.
+
+    Exit codes: 0 done; 1 no such device or node, or nobody of that name has a reason against it;
+    3 the ledger or gateway cannot be reached.
     """
+    if whose and everybody:
+        raise click.UsageError("give --of NAME or --all, not both")
     who = person(by)
     basis, node, device = find(where, target)
-    data: Payload = (
-        DeviceUncordoned(device=device, by=who, reason=reason)
-        if device
-        else NodeUncordoned(node=node, by=who, reason=reason)
-    )
+    stated = cordons_of(where, node, device)
+    lifted = whose or who
+    others = [each for each in stated if each.by != lifted]
+    if not everybody and len(others) == len(stated) > 0:
+        raise NotFound(
+            f"{lifted} has no reason against {device or node}, but others have: "
+            f"{spoken(stated)}; lift one with --of NAME, or all with --all"
+        )
+    data: Payload
+    if everybody or not others:
+        data = (
+            DeviceUncordoned(device=device, by=who, reason=reason)
+            if device
+            else NodeUncordoned(node=node, by=who, reason=reason)
+        )
+        others = []
+    else:
+        data = (
+            DeviceCordonLifted(device=device, of=lifted, by=who, reason=reason)
+            if device
+            else NodeCordonLifted(node=node, of=lifted, by=who, reason=reason)
+        )
     _write(where, data, basis, device or node, as_json=as_json)
+    if others:
+        left = f"{device or node} is cordoned still: {spoken(others)}"
+        console(stderr=True).print(plain(left), style="yellow", soft_wrap=True)
+
+
+def cordons_of(where: Where, node: str, device: str) -> list[CordonAnswer]:
+    """The reasons that stand against the device, or the node where none is named."""
+    detail = Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail)
+    if not device:
+        return list(detail.node.cordons)
+    return [cordon for each in detail.devices if each.device == device for cordon in each.cordons]
+
+
+def spoken(cordons: Iterable[CordonAnswer]) -> str:
+    """Each reason with its person."""
+    return "; ".join(f"{each.reason} ({each.by})" for each in cordons)
 
 
 def find(where: Where, target: str) -> tuple[int, str, str]:

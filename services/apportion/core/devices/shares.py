@@ -7,6 +7,7 @@ does not have free, so no order of events oversells a device.
 from msgspec import Struct
 
 from apportion.core.devices.catalogue import FAMILIES, template_of
+from apportion.core.devices.cordons import Cordon
 from apportion_schemas import Device, Share
 
 MIG_SLICES = 8  # memory slices of a card, at most
@@ -18,7 +19,8 @@ class DeviceState(Struct, eq=False, gc=False):
     `slices` is a bit mask of occupied MIG memory slices, and `group` the group of instances that
     the card follows as long as any is occupied. `template_cpu_free` are the AI CPUs of an NPU.
     `present` is false once the node's agent no longer reports the device. `agent_health` is what
-    the agent says, with its reason; `healthy` minds the marks of Kubernetes as well.
+    the agent says, with its reason; `healthy` minds the marks of Kubernetes as well. `cordon` are
+    the reasons of all `cordons`, which say who gave them.
     """
 
     device: Device
@@ -33,6 +35,7 @@ class DeviceState(Struct, eq=False, gc=False):
     healthy: bool = True
     health_reason: str = ""
     cordon: str = ""
+    cordons: tuple[Cordon, ...] = ()
 
     @property
     def open(self) -> bool:

@@ -121,9 +121,19 @@ class PodAnswer(Answer, frozen=True):
     rejection: str = ""
 
 
+class CordonAnswer(Answer, frozen=True):
+    """One reason for which a device or a node takes nothing new: whose, since when."""
+
+    by: str
+    reason: str
+    time: str
+    revision: int
+
+
 class NodeAnswer(Answer, frozen=True):
     """One node. Used amounts are what the pods placed there ask for.
 
+    `cordon` is in words why nothing new goes there; `cordons` are the reasons of the ledger.
     `silent` is since when its agent is not heard, empty while it is; such a node is not ready.
     """
 
@@ -131,6 +141,7 @@ class NodeAnswer(Answer, frozen=True):
     ready: bool
     gone: bool = False
     cordon: str = ""
+    cordons: tuple[CordonAnswer, ...] = ()
     silent: str = ""
     simulated: bool = False
     driver: str = ""
@@ -178,6 +189,7 @@ class DeviceAnswer(Answer, frozen=True):
     healthy: bool = True
     health_reason: str = ""
     cordon: str = ""
+    cordons: tuple[CordonAnswer, ...] = ()
     node_cordon: str = ""
     numa: int | None = None
     holders: tuple[Holder, ...] = ()

@@ -16,6 +16,7 @@ from apportion_schemas import (
     BudgetObserved,
     ConfigurationChanged,
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
     DifferenceFound,
@@ -23,6 +24,7 @@ from apportion_schemas import (
     NamespaceGone,
     NamespaceObserved,
     NodeCordoned,
+    NodeCordonLifted,
     NodeGone,
     NodeHeard,
     NodeObserved,
@@ -300,6 +302,12 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     DeviceCordoned: lambda e, _: f"device {e.device} cordoned by {e.by}: {e.reason}",
     DeviceUncordoned: lambda e, _: f"device {e.device} uncordoned by {e.by}{_because(e.reason)}",
     NodeCordoned: lambda e, _: f"node {e.node} cordoned by {e.by}: {e.reason}",
+    DeviceCordonLifted: lambda e, _: (
+        f"device {e.device}: {e.by} lifts what {e.of} said{_because(e.reason)}"
+    ),
+    NodeCordonLifted: lambda e, _: (
+        f"node {e.node}: {e.by} lifts what {e.of} said{_because(e.reason)}"
+    ),
     NodeUncordoned: lambda e, _: f"node {e.node} uncordoned by {e.by}{_because(e.reason)}",
     PolicyChanged: lambda e, _: f"policy changed by {e.by}: {policy_words(e)}{_because(e.reason)}",
     ConfigurationChanged: lambda e, _: f"configuration changed by {e.by}{_because(e.reason)}",

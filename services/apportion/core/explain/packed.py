@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain.answers import Answer
 from apportion.core.ledger.state import NodeState, State
 
@@ -110,14 +111,14 @@ def packed_node(node: NodeState) -> PackedNode:
             bits |= CardState.CORDONED
         if not state.present:
             bits |= CardState.ABSENT
-        if note := state.health_reason or state.cordon:
+        if note := state.health_reason or cordon_words(state.cordons):
             notes[str(at)] = note
         cards += (device.index, model, int(bits))
     return PackedNode(
         node=node.name,
         pool=pool_of(node),
         ready=int(node.ready),
-        cordon=node.cordoned,
+        cordon=cordon_words(node.cordons) or node.cordoned,
         models=tuple(models),
         cards=tuple(cards),
         notes=notes,

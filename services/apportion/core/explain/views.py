@@ -5,12 +5,14 @@ here waits.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from apportion.core.devices.cordons import Cordon, cordon_words
 from apportion.core.devices.shares import DeviceState
 from apportion.core.explain import words
 from apportion.core.explain.answers import (
     ConfigurationAnswer,
+    CordonAnswer,
     DeviceAnswer,
     GangAnswer,
     Holder,
@@ -138,7 +140,8 @@ def node_answer(node: NodeState) -> NodeAnswer:
         node=node.name,
         ready=node.ready,
         gone=node.gone,
-        cordon=node.cordoned,
+        cordon=node_cordon_words(node),
+        cordons=_cordons(node.cordons),
         silent=node.silent,
         simulated=node.reported.simulated if node.reported else False,
         driver=node.reported.driver if node.reported else "",
@@ -153,6 +156,18 @@ def node_answer(node: NodeState) -> NodeAnswer:
         memory_used_mib=node.memory_used_mib,
         labels=host.labels,
         placement_revision=node.fence,
+    )
+
+
+def node_cordon_words(node: NodeState) -> str:
+    """Why nothing new goes to the node, with who says so since when; empty where it may."""
+    return cordon_words(node.cordons) or node.cordoned
+
+
+def _cordons(cordons: Iterable[Cordon]) -> tuple[CordonAnswer, ...]:
+    return tuple(
+        CordonAnswer(by=each.by, reason=each.reason, time=each.time, revision=each.revision)
+        for each in cordons
     )
 
 
@@ -196,8 +211,9 @@ def _device_answer(
         present=state.present,
         healthy=state.healthy,
         health_reason=state.health_reason,
-        cordon=state.cordon,
-        node_cordon=node.cordoned,
+        cordon=cordon_words(state.cordons),
+        cordons=_cordons(state.cordons),
+        node_cordon=node_cordon_words(node),
         numa=device.numa,
         holders=holders,
     )

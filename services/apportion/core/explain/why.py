@@ -6,6 +6,7 @@ afterwards, so the answer next week is the answer of today.
 
 from msgspec import structs
 
+from apportion.core.devices.cordons import cordon_words
 from apportion.core.explain import words
 from apportion.core.explain.answers import (
     CauseRow,
@@ -29,6 +30,8 @@ from apportion_schemas import NearMiss, PodRefused, PodRejected, RefusalCode, Sc
 
 ENDED = "ended"
 """The phase of a pod that is gone."""
+CORDONS_NAMED = 3
+"""So many cordoned nodes or devices are named with who cordoned them."""
 
 
 def why(state: State, pod: PodState, *, failed: tuple[FailedDevice, ...] | None = None) -> Why:
@@ -39,6 +42,9 @@ def why(state: State, pod: PodState, *, failed: tuple[FailedDevice, ...] | None 
     failed = failed_devices(state, pod) if failed is None else failed
     placed = _placed(state, pod, pod.placement) if pod.placement else None
     refused = refused_answer(pod, pod.refusal) if pod.refusal and not placed else None
+    if refused is not None:
+        causes = tuple(_with_people(state, row) for row in refused.causes)
+        refused = structs.replace(refused, causes=causes)
     waiting = None if placed or refused else _waiting(state, pod)
     group = state.groups.get(pod.submitted.group) if pod.submitted.group else None
     return Why(
@@ -215,6 +221,21 @@ def refused_rows(refused: PodRefused) -> tuple[tuple[CauseRow, ...], tuple[MissR
     """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
     causes = tuple(_cause_row(code, count, refused) for code, count in words.ranked(refused))
     return causes, tuple(_miss_row(miss) for miss in refused.nearest)
+
+
+def _with_people(state: State, row: CauseRow) -> CauseRow:
+    """The cause, with who cordoned what it is about, since when and why; the first few of them."""
+    if row.code is RefusalCode.NODE_CORDONED:
+        cordons = ((name, node.cordons) for name, node in state.nodes.items() if node.cordons)
+    elif row.code is RefusalCode.DEVICE_CORDONED:
+        cordons = ((name, each) for name, each in state.device_cordons.items())
+    else:
+        return row
+    found = sorted(cordons)
+    people = [f"{name}: {cordon_words(each)}" for name, each in found[:CORDONS_NAMED]]
+    more = len(found) - len(people)
+    people += [f"and {more:,} more"] if more > 0 else []
+    return structs.replace(row, unblocked_by=f"{row.unblocked_by} ({', '.join(people)})")
 
 
 def _cause_row(code: RefusalCode, count: int, refused: PodRefused) -> CauseRow:

@@ -8,6 +8,7 @@ not at all, and never oversells a device.
 
 from msgspec import structs
 
+from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, template_cpu_of
 from apportion.core.ledger.hosting import charge_host
 from apportion.core.ledger.state import NodeState, Phase, Placement, PodState, State
@@ -92,7 +93,8 @@ def _copy(
     return DeviceState(
         device=absent, memory_free_mib=0, cores_free=0, slots_free=1,
         template_cpu_free=template_cpu_of(absent), present=False,
-        cordon=state.device_cordons.get(device, ""),
+        cordon=reasons(state.device_cordons.get(device, ())),
+        cordons=state.device_cordons.get(device, ()),
     )  # fmt: skip
 
 

@@ -5,10 +5,12 @@ which maps were filled, the hash seed, or the machine.
 """
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from apportion.core.devices.cordons import Cordon, reasons
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.rationale import placed_of
 from apportion.core.ledger.state import GroupState, NodeState, PodState, State
@@ -33,7 +35,9 @@ def canonical(state: State) -> bytes:
             "failing": state.failing,
             "rejected": state.rejected,
             "node_of_device": state.node_of_device,
-            "device_cordons": state.device_cordons,
+            "device_cordons": {
+                name: reasons(cordons) for name, cordons in state.device_cordons.items()
+            },
             "policy": [state.policy_revision, state.policy],
             "prices": [state.prices_revision, state.prices],
             "configuration": [state.configuration_revision, state.configuration],
@@ -59,11 +63,21 @@ def _optional(state: State) -> dict[str, Any]:
         found["volume_claims"] = state.volume_claims
     if state.namespaces:
         found["namespaces"] = state.namespaces
+    shared = {name: cordons for name, cordons in _cordons(state) if len(cordons) > 1}
+    if shared:  # what one alone says stands with its device or node
+        found["cordons"] = shared
     if state.resizes:
         found["resizes"] = {uid: [each.revision, each.asked] for uid, each in state.resizes.items()}
     if state.of_kubernetes:
         found["of_kubernetes"] = True
     return found
+
+
+def _cordons(state: State) -> Iterator[tuple[str, tuple[Cordon, ...]]]:
+    for device, cordons in state.device_cordons.items():
+        yield f"device {device}", cordons
+    for node in state.nodes.values():
+        yield f"node {node.name}", node.cordons
 
 
 def _device(state: DeviceState) -> dict[str, Any]:

@@ -17,8 +17,9 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from apportion.core.devices import chains
+from apportion.core.devices.cordons import reasons
 from apportion.core.devices.shares import DeviceState, Oversold, occupy, release, template_cpu_of
-from apportion.core.ledger import presence, resizing
+from apportion.core.ledger import cordoning, presence, resizing
 from apportion.core.ledger.adoption import charged, hold, settle
 from apportion.core.ledger.change import Change
 from apportion.core.ledger.change import Context as _Context
@@ -47,11 +48,13 @@ from apportion_schemas import (
     BindFailed,
     Device,
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
     Event,
     Host,
     NodeCordoned,
+    NodeCordonLifted,
     NodeGone,
     NodeHeard,
     NodeObserved,
@@ -223,7 +226,8 @@ def _merged(state: State, old: DeviceState | None, device: Device) -> DeviceStat
         slots_free=device.slots,
         template_cpu_free=cpu,
         agent_health=(device.healthy, device.health_reason),
-        cordon=state.device_cordons.get(device.id, ""),
+        cordon=reasons(state.device_cordons.get(device.id, ())),
+        cordons=state.device_cordons.get(device.id, ()),
     )
     if old is not None:
         fresh.memory_free_mib -= old.device.memory_mib - old.memory_free_mib
@@ -534,27 +538,9 @@ def _allocation_failed(context: _Context, data: AllocationFailed) -> Change:
 # ------------------------------------------------------------------ operations
 
 
-def _device_cordon(context: _Context, data: DeviceCordoned | DeviceUncordoned) -> Change:
-    state = context.state
-    reason = data.reason if isinstance(data, DeviceCordoned) else ""
-    state.device_cordons.pop(data.device, None)
-    if reason:
-        state.device_cordons[data.device] = reason
-    node = state.nodes.get(state.node_of_device.get(data.device, ""))
-    if node is not None:
-        node.by_id[data.device].cordon = reason
-    return Change(data, node=node)
-
-
 def _noted(context: _Context, data: UsageRecorded) -> Change:  # noqa: ARG001 - nothing of the state
     """What reports read from the ledger, and no decision turns on."""
     return Change(data)
-
-
-def _node_cordon(context: _Context, data: NodeCordoned | NodeUncordoned) -> Change:
-    node = _node(context.state, data.node)
-    node.cordon = data.reason if isinstance(data, NodeCordoned) else ""
-    return Change(data, node=node)
 
 
 _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
@@ -581,9 +567,11 @@ _HANDLERS: dict[type, Callable[[_Context, Any], Change]] = {
     BindFailed: _bind_failed,
     SharesAllocated: _shares_allocated,
     AllocationFailed: _allocation_failed,
-    DeviceCordoned: _device_cordon,
-    DeviceUncordoned: _device_cordon,
-    NodeCordoned: _node_cordon,
-    NodeUncordoned: _node_cordon,
+    DeviceCordoned: cordoning.device,
+    DeviceUncordoned: cordoning.device,
+    DeviceCordonLifted: cordoning.device,
+    NodeCordoned: cordoning.node,
+    NodeUncordoned: cordoning.node,
+    NodeCordonLifted: cordoning.node,
     UsageRecorded: _noted,
 }

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, structs
 
+from apportion.core.devices.cordons import Cordon
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.fold import Change, host_of
 from apportion.core.ledger.state import GroupState, NodeState, PodState, RefusedEvent, Resize, State
@@ -42,7 +43,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-FORMAT = 8
+FORMAT = 9
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"
@@ -80,6 +81,7 @@ class _Device(Struct, array_like=True, gc=False):
     healthy: bool
     health_reason: str
     cordon: str
+    cordons: tuple[Cordon, ...]
 
 
 class _Node(Struct, array_like=True):
@@ -90,6 +92,7 @@ class _Node(Struct, array_like=True):
     observed: NodeObserved | None
     gone: bool
     cordon: str
+    cordons: tuple[Cordon, ...]
     cpu_used_milli: int
     memory_used_mib: int
     extended_used: dict[str, int]
@@ -120,7 +123,7 @@ class _Head(Struct, array_like=True, tag=1):
     failing: dict[str, str]
     rejected: dict[str, PodRejected]
     node_of_device: dict[str, str]
-    device_cordons: dict[str, str]
+    device_cordons: dict[str, tuple[Cordon, ...]]
     policy: PolicyChanged
     policy_revision: int
     prices: PricesLearnt | None

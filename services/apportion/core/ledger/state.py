@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct, field
 
+from apportion.core.devices.cordons import Cordon
 from apportion.core.devices.shares import DeviceState
 from apportion_schemas import (
     BudgetObserved,
@@ -86,6 +87,7 @@ class NodeState(Struct, eq=False):
     host: Host = NO_HOST
     gone: bool = False
     cordon: str = ""
+    cordons: tuple[Cordon, ...] = ()
     cpu_used_milli: int = 0
     memory_used_mib: int = 0
     extended_used: dict[str, int] = {}
@@ -231,7 +233,7 @@ class State(Struct, eq=False):
     failing: dict[str, str] = {}
     rejected: dict[str, PodRejected] = {}
     node_of_device: dict[str, str] = {}
-    device_cordons: dict[str, str] = {}
+    device_cordons: dict[str, tuple[Cordon, ...]] = {}
     policy: PolicyChanged = field(default_factory=lambda: PolicyChanged(by="default"))
     policy_revision: int = 0
     prices: PricesLearnt | None = None

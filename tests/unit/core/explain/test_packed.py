@@ -38,8 +38,8 @@ def test_a_row_says_what_is_wrong() -> None:
     )
     row = packed_node(ledger.node("n1"))
     assert row.cards[2::3] == (CardState.FAILED, CardState.CORDONED, 0)
-    assert row.notes == {"0": "XID 79", "1": "fan"}
-    assert (row.cordon, row.ready) == ("move", 0)
+    assert row.notes == {"0": "XID 79", "1": "fan (ann, 2026-01-01 00:00)"}
+    assert (row.cordon, row.ready) == ("move (ann, 2026-01-01 00:00)", 0)
 
 
 def test_a_card_that_is_no_more_reported_stays_while_it_is_held() -> None:

@@ -99,7 +99,7 @@ def test_cure_names_the_node() -> None:
     ledger = Ledger(rack("n1", 1), NodeCordoned(node="n1", by="ann", reason="fan"))
     answer = explained(ledger.submit(pod("p1", ask(1000))).settle(), "p1")
     assert answer.refused
-    assert answer.refused.causes[0].unblocked_by == "apportion uncordon n1"
+    assert answer.refused.causes[0].unblocked_by.startswith("apportion uncordon n1 (n1: fan (ann, ")
 
 
 @pytest.mark.parametrize("present", [1, 2])

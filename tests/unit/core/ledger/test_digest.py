@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from apportion.core.devices.cordons import Cordon
 from apportion.core.ledger.digest import canonical, digest
 from apportion.core.ledger.state import State
 from apportion_schemas import (
@@ -37,7 +38,7 @@ CHANGES: list[tuple[str, Callable[[State], object]]] = [
     ("a queue", lambda s: s.queues.update(q=QueueObserved(queue="q"))),
     ("a quota", lambda s: s.quotas.update(q={"a": QuotaObserved(namespace="q", quota="a")})),
     ("a policy", lambda s: setattr(s, "policy", PolicyChanged(by="x"))),
-    ("a cordon to come", lambda s: s.device_cordons.update(g="x")),
+    ("a cordon to come", lambda s: s.device_cordons.update(g=(Cordon("a", "hot", "", 1),))),
     ("where a device is", lambda s: s.node_of_device.update({"n1-g0": "n2"})),
     ("a refused event", lambda s: setattr(s, "refused_count", 1)),
     ("a fence", lambda s: setattr(s.nodes["n1"], "fence", 1)),

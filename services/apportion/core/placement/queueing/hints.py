@@ -20,6 +20,7 @@ from apportion_schemas import (
     BudgetObserved,
     ConfigurationChanged,
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
     DifferenceFound,
@@ -27,6 +28,7 @@ from apportion_schemas import (
     NamespaceGone,
     NamespaceObserved,
     NodeCordoned,
+    NodeCordonLifted,
     NodeGone,
     NodeHeard,
     NodeObserved,
@@ -108,6 +110,7 @@ _OFFERED: Final = (
     *_TOLD,
     Hint(DeviceHealthChanged, SOME),
     Hint(DeviceUncordoned, SOME),
+    Hint(DeviceCordonLifted, SOME),
     *_CUT,
 )
 _DEVICE: Final = (*_LEFT, *_OFFERED, *_ORDERED)
@@ -160,7 +163,7 @@ BY_REASON: Final[dict[RefusalCode, tuple[Hint, ...]]] = {
     _C.NODE_GONE: _TOLD,
     _C.NODE_NOT_READY: _TOLD,
     _C.AGENT_SILENT: (*_TOLD, Hint(NodeHeard, SOME)),
-    _C.NODE_CORDONED: (Hint(NodeUncordoned, SOME),),
+    _C.NODE_CORDONED: (Hint(NodeUncordoned, SOME), Hint(NodeCordonLifted, SOME)),
     _C.NODE_UNSCHEDULABLE: _TOLD,
     _C.TAINT_NOT_TOLERATED: _TOLD,
     _C.NODE_LABELS_MISMATCH: _TOLD,
