@@ -139,7 +139,7 @@ def test_dra_is_one_setting() -> None:
     assert not added & documents(rendered()).keys()
     found = documents(rendered("--set", "dra.enabled=true"))
     assert added <= found.keys()
-    running = [found["Deployment", name] for name in ("watcher", "binder")]
+    running = [found["Deployment", name] for name in ("watcher", "binder", "admission")]
     running.append(found["DaemonSet", "agent"])
     containers = [each["spec"]["template"]["spec"]["containers"][0] for each in running]
     assert all("--dra" in each["args"] for each in containers)

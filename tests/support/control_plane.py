@@ -66,9 +66,15 @@ def free_port() -> int:
 class ControlPlane:
     """etcd and kube-apiserver over one folder."""
 
-    def __init__(self, binaries: Path, folder: Path, *, whole: bool = False) -> None:
-        """`whole`: as people's clusters are, with accounts in pods, and nothing of ours in it."""
+    def __init__(
+        self, binaries: Path, folder: Path, *, whole: bool = False, options: tuple[str, ...] = ()
+    ) -> None:
+        """`whole`: as people's clusters are, with accounts in pods, and nothing of ours in it.
+
+        `options` are more of kube-apiserver's.
+        """
         self._binaries = binaries
+        self._options = options
         self._whole = whole
         self._folder = folder
         self._etcd: subprocess.Popen[bytes] | None = None
@@ -125,6 +131,7 @@ class ControlPlane:
             f"--service-account-issuer={self.url}",
             "--service-cluster-ip-range=10.0.0.0/24",
             *self._admission(),
+            *self._options,
         )
         server = self._server
         wait_until(

@@ -22,6 +22,7 @@ from apportion.agent.kubelet import calls
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import serve
 from apportion.agent.kubelet.holders import CHECKPOINT
+from apportion.core.dra.names import DRIVER
 from tests.support.polling import until
 
 PRE_START_S = 30.0
@@ -157,6 +158,38 @@ class FakeKubelet:
     def ids(self, pod: str, container: str) -> tuple[str, ...]:
         """The slots of a container."""
         return next(e.ids for e in self._entries if (e.pod, e.container) == (pod, container))
+
+    async def plugin(self) -> Any:
+        """Who listens for claims, as it says itself, once it is there; it is registered then."""
+        path = self.folder / "plugins_registry" / f"{DRIVER}-reg.sock"
+
+        async def registered() -> Any:
+            async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+                try:
+                    info = await calls.PLUGIN_INFO.on(channel)(pb.Empty(), timeout=PRE_START_S)
+                except grpc.aio.AioRpcError:  # the socket of one that died, or none yet
+                    return None
+                said = pb.PluginRegistered(registered=True)
+                await calls.PLUGIN_REGISTERED.on(channel)(said, timeout=PRE_START_S)
+                return info
+
+        return await until(registered, "a DRA plugin", interval_s=0.1)
+
+    async def prepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
+        """Have claims (uid and namespace) prepared; what is answered for each, by uid."""
+        answer = await self._claims(calls.PREPARE_CLAIMS, claims)
+        return dict(answer.claims)
+
+    async def unprepare(self, *claims: tuple[str, str]) -> dict[str, Any]:
+        """Have them taken back."""
+        answer = await self._claims(calls.UNPREPARE_CLAIMS, claims)
+        return dict(answer.claims)
+
+    async def _claims(self, call: calls.Call, claims: tuple[tuple[str, str], ...]) -> Any:
+        asked = [pb.Claim(uid=uid, namespace=of, name=f"of-{uid}") for uid, of in claims]
+        endpoint = (await self.plugin()).endpoint
+        async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
+            return await call.on(channel)(pb.Claims(claims=asked), timeout=PRE_START_S)
 
     def end(self, pod: str) -> None:
         """The pod is over; its devices are free. The checkpoint stays until others are given."""

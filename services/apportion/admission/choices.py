@@ -38,6 +38,7 @@ class AdmissionChoice(Struct, frozen=True, kw_only=True):
     kube: KubeChoice
     files: tuple[Path, Path] | None = None
     life_s: float
+    dra: bool = False
 
 
 _file = click.Path(dir_okay=False, path_type=Path)
@@ -142,4 +143,5 @@ def admission_choice(given: dict[str, Any], kube: KubeChoice) -> AdmissionChoice
         kube=kube,
         files=None if pair[0] is None else pair,
         life_s=given["certificate_days"] * DAY_S,
+        dra=given["dra"],
     )

@@ -19,7 +19,7 @@ from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.following_configuration import ConfigurationLedger
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ConfigError, ServiceConfig
-from apportion.runtime.service.kube_options import kube_choice, kubernetes_options
+from apportion.runtime.service.kube_options import dra_option, kube_choice, kubernetes_options
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 
@@ -33,6 +33,7 @@ LOOK_S: Final = 1.0
 )
 @webhook_options
 @kubernetes_options
+@dra_option
 @service_options
 def command(*, config: ServiceConfig, **given: Any) -> None:
     """Judge pods for an API server before it takes them, and fill in what they leave out.
@@ -63,6 +64,7 @@ async def body(service: Service, choice: AdmissionChoice) -> None:
             schedulers=choice.schedulers,
             scheduler=choice.scheduler,
             accounts=f"system:serviceaccounts:{choice.namespace}",
+            dra=choice.dra,
         )
         webhook = Webhook(choice, reviews, service)
         service.ready_when(known.reader.not_ready)

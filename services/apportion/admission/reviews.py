@@ -72,7 +72,7 @@ class Reviews:
 
     `unready` says why there is no answer yet, or is empty; `schedulers` are all names of ours,
     and `scheduler` the one of them that is filled in; `accounts` is the group of our services'
-    accounts.
+    accounts. `dra`: pods may have ResourceClaims, which the watcher reads.
     """
 
     def __init__(
@@ -84,7 +84,9 @@ class Reviews:
         schedulers: Iterable[str],
         scheduler: str,
         accounts: str,
+        dra: bool = False,
     ) -> None:
+        self._dra = dra
         self._configuration = configuration
         self._unready = unready
         self._schedulers = frozenset(schedulers)
@@ -134,8 +136,9 @@ class Reviews:
         names, scheduler = scheduler_names(configuration, self._schedulers), self._scheduler
         if scheduler not in names.ours:  # the configuration names others, and one of them is taken
             scheduler = configuration.scheduler_names[0]
+        config = manifest_config(configuration)
         rules = Rules(
-            config=manifest_config(configuration),
+            config=msgspec.structs.replace(config, resource_claims=self._dra),
             names=names,
             scheduler=scheduler,
             accounts=self._accounts,

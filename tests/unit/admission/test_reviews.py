@@ -19,6 +19,7 @@ from apportion.runtime.service.http import HttpServer
 from apportion.runtime.service.kube_options import KubeChoice
 from apportion_schemas import Configuration
 from apportion_schemas.configuration import NvidiaConfiguration
+from tests.support.kube_claims import claiming_pod
 from tests.support.kube_objects import kube_pod, share
 
 ACCOUNTS = "system:serviceaccounts:apportion"
@@ -27,7 +28,7 @@ ACCOUNTS = "system:serviceaccounts:apportion"
 class Webhook:
     """One admission endpoint; `reason` says why it is not ready."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, dra: bool = False) -> None:
         self.configuration = Configuration()
         self.reason = ""
         self.metrics = Metrics()
@@ -39,6 +40,7 @@ class Webhook:
             schedulers=("apportion",),
             scheduler="apportion",
             accounts=ACCOUNTS,
+            dra=dra,
         )
 
     async def post(self, body: bytes) -> tuple[int, Any]:
@@ -60,10 +62,10 @@ class Webhook:
         return answer["response"]
 
 
-@pytest.fixture
-async def webhook() -> AsyncIterator[Webhook]:
-    """A webhook that listens."""
-    made = Webhook()
+@pytest.fixture(params=[False])
+async def webhook(request: pytest.FixtureRequest) -> AsyncIterator[Webhook]:
+    """A webhook that listens; with DRA on where a test says so."""
+    made = Webhook(dra=request.param)
     server = HttpServer(
         Address("127.0.0.1", 0),
         metrics=made.metrics,
@@ -221,3 +223,14 @@ def test_options_that_do_not_go_together_are_named(options: dict[str, Any], word
     } | options  # fmt: skip
     with pytest.raises(ConfigError, match=words):
         admission_choice(given, KubeChoice(wanted=given.pop("kube")))
+
+
+@pytest.mark.parametrize("webhook", [False, True], indirect=True)
+async def test_a_pod_with_claims_goes_through_where_they_are_read(
+    webhook: Webhook, request: pytest.FixtureRequest
+) -> None:
+    """The watcher reads them; without DRA it is refused by the name of the field."""
+    on = request.node.callspec.params["webhook"]
+    answer = await webhook.ask(claiming_pod("p", "mine"))
+    assert answer["allowed"] is on
+    assert on or "spec.resourceClaims" in answer["status"]["message"]

@@ -3,7 +3,9 @@
 from typing import Any
 
 from apportion.core.dra.names import container_of
-from apportion_schemas import PodGone, PodRejected, PodSubmitted
+from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
+from apportion_schemas import PodGone, PodRejected, PodSubmitted, Share
+from tests.support.fleet import gpu, node, observed
 from tests.support.kube_claims import claiming_pod, request, resource_claim
 from tests.unit.watcher.followed_cluster import Cluster
 
@@ -115,3 +117,20 @@ def test_without_the_setting_claims_are_refused() -> None:
     assert isinstance(fact.data, PodRejected)
     assert fact.data.field == "spec.resourceClaims"
     assert "--dra" in fact.data.fix
+
+
+def test_a_pod_that_is_bound_holds_what_its_claims_were_given() -> None:
+    """A ledger that was lost is written anew from the pods, also by who knows no claims."""
+    cluster = Cluster()
+    cluster.ledger.play(node("n1", gpu("g0")), observed("n1"))
+    held = Share(container=container_of("uid-mine"), device="g0", memory_mib=1024, cores=0)
+    document = claiming_pod("p", "mine")
+    document["metadata"]["labels"] = {"app": "trainer"}
+    document["metadata"]["annotations"] = {SHARES: shares_text((held,)), ATTEMPT: "3"}
+    document["spec"]["nodeName"] = "n1"
+    cluster.see("pods", document | {"status": {"phase": "Running"}}, 5, "p")
+    (adoption,) = cluster.adoptions()
+    assert adoption.problem == ""
+    assert adoption.data.shares == (held,)
+    assert adoption.data.submitted.labels == {"app": "trainer"}
+    assert [ask.container for ask in adoption.data.submitted.shape.asks] == [held.container]

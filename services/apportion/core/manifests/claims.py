@@ -89,7 +89,11 @@ def bound_claim(
 
 
 def claim_of(document: dict[str, Any], config: ManifestConfig, *, ours: bool) -> Claim | None:
-    """The claim of a bound pod; None where it asks for no device and was not bound by us."""
+    """The claim of a bound pod; None where it asks for no device and was not bound by us.
+
+    Whatever ResourceClaims it has are allocated by now, and no reason not to read it.
+    """
+    config = structs.replace(config, resource_claims=True)
     names = _resource_names(document) & claimed(config.dialects)
     notes = _notes(document)
     if not names and not (ours and notes.get(SHARES)):

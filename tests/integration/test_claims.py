@@ -1,0 +1,157 @@
+"""A DRA plugin over a fake kubelet: whatever dies, a claim is prepared as the ledger has it."""
+
+import json
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.core.dra.names import DRIVER, container_of, share_id
+from apportion_schemas import (
+    Device,
+    NodeReported,
+    PodBound,
+    PodPlaced,
+    Score,
+    Share,
+    SharesAllocated,
+)
+from apportion_schemas.catalogue import token
+from tests.support.facts import Facts
+from tests.support.fake_kubelet import FakeKubelet, environment
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+
+NODE = "n1"
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """Everything that is written to it."""
+    opened = Facts(bus)
+    await opened.open()
+    return opened
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short one: a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def kubelet(folder: Path) -> AsyncIterator[FakeKubelet]:
+    """A kubelet that no agent has spoken to yet."""
+    async with FakeKubelet(folder) as running:
+        yield running
+
+
+@pytest.fixture
+async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[ServiceProcess]:
+    """The node's agent, with two cards."""
+    options = ["--node", NODE, "--simulate", "2xT4", "--kubelet", str(kubelet.folder), "--dra"]
+    options += ["--cdi", str(kubelet.cdi), "--state", str(kubelet.folder / "state")]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
+        await facts.count(NodeReported, 1)
+        info = await kubelet.plugin()
+        assert (info.type, info.name) == ("DRAPlugin", DRIVER)
+        assert list(info.supported_versions) == ["v1.DRAPlugin"]
+        await running.ready()
+        yield running
+
+
+async def place(facts: Facts, pod: str, *claims: tuple[str, Device, int]) -> None:
+    """Place a pod with claims, each with so much of a card, and bind it."""
+    shares = [
+        Share(container=container_of(claim), device=card.id, memory_mib=memory, cores=20)
+        for claim, card, memory in claims
+    ]
+    placed = PodPlaced(
+        pod=pod, namespace="team", name=pod, attempt=1, node=NODE, shares=tuple(shares),
+        score=Score(node=NODE, total=1.0),
+    )  # fmt: skip
+    await facts.write(placed)
+    await facts.write(PodBound(pod=pod, node=NODE, attempt=1))
+
+
+def cards(facts: Facts) -> tuple[Device, ...]:
+    """What the node has."""
+    report: NodeReported = facts.of(NodeReported)[0]
+    return report.devices
+
+
+def seen(kubelet: FakeKubelet, answer: Any) -> dict[str, str]:
+    """The environment of a container that uses the claim."""
+    assert answer.error == ""
+    (name,) = [name for device in answer.devices for name in device.cdi_device_ids]
+    return environment(kubelet.edits((name.partition("=")[2],)))
+
+
+async def test_each_claim_is_prepared_as_the_ledger_has_it_whatever_dies(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """Asked again, of an agent that was killed too, it is answered alike; the ledger hears once."""
+    first, second = cards(facts)
+    await place(facts, "a", ("c-1", first, 700), ("c-2", second, 1300))
+    asked = (("c-1", "team"), ("c-2", "team"))
+    answers = await kubelet.prepare(*asked)
+    assert seen(kubelet, answers["c-1"])["CUDA_DEVICE_MEMORY_LIMIT_0"] == "700m"
+    env = seen(kubelet, answers["c-2"])
+    assert (env["NVIDIA_VISIBLE_DEVICES"], env["CUDA_DEVICE_MEMORY_LIMIT_0"]) == (
+        second.id,
+        "1300m",
+    )
+    (device,) = answers["c-2"].devices
+    assert (device.pool_name, device.device_name) == (NODE, "gpu-1")
+    assert device.share_id == share_id("c-2", 1, 0)
+    await agent.kill()
+    await agent.start()
+    await kubelet.plugin()
+    await agent.ready()
+    assert await kubelet.prepare(*asked) == answers
+    assert [event.pod for event in facts.of(SharesAllocated)] == ["a"]
+
+
+async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does_not(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """Also one that nobody prepared; what another pod has stays as it is."""
+    assert agent.running
+    first, _ = cards(facts)
+    await place(facts, "a", ("c-1", first, 700))
+    await place(facts, "b", ("c-2", first, 900))
+    await kubelet.prepare(("c-1", "team"))
+    kept = (await kubelet.prepare(("c-2", "team")))["c-2"]
+    region = f"{token('b')}_{token(container_of('c-2'))}/share.cache"
+    assert (kubelet.folder / "state" / "shares" / region).exists()
+    for _ in range(2):
+        answers = await kubelet.unprepare(("c-1", "team"), ("never", "team"))
+        assert {uid: answer.error for uid, answer in answers.items()} == {"c-1": "", "never": ""}
+    book = json.loads((kubelet.folder / "state" / "claims.json").read_text())
+    assert book["claims"] == {"c-2": "b"}
+    assert not (kubelet.cdi / "apportion-claim-c-1.json").exists()
+    assert seen(kubelet, kept)["CUDA_DEVICE_MEMORY_LIMIT_0"] == "900m"
+
+
+async def test_a_claim_of_another_namespace_is_not_prepared(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts
+) -> None:
+    """The answer names both; the claims beside it are prepared all the same."""
+    assert agent.running
+    first, _ = cards(facts)
+    await place(facts, "a", ("c-1", first, 700), ("c-2", first, 800))
+    answers = await kubelet.prepare(("c-1", "other"), ("c-2", "team"))
+    assert "namespace team in the ledger" in answers["c-1"].error
+    assert not answers["c-1"].devices
+    assert seen(kubelet, answers["c-2"])["CUDA_DEVICE_MEMORY_LIMIT_0"] == "800m"
