@@ -50,6 +50,7 @@ LANES = (
             "tests/e2e/test_helm.py",
             "tests/integration/test_compose.py",
             "tests/integration/test_fresh_machine.py",
+            "tests/integration/test_run_container.py",
         ),
     ),
     Lane("core", ("tests/golden", "tests/properties", "tests/unit"), computes=True),

@@ -191,6 +191,7 @@ NEEDY = (
     "tests/integration/kube",
     "tests/integration/test_compose.py",
     "tests/integration/test_fresh_machine.py",
+    "tests/integration/test_run_container.py",
 )
 
 

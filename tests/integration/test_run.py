@@ -7,25 +7,36 @@ process to its share is HAMi-core where a build of it is named, or else the stan
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from apportion.cli.asking import Gateway
+from apportion.cli.connection import read_connection
+from apportion.core.explain.answers import PodAnswer
+from apportion.runtime.jetstream.server import load_credentials
 from tests.support.commands import Command
 from tests.support.nvidia.build import built
 from tests.support.nvidia.driver import FakeDriver
 from tests.support.polling import wait_until
-from tests.support.standalone import Standalone
+from tests.support.standalone import APPORTION, Standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 HOST = socket.gethostname()
 LIBRARY = os.environ.get("APPORTION_LIBVGPU", "") or str(built() / "libstandin.so")
 LOCAL = ("--gpus", "local")
+NOBODY = ("--reuid", "65534", "--regid", "65534", "--clear-groups")
+READS = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+"""For where this very Python is closed to others; what it writes is not helped by it."""
+AS_NOBODY = ("setpriv", *NOBODY, *READS)
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +60,22 @@ def driver(
 
 
 @pytest.fixture(scope="module")
-def up(driver: FakeDriver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A workstation."""
+def up(driver: FakeDriver) -> Iterator[Standalone]:
+    """A workstation, whose folder other users may pass through."""
     assert driver.ids
-    data = tmp_path_factory.mktemp("workstation") / "data"
-    with Standalone(data, *LOCAL, "--library", LIBRARY) as started:
-        yield started.up()
+    with tempfile.TemporaryDirectory(prefix="workstation") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        library = shutil.copy(LIBRARY, folder / "libvgpu.so")
+        with Standalone(folder / "data", *LOCAL, "--library", str(library)) as started:
+            yield started.up()
 
 
-def pods(up: Standalone) -> list[Any]:
+def pods(up: Standalone) -> list[PodAnswer]:
     """Those that are live."""
-    return list(up.json("get", "pods")["items"])
+    assert up.data is not None
+    with closing(Gateway(read_connection(up.data).gateway)) as gateway:
+        return gateway.items("pods", PodAnswer)[1]
 
 
 def ended(up: Standalone) -> None:
@@ -88,7 +104,7 @@ def test_each_command_sees_its_share_and_gets_no_more(up: Standalone, driver: Fa
         assert one.said("alloc:1500") == "alloc:1500 CUDA_ERROR_OUT_OF_MEMORY"
         assert one.said("alloc:500") == "alloc:500 CUDA_SUCCESS"
         assert other.said("alloc:1500") == "alloc:1500 CUDA_SUCCESS"
-        held = {pod["shares"][0]["memory_mib"]: pod["shares"][0]["device"] for pod in pods(up)}
+        held = {pod.shares[0].memory_mib: pod.shares[0].device for pod in pods(up)}
         assert set(held) == {4000, 2000}
         one.close()
         other.close()
@@ -129,7 +145,7 @@ def test_a_card_that_is_not_the_first_has_its_own_limit(up: Standalone, driver: 
         second.said("holding")
         assert "total_mib=3000" in second.said("info")
         assert second.said("alloc:3500") == "alloc:3500 CUDA_ERROR_OUT_OF_MEMORY"
-        cards = {pod["shares"][0]["device"] for pod in pods(up)}
+        cards = {pod.shares[0].device for pod in pods(up)}
         assert cards == set(driver.ids)
         told = [line for line in first.lines + second.lines if "to its cores" in line]
         assert len(told) == 1
@@ -200,10 +216,42 @@ def test_a_signal_reaches_the_command_itself(up: Standalone, name: str) -> None:
 
 def test_the_command_does_not_inherit_what_python_ignores(up: Standalone) -> None:
     """A writer into a closed pipe ends, as anywhere else."""
-    done = up.run(
-        "run", "--memory", "1000", "--", "sh", "-c", "yes | head -1; grep SigIgn /proc/self/status"
-    )
-    assert done.stdout.splitlines() == ["y", "SigIgn:\t0000000000000000"]
+    script = "yes | head -1; grep SigIgn /proc/self/status"
+    done = up.run("run", "--memory", "1000", "--", "sh", "-c", script)
+    first, ignored = done.stdout.splitlines()
+    assert first == "y"
+    mask = int(ignored.split()[1], 16)
+    assert not mask & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+    ended(up)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="root and setpriv")
+def test_another_user_has_a_share_too(up: Standalone, driver: FakeDriver) -> None:
+    """Whom the ledger's address was told; what is closed to that user is named beforehand."""
+    assert up.data is not None
+    driver.path.chmod(0o666)
+    where = {
+        "APPORTION_NATS_URL": load_credentials(up.data).url_for("operator"),
+        "APPORTION_GATEWAY": read_connection(up.data).gateway,
+        "USER": "nobody", "LOGNAME": "nobody", "HOME": "/",
+    }  # fmt: skip
+    words = ["run", "--memory", "2000", "--", str(driver.probe), "info", "alloc:1500", "alloc:400"]
+
+    def done() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*AS_NOBODY, *APPORTION, *words], env={**os.environ, **where}, cwd="/",
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    said = done()
+    assert said.returncode == 0, said.stderr
+    assert "total_mib=2000" in said.stdout
+    assert "alloc:1500 CUDA_SUCCESS" in said.stdout
+    (up.data / "state").chmod(0o700)
+    said = done()
+    (up.data / "state").chmod(0o755)
+    assert said.returncode == 1
+    assert f"chmod o+x {up.data / 'state'}" in said.stderr
     ended(up)
 
 
@@ -230,10 +278,6 @@ def test_everything_is_killed_and_the_next_command_says_so(
         first.ended()
         up.started_again("agent", before)
         assert len(pods(up)) == 1
-        wait_until(
-            lambda: up.run("run", "--node", "x", "--", "true").returncode == 1,
-            "a gateway that answers",
-        )
         with Command(up, "--memory", "9000", "--", "echo", "in its place") as second:
             second.said("in its place")
             assert second.ended() == 0
@@ -260,14 +304,14 @@ def test_an_agent_that_restarts_knows_what_runs(up: Standalone, driver: FakeDriv
         up.started_again("agent", before)
         (pod,) = pods(up)
         state = up.data / "state" if up.data else Path()
-        assert pod["uid"] in (state / "runs.json").read_text()
-        region = state / "shares" / f"{pod['uid']}_run" / "share.cache"
+        assert pod.uid in (state / "runs.json").read_text()
+        region = state / "shares" / f"{pod.uid}_run" / "share.cache"
 
         def limit() -> int:
             return int.from_bytes(region.read_bytes()[1600:1608], "little") >> 20
 
         assert limit() == 1000
-        name = f"{pod['namespace']}/{pod['name']}"
+        name = f"{pod.namespace}/{pod.name}"
         wait_until(
             lambda: up.run("resize", name, "--memory", "1300", "--timeout", "10").returncode == 0,
             "the scheduler to resize it", timeout_s=60,
@@ -282,7 +326,7 @@ def test_who_deletes_the_pod_ends_the_command(up: Standalone, driver: FakeDriver
     with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as command:
         command.said("holding")
         (pod,) = pods(up)
-        assert up.run("delete", f"{pod['namespace']}/{pod['name']}").returncode == 0
+        assert up.run("delete", f"{pod.namespace}/{pod.name}").returncode == 0
         assert command.ended() == -signal.SIGTERM
 
 
@@ -293,32 +337,24 @@ def test_json_is_told_on_stderr(up: Standalone) -> None:
     (told,) = map(json.loads, done.stderr.splitlines())
     assert told["node"] == HOST
     assert told["environment"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
-    assert told["environment"]["LD_PRELOAD"] == LIBRARY
+    assert told["environment"]["LD_PRELOAD"].endswith("/libvgpu.so")
     assert told["shares"][0]["cores"] == 20
     assert told["notes"] == []
     ended(up)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
+def test_what_cannot_be_is_refused(up: Standalone) -> None:
+    """Before anything is submitted, and with what to do."""
+    for words, code, told in (
         (("--memory", "99999", "--", "true"), 1, "--memory 99999: the largest device"),
-        (("--count", "3", "--", "true"), 1, "--count 3"),
         (("--node", "elsewhere", "--", "true"), 1, "up --gpus local"),
         (("--gpu", "1", "--", "true"), 2, "No such option"),
-        (("--memory", "x", "--", "true"), 2, "--memory"),
         ((), 2, "COMMAND"),
         (("--", "sudo", "true"), 2, "sudo apportion run"),
-        (("--", "podman", "ps"), 2, "podman run IMAGE"),
-    ],
-)
-def test_what_cannot_be_is_refused(
-    up: Standalone, words: tuple[str, ...], code: int, told: str
-) -> None:
-    """Before anything is submitted, and with what to do."""
-    done = up.run("run", *words)
-    assert done.returncode == code, done.stderr
-    assert told in done.stderr
+    ):
+        done = up.run("run", *words)
+        assert done.returncode == code, done.stderr
+        assert told in done.stderr
     assert pods(up) == []
 
 

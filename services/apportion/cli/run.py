@@ -14,6 +14,7 @@ import getpass
 import os
 import signal
 import socket
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -85,7 +86,8 @@ def command(
         raise Unreachable("/proc does not show this process: mount it")
     this = Run(node, here, engine_of(command_line))
     where = msgspec.structs.replace(where, data=where.data.absolute())
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever waits is ended by it, and not thrown
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in jobs
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so whoever waits is ended by it
     config = manifest_config_now(where)
     asked = Asked(memory, cores, count)
     draft = draft_of(document(this, command_line[0], asked, config), config)
@@ -107,7 +109,8 @@ def command(
 def _node(where: Where, node: str) -> NodeDetail:
     """Raises NotFound where the ledger has no such machine, Unreachable."""
     try:
-        return Gateway(where.gateway_url()).ask("nodes", node, answer=NodeDetail)
+        with closing(Gateway(where.gateway_url())) as gateway:
+            return gateway.ask("nodes", node, answer=NodeDetail)
     except NotFound as error:
         raise NotFound(
             f"{error}; this machine is one once `apportion up --gpus local` runs here, or an "
@@ -160,8 +163,8 @@ async def _shared(
 
     async def sweep() -> None:
         """End the pods of commands that are over and nobody was left to say so; find our own."""
-        gateway = Gateway(where.gateway_url())
-        revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
+        with closing(Gateway(where.gateway_url())) as gateway:
+            revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
         over = await asyncio.to_thread(ended, pods, this.node, label(getpass.getuser()))
         for each in over:
             gone = Submitted(each.namespace, each.name, each.uid, each.submitted_revision)
@@ -198,9 +201,9 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
 
     def deleted() -> bool:
         try:
-            gateway = Gateway(where.gateway_url())
-            path = ("pods", pod.namespace, pod.name)
-            return gateway.ask(*path, answer=PodDetail, query=query).pod.uid != pod.uid
+            with closing(Gateway(where.gateway_url())) as gateway:
+                path = ("pods", pod.namespace, pod.name)
+                return gateway.ask(*path, answer=PodDetail, query=query).pod.uid != pod.uid
         except NotFound:
             return True
         except click.ClickException:
