@@ -1,19 +1,27 @@
 """A real gateway, asked what was: states of past moments, the line of time, and the log."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from apportion.core.ledger.snapshot import Taking
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.reader import StateFold
 from apportion_schemas import DeviceHealthChanged, NodeCordoned, PodGone, PolicyChanged
 from tests.integration.test_gateway import Gateway
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION
 
@@ -59,15 +67,22 @@ async def facts(bus: Bus) -> Facts:
     return opened
 
 
-@pytest.fixture
-async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
+@asynccontextmanager
+async def serving(bus: Bus, *options: str) -> AsyncIterator[Gateway]:
     """A gateway that is ready."""
-    del facts  # is there first
     url = bus.server.url_for("gateway")
-    async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0") as process:
+    async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", *options) as process:
         await process.ready()
         line = await process.logged("answering")
         yield Gateway(process, str(line["url"]).removesuffix("/api/v1/"))
+
+
+@pytest.fixture
+async def gateway(bus: Bus, facts: Facts) -> AsyncIterator[Gateway]:
+    """A gateway without options."""
+    del facts  # is there first
+    async with serving(bus) as running:
+        yield running
 
 
 async def test_every_read_at_a_moment(gateway: Gateway) -> None:
@@ -146,6 +161,121 @@ async def test_what_happens_now_is_the_past_at_once(gateway: Gateway, facts: Fac
     line = await gateway.ok("/api/v1/timeline?bins=1")
     assert line["bins"][0]["last_revision"] == line["revision"] == 9
     assert (await gateway.ok("/api/v1/pods/default/c?at=9"))["pod"]["phase"] == "pending"
+
+
+async def trimmed(bus: Bus, facts: Facts, archives: Path) -> None:
+    """Archive the ledger, snapshot it, and drop its first five events."""
+    await asyncio.to_thread(archives.mkdir)
+    verb = await asyncio.create_subprocess_exec(
+        *APPORTION, "ledger", "archive", str(archives / "one.jsonl"),
+        "--nats", bus.server.url_for("auditor"),
+    )  # fmt: skip
+    assert await verb.wait() == 0
+    scheduler = await bus.connect("scheduler")
+    fold = StateFold()
+    following = await scheduler.follow(fold.take)
+    await following.caught_up()
+    await following.stop()
+    assert fold.state.revision == facts.revision
+    await Snapshots(scheduler.wire).save(Taking(fold.state).finish())
+    await stream.drop((await bus.connect("bootstrap")).wire, last=5)
+
+
+async def test_beyond_the_beginning_of_the_ledger(bus: Bus, facts: Facts, tmp_path: Path) -> None:
+    """With the archives of what was dropped nothing is lost; without them it is said what is."""
+    archives = tmp_path / "archives"
+    await trimmed(bus, facts, archives)
+    (archives / "broken.jsonl").write_bytes(b"{}")
+    await facts.submit("c")  # 9
+    async with serving(bus, "--archives", str(archives)) as gateway:
+        pods = await gateway.ok("/api/v1/pods?at=4")
+        assert [(pod["name"], pod["phase"]) for pod in pods["items"]] == [
+            ("a", "placed"),
+            ("b", "pending"),
+        ]
+        assert (await gateway.ok("/api/v1/pods?at=7"))["revision"] == 7
+        story = await gateway.ok("/api/v1/history/pods/default/a")
+        assert [row["revision"] for row in story["items"]] == [2, 4, 5, 6]
+        assert (await gateway.ok("/api/v1/log/3"))["event"]["data"]["name"] == "b"
+        page = await gateway.ok("/api/v1/log?limit=20")
+        assert [row["revision"] for row in page["items"]] == list(range(9, 0, -1))
+        line = await gateway.ok("/api/v1/timeline?bins=1")
+        assert (line["first_revision"], line["bins"][0]["last_revision"]) == (1, 9)
+        (_, second), (_, third) = facts.events[1:3]
+        moment = await gateway.ok(f"/api/v1/moment?at={third.time}")
+        assert moment["revision"] in ((3,) if third.time > second.time else (2, 3))
+        [gone] = (await gateway.ok("/api/v1/diff?from=4&to=9"))["placements"]
+        assert gone["revision"] == 6
+
+
+async def test_before_what_is_known(bus: Bus, facts: Facts, tmp_path: Path) -> None:
+    """Without archives the past begins with the oldest snapshot, and a refusal says where."""
+    await trimmed(bus, facts, tmp_path / "archives")
+    await facts.submit("c")  # 9
+    async with serving(bus) as gateway:
+        status, body = await gateway.get("/api/v1/pods?at=4")
+        assert (status, body["field"]) == (404, "at")
+        assert "begins at revision 8" in body["error"]
+        assert "--archives" in body["fix"]
+        pods = await gateway.ok("/api/v1/pods?at=8")
+        assert [pod["name"] for pod in pods["items"]] == ["b"]
+        assert (await gateway.ok("/api/v1/pods/default/c/why?at=9"))["phase"] == "pending"
+
+
+async def test_what_was_read_once_is_there_after_a_restart(
+    bus: Bus, facts: Facts, tmp_path: Path
+) -> None:
+    """In the folder that --past names; a folder of another ledger is begun anew."""
+    kept = str(tmp_path / "kept")
+    for number in range(2):
+        async with serving(bus, "--past", kept) as gateway:
+            story = await gateway.ok("/api/v1/history/pods/default/a")
+            assert [row["revision"] for row in story["items"]] == [2, 4, 5, 6]
+        assert (tmp_path / "kept" / "index.sqlite").exists()
+        await facts.submit(f"later-{number}")
+    async with running_bus(tmp_path / "other") as other:
+        fresh = Facts(other)
+        await fresh.open()
+        await fresh.submit("z")
+        async with serving(other, "--past", kept) as gateway:
+            assert (await gateway.get("/api/v1/history/pods/default/a"))[0] == 404
+            assert (await gateway.ok("/api/v1/history/pods/default/z"))["items"]
+
+
+async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again(
+    bus: Bus, facts: Facts, tmp_path: Path
+) -> None:
+    """One that is killed is begun anew by the next question; a killed gateway leaves none."""
+    kept = tmp_path / "kept"
+    async with serving(bus, "--past", str(kept)) as gateway:
+        await gateway.ok("/api/v1/moment?at=1")
+        [first] = looking_back(kept)
+        os.kill(first, signal.SIGKILL)
+        await until(_of(lambda: looking_back(kept) == []), "the process to be gone")
+        assert (await gateway.ok("/api/v1/moment?at=1"))["revision"] == 1
+        [second] = looking_back(kept)
+        assert second != first
+    await until(_of(lambda: looking_back(kept) == []), "nobody to look back")
+    assert facts.revision == 8
+
+
+def looking_back(kept: Path) -> list[int]:
+    """The processes that look back and keep what they need in this folder."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdecimal():
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if b"apportion.gateway.past_process" in words and str(kept).encode() in words:
+                    found.append(int(folder.name))
+    return found
+
+
+def _of(check: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    async def seen() -> bool:
+        return check()
+
+    return seen
 
 
 async def test_many_looks_at_once_are_all_answered_or_refused(gateway: Gateway) -> None:

@@ -81,6 +81,10 @@ def binned(
         first = here.first if here else cell.first
         found[place] = Cell(first, cell.last, cell.from_ns, cell.to_ns, counts[place])
     return [
-        (from_ns + place * width, min(from_ns + (place + 1) * width, to_ns + 1) - 1, cell)
+        (
+            min(from_ns + place * width, to_ns),
+            min(from_ns + (place + 1) * width, to_ns + 1) - 1,
+            cell,
+        )
         for place, cell in enumerate(found)
     ]

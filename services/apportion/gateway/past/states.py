@@ -18,7 +18,10 @@ from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.reader import StateFold
 
 KEPT = 3
-AT_ONCE = 2
+KEPT_ITEMS = 100_000
+"""Nodes, devices and pods of all that are kept, unless one alone has more: some 3 KB each."""
+AT_ONCE = 1
+"""They are folded by one thread: two at once would each take twice as long, and as much memory."""
 FAR_EVENTS = 20_000
 """More than this to fold, and it is worth to ask which snapshots there are."""
 
@@ -66,9 +69,15 @@ class PastStates:
         async with self._turn:
             state = self._kept.pop(revision, None) or await self._folded(revision)
             self._kept[revision] = state
-            while len(self._kept) > self._kept_max:
-                self._kept.popitem(last=False)
+            self._forget()
         return state
+
+    def _forget(self) -> None:
+        """Keep the newest few, and of large ones the newest one."""
+        while len(self._kept) > self._kept_max or (
+            len(self._kept) > 1 and sum(map(_items, self._kept.values())) > KEPT_ITEMS
+        ):
+            self._kept.popitem(last=False)
 
     async def _folded(self, revision: int) -> State:
         fold = StateFold(await self._nearest(revision), quiet=True)
@@ -82,10 +91,11 @@ class PastStates:
     async def _nearest(self, revision: int) -> State:
         """A state at or before the revision, that nobody else reads."""
         near = max((kept for kept in self._kept if kept <= revision), default=0)
+        first, _ = await self._chronicle.span()
         while True:
             checkpoint = self._checkpoints.newest(revision)
             best = max(near, checkpoint)
-            if revision - best > FAR_EVENTS:
+            if revision - best > FAR_EVENTS or best + 1 < first:
                 snapshot = await self._snapshot(best, revision)
                 if snapshot is not None:
                     return snapshot
@@ -115,3 +125,8 @@ class PastStates:
         known += self._checkpoints.revisions[:1]
         usable = [revision for revision in known if revision >= first - 1]
         return min(usable, default=first)
+
+
+def _items(state: State) -> int:
+    """How large a state is."""
+    return len(state.nodes) + len(state.node_of_device) + len(state.pods)

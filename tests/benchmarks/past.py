@@ -1,0 +1,172 @@
+"""How fast a look into the past is: the first one, one beside it, and what the index takes.
+
+    python -m tests.benchmarks.past --json
+
+A real nats-server holds 1,000,000 events over 5,000 nodes of 8 devices (as in `refold`), and a real
+gateway has read them: `index_s` is how long that took from its start, `index_mb` what it keeps on
+the disk. `first_*_s` are looks over HTTP at moments drawn from the whole ledger, each of them far
+from the one before; `beside_*_s` are looks up to `--beside` events after or before the last one, as
+a slider that is dragged makes them. Each is a summary, which counts every pod and device, so nearly
+all of the time is in finding the state. `now_*_s` is the same answer about the present, asked while
+others look into the past: `alone` without them. `story_s` and `who_s` are the history of a pod and
+the holders of a node since the beginning, `diff_s` is a tenth of the ledger compared.
+`rss_mb` is the most memory that the process which looks back has held.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import statistics
+import tempfile
+import time
+import urllib.parse
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from apportion.gateway.past_process import NAME
+from tests.benchmarks.refold import fill
+from tests.benchmarks.telling import parser_of, tell
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+SEED = 20260501
+MODULE = b"apportion.gateway.past_process"
+
+
+class Asking:
+    """Questions to one gateway, each with the seconds that it took."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def ask(self, path: str, **query: object) -> tuple[float, Any]:
+        """Seconds and answer, which must be good."""
+        began = time.perf_counter()
+        target = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
+        async with self._session.get(target) as answer:
+            body = json.loads(await answer.read())
+            assert answer.status == 200, body
+        return time.perf_counter() - began, body
+
+    async def at(self, revision: int) -> float:
+        """One look at a moment."""
+        seconds, body = await self.ask("summary", at=revision)
+        assert body["revision"] == revision
+        return seconds
+
+
+@contextlib.asynccontextmanager
+async def gateway_on(bus: Bus, kept: Path) -> AsyncIterator[Asking]:
+    """A gateway on this ledger, ready for questions."""
+    options = ("--listen", "127.0.0.1:0", "--past", str(kept))
+    async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
+        await process.ready()
+        url = str((await process.logged("answering"))["url"]).rstrip("/")
+        async with aiohttp.ClientSession() as session:
+            yield Asking(session, url)
+
+
+async def indexed(asking: Asking, revision: int) -> None:
+    """Wait until the ledger has been read; a question says how far it is until then."""
+
+    async def done() -> bool:
+        try:
+            _, line = await asking.ask("timeline", bins=1)
+        except AssertionError:
+            return False
+        return bool(line["revision"] >= revision)
+
+    await until(done, "the index", timeout_s=600)
+
+
+async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
+    """First looks, looks beside them, and the present meanwhile."""
+    draw = random.Random(SEED)
+    first, beside = [], []
+    alone = [(await asking.ask("summary"))[0] for _ in range(20)]
+    for _ in range(given.looks):
+        revision = draw.randrange(given.events // 20, given.events - given.beside)
+        first.append(await asking.at(revision))
+        for _ in range(4):
+            revision += draw.randrange(-given.beside, given.beside)
+            beside.append(await asking.at(revision))
+    moments = [draw.randrange(given.events // 20, given.events) for _ in range(8)]
+    dragging = [asyncio.create_task(asking.at(each)) for each in moments]
+    now = []
+    while not all(task.done() for task in dragging):
+        now.append((await asking.ask("summary"))[0])
+    await asyncio.gather(*dragging)
+    found = {"first": first, "beside": beside, "now": now, "now_alone": alone}
+    return {
+        f"{name}_{kind}_s": round(of(seconds), 3)
+        for name, seconds in found.items()
+        for kind, of in (("p50", statistics.median), ("max", max))
+    }
+
+
+async def stories(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
+    """Questions to the index."""
+    events = given.events
+    _, pods = await asking.ask("pods", at=events // 2, limit=1)
+    name = pods["items"][0]["name"]
+    story, _ = await asking.ask(f"history/pods/team/{name}")
+    who, _ = await asking.ask("who", node="node-00000", since=1)
+    diff, _ = await asking.ask("diff", **{"from": events // 2, "to": events // 2 + events // 10})
+    return {"story_s": round(story, 3), "who_s": round(who, 3), "diff_s": round(diff, 3)}
+
+
+def rss_mb(kept: Path) -> float:
+    """The most memory that the process which looks back has held; its folder tells which it is."""
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if MODULE in words and str(kept).encode() in words:
+                status = (folder / "status").read_text(encoding="ascii")
+                return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    raise AssertionError("nobody looks back")
+
+
+async def run(folder: Path, given: argparse.Namespace) -> dict[str, float]:
+    """The figures of one run."""
+    kept = folder / NAME
+    async with running_bus(folder / "nats") as bus:
+        await fill(bus, given.events, given.nodes)
+        began = time.perf_counter()
+        async with gateway_on(bus, kept) as asking:
+            await indexed(asking, given.events)
+            seconds = time.perf_counter() - began
+            figures = {
+                "index_s": round(seconds, 1),
+                "index_mb": round(sum(f.stat().st_size for f in kept.iterdir()) / 1e6, 1),
+                **await looks(asking, given),
+                **await stories(asking, given),
+                "rss_mb": round(rss_mb(kept)),
+            }
+    return figures
+
+
+def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
+    """One run, of which nothing is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(run(Path(folder), given))
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--looks", type=int, default=20)
+    parser.add_argument("--beside", type=int, default=1_000, metavar="EVENTS")
+    tell(parser, in_a_folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The state as of any revision, against a fold of everything up to it, on a real ledger."""
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from apportion.core.ledger.digest import digest
+from apportion.gateway.past.checkpoints import Checkpoints
+from apportion.gateway.past.chronicle import Chronicle
+from apportion.gateway.past.states import AT_ONCE, KEPT, PastStates
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.port import Draft, Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion_schemas import PodPlaced, encode
+from apportion_schemas.catalogue import BY_PAYLOAD, subject_of
+from apportion_schemas.quantities import Payload
+from tests.support.happenings import happenings
+from tests.support.ledger_of import event_of
+from tests.support.nats import Bus
+
+CHECKPOINT_EVERY = 40
+
+
+class World:
+    """A ledger that grows, what each of its revisions folds to, and who looks back."""
+
+    def __init__(self, bus: Bus, folder: Path, gateway: JetStreamLedger) -> None:
+        self._bus = bus
+        self._pens: dict[str, JetStreamLedger] = {}
+        self.fold = StateFold(quiet=True)
+        self.digests = {0: digest(self.fold.state)}
+        self.checkpoints = Checkpoints(folder)
+        self.states = PastStates(Chronicle(gateway), self.checkpoints, Snapshots(gateway.wire))
+
+    async def append(self, events: list[Payload]) -> None:
+        """Write each as its owner does, and fold it."""
+        for drawn in events:
+            data = drawn
+            if isinstance(data, PodPlaced) and data.node in self.fold.state.nodes:
+                previous = self.fold.state.nodes[data.node].chain
+                data = structs.replace(data, previous=previous)
+            role = BY_PAYLOAD[type(data)].writer
+            if role not in self._pens:
+                self._pens[role] = await self._bus.connect(role)
+            revision = self.fold.state.revision + 1
+            payload = encode(event_of(data))
+            draft = Draft(subject_of(data), f"test-{revision}", payload)
+            assert await self._pens[role].append([draft]) == [revision]
+            self.fold.take(Record(revision, draft.subject, payload))
+            self.digests[revision] = digest(self.fold.state)
+            if revision % CHECKPOINT_EVERY == 0:
+                self.checkpoints.add(self.fold.state)
+
+    async def look(self, revision: int) -> str:
+        """The digest of the state that is found; no more states are held than may be."""
+        found = digest(await self.states.at(revision))
+        assert len(self.states.kept) <= KEPT
+        return found
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    """One loop for all examples."""
+    with asyncio.Runner() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def world(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One ledger for all examples: it goes on, as ledgers do."""
+    bus = Bus(tmp_path_factory.mktemp("nats"))
+    runner.run(bus.start())
+    try:
+        gateway = runner.run(bus.connect("gateway"))
+        yield World(bus, tmp_path_factory.mktemp("kept"), gateway)
+    finally:
+        runner.run(bus.stop())
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(events=happenings(), looks=st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_any_revision_is_what_folding_up_to_it_gives(
+    runner: asyncio.Runner, world: World, events: list[Payload], looks: list[float]
+) -> None:
+    """From whatever state the look begins with, in whatever order the looks come."""
+    runner.run(world.append(events))
+    last = world.fold.state.revision
+    for revision in (round(part * last) for part in looks):
+        assert runner.run(world.look(revision)) == world.digests[revision]
+
+
+def test_looks_at_once_do_not_disturb_one_another(runner: asyncio.Runner, world: World) -> None:
+    """Many moments asked for together are each the right one; few are folded at a time."""
+    last = world.fold.state.revision
+
+    async def look(revision: int) -> bool:
+        return await world.look(revision) == world.digests[revision]
+
+    async def all_of(revisions: list[int]) -> list[bool]:
+        return list(await asyncio.gather(*map(look, revisions)))
+
+    asked = [1 + number * 7 % max(last, 1) for number in range(24)] * 2
+    assert len(asked) > AT_ONCE
+    assert all(runner.run(all_of(asked)))
+
+
+def test_a_checkpoint_that_is_damaged_costs_time_and_nothing_else(
+    runner: asyncio.Runner, world: World
+) -> None:
+    """The look begins with an older one, or with the first revision."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        damaged = Checkpoints(path)
+        for name in list(world.checkpoints.revisions):
+            (path / f"{name:020}.state").write_bytes(sha256(b"?").digest())
+        damaged = Checkpoints(path)
+        fresh = PastStates(world.states._chronicle, damaged, world.states._snapshots)
+        last = world.fold.state.revision
+        found = runner.run(fresh.at(last))
+    assert digest(found) == world.digests[last]
+    assert damaged.revisions == []

@@ -1,0 +1,55 @@
+"""Filters of the log: subjects as NATS matches them, types and texts."""
+
+import pytest
+
+from apportion.core.explain.lines import Teller
+from apportion.gateway.api.log import Filter, filter_of, matches, row_of
+from apportion.gateway.api.query import RequestRefused
+from apportion.runtime.ledger.port import Record
+from apportion_schemas import Event, NodeCordoned, encode, subject_of
+
+CORDONED = NodeCordoned(node="n1", by="Ann", reason="Fan")
+TIME = "2026-01-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "fits"),
+    [
+        ("a.b", "a.b", True), ("a.b", "a.b.c", False), ("a.*", "a.b", True), ("a.*", "a", False),
+        ("a.>", "a.b.c", True), ("a.>", "a", False), ("*.b.>", "a.b.c", True), (">", "a", True),
+        ("a.b.c", "a.b", False),
+    ],
+)  # fmt: skip
+def test_subjects(pattern: str, subject: str, fits: bool) -> None:
+    """`*` is one token and `>` one or more."""
+    assert matches(pattern, subject) is fits
+
+
+def test_filters() -> None:
+    """By type, by subject below the prefix, and by a text, whatever its case."""
+    record = Record(
+        7, subject_of(CORDONED), encode(Event(id="1", source="cli", time=TIME, data=CORDONED))
+    )
+    row = row_of(record, Teller())
+    assert (row.revision, row.type, row.source) == (7, "NodeCordoned", "cli")
+    for query, kept in (
+        ({"type": "NodeCordoned"}, True),
+        ({"type": "NodeUncordoned"}, False),
+        ({"subject": "operator.node.*"}, True),
+        ({"subject": "apportion.v1.operator.>"}, True),
+        ({"subject": "placement.>"}, False),
+        ({"text": "by ann"}, True),
+        ({"text": "bob"}, False),
+    ):
+        wanted = filter_of(query)
+        assert (wanted.wants(record) and wanted.takes(row)) is kept, query
+    with pytest.raises(RequestRefused):
+        filter_of({"type": "Nothing"})
+    assert filter_of({}) == Filter()
+
+
+def test_what_is_no_event_has_a_row() -> None:
+    """It says why no reader applies it."""
+    row = row_of(Record(3, "apportion.v1.workload.x", b"?"), Teller())
+    assert (row.type, row.time) == ("", "")
+    assert row.sentence.startswith("not applied: ")

@@ -1,0 +1,107 @@
+"""The index: what is noted is found by key, committed or not, and dies with what did not fit."""
+
+from pathlib import Path
+
+from apportion.gateway.past.index import DEVICE, NODE, POD, Index, Mark
+from apportion.gateway.past.indexing import open_index
+
+
+def filled(path: Path) -> Index:
+    """Two pods of one name, one after the other on one device."""
+    index = Index(path)
+    for uid, first in (("u1", 10), ("u2", 20)):
+        index.name_pod(uid, "default/a")
+        index.note(first, [(POD, uid)])
+        index.note(first + 1, [(POD, uid), (NODE, "n1"), (DEVICE, "g0")])
+        index.hold(uid, "n1", first + 1, f"t{first + 1}", [("g0", "main", 16, 5)])
+    index.release("u1", 15, "t15")
+    index.note(15, [(POD, "u1"), (NODE, "n1"), (DEVICE, "g0")])
+    index.mark(Mark(13, "t13", "failure", "device g0 failed"))
+    index.note(13, [(NODE, "n1"), (DEVICE, "g0")])
+    return index
+
+
+def test_facts_by_key(tmp_path: Path) -> None:
+    """In revision order, between two revisions, as many as are asked for."""
+    index = filled(tmp_path / "i")
+    assert index.facts(NODE, ["n1"], after=0, upto=99, limit=9) == [11, 13, 15, 21]
+    assert index.facts(DEVICE, ["g0"], after=11, upto=15, limit=9) == [13, 15]
+    assert index.facts(POD, ["u1", "u2"], after=0, upto=99, limit=4) == [10, 11, 15, 20]
+    assert index.facts(POD, ["nobody"], after=0, upto=99, limit=4) == []
+    assert index.newest_facts(POD, "u1", after=0, upto=14, limit=1) == [11]
+
+
+def test_pods_of_a_name(tmp_path: Path) -> None:
+    """The newest first, and none that came later than is asked about."""
+    index = filled(tmp_path / "i")
+    assert index.pods_named("default/a", upto=99, limit=9) == ["u2", "u1"]
+    assert index.pods_named("default/a", upto=19, limit=9) == ["u1"]
+    assert index.pods_named("default/a", upto=9, limit=9) == []
+    assert index.name_of("u2") == "default/a"
+
+
+def test_holds(tmp_path: Path) -> None:
+    """Who held it at a revision, or ever since one."""
+    index = filled(tmp_path / "i")
+
+    def held(since: int, upto: int) -> list[tuple[str, int, int]]:
+        found = index.holds(DEVICE, "g0", since=since, upto=upto, skip=0, limit=9)
+        return [(hold.uid, hold.decision, hold.until) for hold in found]
+
+    assert held(10, 10) == []
+    assert held(11, 11) == held(14, 14) == [("u1", 11, 15)]
+    assert held(15, 15) == []
+    assert held(0, 99) == [("u1", 11, 15), ("u2", 21, 0)]
+    [hold] = index.holds(NODE, "n1", since=0, upto=99, skip=1, limit=9)
+    assert (hold.namespace, hold.pod, hold.device, hold.memory_mib) == ("default", "a", "g0", 16)
+    assert [index.holding_changed("u1", upto=upto) for upto in (10, 12, 99)] == [0, 11, 15]
+
+
+def test_failures_under_a_pod(tmp_path: Path) -> None:
+    """Those of its device while it held it, and no others."""
+    index = filled(tmp_path / "i")
+    assert index.failures_under(["u1"], after=0, upto=99) == [13]
+    assert index.failures_under(["u2"], after=0, upto=99) == []
+    mark = index.newest_mark(DEVICE, "g0", ("failure", "recovery"), after=0, upto=99)
+    assert mark is not None
+    assert mark.sentence == "device g0 failed"
+    assert index.newest_mark(DEVICE, "g0", ("cordon",), after=0, upto=99) is None
+
+
+def test_the_beginning_of_an_id(tmp_path: Path) -> None:
+    """A whole id means itself, whatever begins with it."""
+    index = filled(tmp_path / "i")
+    index.note(30, [(DEVICE, "g01"), (DEVICE, "h_")])
+    assert index.keys_like(DEVICE, "g0", limit=9) == ["g0"]
+    assert index.keys_like(DEVICE, "g", limit=9) == ["g0", "g01"]
+    assert index.keys_like(DEVICE, "%", limit=9) == []
+
+
+def test_what_was_not_committed_is_gone(tmp_path: Path) -> None:
+    """A process that dies takes it along; what was committed is there again."""
+    index = filled(tmp_path / "i")
+    index.commit(21)
+    index.note(22, [(POD, "u2")])
+    index.close()
+    again = Index(tmp_path / "i")
+    assert again.revision == 21
+    assert again.facts(POD, ["u2"], after=0, upto=99, limit=9) == [20, 21]
+
+
+def test_another_ledger_begins_anew(tmp_path: Path) -> None:
+    """And so does one whose checkpoint is gone."""
+    index, _ = open_index(tmp_path, "one")
+    index.note(1, [(POD, "u")])
+    index.commit(0)
+    index.close()
+    again, _ = open_index(tmp_path, "one")
+    assert again.knows(POD, "u")
+    again.commit(5)  # and no checkpoint of 5 was written
+    again.close()
+    lost, _ = open_index(tmp_path, "one")
+    assert (lost.knows(POD, "u"), lost.revision) == (False, 0)
+    lost.note(1, [(POD, "v")])
+    lost.commit(0)
+    lost.close()
+    other, _ = open_index(tmp_path, "other")
+    assert not other.knows(POD, "v")
