@@ -15,7 +15,7 @@ import yaml
 
 from apportion.runtime.jetstream.server import ROLES
 from apportion_schemas import PodBound, SharesAllocated
-from tests.support.compose import Compose
+from tests.support.compose import build_image
 from tests.support.containers import alone, prepare, skip_unless_here
 from tests.support.control_plane import ControlPlane, binaries, find_binaries, free_port
 from tests.support.controllers import controllers
@@ -28,7 +28,7 @@ from tests.support.polling import until
 from tests.support.real_kubelet import RealKubelet, missing
 
 skip_unless_here()
-pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 NODE = "gpu-1"
 SPACE = "apportion"
@@ -60,7 +60,7 @@ def _image() -> Iterator[None]:
     """The image of all services, built as people build it."""
     with alone():
         podman = prepare()
-        Compose(podman, "apportion-helm").build()
+        build_image(podman)
         yield
 
 

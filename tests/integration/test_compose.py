@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hatch_build import MODULES, source_of
-from tests.support.compose import Compose, sweep
+from tests.support.compose import Compose, build_image, sweep
 from tests.support.containers import alone, prepare, skip_unless_here
 from tests.support.polling import wait_until
 
@@ -20,7 +20,7 @@ skip_unless_here()
 pytestmark = [
     pytest.mark.containers,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
 ]
 
 PROJECT = "apportion-test"
@@ -47,7 +47,7 @@ def system() -> Iterator[Compose]:
         sweep(podman, PROJECT)
         compose = Compose(podman, PROJECT)
         try:
-            compose.build()
+            build_image(podman)
             compose.up()
             compose.wait_healthy()
             yield compose

@@ -40,14 +40,6 @@ class Compose:
             }
         )
 
-    def build(self) -> None:
-        """Build the image as the compose file says, with wheels from the cache."""
-        tell("building the image of docker-compose.yml")
-        wheels = f"--volume={prepare_wheels()}:/wheels:ro"
-        offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"
-        arguments = f"--podman-build-args=--pull=never {wheels} {offline}"
-        self._compose(arguments, "build", "ledger", timeout_s=600)
-
     def up(self, **scale: int) -> None:
         """Start everything, or raise how many there are of a service."""
         # podman-compose heeds one --scale at a time, where docker compose takes several.
@@ -132,6 +124,18 @@ class Compose:
     def _compose(self, *words: str, timeout_s: float) -> str:
         command = ["podman-compose", "--project-name", self._project, "--file", str(COMPOSE_FILE)]
         return checked([*command, *words], env=self._environment, timeout_s=timeout_s)
+
+
+@functools.cache
+def build_image(podman: Podman) -> None:
+    """Build the image as the compose file says, with wheels from the cache; once for all tests."""
+    tell("building the image of docker-compose.yml")
+    wheels = f"--volume={prepare_wheels()}:/wheels:ro"
+    offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"
+    command = ["podman-compose", "--project-name", "apportion-build", "--file", str(COMPOSE_FILE)]
+    arguments = f"--podman-build-args=--pull=never {wheels} {offline}"
+    environment = podman.environment()
+    checked([*command, arguments, "build", "ledger"], env=environment, timeout_s=900)
 
 
 def sweep(podman: Podman, project: str) -> None:
