@@ -209,3 +209,32 @@ async def test_H14_a_claim_of_a_template_comes_and_goes_with_its_pod(
             return [each["metadata"]["name"] for each in listed["items"]] == ["theirs"]
 
         await until(gone, f"claim {name} to be gone", timeout_s=60, interval_s=0.3)
+
+
+@pytest.mark.timeout(240)
+async def test_H14_a_kubelet_that_was_killed_finds_everything_again(
+    dra: KubeWorld, kubelet: RealKubelet
+) -> None:
+    """It deletes the slices of its node when it starts, and asks again for what its pods have."""
+    await begin(dra, kubelet, "1xA100-80GB")
+    await dra.plane.apply(
+        *(resource_claim(name, request(memory="2Gi")) for name in ("a", "b")),
+        claiming_pod("one", "a"),
+    )
+    await kubelet.made("one", "main")
+    before = {each["metadata"]["uid"] for each in await slices(dra)}
+    assert before
+    await kubelet.kill()
+    await kubelet.start()
+    await kubelet.end_process("one", "main")
+    again = await kubelet.made("one", "main", times=2)
+    assert again["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2048m"
+
+    async def anew() -> bool:
+        now = {each["metadata"]["uid"] for each in await slices(dra)}
+        return bool(now) and not now & before
+
+    await until(anew, "the slices to be made again", timeout_s=60, interval_s=0.3)
+    await dra.plane.apply(claiming_pod("two", "b"))
+    assert (await kubelet.made("two", "main"))["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2048m"
+    assert len(dra.facts.of(SharesAllocated)) == 2

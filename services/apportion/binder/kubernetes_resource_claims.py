@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from apportion.binder.target import Failed
+from apportion.core.dialects import ManifestError
 from apportion.core.dra.allocation import NotOfClaim, allocation, is_allocated, of_ours
 from apportion.core.dra.names import claim_of, container_of
 from apportion.core.dra.pods import PodClaims
@@ -80,7 +81,7 @@ class ClaimBinding:
                 raise _Impossible(f"claim {gone} is not there any more: make the pod anew")
         except (_Impossible, NotOfClaim) as error:
             return Failed(str(error), final=True)
-        except KubeRefused as error:
+        except (KubeRefused, ManifestError, msgspec.MsgspecError) as error:
             return Failed(str(error), final=False)
         return None
 
@@ -100,7 +101,7 @@ class ClaimBinding:
             raise _Impossible(
                 f"claim {name} was made anew since the pod came: make the pod anew as well"
             )
-        devices = {found.device.id: found.device for found in node.devices}
+        devices = {name: found.device for name, found in node.by_id.items()}
         wanted = allocation(claim, shares, devices, node=placed.node, attempt=placed.attempt)
         self._check(claim, placed.pod)
         if is_allocated(claim, wanted) and claim.reserved_for(placed.pod):
@@ -173,7 +174,11 @@ class ClaimRelease:
     async def _look(self, path: str) -> None:
         async for items, _ in pages(self._api, path):
             for item in items:
-                claim = read_resource_claim(bytes(item))
+                try:
+                    claim = read_resource_claim(bytes(item))
+                except msgspec.MsgspecError as error:
+                    _log.warning("a claim cannot be read: %s", error)
+                    continue
                 if not of_ours(claim.results):
                     continue
                 using = [

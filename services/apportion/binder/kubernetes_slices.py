@@ -1,7 +1,7 @@
 """Publishes the devices of the ledger as ResourceSlices, one pool for each node.
 
 Kubernetes' own parts read them; nothing here depends on it. A kubelet deletes those of its node
-when it starts, or when it misses the node's plugin, so they are looked at again now and then.
+when it starts, or when it misses the node's plugin: so they are watched, and made again.
 Invariants: all slices of a pool have one generation, and a change of any of them is a new one; a
 slice of ours that no device stands behind is deleted.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -24,7 +25,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable
 from apportion.runtime.kube.dra import API, SLICES, require_gates
-from apportion.runtime.kube.watch import pages
+from apportion.runtime.kube.watch import Watch
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import (
@@ -39,15 +40,14 @@ from apportion_schemas import (
     NodeReported,
 )
 
-LOOK_EVERY_S: Final = 30.0
 GATHER_S: Final = 0.2
 """How long news are gathered before they are published."""
 PAUSE_S: Final = 2.0
 DIGEST: Final = "apportion.dev/digest"
 """Annotation: what the pool was made of. The API server adds to what is in a slice."""
 _NEWS = (
-    ConfigurationChanged, DeviceCordoned, DeviceCordonLifted, DeviceHealthChanged,
-    DeviceUncordoned, NodeGone, NodeObserved, NodeReported,
+    DeviceCordoned, DeviceCordonLifted, DeviceHealthChanged, DeviceUncordoned, NodeGone,
+    NodeObserved, NodeReported,
 )  # fmt: skip
 _CONFLICTS: Final = (404, 409)
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -80,6 +80,47 @@ class _Slice(Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Slice).decode
 
 
+class _Published:
+    """The slices of ours that the API server has, by pool and name; see `watch.Audience`."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self._changed = changed
+        self._missing: dict[str, str] = {}
+        self.pools: dict[str, dict[str, _Slice]] = {}
+
+    def listing(self) -> None:
+        """See `Audience`."""
+        self._missing = {name: pool for pool, found in self.pools.items() for name in found}
+
+    def seen(self, raw: bytes) -> None:
+        """See `Audience`."""
+        one = _decode(raw)
+        self._missing.pop(one.metadata.name, None)
+        self.pools.setdefault(one.spec.pool.name, {})[one.metadata.name] = one
+        self._changed(one.spec.pool.name)
+
+    def gone(self, raw: bytes) -> None:
+        """See `Audience`."""
+        one = _decode(raw)
+        self._remove(one.spec.pool.name, one.metadata.name)
+
+    def listed(self, version: int) -> None:  # noqa: ARG002 - of the port
+        """See `Audience`."""
+        for name, pool_name in self._missing.items():
+            self._remove(pool_name, name)
+        self._missing = {}
+
+    def reached(self, version: int) -> None:
+        """See `Audience`: of when it is does not matter."""
+
+    def _remove(self, pool_name: str, name: str) -> None:
+        found = self.pools.get(pool_name, {})
+        found.pop(name, None)
+        if not found:
+            self.pools.pop(pool_name, None)
+        self._changed(pool_name)
+
+
 class Slices:
     """Keeps the pools of all nodes as the ledger has their devices."""
 
@@ -87,12 +128,22 @@ class Slices:
         self._api = api
         self._state = state
         self._clock = clock
+        self._marked: dict[str, None] = {}
         self._news = asyncio.Event()
+        self._published = _Published(self._mark)
+        selector = f"spec.driver={DRIVER}"
+        self._watch = Watch(
+            api, SLICES, self._published, optional=False, clock=clock, selector=selector
+        )
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed; give this to the reader."""
-        if isinstance(change.data, _NEWS) and not change.refused:
-            self._news.set()
+        if change.refused:
+            return
+        if isinstance(change.data, ConfigurationChanged):
+            self._mark(*self._state.nodes)
+        elif isinstance(change.data, _NEWS) and change.node is not None:
+            self._mark(change.node.name)
 
     async def require(self) -> None:
         """See `require_gates`."""
@@ -106,36 +157,35 @@ class Slices:
     async def run(self, reader: Reader[Change]) -> None:
         """Publish the devices of all nodes, and whatever changes, until cancelled."""
         await reader.caught_up()
-        while True:
-            self._news.clear()
-            try:
-                await self._publish()
-            except (KubeUnavailable, KubeRefused, msgspec.MsgspecError) as error:
-                _log.warning("devices are not published: %s; trying again", error)
-                await self._clock.pause(PAUSE_S)
-                continue
-            try:
-                async with asyncio.timeout(LOOK_EVERY_S):
-                    await self._news.wait()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch.run(), name="watch resourceslices")
+            await self._watch.synced()
+            self._mark(*self._state.nodes, *self._published.pools)
+            while True:
+                await self._news.wait()
                 await self._clock.pause(GATHER_S)
-            except TimeoutError:
-                pass
+                await self._publish()
+
+    def _mark(self, *nodes: str) -> None:
+        """Their pools may have to be others."""
+        self._marked |= dict.fromkeys(nodes)
+        self._news.set()
 
     async def _publish(self) -> None:
-        found: dict[str, dict[str, _Slice]] = {}
-        async for items, _ in pages(self._api, SLICES, f"spec.driver={DRIVER}"):
-            for item in items:
-                one = _decode(bytes(item))
-                found.setdefault(one.spec.pool.name, {})[one.metadata.name] = one
-        known = self._state.configuration.nvidia.known_mig_geometries
-        for node in dict.fromkeys((*self._state.nodes, *found)):
-            state = self._state.nodes.get(node)
-            there = state is not None and state.present and state.observed is not None
-            wanted = pool(node, state.devices, known) if state is not None and there else []
-            await self._renew(node, wanted, found.get(node, {}))
+        marked, self._marked = self._marked, {}
+        self._news.clear()
+        for at, node in enumerate(marked):
+            try:
+                await self._renew(node)
+            except (KubeUnavailable, KubeRefused) as error:
+                _log.warning("devices of %s are not published: %s; trying again", node, error)
+                self._mark(*list(marked)[at:])
+                await self._clock.pause(PAUSE_S)
+                return
 
-    async def _renew(self, node: str, wanted: list[Json], found: dict[str, _Slice]) -> None:
+    async def _renew(self, node: str) -> None:
         """Bring the pool of a node up to date, if it is not."""
+        wanted, found = self._wanted(node), self._published.pools.get(node, {})
         digest = hashlib.sha256(_encode(wanted)).hexdigest()
         names = [slice_name(node, number) for number in range(len(wanted))]
         generations = {each.spec.pool.generation for each in found.values()}
@@ -148,21 +198,28 @@ class Slices:
             there = found.get(name)
             if there is not None:
                 body["metadata"]["resourceVersion"] = there.metadata.resource_version
-                await self._write("PUT", f"{SLICES}/{name}", body)
+                await self._write(node, "PUT", f"{SLICES}/{name}", body)
             else:
-                await self._write("POST", SLICES, body)
+                await self._write(node, "POST", SLICES, body)
         for name in found.keys() - set(names):
-            await self._write("DELETE", f"{SLICES}/{quote(name, safe='')}", None)
+            await self._write(node, "DELETE", f"{SLICES}/{quote(name, safe='')}", None)
 
-    async def _write(self, method: str, path: str, body: Json | None) -> None:
-        """Another binder, or the kubelet, may have been there first: the next look sees it."""
+    def _wanted(self, node: str) -> list[Json]:
+        """The pool of the node, empty where it is no node of Kubernetes."""
+        state = self._state.nodes.get(node)
+        if state is None or not state.present or state.observed is None:
+            return []
+        return pool(node, state.devices, self._state.configuration.nvidia.known_mig_geometries)
+
+    async def _write(self, node: str, method: str, path: str, body: Json | None) -> None:
+        """Another binder, or the kubelet, may have been there first: then it is looked at anew."""
         content = _encode(body) if body is not None else None
         answer = await self._api.request(method, path, body=content)
         if answer.ok:
             return
         if answer.status not in _CONFLICTS:
             raise answer.refusal()
-        self._news.set()
+        self._mark(node)
 
 
 def slice_name(node: str, number: int) -> str:

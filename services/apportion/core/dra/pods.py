@@ -6,6 +6,7 @@ name then. Invariant: a pod asks either for nothing yet, or for all that its cla
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, NamedTuple
 
@@ -43,6 +44,7 @@ class _Resources(_Part, frozen=True):
 
 class _Container(_Part, frozen=True):
     resources: _Resources = _Resources()
+    restart_policy: str = ""
 
 
 class _Spec(_Part, frozen=True):
@@ -88,8 +90,12 @@ class PodClaims:
     """The claims of one pod, as the API server tells it."""
 
     def __init__(self, raw: bytes) -> None:
-        """Raises msgspec.MsgspecError where the pod has more than any pod may have."""
-        pod = _decode(raw)
+        """Raises ManifestError where the pod has more than any pod may have."""
+        try:
+            pod = _decode(raw)
+        except msgspec.MsgspecError as error:
+            fix = f"name at most {CLAIMS_MAX}"
+            raise ManifestError(_IN_PODS, None, f"cannot be read ({error})", fix) from None
         self.pod = pod.metadata.uid
         self.namespace = pod.metadata.namespace
         made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
@@ -109,6 +115,14 @@ class PodClaims:
             )
             for i, each in enumerate(them)
         }
+        # An init container has ended before the others begin, unless it is started again always.
+        beside = [*pod.spec.containers]
+        beside += [each for each in pod.spec.init_containers if each.restart_policy == "Always"]
+        self._beside = Counter(
+            name
+            for each in beside
+            for name in dict.fromkeys(used.name for used in each.resources.claims)
+        )
 
     @property
     def keys(self) -> list[str]:
@@ -136,6 +150,7 @@ class PodClaims:
         ]
         by_name = {named.name: claim for named, claim in zip(self.named, found, strict=True)}
         self._check_use(by_name, draft)
+        self._check_parts(asked)
         if len({each.devices for each in asked}) > 1:
             raise ManifestError(
                 _IN_PODS, None, "choose among devices differently", "choose alike in all of them"
@@ -157,16 +172,16 @@ class PodClaims:
             yield claim
 
     def _asked(self, claim: ResourceClaim, field: str, taken: Callable[[str], bool]) -> Wanted:
-        if claim.classes != {CLASS}:
-            other = ", ".join(sorted(claim.classes - {CLASS})) or "no class"
+        if others := claim.classes - {CLASS}:
+            other = ", ".join(sorted(others))
             raise ManifestError(
                 field, claim.key, f"is of {other}, which is not ours", f"ask for {CLASS} alone"
             )
         if claim.metadata.deletion_timestamp is not None:
             raise ManifestError(field, claim.key, "is being deleted", "make it anew")
-        others = [each.name for each in claim.status.reserved_for if each.uid != self.pod]
-        if taken(claim.metadata.uid) or others or claim.pod not in ("", self.pod):
-            whose = f"pod {others[0]}" if others else "another pod"
+        users = [each.name for each in claim.status.reserved_for if each.uid != self.pod]
+        if taken(claim.metadata.uid) or users or claim.pod not in ("", self.pod):
+            whose = f"pod {users[0]}" if users else "another pod"
             raise ManifestError(
                 field,
                 claim.key,
@@ -174,6 +189,24 @@ class PodClaims:
                 "name a resourceClaimTemplateName, or wait until that pod has ended",
             )
         return wanted(claim)
+
+    def _check_parts(self, asked: list[Wanted]) -> None:
+        """That a part of a card is for one container at a time.
+
+        HAMi-core counts the processes of one container, which do not see those of another; a whole
+        card or an instance holds all of them by itself.
+        """
+        uses: Counter[str] = Counter()
+        for named, each in zip(self.named, asked, strict=True):
+            uses[each.asks[0].container] += self._beside[named.name]
+        for i, each in enumerate(asked):
+            parts = any(not (ask.whole or ask.profile) for ask in each.asks)
+            if parts and uses[each.asks[0].container] > 1:
+                raise ManifestError(
+                    f"{_IN_PODS}[{i}]", self.named[i].name,
+                    "is a part of a card for several containers at once, which is not implemented",
+                    "write a claim for each of them",
+                )  # fmt: skip
 
     def _check_use(self, claims: Mapping[str, ResourceClaim | None], draft: PodDraft) -> None:
         """That no container would be given two of our grants, which contradict each other."""

@@ -108,11 +108,22 @@ async def pages(
 
 
 class Watch:
-    """One kind, for one audience. `problem` is why it is not in step at the moment, or empty."""
+    """One kind, for one audience. `problem` is why it is not in step at the moment, or empty.
+
+    `selector`: only objects whose fields are so.
+    """
 
     def __init__(
-        self, api: KubeApi, path: str, audience: Audience, *, optional: bool, clock: Clock
+        self,
+        api: KubeApi,
+        path: str,
+        audience: Audience,
+        *,
+        optional: bool,
+        clock: Clock,
+        selector: str = "",
     ) -> None:
+        self._selector = selector
         self._api = api
         self._path = path
         self._audience = audience
@@ -145,7 +156,7 @@ class Watch:
     async def _list(self) -> None:
         self._audience.listing()
         newest = ""
-        async for items, version in pages(self._api, self._path):
+        async for items, version in pages(self._api, self._path, self._selector):
             newest = version
             for item in items:
                 self._audience.seen(bytes(item))
@@ -161,6 +172,8 @@ class Watch:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S - random.randrange(WATCH_S // 4)),  # noqa: S311 - jitter
         }
+        if self._selector:
+            query["fieldSelector"] = self._selector
         heard_s = self._clock.monotonic()
         try:
             async for line in self._api.lines(self._path, query, idle_s=IDLE_S):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from apportion.core.dialects import ManifestError
-from apportion.core.dra.names import container_of
+from apportion.core.dra.names import DRIVER, container_of
 from apportion.core.dra.pods import PodClaims
 from apportion.core.dra.requests import ResourceClaim, read_resource_claim
 from apportion.core.manifests import PodDraft
@@ -107,6 +107,55 @@ def test_a_claim_that_it_cannot_have_is_refused_by_its_name(
     with pytest.raises(ManifestError, match=problem) as refused:
         PodClaims(raw(**pod)).drafted(DRAFT, known, nobody)
     assert refused.value.field.startswith("spec.")
+
+
+def test_a_claim_of_alternatives_is_refused_by_that_field() -> None:
+    """It names no class of its own."""
+    either = {"name": "gpu", "firstAvailable": [{"name": "a", "deviceClassName": "x"}]}
+    with pytest.raises(ManifestError) as refused:
+        PodClaims(raw()).drafted(DRAFT, claims(requests=[either]), nobody)
+    assert refused.value.field.endswith("firstAvailable")
+
+
+MAIN = {"resources": {"claims": [{"name": "card"}]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked", "taken"),
+    [
+        ({"containers": [MAIN, MAIN]}, {"memory": "1Gi"}, False),
+        ({"containers": [MAIN, MAIN]}, {}, True),
+        ({"containers": [MAIN], "initContainers": [MAIN, MAIN]}, {"memory": "1Gi"}, True),
+        (
+            {"containers": [MAIN], "initContainers": [MAIN | {"restartPolicy": "Always"}]},
+            {"memory": "1Gi"},
+            False,
+        ),
+        (
+            {"containers": [MAIN, MAIN]},
+            {"cel": f'device.attributes["{DRIVER}"].profile == "1g.10gb"'},
+            True,
+        ),
+    ],
+)
+def test_a_part_of_a_card_is_for_one_container_at_a_time(
+    spec: dict[str, Any], asked: dict[str, Any], *, taken: bool
+) -> None:
+    """HAMi-core counts no processes of other containers; whole cards and instances need nobody."""
+    known = claims(requests=[request(**asked)])
+    pod = PodClaims(raw(**spec))
+    if taken:
+        assert pod.drafted(DRAFT, known, nobody) is not None
+        return
+    with pytest.raises(ManifestError, match="several containers at once"):
+        pod.drafted(DRAFT, known, nobody)
+
+
+def test_more_claims_than_a_pod_may_have_are_a_problem_of_that_pod() -> None:
+    """And of nobody else."""
+    many = [{"name": f"c{i}", "resourceClaimName": "mine"} for i in range(65)]
+    with pytest.raises(ManifestError, match="cannot be read"):
+        PodClaims(raw(resourceClaims=many))
 
 
 def test_a_claim_of_another_pod_is_refused() -> None:
