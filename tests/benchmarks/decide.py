@@ -26,7 +26,7 @@ from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.runtime.process.huge_pages import gather
 from apportion.runtime.service.lifecycle import GC_THRESHOLDS
-from apportion.scheduler.learning import learn
+from apportion.runtime.solving.learning import learn
 from apportion_schemas import (
     Ask,
     Device,

@@ -33,7 +33,7 @@ from apportion.core.manifests.trace import read_trace_pods
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
-from apportion.scheduler.learning import learn
+from apportion.runtime.solving.learning import learn
 from apportion_schemas import (
     Device,
     Event,

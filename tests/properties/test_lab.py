@@ -1,4 +1,4 @@
-"""What was planned is what then happens, whatever the cluster has been through and whatever comes."""
+"""What was planned is what then happens, whatever the cluster has been through."""
 
 from hypothesis import given
 from hypothesis import strategies as st

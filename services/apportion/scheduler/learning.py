@@ -15,10 +15,8 @@ from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
-from apportion.core.placement.pricing.appraisal import appraise
 from apportion.core.placement.pricing.fleet import NodeType, node_types
-from apportion.core.placement.pricing.program import build
-from apportion.core.placement.pricing.shape_histogram import SeenShape, ShapeHistogram
+from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import (
     DuplicateRefused,
@@ -30,20 +28,11 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
-from apportion.scheduler.solver import NoPrices, solve
-from apportion_schemas import PodSubmitted, PricesLearnt
+from apportion.runtime.solving.learning import learn
+from apportion.runtime.solving.solver import NoPrices
+from apportion_schemas import PodSubmitted
 
 _log = logging.getLogger(__name__)
-
-
-def learn(shapes: list[SeenShape], types: list[NodeType], *, pods: int) -> PricesLearnt:
-    """What pods of these shapes are worth on these nodes; `pods` is how many have been seen.
-
-    Raises:
-        NoPrices: the solver gave up.
-    """
-    program = build(shapes, types)
-    return appraise(shapes, types, program, solve(program), pods=pods)
 
 
 class Learning:
