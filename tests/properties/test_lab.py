@@ -1,6 +1,8 @@
-"""What was planned is what then happens, whatever the cluster has been through."""
+"""What was planned is what then happens, and what happened is replayed, whatever it was."""
 
-from hypothesis import given
+from typing import Any
+
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from apportion.core.explain.plans import PlannedPod
@@ -9,11 +11,22 @@ from apportion.core.ledger.state import PodState
 from apportion.core.manifests import PodDraft, submitted
 from apportion.lab.changes import Changes
 from apportion.lab.planning import Plan, plan
-from apportion_schemas import PodEvicted, PodGone, PodSubmitted, PolicyChanged
-from tests.properties.core_histories import Step, submissions, trying
+from apportion.lab.replaying import Otherwise, Replay
+from apportion_schemas import (
+    NodeCordoned,
+    NodeReported,
+    NodeUncordoned,
+    PodEvicted,
+    PodGone,
+    PodSubmitted,
+    PolicyChanged,
+)
+from tests.properties.core_fleets import reports
+from tests.properties.core_histories import Step, priorities, submissions, trying, usual_shapes
 from tests.properties.core_playing import follow
 from tests.properties.crowded_histories import crowded_histories
 from tests.support.ledger_of import Ledger
+from tests.support.virtual_ledger import BEGIN_S, VirtualLedger
 
 DECISIONS_MAX = 200
 POLICIES = ("", "binpack", "spread", "bestfit")
@@ -85,3 +98,64 @@ def happen_with(ledger: Ledger, pods: tuple[PodDraft, ...], policy: str) -> list
     for number, pod in enumerate(pods):
         ledger.submit(submitted(pod, f"planned-{number}"))
     return happen(ledger)
+
+
+arrivals = st.lists(
+    st.tuples(
+        st.integers(1, 500), st.sampled_from((None, 1, 60, 700, 5000)), usual_shapes,
+        priorities, st.sampled_from(("default", "web")),
+    ),
+    max_size=25,
+)  # fmt: skip
+"""Seconds since the one before, how long it runs, what it wants, its priority, its namespace."""
+
+
+def lived(fleet: list[NodeReported], came: list[tuple[Any, ...]]) -> VirtualLedger:
+    """A ledger in which these pods came to these nodes."""
+    ledger = VirtualLedger()
+    ledger.write(*fleet)
+    at_s = 0.0
+    for number, (after_s, runs_s, shape, priority, namespace) in enumerate(came):
+        at_s += after_s
+        ledger.until(at_s)
+        name = f"pod-{number}"
+        pod = PodSubmitted(
+            uid=name, namespace=namespace, name=name, shape=shape, dialect="hami",
+            priority=priority,
+        )  # fmt: skip
+        ledger.submit(pod, runs_s=runs_s)
+        ledger.settle()
+        ledger.until(at_s + 0.5)  # what comes at once is decided at once
+        if number % 7 == 3:
+            ledger.write(NodeCordoned(node=fleet[0].node, by="me", reason="fan"))
+        if number % 7 == 6:
+            ledger.write(NodeUncordoned(node=fleet[0].node, by="me"))
+            ledger.settle()
+    ledger.until(at_s + 300)
+    return ledger
+
+
+@trying(40)
+@given(
+    st.lists(reports(), min_size=1, max_size=3, unique_by=lambda each: each.node),
+    arrivals,
+    st.integers(0, 100),
+)
+def test_what_happened_is_replayed(
+    fleet: list[NodeReported], came: list[tuple[Any, ...]], begun: int
+) -> None:
+    """From any moment on every pod has the place that it had, at the time at which it had it."""
+    ids = [device.id for node in fleet for device in node.devices]
+    assume(len(set(ids)) == len(ids))
+    ledger = lived(fleet, came)
+    after = len(fleet) + begun * (ledger.state.revision - len(fleet)) // 100
+    at_s = ledger.time_of(after) - BEGIN_S
+    recorded = ledger.recorded(after=after, begin_s=at_s, end_s=ledger.now_s - BEGIN_S)
+    one = Replay(recorded, Otherwise(), kept=True)
+    answer = one.run()
+    before = {pod for pod, (_, _, _, revision) in ledger.placed.items() if revision <= after}
+    assert {each.pod: (each.at_s, each.node, each.devices) for each in one.placed} == {
+        pod: place[:3] for pod, place in ledger.placed.items() if pod not in before
+    }
+    assert answer.replayed == answer.happened
+    assert answer.passed_over == 0

@@ -15,7 +15,11 @@ from msgspec import Struct, structs
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.lab.course import Course
-from apportion.runtime.files.fleets import CPU_MILLI_PER_DEVICE, MEMORY_MIB_PER_DEVICE
+from apportion.runtime.files.fleets import (
+    CPU_MILLI_PER_DEVICE,
+    MEMORY_MIB_PER_DEVICE,
+    SimulatedNode,
+)
 from apportion_schemas import (
     Host,
     NodeGone,
@@ -199,10 +203,15 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
     if alike:
         pattern = next((node for node in alike if len(node.devices) == len(devices)), None)
         host = structs.replace(pattern.host if pattern else host, labels=_common_labels(alike))
-    facts: list[Payload] = [NodeReported(node=name, devices=devices, host=host, simulated=True)]
-    if state.of_kubernetes:
-        facts.append(_observed(name, host, alike))
-    return facts
+    return node_facts(state, SimulatedNode(name, devices, host), alike)
+
+
+def node_facts(state: State, node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
+    """What the ledger is told of a node that comes; with the taints that those alike have."""
+    report = NodeReported(node=node.name, devices=node.devices, host=node.host, simulated=True)
+    if not state.of_kubernetes:
+        return [report]
+    return [report, _observed(node.name, node.host, alike)]
 
 
 def _common_labels(nodes: Sequence[NodeState]) -> dict[str, str]:

@@ -7,7 +7,7 @@ anywhere; the state that the copy was made of stays as it was; the same facts gi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec import structs
@@ -51,6 +51,11 @@ class Course:
         self.time = time
         self.engine = Engine(state)
         self.evicted: list[PodEvicted] = []
+        self._watching: list[Callable[[Change], None]] = []
+
+    def watch(self, observe: Callable[[Change], None]) -> None:
+        """Let `observe` see every change from now on."""
+        self._watching.append(observe)
 
     def apply(self, data: Payload) -> Change:
         """Let it happen. Raises CourseFailed where it contradicts what is so."""
@@ -61,6 +66,8 @@ class Course:
         if change.refused:
             raise CourseFailed(change.refused)
         self.engine.observe(change)
+        for observe in self._watching:
+            observe(change)
         return change
 
     def settle(self) -> Iterator[int]:

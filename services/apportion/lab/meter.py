@@ -1,0 +1,196 @@
+"""How a course went, in figures: what was held and what was waited for, added up over time.
+
+Invariant: a figure is the integral over the events that were observed, each node and pod looked at
+again only when an event is about it; so two courses that are alike have the same figures.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from apportion.core.devices.shares import DeviceState
+from apportion.core.explain.replays import Measured, Slice
+from apportion.core.ledger.change import Change
+from apportion.core.ledger.state import NodeState, PodState, State
+from apportion.core.placement.pricing.sizes import NEVER, size_percent
+from apportion_schemas import Device, PodEvicted, Shape
+from apportion_schemas.quantities import WHOLE
+
+SLICES: Final = 60
+HOUR_S: Final = 3600.0
+
+
+class _Held(Struct):
+    """What a node adds to the sums: devices, those held at all, parts held, and parts left over."""
+
+    devices: int = 0
+    touched: int = 0
+    used: float = 0.0
+    left: float = 0.0
+
+
+class Meter:
+    """Measures one course over `state` from `begin_s` to `end_s`; observe every change of it.
+
+    `waits` begin where the pod is submitted, or at `begin_s`.
+    """
+
+    def __init__(self, state: State, begin_s: float, end_s: float) -> None:
+        self._state = state
+        self._begin_s = begin_s
+        self._now_s = begin_s
+        self._end_s = max(end_s, begin_s)
+        self._nodes: dict[str, _Held] = {}
+        self._sum = _Held()
+        self._totals = np.zeros((SLICES, 4))
+        self._waiting: dict[str, tuple[float, float]] = {}
+        self._wanted = 0.0
+        self._sizes: dict[bytes, float] = {}
+        self._kinds: list[Device] | None = None
+        self._waits = array("d")
+        self._seen: set[str] = set()
+        self.evicted = 0
+        self.peak = 0
+        for node in state.nodes.values():
+            self._look(node)
+        for pod in state.pods.values():
+            self._note(pod)
+
+    def advance(self, now_s: float) -> None:
+        """Time goes on; what is added up counts up to here."""
+        now_s = min(max(now_s, self._now_s), self._end_s)
+        width = (self._end_s - self._begin_s) / SLICES
+        while self._now_s < now_s:
+            at = min(int((self._now_s - self._begin_s) / width), SLICES - 1)
+            until = now_s if at == SLICES - 1 else min(now_s, self._begin_s + (at + 1) * width)
+            if until <= self._now_s:  # of a slice so short that numbers cannot tell
+                until = now_s
+            amounts = (self._sum.used, self._wanted, self._sum.devices, self._sum.left)
+            self._totals[at] += np.array(amounts) * (until - self._now_s)
+            self._now_s = until
+
+    def observe(self, change: Change) -> None:
+        """Take note of what the fold changed at this moment."""
+        if change.node is not None:
+            self._look(change.node)
+            self.peak = max(self.peak, self._sum.touched)
+        if change.pod is not None:
+            self._note(change.pod)
+        self.evicted += isinstance(change.data, PodEvicted)
+
+    def measured(self) -> Measured:
+        """The figures up to the end."""
+        self.advance(self._end_s)
+        unplaced = [self._end_s - since for since, _ in self._waiting.values()]
+        waits = np.array([*self._waits, *unplaced])
+        seconds = max(self._end_s - self._begin_s, 1e-9)
+        used, wanted, devices, left = self._totals.sum(axis=0).tolist()
+        share = 100 / devices if devices else 0.0
+        width = seconds / SLICES
+        return Measured(
+            arrived=len(self._seen),
+            placed=len(self._waits),
+            unplaced=len(self._waiting),
+            evicted=self.evicted,
+            gpu_hours=_round(devices / HOUR_S),
+            gpu_hours_used=_round(used / HOUR_S),
+            gpu_hours_waited=_round(wanted / HOUR_S),
+            wait_mean_s=_round(float(waits.mean()) if len(waits) else 0.0),
+            wait_median_s=_quantile(waits, 0.5),
+            wait_p95_s=_quantile(waits, 0.95),
+            wait_max_s=_quantile(waits, 1.0),
+            used_percent=_round(used * share),
+            fragmented_percent=_round(left * share),
+            devices=self._sum.devices,
+            devices_peak=self.peak,
+            slices=tuple(
+                Slice(
+                    seconds=_round(width * at), used=_round(row[0] / width),
+                    waiting=_round(row[1] / width), devices=_round(row[2] / width),
+                )
+                for at, row in enumerate(self._totals.tolist())
+            ),
+        )  # fmt: skip
+
+    def _look(self, node: NodeState) -> None:
+        before = self._nodes.get(node.name) or _Held()
+        now = _held(node.devices) if node.present else _Held()
+        self._nodes[node.name] = now
+        self._sum = _Held(
+            *(
+                getattr(self._sum, name) + getattr(now, name) - getattr(before, name)
+                for name in _Held.__struct_fields__
+            )
+        )
+        if before.devices != now.devices:
+            self._kinds = None
+        self.peak = max(self.peak, self._sum.touched)
+
+    def _note(self, pod: PodState) -> None:
+        """The pod waits, has a place, or is gone."""
+        uid, live = pod.uid, self._state.pods.get(pod.uid) is pod
+        waits = live and pod.placement is None and not pod.submitted.gates
+        entry = self._waiting.get(uid)
+        if waits and entry is None:
+            wanted = self._gpus(pod.shape_key, pod.submitted.shape)
+            self._waiting[uid] = (self._now_s, wanted)
+            self._wanted += wanted
+            self._seen.add(uid)
+        elif not waits and entry is not None:
+            del self._waiting[uid]
+            self._wanted = self._wanted - entry[1] if self._waiting else 0.0
+            self._waits.append(self._now_s - entry[0])
+
+    def _gpus(self, key: bytes, shape: Shape) -> float:
+        """How many devices it asks for, each part by the kind of device of which it is least."""
+        if self._kinds is None:
+            self._kinds = _kinds(self._state)
+            self._sizes.clear()
+        if key not in self._sizes:
+            total = 0.0
+            for ask in shape.asks:
+                sizes = [size for kind in self._kinds if (size := size_percent(ask, kind)) != NEVER]
+                total += ask.count * min(sizes, default=WHOLE) / WHOLE
+            self._sizes[key] = total
+        return self._sizes[key]
+
+
+def _held(devices: Iterable[DeviceState]) -> _Held:
+    found = _Held()
+    for each in devices:
+        if not each.present:
+            continue
+        found.devices += 1
+        if each.idle:
+            continue
+        device = each.device
+        memory = 1 - each.memory_free_mib / device.memory_mib if device.memory_mib else 1.0
+        cores = 1 - each.cores_free / device.cores if device.cores else 0.0
+        used = min(max(memory, cores, 0.0), 1.0)
+        found.touched += 1
+        found.used += used
+        found.left += 1 - used
+    return found
+
+
+def _kinds(state: State) -> list[Device]:
+    found: dict[tuple[object, ...], Device] = {}
+    for node in state.nodes.values():
+        for each in node.devices if node.present else ():
+            device = each.device
+            kind = (device.family, device.model, device.mode, device.memory_mib, device.cores)
+            found.setdefault(kind, device)
+    return list(found.values())
+
+
+def _quantile(waits: np.ndarray, part: float) -> float:
+    return _round(float(np.quantile(waits, part))) if len(waits) else 0.0
+
+
+def _round(value: float) -> float:
+    return round(value, 6) + 0.0

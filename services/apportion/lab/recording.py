@@ -1,0 +1,236 @@
+"""What came from outside in a span of the ledger: arrivals, ends, nodes, limits; and how it went.
+
+A recording holds the state at the beginning, the facts that no scheduler decided, in a file of its
+own, and of each pod how long it ran. Invariant: memory holds one state and a few words for each pod
+of the span, however many events there are.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+import weakref
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from apportion.core.explain.replays import Measured, Span
+from apportion.core.ledger.snapshot import restore, take
+from apportion.core.ledger.state import State
+from apportion.lab.course import TIME
+from apportion.lab.meter import Meter
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion_schemas import (
+    AllocationFailed,
+    BindFailed,
+    DifferenceFound,
+    Event,
+    InvalidEvent,
+    LedgerRebuilt,
+    PlacementVoided,
+    PodBound,
+    PodEvicted,
+    PodGone,
+    PodPlaced,
+    PodRefused,
+    PodRejected,
+    PodResized,
+    ResizeRefused,
+    SharesAllocated,
+    UnreadableEvent,
+    UsageRecorded,
+    decode,
+    encode,
+    subject_of,
+)
+from apportion_schemas.quantities import Payload
+
+PODS_MAX: Final = 1_000_000
+HELD_BYTES: Final = 32 << 20
+"""What of the facts is held in memory before they go to a file."""
+DECIDED: Final = (
+    PodPlaced,
+    PodRefused,
+    PlacementVoided,
+    PodEvicted,
+    PodResized,
+    ResizeRefused,
+    PodBound,
+    BindFailed,
+    SharesAllocated,
+    AllocationFailed,
+    PodRejected,
+    DifferenceFound,
+    LedgerRebuilt,
+    UsageRecorded,
+)
+"""Events that a scheduler decided, or that follow from that: a replay makes its own."""
+_HEAD: Final = struct.Struct(">dHI")
+
+
+class RecordingFailed(Exception):
+    """There is too much to record; the message says what to do."""
+
+
+class Fact(NamedTuple):
+    """Something that came from outside, and when, in seconds since 1970."""
+
+    at_s: float
+    data: Payload
+
+
+class Limits(Struct, frozen=True):
+    """The span to record: the events behind `after` up to `upto`, and its ends in seconds."""
+
+    after: int
+    upto: int
+    begin_s: float
+    end_s: float
+
+
+class Recorded(NamedTuple):
+    """A span of a ledger. `ran_s` is how long each pod ran that ended in it, by uid; `ends` are
+    the times of the ends of those that ran at the beginning. Who was evicted stands in neither:
+    nobody knows how long the pods in `cut` would have run.
+    """
+
+    span: Span
+    begin_s: float
+    end_s: float
+    state: bytes
+    happened: Measured
+    ran_s: dict[str, float]
+    ends: dict[str, float]
+    cut: frozenset[str]
+    facts: Tape
+
+    def beginning(self) -> State:
+        """The state before the first event of the span, as a copy of one's own."""
+        return restore(self.state)
+
+
+class Tape:
+    """Facts in a file that is gone when nobody has it any more."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=HELD_BYTES)  # noqa: SIM115 - kept open
+        weakref.finalize(self, self._file.close)
+        self.count = 0
+
+    def write(self, fact: Fact) -> None:
+        """One more at the end. Raises OSError."""
+        subject = subject_of(fact.data).encode()
+        event = encode(Event(id="lab", source="lab", time=TIME, data=fact.data))
+        self._file.write(_HEAD.pack(fact.at_s, len(subject), len(event)) + subject + event)
+        self.count += 1
+
+    def __iter__(self) -> Iterator[Fact]:
+        self._file.seek(0)
+        while head := self._file.read(_HEAD.size):
+            at_s, subject_bytes, event_bytes = _HEAD.unpack(head)
+            subject = self._file.read(subject_bytes).decode()
+            yield Fact(at_s, decode(self._file.read(event_bytes), subject=subject).data)
+
+
+class Recording:
+    """A recording in the making: give it every record behind `state`, in order."""
+
+    def __init__(self, state: State, limits: Limits) -> None:
+        self._fold = StateFold(state, quiet=True)
+        self._limits = limits
+        self._meter: Meter | None = None
+        self._tape = Tape()
+        self._state = b""
+        self._now_s = limits.begin_s
+        self._running: dict[str, float] = {}
+        self._ran_s: dict[str, float] = {}
+        self._ends: dict[str, float] = {}
+        self._old: set[str] = set()
+        self._cut: set[str] = set()
+
+    @property
+    def revision(self) -> int:
+        """The newest revision that was taken."""
+        return self._fold.state.revision
+
+    def take(self, record: Record) -> bool:
+        """The next record; False where it is the last of the span, or behind it.
+
+        Raises:
+            UnknownEvent: a newer build wrote it. RecordingFailed: too many pods.
+        """
+        try:
+            event = decode(record.payload, subject=record.subject)
+        except (UnreadableEvent, InvalidEvent) as error:
+            self._fold.refuse(record, str(error))
+            return record.revision < self._limits.upto
+        if record.revision > self._limits.upto:
+            return False
+        if record.revision > self._limits.after and self._meter is None:
+            self._begin()
+        change = self._fold.apply(record, event)
+        if self._meter is not None:
+            self._now_s = min(max(seconds_of(event.time), self._now_s), self._limits.end_s)
+            self._meter.advance(self._now_s)
+            self._meter.observe(change)
+            if not change.refused:
+                self._note(self._now_s, event.data)
+        return record.revision < self._limits.upto
+
+    def finish(self) -> Recorded:
+        """All of it."""
+        if self._meter is None:
+            self._begin()
+        assert self._meter is not None  # noqa: S101 - just begun
+        limits = self._limits
+        return Recorded(
+            span=Span(
+                from_revision=limits.after, from_time=time_of(limits.begin_s),
+                to_revision=limits.upto, to_time=time_of(limits.end_s),
+                seconds=round(limits.end_s - limits.begin_s, 6),
+            ),
+            begin_s=limits.begin_s, end_s=limits.end_s, state=self._state,
+            happened=self._meter.measured(), ran_s=self._ran_s, ends=self._ends,
+            cut=frozenset(self._cut), facts=self._tape,
+        )  # fmt: skip
+
+    def _begin(self) -> None:
+        state, limits = self._fold.state, self._limits
+        self._state = take(state)
+        self._meter = Meter(state, limits.begin_s, limits.end_s)
+        self._old = {uid for uid, pod in state.pods.items() if pod.placement is not None}
+        self._running = dict.fromkeys(self._old, limits.begin_s)
+        self._cut = set(state.evictions)
+
+    def _note(self, at_s: float, data: Payload) -> None:
+        if isinstance(data, PodPlaced):
+            self._running[data.pod] = at_s
+            self._old.discard(data.pod)
+        elif isinstance(data, PlacementVoided):
+            self._running.pop(data.pod, None)
+            self._old.discard(data.pod)
+        elif isinstance(data, PodEvicted):
+            self._cut.add(data.pod)
+        elif isinstance(data, PodGone) and data.uid not in self._cut:
+            since = self._running.pop(data.uid, None)
+            if since is not None:
+                self._ran_s[data.uid] = at_s - since
+            if data.uid in self._old:
+                self._ends[data.uid] = at_s
+            if len(self._ran_s) > PODS_MAX:
+                raise RecordingFailed(f"more than {PODS_MAX} pods ended; replay a shorter span")
+        if not isinstance(data, DECIDED):
+            self._tape.write(Fact(at_s, data))
+
+
+def seconds_of(time: str) -> float:
+    """A time of an event in seconds since 1970."""
+    return datetime.fromisoformat(time).timestamp()
+
+
+def time_of(at_s: float) -> str:
+    """Seconds since 1970 as the time of an event."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6] + "Z"

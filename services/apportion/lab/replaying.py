@@ -1,0 +1,284 @@
+"""A span of the ledger decided anew, in virtual time: other policy, other fleet, the same arrivals.
+
+    recording ──► its beginning, changed ──► facts in order of time, and ends of pods ──► figures
+
+A pod runs as long as it ran, from whenever it has a place. What came from outside comes at its
+time; whatever a scheduler decided then is decided here. Invariants: nothing is
+appended; without changes the other course is that which happened, as far as decisions follow at
+once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct, structs
+
+from apportion.core.explain.replays import ReplayAnswer
+from apportion.core.ledger.change import Change
+from apportion.core.placement.pricing.fleet import node_types
+from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
+from apportion.lab import changes as lab_changes
+from apportion.lab.changes import Changes
+from apportion.lab.course import Course, CourseFailed
+from apportion.lab.meter import Meter
+from apportion.lab.recording import Fact, Recorded, time_of
+from apportion.runtime.files.fleets import SimulatedNode
+from apportion.runtime.solving.learning import learn
+from apportion.runtime.solving.solver import NoPrices
+from apportion_schemas import (
+    ConfigurationChanged,
+    DeviceCordoned,
+    DeviceHealthChanged,
+    DeviceUncordoned,
+    NodeCordoned,
+    NodeGone,
+    NodeHeard,
+    NodeObserved,
+    NodeReported,
+    NodeSilent,
+    NodeUncordoned,
+    PodAdopted,
+    PodGone,
+    PodPlaced,
+    PodSubmitted,
+    PolicyChanged,
+    PricesLearnt,
+)
+from apportion_schemas.quantities import Payload
+
+TOGETHER_S: Final = 0.01
+"""Facts that come so close after each other are decided together, as a scheduler does."""
+TELL_EVERY: Final = 1_000
+_OF_NODES: Final = (
+    NodeReported, NodeObserved, NodeGone, NodeCordoned, NodeUncordoned, NodeSilent, NodeHeard,
+    DeviceHealthChanged, DeviceCordoned, DeviceUncordoned,
+)  # fmt: skip
+
+Tell = Callable[[int, int], None]
+
+
+class Otherwise(Struct, frozen=True, kw_only=True):
+    """What a replay changes: `fleet` in place of all nodes, and then `changes` as in a plan."""
+
+    changes: Changes = Changes()
+    fleet: tuple[SimulatedNode, ...] = ()
+
+
+class Placed(Struct, frozen=True):
+    """A place that a replay gave: when, in seconds since 1970, and where."""
+
+    pod: str
+    namespace: str
+    name: str
+    node: str
+    at_s: float
+    devices: tuple[str, ...]
+
+
+class Replay:
+    """One replay of a recording. `placed` are its places in order, if they are to be `kept`."""
+
+    def __init__(self, recorded: Recorded, otherwise: Otherwise, *, kept: bool = False) -> None:
+        self._recorded = recorded
+        self._otherwise = otherwise
+        self._kept = kept
+        self._course = Course(recorded.beginning(), time=time_of(recorded.begin_s))
+        self._now_s = recorded.begin_s
+        self._ends: list[tuple[float, str]] = []
+        self._left_s: dict[str, float] = {}
+        self._lost = frozenset(otherwise.changes.lose)
+        self._histogram: ShapeHistogram | None = None
+        self._passed_over = 0
+        self.placed: list[Placed] = []
+        for uid, at_s in recorded.ends.items():
+            heapq.heappush(self._ends, (at_s, uid))
+        self._change()
+        self._meter = Meter(self._course.state, recorded.begin_s, recorded.end_s)
+        self._course.watch(self._observe)
+
+    def run(self, tell: Tell = lambda _, __: None) -> ReplayAnswer:
+        """All of it; `tell` hears how many facts of how many have come.
+
+        Raises CourseFailed, OSError.
+        """
+        recorded = self._recorded
+        self._settle()
+        since_s = recorded.begin_s
+        for number, fact in enumerate(recorded.facts):
+            if fact.at_s > since_s + TOGETHER_S:
+                self._settle()
+                since_s = fact.at_s
+            self._until(fact.at_s)
+            self._take(fact)
+            if number % TELL_EVERY == 0:
+                tell(number, recorded.facts.count)
+        self._settle()
+        self._until(recorded.end_s)
+        return self._answer()
+
+    def _answer(self) -> ReplayAnswer:
+        happened, replayed = self._recorded.happened, self._meter.measured()
+        saved = happened.gpu_hours_waited - replayed.gpu_hours_waited
+        return ReplayAnswer(
+            span=self._recorded.span,
+            changes=words(self._otherwise),
+            happened=happened,
+            replayed=replayed,
+            gpus_saved=happened.devices_peak - replayed.devices_peak,
+            gpu_hours_waited_saved=round(saved, 6),
+            passed_over=self._passed_over,
+        )
+
+    # -------------------------------------------------------------- time
+
+    def _until(self, at_s: float) -> None:
+        """Let pods end whose time is over before this moment, and decide after each."""
+        while self._ends and self._ends[0][0] <= at_s:
+            ended_s, uid = heapq.heappop(self._ends)
+            self._pass(ended_s)
+            if uid in self._course.state.pods:
+                self._course.apply(PodGone(uid=uid))
+            if not self._ends or self._ends[0][0] > ended_s:
+                self._settle()
+        self._pass(at_s)
+
+    def _pass(self, at_s: float) -> None:
+        """Time goes on to this moment."""
+        self._now_s = max(self._now_s, at_s)
+        self._course.time = time_of(self._now_s)
+        self._meter.advance(self._now_s)
+
+    def _settle(self) -> None:
+        for _ in self._course.settle():
+            pass
+
+    def _observe(self, change: Change) -> None:
+        self._meter.observe(change)
+        if self._histogram is not None:
+            self._histogram.observe(change)
+        data = change.data
+        if isinstance(data, PodPlaced):
+            self._note_place(data)
+
+    def _note_place(self, data: PodPlaced) -> None:
+        left_s = self._left_s.get(data.pod)
+        if left_s is None:
+            left_s = self._recorded.ran_s.get(data.pod)
+        if left_s is not None:
+            heapq.heappush(self._ends, (self._now_s + left_s, data.pod))
+        if self._kept:
+            devices = tuple(share.device for share in data.shares)
+            self.placed.append(
+                Placed(data.pod, data.namespace, data.name, data.node, self._now_s, devices)
+            )
+
+    # -------------------------------------------------------------- facts
+
+    def _take(self, fact: Fact) -> None:
+        """A fact comes, unless it is another one in this course, or none."""
+        data = fact.data
+        if self._is_other(data):
+            return
+        try:
+            if isinstance(data, PodAdopted) and (self._otherwise.fleet or data.node in self._lost):
+                self._course.apply(structs.replace(data.submitted, chooser=""))
+            elif isinstance(data, PodSubmitted):
+                self._course.apply(structs.replace(data, chooser=""))
+            else:
+                self._course.apply(data)
+        except CourseFailed:
+            self._passed_over += 1
+            return
+        if isinstance(data, ConfigurationChanged) and self._otherwise.changes.policy:
+            self._set_policy()
+        if isinstance(data, PodSubmitted):
+            self._learn()
+
+    def _is_other(self, data: Payload) -> bool:
+        """Whether the fact does not hold in this course, or comes at another time."""
+        if isinstance(data, PodGone):
+            if data.uid in self._recorded.ran_s or data.uid in self._recorded.cut:
+                return True  # it ends when it has run as long, or is evicted here as well
+            return data.uid not in self._course.state.pods
+        if isinstance(data, PolicyChanged):
+            return bool(self._otherwise.changes.policy)
+        if isinstance(data, PricesLearnt):
+            return self._histogram is not None
+        if isinstance(data, _OF_NODES):
+            fleet = bool(self._otherwise.fleet)
+            return fleet or getattr(data, "node", "") in self._lost
+        return False
+
+    def _learn(self) -> None:
+        """Learn prices as a scheduler does, where those of the ledger are of another course."""
+        histogram = self._histogram
+        if histogram is None or not histogram.due:
+            return
+        types = node_types(self._course.state)
+        if any(each.devices for each in types):
+            try:
+                self._course.apply(learn(histogram.shapes(), types, pods=histogram.pods))
+            except NoPrices:
+                histogram.priced()
+
+    # -------------------------------------------------------------- changes
+
+    def _change(self) -> None:
+        """Make the beginning otherwise, before anything is measured."""
+        course, otherwise = self._course, self._otherwise
+        if otherwise.fleet:
+            self._replace_fleet(otherwise.fleet)
+        for each in lab_changes.apply(course, otherwise.changes):
+            self._goes_on(each.before.uid, each.again.uid)
+        if otherwise.fleet or otherwise.changes:
+            self._histogram = ShapeHistogram(course.state)
+
+    def _set_policy(self) -> None:
+        lab_changes.apply(self._course, Changes(policy=self._otherwise.changes.policy))
+
+    def _goes_on(self, before: str, again: str) -> None:
+        """A pod that began before the span runs as long as it had left, wherever it goes."""
+        ran_s = self._recorded.ran_s.get(before)
+        if ran_s is not None:
+            self._left_s[again] = ran_s
+
+    def _replace_fleet(self, fleet: Sequence[SimulatedNode]) -> None:
+        """These nodes are all that there are; who had a place waits for one on them."""
+        course, state = self._course, self._course.state
+        self._ends.clear()
+        pods = sorted(state.pods.values(), key=lambda pod: pod.submitted_revision)
+        groups = [group.observed for group in state.groups.values() if group.observed is not None]
+        for pod in pods:
+            course.apply(PodGone(uid=pod.uid))
+        for node in list(state.nodes.values()):
+            if not node.gone:
+                course.apply(NodeGone(node=node.name))
+            if node.cordon:
+                course.apply(NodeUncordoned(node=node.name, by=lab_changes.WHO))
+        for device in list(state.device_cordons):
+            course.apply(DeviceUncordoned(device=device, by=lab_changes.WHO))
+        for new in fleet:
+            for fact in lab_changes.node_facts(state, new):
+                course.apply(fact)
+        for group in groups:
+            course.apply(group)
+        for pod in pods:
+            course.apply(structs.replace(pod.submitted, chooser=""))
+
+
+def replay(
+    recorded: Recorded, otherwise: Otherwise, *, tell: Tell = lambda _, __: None
+) -> ReplayAnswer:
+    """What would have happened in the span of the recording. Raises CourseFailed, WishInvalid."""
+    return Replay(recorded, otherwise).run(tell)
+
+
+def words(otherwise: Otherwise) -> tuple[str, ...]:
+    """What is otherwise, as in `by the policy spread`, one text for each change."""
+    fleet = otherwise.fleet
+    devices = sum(len(node.devices) for node in fleet)
+    said = (f"on a fleet of {len(fleet):,} nodes with {devices:,} devices",) if fleet else ()
+    return (*said, *lab_changes.words(otherwise.changes))

@@ -1,0 +1,113 @@
+"""A ledger that is written in virtual time by the real engine: what a replay is given to read.
+
+Pods come and end at the times that a test says, and are decided at once. Invariant: every record is
+one that a scheduler, a person or a node could have written, with its time, chained and in order.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from msgspec import structs
+
+from apportion.core.ledger.state import State
+from apportion.core.placement.engine import Engine
+from apportion.lab.recording import Limits, Recorded, Recording, seconds_of, time_of
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion_schemas import (
+    Event,
+    PlacementVoided,
+    PodEvicted,
+    PodGone,
+    PodPlaced,
+    PodSubmitted,
+    decode,
+    encode,
+    subject_of,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.deciding import decided
+
+CHAINED = (PodPlaced, PlacementVoided, PodEvicted)
+BEGIN_S = 1_800_000_000.0
+
+
+class VirtualLedger:
+    """Records so far, the state that they fold to, and where every pod was placed and when."""
+
+    def __init__(self) -> None:
+        self._fold = StateFold(quiet=True)
+        self._engine = Engine(self._fold.state)
+        self._ends: list[tuple[float, str]] = []
+        self._runs_s: dict[str, float] = {}
+        self.now_s = BEGIN_S
+        self.records: list[Record] = []
+        self.placed: dict[str, tuple[float, str, tuple[str, ...], int]] = {}
+
+    @property
+    def state(self) -> State:
+        """All that was written so far."""
+        return self._fold.state
+
+    def write(self, *payloads: Payload) -> None:
+        """These happen now."""
+        for data in payloads:
+            if isinstance(data, CHAINED):
+                chain = self.state.nodes[data.node].chain
+                data = structs.replace(data, previous=chain)  # noqa: PLW2901
+            event = Event(id="e", source="test", time=time_of(self.now_s), data=data)
+            revision = self.state.revision + 1
+            record = Record(revision, subject_of(data), encode(event))
+            change = self._fold.apply(record, event)
+            assert not change.refused, change.refused
+            self._engine.observe(change)
+            self.records.append(record)
+
+    def submit(self, pod: PodSubmitted, *, runs_s: float | None) -> None:
+        """A pod comes, and ends once it has run so long; None for longer than anybody looks."""
+        if runs_s is not None:
+            self._runs_s[pod.uid] = runs_s
+        self.write(pod)
+
+    def settle(self) -> None:
+        """Decide until nothing is left to say; whoever is evicted leaves."""
+        while events := decided(self._engine).events:
+            for data in events:
+                self.write(data)
+                if isinstance(data, PodPlaced):
+                    self._note(data)
+            for gone in [each for each in events if isinstance(each, PodEvicted)]:
+                self.write(PodGone(uid=gone.pod))
+
+    def _note(self, data: PodPlaced) -> None:
+        shares = tuple(share.device for share in data.shares)
+        self.placed[data.pod] = (self.now_s, data.node, shares, self.state.revision)
+        if data.pod in self._runs_s:
+            heapq.heappush(self._ends, (self.now_s + self._runs_s[data.pod], data.pod))
+
+    def until(self, at_s: float) -> None:
+        """Time goes on so many seconds from the beginning; whoever has run long enough ends."""
+        at_s += BEGIN_S
+        while self._ends and self._ends[0][0] <= at_s:
+            self.now_s, uid = heapq.heappop(self._ends)
+            if uid in self.state.pods:
+                self.write(PodGone(uid=uid))
+            if not self._ends or self._ends[0][0] > self.now_s:
+                self.settle()
+        self.now_s = at_s
+
+    def time_of(self, revision: int) -> float:
+        """When that record was written, in seconds since 1970."""
+        record = self.records[revision - 1]
+        return seconds_of(decode(record.payload, subject=record.subject).time)
+
+    def recorded(self, *, after: int = 0, begin_s: float = 0.0, end_s: float) -> Recorded:
+        """The span behind a revision, its ends in seconds from the beginning."""
+        limits = Limits(
+            after=after, upto=self.state.revision, begin_s=BEGIN_S + begin_s, end_s=BEGIN_S + end_s
+        )
+        recording = Recording(State(), limits)
+        for record in self.records:
+            recording.take(record)
+        return recording.finish()

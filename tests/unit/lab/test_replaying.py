@@ -1,0 +1,133 @@
+"""A replay of small histories whose figures a person can work out."""
+
+import pytest
+
+from apportion.lab.changes import Changes
+from apportion.lab.replaying import Otherwise, Replay, replay
+from apportion.runtime.files.fleets import numbered_nodes
+from apportion_schemas import PodGone
+from tests.support.fleet import rack
+from tests.support.pods import ask, cards, pod
+from tests.support.virtual_ledger import VirtualLedger
+
+HOUR = 3600.0
+
+
+def queue_of_three() -> VirtualLedger:
+    """One card, and three pods at once that want it for an hour each."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 1))
+    for name in ("a", "b", "c"):
+        ledger.submit(pod(name, cards()), runs_s=HOUR)
+    ledger.settle()
+    ledger.until(4 * HOUR)
+    return ledger
+
+
+def test_what_happened_in_figures() -> None:
+    """One waits an hour and one two; the card is held for three of four hours."""
+    happened = queue_of_three().recorded(end_s=4 * HOUR).happened
+    assert (happened.arrived, happened.placed, happened.unplaced) == (3, 3, 0)
+    assert happened.gpu_hours == pytest.approx(4)
+    assert happened.gpu_hours_used == pytest.approx(3)
+    assert happened.gpu_hours_waited == pytest.approx(3)
+    assert (happened.wait_mean_s, happened.wait_max_s) == (HOUR, 2 * HOUR)
+    assert happened.devices_peak == 1
+    assert happened.fragmented_percent == 0
+    assert sum(each.used for each in happened.slices) / len(happened.slices) == pytest.approx(0.75)
+
+
+def test_without_changes_it_is_what_happened() -> None:
+    """Every figure, and every place at its time."""
+    ledger = queue_of_three()
+    one = Replay(ledger.recorded(end_s=4 * HOUR), Otherwise(), kept=True)
+    answer = one.run()
+    assert answer.replayed == answer.happened
+    assert answer.passed_over == 0
+    assert {each.pod: (each.at_s, each.node, each.devices) for each in one.placed} == {
+        pod: place[:3] for pod, place in ledger.placed.items()
+    }
+
+
+def test_more_nodes_save_waiting_and_take_more_devices() -> None:
+    """With two cards more nobody waits, and three are held at the peak."""
+    recorded = queue_of_three().recorded(end_s=4 * HOUR)
+    answer = replay(recorded, Otherwise(changes=Changes(add=("2x1xA100-80GB",))))
+    assert answer.replayed.gpu_hours_waited == 0
+    assert answer.gpu_hours_waited_saved == pytest.approx(3)
+    assert answer.gpus_saved == -2
+    assert answer.changes == ("with 2x1xA100-80GB more",)
+
+
+def test_another_fleet_takes_the_place_of_all_nodes() -> None:
+    """Two cards for three pods: the third waits an hour."""
+    recorded = queue_of_three().recorded(end_s=4 * HOUR)
+    fleet = tuple(numbered_nodes("m-{}", 2, ["1xA100-80GB"]))
+    answer = replay(recorded, Otherwise(fleet=fleet))
+    assert answer.replayed.gpu_hours_waited == pytest.approx(1)
+    assert answer.replayed.devices == 2
+    assert answer.changes == ("on a fleet of 2 nodes with 2 devices",)
+
+
+def test_who_ran_before_goes_on_for_as_long_as_it_had_left() -> None:
+    """The span begins while a pod runs; on another fleet it runs what is left of its time."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 1))
+    ledger.submit(pod("a", cards()), runs_s=2 * HOUR)
+    ledger.settle()
+    began = ledger.state.revision
+    ledger.until(HOUR)
+    ledger.submit(pod("b", cards()), runs_s=HOUR)
+    ledger.settle()
+    ledger.until(4 * HOUR)
+    recorded = ledger.recorded(after=began, begin_s=HOUR, end_s=4 * HOUR)
+    assert recorded.happened.gpu_hours_waited == pytest.approx(1)
+    same = replay(recorded, Otherwise())
+    assert same.replayed == same.happened
+    fleet = tuple(numbered_nodes("m", 1, ["1xA100-80GB"]))
+    other = replay(recorded, Otherwise(fleet=fleet))
+    assert other.replayed.gpu_hours_waited == pytest.approx(1)
+    assert other.replayed.gpu_hours_used == pytest.approx(2)
+
+
+def test_a_lost_node_lets_its_pods_begin_again() -> None:
+    """What ran there waits for the card that is left."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 1), rack("n2", 1))
+    for name in ("a", "b"):
+        ledger.submit(pod(name, cards()), runs_s=2 * HOUR)
+    ledger.settle()
+    began = ledger.state.revision
+    ledger.until(4 * HOUR)
+    recorded = ledger.recorded(after=began, begin_s=HOUR, end_s=4 * HOUR)
+    answer = replay(recorded, Otherwise(changes=Changes(lose=("n1",))))
+    assert answer.happened.devices_peak == 2
+    assert answer.replayed.devices_peak == 1
+    assert answer.replayed.gpu_hours_waited == pytest.approx(1)
+
+
+def test_who_was_deleted_while_waiting_leaves_at_that_time() -> None:
+    """It never ran, so nobody knows how long it would have."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 1))
+    ledger.submit(pod("a", cards()), runs_s=None)
+    ledger.submit(pod("b", cards()), runs_s=None)
+    ledger.settle()
+    ledger.until(HOUR)
+    ledger.write(PodGone(uid="b"))
+    ledger.until(2 * HOUR)
+    answer = replay(ledger.recorded(end_s=2 * HOUR), Otherwise())
+    assert answer.replayed == answer.happened
+    assert answer.happened.gpu_hours_waited == pytest.approx(1)
+
+
+def test_shares_count_as_parts() -> None:
+    """Half a card is half a GPU hour in an hour, and the other half of it is left over."""
+    ledger = VirtualLedger()
+    ledger.write(rack("n1", 2))
+    ledger.submit(pod("a", ask(memory_percent=50, cores=50)), runs_s=None)
+    ledger.settle()
+    ledger.until(HOUR)
+    happened = ledger.recorded(end_s=HOUR).happened
+    assert happened.gpu_hours_used == pytest.approx(0.5)
+    assert happened.fragmented_percent == pytest.approx(25)
