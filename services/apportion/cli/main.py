@@ -39,6 +39,7 @@ DO = {
     "up": Verb("apportion.cli.up:command", "Everything on this machine, with a simulated fleet."),
     "check": Verb("apportion.cli.check:command", "What manifests would mean, without a cluster."),
     "plan": Verb("apportion.cli.plan:command", "What would happen: nothing is changed."),
+    "replay": Verb("apportion.cli.replay:command", "What would have happened: a past time anew."),
     "submit": Verb("apportion.cli.submit:command", "Submit manifests or a trace."),
     "run": Verb("apportion.cli.run:command", "A command of this machine, inside of a share."),
     "delete": Verb("apportion.cli.delete:command", "End pods: their shares are free."),

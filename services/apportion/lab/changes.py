@@ -203,15 +203,18 @@ def _node(state: State, name: str, spec: str) -> list[Payload]:
     if alike:
         pattern = next((node for node in alike if len(node.devices) == len(devices)), None)
         host = structs.replace(pattern.host if pattern else host, labels=_common_labels(alike))
-    return node_facts(state, SimulatedNode(name, devices, host), alike)
+    return node_facts(SimulatedNode(name, devices, host), alike)
 
 
-def node_facts(state: State, node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
-    """What the ledger is told of a node that comes; with the taints that those alike have."""
-    report = NodeReported(node=node.name, devices=node.devices, host=node.host, simulated=True)
-    if not state.of_kubernetes:
-        return [report]
-    return [report, _observed(node.name, node.host, alike)]
+def node_facts(node: SimulatedNode, alike: Sequence[NodeState] = ()) -> list[Payload]:
+    """What the ledger is told of a node that comes; with the taints that those alike have.
+
+    Kubernetes tells of it too, for where that tells of nodes no other one counts.
+    """
+    return [
+        NodeReported(node=node.name, devices=node.devices, host=node.host, simulated=True),
+        _observed(node.name, node.host, alike),
+    ]
 
 
 def _common_labels(nodes: Sequence[NodeState]) -> dict[str, str]:
@@ -222,7 +225,7 @@ def _common_labels(nodes: Sequence[NodeState]) -> dict[str, str]:
 
 
 def _observed(name: str, host: Host, alike: Sequence[NodeState]) -> NodeObserved:
-    """What Kubernetes would say of it: in its cluster no node counts of which it says nothing."""
+    """What Kubernetes would say of it."""
     seen = [node.observed for node in alike if node.observed is not None]
     taints = tuple(
         taint for taint in (seen[0].taints if seen else ())

@@ -43,7 +43,7 @@ class Meter:
     def __init__(self, state: State, begin_s: float, end_s: float) -> None:
         self._state = state
         self._begin_s = begin_s
-        self._now_s = begin_s
+        self._elapsed_s = 0.0  # small numbers: seconds since 1970 leave no room for parts
         self._end_s = max(end_s, begin_s)
         self._nodes: dict[str, _Held] = {}
         self._sum = _Held()
@@ -63,16 +63,16 @@ class Meter:
 
     def advance(self, now_s: float) -> None:
         """Time goes on; what is added up counts up to here."""
-        now_s = min(max(now_s, self._now_s), self._end_s)
-        width = (self._end_s - self._begin_s) / SLICES
-        while self._now_s < now_s:
-            at = min(int((self._now_s - self._begin_s) / width), SLICES - 1)
-            until = now_s if at == SLICES - 1 else min(now_s, self._begin_s + (at + 1) * width)
-            if until <= self._now_s:  # of a slice so short that numbers cannot tell
-                until = now_s
-            amounts = (self._sum.used, self._wanted, self._sum.devices, self._sum.left)
-            self._totals[at] += np.array(amounts) * (until - self._now_s)
-            self._now_s = until
+        target = min(now_s, self._end_s) - self._begin_s
+        width, last = (self._end_s - self._begin_s) / SLICES, SLICES - 1
+        amounts = np.array((self._sum.used, self._wanted, self._sum.devices, self._sum.left))
+        while (elapsed := self._elapsed_s) < target:
+            at = min(int(elapsed / width), last)
+            if (at + 1) * width <= elapsed:  # the edge itself, as far as numbers can tell
+                at = min(at + 1, last)
+            until = target if at == last else min(target, (at + 1) * width)
+            self._totals[at] += amounts * (until - elapsed)
+            self._elapsed_s = until
 
     def observe(self, change: Change) -> None:
         """Take note of what the fold changed at this moment."""
@@ -86,7 +86,7 @@ class Meter:
     def measured(self) -> Measured:
         """The figures up to the end."""
         self.advance(self._end_s)
-        unplaced = [self._end_s - since for since, _ in self._waiting.values()]
+        unplaced = [self._elapsed_s - since for since, _ in self._waiting.values()]
         waits = np.array([*self._waits, *unplaced])
         seconds = max(self._end_s - self._begin_s, 1e-9)
         used, wanted, devices, left = self._totals.sum(axis=0).tolist()
@@ -138,13 +138,13 @@ class Meter:
         entry = self._waiting.get(uid)
         if waits and entry is None:
             wanted = self._gpus(pod.shape_key, pod.submitted.shape)
-            self._waiting[uid] = (self._now_s, wanted)
+            self._waiting[uid] = (self._elapsed_s, wanted)
             self._wanted += wanted
             self._seen.add(uid)
         elif not waits and entry is not None:
             del self._waiting[uid]
             self._wanted = self._wanted - entry[1] if self._waiting else 0.0
-            self._waits.append(self._now_s - entry[0])
+            self._waits.append(self._elapsed_s - entry[0])
 
     def _gpus(self, key: bytes, shape: Shape) -> float:
         """How many devices it asks for, each part by the kind of device of which it is least."""

@@ -181,7 +181,7 @@ class Recording:
         return record.revision < self._limits.upto
 
     def finish(self) -> Recorded:
-        """All of it."""
+        """The recording, once no more is wanted."""
         if self._meter is None:
             self._begin()
         assert self._meter is not None  # noqa: S101 - just begun

@@ -21,7 +21,7 @@ from apportion.core.ledger.change import Change
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
 from apportion.lab import changes as lab_changes
-from apportion.lab.changes import Changes
+from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.course import Course, CourseFailed
 from apportion.lab.meter import Meter
 from apportion.lab.recording import Fact, Recorded, time_of
@@ -91,6 +91,7 @@ class Replay:
         self._left_s: dict[str, float] = {}
         self._lost = frozenset(otherwise.changes.lose)
         self._histogram: ShapeHistogram | None = None
+        self._missing = set(self._lost)
         self._passed_over = 0
         self.placed: list[Placed] = []
         for uid, at_s in recorded.ends.items():
@@ -102,7 +103,7 @@ class Replay:
     def run(self, tell: Tell = lambda _, __: None) -> ReplayAnswer:
         """All of it; `tell` hears how many facts of how many have come.
 
-        Raises CourseFailed, OSError.
+        Raises CourseFailed, WishInvalid, OSError.
         """
         recorded = self._recorded
         self._settle()
@@ -117,6 +118,10 @@ class Replay:
                 tell(number, recorded.facts.count)
         self._settle()
         self._until(recorded.end_s)
+        for name in sorted(self._missing):
+            raise WishInvalid(
+                "lose", f"no node {name!r} in this time", "`apportion get nodes` lists those of now"
+            )
         return self._answer()
 
     def _answer(self) -> ReplayAnswer:
@@ -208,8 +213,9 @@ class Replay:
         if isinstance(data, PricesLearnt):
             return self._histogram is not None
         if isinstance(data, _OF_NODES):
-            fleet = bool(self._otherwise.fleet)
-            return fleet or getattr(data, "node", "") in self._lost
+            node = getattr(data, "node", "")
+            self._missing.discard(node)
+            return bool(self._otherwise.fleet) or node in self._lost
         return False
 
     def _learn(self) -> None:
@@ -231,7 +237,9 @@ class Replay:
         course, otherwise = self._course, self._otherwise
         if otherwise.fleet:
             self._replace_fleet(otherwise.fleet)
-        for each in lab_changes.apply(course, otherwise.changes):
+        there = tuple(name for name in otherwise.changes.lose if name in course.state.nodes)
+        self._missing -= set(there)
+        for each in lab_changes.apply(course, structs.replace(otherwise.changes, lose=there)):
             self._goes_on(each.before.uid, each.again.uid)
         if otherwise.fleet or otherwise.changes:
             self._histogram = ShapeHistogram(course.state)
@@ -261,7 +269,7 @@ class Replay:
         for device in list(state.device_cordons):
             course.apply(DeviceUncordoned(device=device, by=lab_changes.WHO))
         for new in fleet:
-            for fact in lab_changes.node_facts(state, new):
+            for fact in lab_changes.node_facts(new):
                 course.apply(fact)
         for group in groups:
             course.apply(group)

@@ -1,0 +1,205 @@
+"""`apportion replay`: a span of the ledger decided anew, side by side with what happened."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import get_args
+
+import click
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+
+from apportion.cli.connection import Where, asks_ledger
+from apportion.cli.exits import NotFound
+from apportion.cli.output import console, plain, print_json, table
+from apportion.core.explain.replays import ReplayAnswer, Slice
+from apportion_schemas import Policy
+
+HEIGHT = 4
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+ASCII = " .:-=+*#"
+CHARTS = (".html", ".svg")
+PAPER = TerminalTheme(
+    (255, 255, 255), (30, 30, 30),
+    [(30, 30, 30), (176, 0, 32), (0, 110, 50), (140, 90, 0), (0, 60, 150), (110, 0, 110),
+     (0, 100, 110), (90, 90, 90)],
+)  # fmt: skip
+"""Colours of a chart in a file: dark on white."""
+SVG = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>.{unique_id}-matrix {{ font-family: monospace; font-size: {char_height}px;
+line-height: {line_height}px; white-space: pre }} {styles}</style>
+<defs><clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}"
+height="{terminal_height}"/></clipPath>{lines}</defs><rect width="100%" height="100%" fill="#fff"/>
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g></svg>"""
+"""Rich's own form would load its font from another host."""
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command(
+    epilog="Examples:  apportion replay --from -6h --policy spread\n\n"
+    "  apportion replay --from 08:00 --to 18:00 --lose h100-2 --chart day.html\n\n"
+    "  apportion replay --archive 2026-11.jsonl --fleet smaller.csv --json"
+)
+@click.option("--from", "begin", default="", metavar="MOMENT", help="[default: the beginning]")
+@click.option("--to", "end", default="", metavar="MOMENT", help="[default: now]")
+@click.option("--policy", type=click.Choice(get_args(Policy)),
+              help="How nodes and devices would have been preferred.")  # fmt: skip
+@click.option("--fleet", type=_FILE, metavar="FILE",
+              help="Nodes in place of all there were, as for `up --fleet`.")  # fmt: skip
+@click.option("--lose", multiple=True, metavar="NODE", help="As if this node had not been there.")
+@click.option("--add", multiple=True, metavar="4x8xH100-80GB",
+              help="As if there had been so many nodes more of so many devices.")  # fmt: skip
+@click.option("--archive", "archives", multiple=True, type=_FILE, metavar="FILE",
+              help="Read archives of a ledger instead, from its beginning on.")  # fmt: skip
+@click.option("--chart", type=click.Path(dir_okay=False, writable=True, path_type=Path),
+              metavar="FILE", help="Write table and chart as .html or .svg.")  # fmt: skip
+@asks_ledger
+def command(
+    *, where: Where, as_json: bool, begin: str, end: str, policy: str | None,
+    fleet: Path | None, lose: tuple[str, ...], add: tuple[str, ...], archives: tuple[Path, ...],
+    chart: Path | None,
+) -> None:  # fmt: skip
+    """Decide a time of the past anew: the same arrivals, another policy or another fleet.
+
+    A pod runs as long as it ran, from whenever it has a place. Nothing is written to the ledger.
+    Without changes it shows how the engine alone would have decided, at once. A MOMENT is 14:20,
+    -10m, 2026-11-20T03:00 or a revision.
+
+    Exit codes: 0 replayed; 1 an archive cannot be read; 2 wrong usage; 3 the ledger cannot be
+    reached; 4 it holds events of a newer build.
+    """
+    if chart is not None and chart.suffix.lower() not in CHARTS:
+        raise click.UsageError(f"--chart is {chart.name!r}; name it {' or '.join(CHARTS)}")
+    # numpy and the solver come with it, and --help does not wait for them
+    from apportion.cli.replaying import Asked, replayed
+
+    asked = Asked(
+        begin=begin, end=end, policy=policy or "", fleet=fleet, lose=lose, add=add,
+        archives=archives,
+    )  # fmt: skip
+    answer = replayed(where, asked)
+    if as_json:
+        print_json(answer)
+    else:
+        _show(console(), answer, ascii_only=not _has_blocks())
+    if chart is not None:
+        _write_chart(chart, answer)
+
+
+def _show(out: Console, answer: ReplayAnswer, *, ascii_only: bool = False) -> None:
+    span = answer.span
+    said = ", ".join(answer.changes) or "as it was, every decision at once"
+    out.print(plain(f"{_time(span.from_time)} to {_time(span.to_time)}: {said}"), style="bold")
+    made = table("", "HAPPENED", "REPLAYED", "DIFFERENCE",
+                 right=("HAPPENED", "REPLAYED", "DIFFERENCE"))  # fmt: skip
+    for title, field, unit in ROWS:
+        before, after = (getattr(each, field) for each in (answer.happened, answer.replayed))
+        made.add_row(
+            title,
+            *(
+                f"{value:,.4g}{unit}" if isinstance(value, float) else f"{value:,}"
+                for value in (before, after)
+            ),
+            _difference(after - before, unit),
+        )
+    out.print(made)
+    for title, field in (("GPUs held", "used"), ("GPUs waited for", "waiting")):
+        _show_bars(out, title, field, answer, ascii_only=ascii_only)
+    out.print(plain(_saved(answer)), soft_wrap=True)
+
+
+ROWS = (
+    ("pods that came", "arrived", ""),
+    ("had a place", "placed", ""),
+    ("still wait at the end", "unplaced", ""),
+    ("were evicted", "evicted", ""),
+    ("GPU hours waited", "gpu_hours_waited", ""),
+    ("wait, mean", "wait_mean_s", " s"),
+    ("wait, median", "wait_median_s", " s"),
+    ("wait, of the slowest twentieth", "wait_p95_s", " s"),
+    ("GPU hours there were", "gpu_hours", ""),
+    ("GPU hours held", "gpu_hours_used", ""),
+    ("held", "used_percent", " %"),
+    ("idle on GPUs held in part", "fragmented_percent", " %"),
+    ("GPUs at the end", "devices", ""),
+    ("GPUs held at the peak", "devices_peak", ""),
+)
+"""Title, field of `Measured`, and unit."""
+
+
+def _difference(value: float, unit: str) -> str:
+    if abs(value) < 1e-9:  # noqa: PLR2004 - nothing
+        return ""
+    return f"{value:+,}" if isinstance(value, int) else f"{value:+,.4g}{unit}"
+
+
+def _saved(answer: ReplayAnswer) -> str:
+    gpus, hours = answer.gpus_saved, answer.gpu_hours_waited_saved
+    said = f"{abs(gpus):,} GPUs {'fewer' if gpus >= 0 else 'more'} held at the peak, "
+    said += f"{abs(hours):,.4g} GPU hours {'less' if hours >= 0 else 'more'} waited"
+    if answer.passed_over:
+        said += f"; {answer.passed_over:,} facts made no sense in the other course"
+    return said
+
+
+def _show_bars(
+    out: Console, title: str, field: str, answer: ReplayAnswer, *, ascii_only: bool
+) -> None:
+    courses = {"happened": answer.happened, "replayed": answer.replayed}
+    most = max((_value(each, field) for course in courses.values() for each in course.slices),
+               default=0.0)  # fmt: skip
+    for name, course in courses.items():
+        rows = bars([_value(each, field) for each in course.slices], most, ascii_only=ascii_only)
+        for number, row in enumerate(rows):
+            label = f"{title}, {name}" if number == 0 else ""
+            scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
+            out.print(plain(f"{label:<25} {scale:>8} {row}"), style=COLOURS[name])
+
+
+COLOURS = {"happened": "cyan", "replayed": "magenta"}
+
+
+def _value(each: Slice, field: str) -> float:
+    value: float = getattr(each, field)
+    return value
+
+
+def bars(values: list[float], most: float, *, ascii_only: bool = False) -> list[str]:
+    """Bars of `HEIGHT` lines, from the top; `most` is as high as they get."""
+    steps = ASCII if ascii_only else EIGHTHS
+    parts = len(steps) - 1
+    heights = [round(value / most * HEIGHT * parts) if most else 0 for value in values]
+    return [
+        "".join(steps[min(max(height - line * parts, 0), parts)] for height in heights)
+        for line in reversed(range(HEIGHT))
+    ]
+
+
+def _has_blocks() -> bool:
+    try:
+        EIGHTHS.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _time(time: str) -> str:
+    return time[:19] + "Z"
+
+
+def _write_chart(path: Path, answer: ReplayAnswer) -> None:
+    """The same as on the terminal, in a file. Raises NotFound."""
+    paper = Console(record=True, file=io.StringIO(), width=100, force_terminal=True)
+    _show(paper, answer)
+    if path.suffix.lower() == ".svg":
+        text = paper.export_svg(title="apportion replay", theme=PAPER, code_format=SVG)
+    else:
+        text = paper.export_html(theme=PAPER, inline_styles=True)
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise NotFound(f"--chart {path}: cannot be written ({error.strerror})") from None
+    console(stderr=True).print(plain(f"chart written to {path}"), soft_wrap=True)

@@ -1,0 +1,79 @@
+"""What `apportion replay` does before it shows anything: read the time, and decide it anew.
+
+Invariant: whatever is wrong ends the verb with the words and the exit code for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from apportion.cli.connection import Where
+from apportion.cli.exits import NotFound, Outdated, Wrong
+from apportion.cli.output import console
+from apportion.cli.writing import open_ledger, run
+from apportion.core.explain.replays import ReplayAnswer
+from apportion.lab.changes import Changes, WishInvalid
+from apportion.lab.course import CourseFailed
+from apportion.lab.ledgers import SpanInvalid, Wanted, now, record_archives, record_ledger
+from apportion.lab.recording import Recorded, RecordingFailed
+from apportion.lab.replaying import Otherwise, replay
+from apportion.runtime.files.fleets import FleetInvalid, read_fleet
+from apportion.runtime.ledger.archive import ArchiveError
+from apportion_schemas import UnknownEvent
+
+Tell = Callable[[int, int], None]
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What a person asked for, as it was typed."""
+
+    begin: str = ""
+    end: str = ""
+    policy: str = ""
+    fleet: Path | None = None
+    lose: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    archives: tuple[Path, ...] = ()
+
+
+def replayed(where: Where, asked: Asked) -> ReplayAnswer:
+    """The answer. Raises Wrong, NotFound, Unreachable, Outdated."""
+    try:
+        otherwise = Otherwise(
+            changes=Changes(lose=asked.lose, add=asked.add, policy=asked.policy),
+            fleet=tuple(read_fleet(asked.fleet)) if asked.fleet is not None else (),
+        )
+        wanted = Wanted(asked.begin, asked.end, now())
+        with _bar("reading") as tell:
+            if asked.archives:
+                recorded = record_archives(asked.archives, wanted, tell=tell)
+            else:
+                recorded = run(_read(where.nats_url(), wanted, tell))
+        with _bar("replaying") as tell:
+            return replay(recorded, otherwise, tell=tell)
+    except (SpanInvalid, WishInvalid, FleetInvalid) as error:
+        raise Wrong(str(error)) from None
+    except UnknownEvent as error:
+        raise Outdated(str(error)) from None
+    except (ArchiveError, RecordingFailed, CourseFailed, OSError) as error:
+        raise NotFound(str(error)) from None
+
+
+async def _read(url: str, wanted: Wanted, tell: Tell) -> Recorded:
+    async with open_ledger(url) as ledger:
+        return await record_ledger(ledger, wanted, tell=tell)
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Tell]:
+    """A progress bar on standard error; a pipe sees nothing of it."""
+    out = console(stderr=True)
+    columns = (TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)

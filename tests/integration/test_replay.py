@@ -1,0 +1,103 @@
+"""A real ledger replayed: over NATS and out of its archive, as it was and with another fleet."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_plan import pod
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+FLEET = "node,devices\nbig-1,1xH100-80GB\n"
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """One card; a pod holds it for a while, and another waits until it ends."""
+    folder = tmp_path_factory.mktemp("replay")
+    (folder / "fleet.csv").write_text(FLEET)
+    options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
+    with Standalone(folder / "data", *options) as running:
+        running.up()
+        running.json("submit", "-f", "-", "--wait", stdin=pod("first", 80_000).encode())
+        running.json("submit", "-f", "-", "--wait", stdin=pod("second", 80_000).encode(), code=1)
+        running.json("delete", "first")
+        wait_until(lambda: _node(running, "second"), "the second to have its place")
+        yield running
+    running.nothing_left()
+
+
+def _node(up: Standalone, name: str) -> str:
+    [found] = [row for row in up.json("get", "pods")["items"] if row["name"] == name]
+    return str(found["node"])
+
+
+def test_as_it_was(up: Standalone) -> None:
+    """Who waited waits again, as long as the other ran; and the ledger is left alone."""
+    before = up.json("get", "nodes")["revision"]
+    answer = up.json("replay")
+    assert up.json("get", "nodes")["revision"] == before
+    happened, replayed = answer["happened"], answer["replayed"]
+    assert answer["changes"] == []
+    for course in (happened, replayed):
+        assert (course["arrived"], course["placed"], course["unplaced"]) == (2, 2, 0)
+        assert course["devices_peak"] == 1
+    assert happened["gpu_hours_waited"] == pytest.approx(replayed["gpu_hours_waited"], rel=0.5)
+    assert replayed["gpu_hours_waited"] > 0
+    assert answer["span"]["to_revision"] == before
+
+
+def test_another_fleet_saves_the_waiting(up: Standalone, tmp_path: Path) -> None:
+    """With a card more nobody waits; with two in place of the one it is the same."""
+    fleet = tmp_path / "fleet.csv"
+    fleet.write_text("node,devices\nnew-1,2xH100-80GB\n")
+    for words in (("--add", "1xH100-80GB"), ("--fleet", str(fleet))):
+        answer = up.json("replay", *words)
+        assert answer["replayed"]["gpu_hours_waited"] < answer["happened"]["gpu_hours_waited"] / 2
+        assert answer["gpu_hours_waited_saved"] > 0
+        assert answer["gpus_saved"] == -1
+
+
+def test_out_of_the_archive(up: Standalone, tmp_path: Path) -> None:
+    """The same course, read from a file without a server."""
+    archive = tmp_path / "all.jsonl"
+    assert up.run("ledger", "archive", str(archive)).returncode == 0
+    told = up.json("replay", "--archive", str(archive))
+    assert (told["happened"]["arrived"], told["replayed"]["placed"]) == (2, 2)
+    archive.write_text(archive.read_text()[:-100])
+    assert up.run("replay", "--archive", str(archive)).returncode == 1
+
+
+def test_table_and_chart(up: Standalone, tmp_path: Path) -> None:
+    """Words for people, and files that a browser shows without asking another host."""
+    page, picture = tmp_path / "day.html", tmp_path / "day.svg"
+    said = up.run("replay", "--policy", "spread", "--chart", str(page)).stdout
+    assert "GPU hours waited" in said
+    assert "by the policy spread" in said
+    up.run("replay", "--chart", str(picture))
+    assert ET.fromstring(picture.read_text()).tag.endswith("svg")  # noqa: S314 - our own
+    for text in (page.read_text(), picture.read_text()):
+        assert "HAPPENED" in text
+        assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--from", "noon"), "--from: 'noon' is no moment"),
+        (("--from", "999999"), "--from is revision 999999, and the ledger has 1 to"),
+        (("--from", "-1m", "--to", "-2m"), "--to is not behind --from"),
+        (("--lose", "big-9"), "no node 'big-9'"),
+        (("--chart", "day.pdf"), "name it .html or .svg"),
+        (("--policy", "best"), "'best' is not one of"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(up: Standalone, words: tuple[str, ...], says: str) -> None:
+    """Each by the option, the value and what to write."""
+    done = up.run("replay", *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
