@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +59,7 @@ class Entry:
 class FakeKubelet:
     """The kubelet of one node, below a folder of its own; `async with` starts it.
 
+    `took_s` has by call how long each answer took.
     `heard`: the API server told it of its pods. Until then it names none, whatever runs.
     """
 
@@ -73,6 +75,7 @@ class FakeKubelet:
         self._entries: list[Entry] = []
         self.registrations = 0
         self.heard = True
+        self.took_s: dict[calls.Call, list[float]] = {}
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -196,10 +199,13 @@ class FakeKubelet:
         self._entries = [entry for entry in self._entries if entry.pod != pod]
 
     async def _call(self, resource: str, call: calls.Call, request: Any) -> Any:
+        began_s = time.perf_counter()
         try:
             return await call.on(self._endpoints[resource].channel)(request, timeout=PRE_START_S)
         except grpc.aio.AioRpcError as error:
             raise Refused(error.details()) from None
+        finally:
+            self.took_s.setdefault(call, []).append(time.perf_counter() - began_s)
 
     async def _serve(self, path: Path, answers: dict[calls.Call, Any]) -> None:
         server = grpc.aio.server(options=calls.OPTIONS)

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -16,7 +16,6 @@ from apportion.agent.nvml import QUIET_S, NvmlBackend
 from apportion.agent.options import places_options
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
-from apportion.agent.run_node import RunNode
 from apportion.agent.simulated import SimulatedBackend
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
@@ -25,6 +24,10 @@ from apportion.runtime.process.small import give_back, share_one_heap
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.session import Session, open_session
+
+if TYPE_CHECKING:
+    from apportion.agent.kubelet_node import KubeletNode
+    from apportion.agent.run_node import RunNode
 
 
 class Backends(NamedTuple):
@@ -89,7 +92,11 @@ def command(
         stop_with(str(error))
     backends = Backends(node, simulated, quiet_s)
     share_one_heap()
-    sys.exit(run_service("agent", lambda service: body(service, backends, places), config))
+    # A node's agent is to be small; one that simulates thousands of nodes, fast.
+    small = places is not None
+    sys.exit(
+        run_service("agent", lambda service: body(service, backends, places), config, small=small)
+    )
 
 
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
@@ -129,6 +136,8 @@ def _hand_out(service: Service, session: Session, agent: Agent, node: Node, plac
         served = KubeletNode(agent, node, places, kubelet=kubelet, metrics=metrics, clock=clock)
         service.loop("kubelet", served.serve)
     else:
+        from apportion.agent.run_node import RunNode  # noqa: PLC0415
+
         served = runs = RunNode(agent, node, places, metrics=metrics, clock=clock)
         service.loop("runs", lambda: runs.serve(session.ledger))
     service.ready_when(served.not_ready)
