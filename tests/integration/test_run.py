@@ -179,6 +179,25 @@ def test_the_wait_can_be_limited(up: Standalone, driver: FakeDriver) -> None:
     ended(up)
 
 
+def test_everything_is_stopped_and_started_again(driver: FakeDriver, tmp_path: Path) -> None:
+    """A command outlives `up`, whose next one knows it; its guardian finds that one by itself."""
+    data = tmp_path / "data"
+    with Standalone(data, *LOCAL, "--library", LIBRARY) as up:
+        up.up()
+        with Command(up, "--memory", "1000", "--", str(driver.probe), "hold") as command:
+            command.said("holding")
+            up.signal(signal.SIGKILL)
+            up.ended()
+            up.nothing_left()
+            with Standalone(data, *LOCAL, "--library", LIBRARY) as again:
+                again.up()
+                (pod,) = pods(again)
+                assert pod.uid in (data / "state/runs.json").read_text()
+                command.close()
+                assert command.ended() == 0
+                ended(again)
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_ends_the_wait(up: Standalone, driver: FakeDriver, name: str) -> None:
     """As it would end the command, and the pod is gone with it."""

@@ -72,6 +72,11 @@ def load_credentials(data_dir: Path) -> Credentials:
             f"no ledger in {data_dir}: {path} is missing; start one with `apportion up`, "
             "or set APPORTION_NATS_URL"
         ) from None
+    except PermissionError:
+        raise ServerFailed(
+            f"{path} is closed to this user: ask its owner for APPORTION_NATS_URL and "
+            "APPORTION_GATEWAY"
+        ) from None
     except (OSError, msgspec.DecodeError) as failure:
         raise ServerFailed(f"cannot read {path}: {failure}; remove it to make new passwords") from (
             failure

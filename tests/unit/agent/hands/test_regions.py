@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from apportion.agent.hands.files import SharedFile
 from apportion.agent.hands.regions import Regions
@@ -44,6 +45,21 @@ def test_a_region_of_another_device_is_made_anew(tmp_path: Path) -> None:
     Path(other.path).write_bytes(b"broken")
     regions.ensure(other)
     assert limits(other.path) == (1 << 30,)
+
+
+def test_a_region_in_which_hami_core_lists_all_cards_is_kept(tmp_path: Path) -> None:
+    """Outside of a container NVML shows it more cards than the process has a share of."""
+    regions, wanted = Regions(tmp_path), plan(tmp_path, device="GPU-2")
+    listed = structs.replace(
+        wanted, devices=("GPU-1", "GPU-2"), memory=(*wanted.memory, 0), cores=(30, 30)
+    )
+    regions.ensure(listed)
+    before = Path(wanted.path).stat()
+    more = structs.replace(wanted, memory=(1300 << 20,))
+    assert regions.resize(more)
+    regions.ensure(more)
+    assert Path(wanted.path).stat().st_ino == before.st_ino
+    assert limits(wanted.path) == (1300 << 20, 0)
 
 
 @pytest.mark.parametrize("trick", ["link", "hard link", "pipe", "folder"])

@@ -132,3 +132,16 @@ def test_positions_are_those_of_the_container(tmp_path: Path) -> None:
         ("main", "GPU-2", 1),
         ("aide", "GPU-2", 0),
     ]
+
+
+def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> None:
+    """Outside of a container HAMi-core lists all cards, but goes by CUDA's order: NVML tells."""
+    write(tmp_path, 1, uid=UID, container="main")
+    loads = [Load("GPU-2", 0, 0, None, (Running(1, 300 * MIB, 20),))]
+    reading = Reading(4_000 * MIB, 900 * MIB, 10, 7, (0, 0, 0), None, running=True)
+    held = [claim(UID, share(device="GPU-2"))]
+    alone, all_of_them = {"GPU-2": reading}, {CARD: reading, "GPU-2": reading}
+    (use,) = look(tmp_path, held, loads, {(UID, "main"): alone}).uses
+    assert (use.memory_used // MIB, use.cores_used) == (900, 7)
+    (use,) = look(tmp_path, held, loads, {(UID, "main"): all_of_them}).uses
+    assert (use.memory_used // MIB, use.cores_used) == (300, 20)

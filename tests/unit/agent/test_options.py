@@ -1,0 +1,23 @@
+"""The options of an agent that hands out shares, to whom there is."""
+
+import pytest
+from click.testing import CliRunner
+
+from apportion.agent.main import command
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--runs", "--kubelet", "/var/lib/kubelet"), "give one of the two"),
+        (("--runs", "--nodes", "2", "--simulate", "1xT4"), "are for one node"),
+        (("--runs", "--dra"), "give --kubelet as well"),
+        (("--runs", "--library", "/nonexistent/libvgpu.so"), "does not exist"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(words: tuple[str, ...], expected: str) -> None:
+    """Before anything is opened."""
+    url = "nats://agent:secret@127.0.0.1:4222"
+    done = CliRunner().invoke(command, ("--nats", url, *words))
+    assert done.exit_code != 0
+    assert expected in done.output
