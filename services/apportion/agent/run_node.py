@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from apportion.core.grants.on_host import on_host, unheld
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.ledger.starting import CONTAINER, End, Greet, Start, Started, subject_of
 from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.lives import Life
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas.catalogue import token
@@ -45,12 +47,11 @@ class RunNode:
     def __init__(
         self, agent: Agent, node: Node, places: Places, *, metrics: Metrics, clock: Clock
     ) -> None:
-        """Raises OSError where the folder of its state cannot be made."""
+        """Raises ConfigError where its state cannot be kept, or `proc` is none of the kernel's."""
         self._agent = agent
         self._node = node
         self._places = places
-        places.state.mkdir(parents=True, exist_ok=True)
-        self._runs = runs = Runs(places.state, places.proc)
+        self._runs = runs = _books(places)
         self._specifications = Specifications(places.cdi)
         self.keeping = Keeping(
             agent, node, places, runs, metrics=metrics, clock=clock, adapt=self._adapt
@@ -128,6 +129,21 @@ class RunNode:
         for folder in (self._places.state, self._places.state / "shares"):
             if folder.stat().st_uid == os.geteuid():
                 folder.chmod(_TO_BE_READ)
+
+
+def _books(places: Places) -> Runs:
+    """Raises ConfigError."""
+    try:
+        places.state.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=places.state):
+            pass  # it may be written
+    except OSError as error:
+        fix = f"{error.strerror}; give a folder that the agent may write, or start it as root"
+        raise ConfigError("--state", str(places.state), fix) from None
+    try:
+        return Runs(places.state, places.proc)
+    except OSError as error:
+        raise ConfigError("--proc", str(places.proc), f"it has no {error.filename}") from None
 
 
 def _make_locks() -> None:

@@ -82,7 +82,8 @@ def leave_behind(duty: Duty) -> Callable[[str], None]:
 
 
 def _write(descriptor: int, why: str) -> None:
-    os.write(descriptor, why.encode()[:_WHY_BYTES_MAX])
+    with suppress(BrokenPipeError):  # somebody has killed the guardian
+        os.write(descriptor, why.encode()[:_WHY_BYTES_MAX])
 
 
 def _read(descriptor: int) -> str:

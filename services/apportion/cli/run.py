@@ -10,7 +10,6 @@ that is there before anything is waited for.
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
 import signal
 import socket
@@ -30,7 +29,7 @@ from apportion.cli.run_pod import Asked, document, draft_of, label, room_for
 from apportion.cli.run_wait import Telling, placed
 from apportion.cli.runs import Run, ended, engine_of, unreachable, with_device
 from apportion.cli.submitting import WAIT_S, Submitted, Wish, append
-from apportion.cli.writing import open_ledger, person, run, write
+from apportion.cli.writing import open_ledger, person, run, user, write
 from apportion.core.explain.answers import NodeDetail, PodAnswer, PodDetail
 from apportion.core.grants.on_host import PRELOAD
 from apportion.core.manifests import PodDraft
@@ -165,7 +164,7 @@ async def _shared(
         """End the pods of commands that are over and nobody was left to say so; find our own."""
         with closing(Gateway(where.gateway_url())) as gateway:
             revision, pods = await asyncio.to_thread(gateway.items, "pods", PodAnswer)
-        over = await asyncio.to_thread(ended, pods, this.node, label(getpass.getuser()))
+        over = await asyncio.to_thread(ended, pods, this.node, label(user()))
         for each in over:
             gone = Submitted(each.namespace, each.name, each.uid, each.submitted_revision)
             await _end(where, this, gone, "its command has ended, and who started it was killed")
@@ -191,7 +190,7 @@ def _check_reachable(share: Started) -> None:
         path = share.environment.get(name, "")
         if path and (closed := unreachable(Path(path))):
             raise NotFound(
-                f"{name} is {path}, and {getpass.getuser()} cannot read {closed}: open it to other "
+                f"{name} is {path}, and {user()} cannot read {closed}: open it to other "
                 f"users (chmod o+{'r' if closed == Path(path) else 'x'} {closed})"
             )
 
@@ -210,22 +209,23 @@ def _duty(where: Where, this: Run, pod: Submitted) -> Duty:
             return False  # nobody knows now
 
     def end(why: str) -> None:
-        run(_end(where, this, pod, why))
+        run(_end(where, this, pod, "" if deleted() else why))
 
     return Duty(this, pod.uid, deleted, end)
 
 
 async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
-    """Let the agent take back what the pod had, and then write its end.
+    """Let the agent take back what the pod had, and then write its end, unless that was written.
 
     Raises:
         NotFound, Unreachable: the agent is away, or cannot.
         LedgerError: its end could not be written.
     """
-    gone = PodGone(uid=pod.uid, reason=f"{why} ({person('')})")
     async with open_ledger(where.nats_url()) as ledger:
         await _asked(ledger, this, End(pod.uid))
-    await write(where.nats_url(), gone, basis=pod.revision, event_id=f"{pod.uid}/gone")
+    if why:
+        gone = PodGone(uid=pod.uid, reason=f"{why} ({person('')})")
+        await write(where.nats_url(), gone, basis=pod.revision, event_id=f"{pod.uid}/gone")
 
 
 async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) -> Started:

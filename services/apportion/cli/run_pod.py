@@ -6,7 +6,6 @@ that a command never asks for nothing.
 
 from __future__ import annotations
 
-import getpass
 import re
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from apportion.cli.exits import NotFound, Wrong
 from apportion.cli.runs import Run
+from apportion.cli.writing import user
 from apportion.core.dialects import ManifestError
 from apportion.core.explain.answers import NodeDetail
 from apportion.core.manifests import ManifestConfig, PodDraft, read_document
@@ -45,7 +45,7 @@ def document(this: Run, program: str, asked: Asked, config: ManifestConfig) -> d
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "namespace": label(getpass.getuser()),
+            "namespace": label(user()),
             "ownerReferences": [{"kind": this.kind, "name": this.name, "controller": True}],
         },
         "spec": {

@@ -43,13 +43,15 @@ by_whom: Callable[[Command], Command] = click.option(
 
 def person(by: str) -> str:
     """Who is said to have done it."""
-    if by:
-        return by[:NAME_MAX]
+    return (by or f"{user()}@{socket.gethostname()}")[:NAME_MAX]
+
+
+def user() -> str:
+    """The name of whoever runs this process."""
     try:
-        user = getpass.getuser()
+        return getpass.getuser()
     except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"[:NAME_MAX]
+        return "unknown"
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
