@@ -10,13 +10,15 @@ a slider that is dragged makes them. Each is a summary, which counts every pod a
 all of the time is in finding the state. `now_*_s` is the same answer about the present, asked while
 others look into the past: `alone` without them. `story_s` and `who_s` are the history of a pod and
 the holders of a node since the beginning, `diff_s` is a tenth of the ledger compared.
-`rss_mb` is the most memory that the process which looks back has held.
+`*_cpu_s` are the seconds of a processor that the process which looks back took for the same, which
+say more where the machine has other work. `rss_mb` is the most memory that it has held.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import statistics
 import tempfile
@@ -36,15 +38,43 @@ from tests.support.polling import until
 from tests.support.processes import ServiceProcess
 
 SEED = 20260501
+READ_S = 900.0
 MODULE = b"apportion.gateway.past_process"
+
+
+class PastProcess:
+    """The process that looks back, seen from outside; its folder tells which it is."""
+
+    def __init__(self, kept: Path) -> None:
+        self._kept = str(kept).encode()
+
+    def cpu_s(self) -> float:
+        """Seconds of a processor that it has taken."""
+        text = (self._folder() / "stat").read_text(encoding="ascii")
+        user, system = text.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def rss_mb(self) -> float:
+        """The most memory that it has held."""
+        status = (self._folder() / "status").read_text(encoding="ascii")
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+    def _folder(self) -> Path:
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if MODULE in words and self._kept in words:
+                    return folder
+        raise AssertionError("nobody looks back")
 
 
 class Asking:
     """Questions to one gateway, each with the seconds that it took."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, kept: Path) -> None:
         self._session = session
         self._url = url
+        self.past = PastProcess(kept)
 
     async def ask(self, path: str, **query: object) -> tuple[float, Any]:
         """Seconds and answer, which must be good."""
@@ -55,11 +85,12 @@ class Asking:
             assert answer.status == 200, body
         return time.perf_counter() - began, body
 
-    async def at(self, revision: int) -> float:
-        """One look at a moment."""
+    async def at(self, revision: int) -> tuple[float, float]:
+        """One look at a moment: its seconds, and those of a processor."""
+        before = self.past.cpu_s()
         seconds, body = await self.ask("summary", at=revision)
         assert body["revision"] == revision
-        return seconds
+        return seconds, self.past.cpu_s() - before
 
 
 @contextlib.asynccontextmanager
@@ -67,10 +98,10 @@ async def gateway_on(bus: Bus, kept: Path) -> AsyncIterator[Asking]:
     """A gateway on this ledger, ready for questions."""
     options = ("--listen", "127.0.0.1:0", "--past", str(kept))
     async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
-        await process.ready()
+        await process.ready(timeout_s=READ_S)
         url = str((await process.logged("answering"))["url"]).rstrip("/")
         async with aiohttp.ClientSession() as session:
-            yield Asking(session, url)
+            yield Asking(session, url, kept)
 
 
 async def indexed(asking: Asking, revision: int) -> None:
@@ -83,13 +114,14 @@ async def indexed(asking: Asking, revision: int) -> None:
             return False
         return bool(line["revision"] >= revision)
 
-    await until(done, "the index", timeout_s=600)
+    await until(done, "the index", timeout_s=READ_S)
 
 
 async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
     """First looks, looks beside them, and the present meanwhile."""
     draw = random.Random(SEED)
-    first, beside = [], []
+    first: list[tuple[float, float]] = []
+    beside: list[tuple[float, float]] = []
     alone = [(await asking.ask("summary"))[0] for _ in range(20)]
     for _ in range(given.looks):
         revision = draw.randrange(given.events // 20, given.events - given.beside)
@@ -103,7 +135,10 @@ async def looks(asking: Asking, given: argparse.Namespace) -> dict[str, float]:
     while not all(task.done() for task in dragging):
         now.append((await asking.ask("summary"))[0])
     await asyncio.gather(*dragging)
-    found = {"first": first, "beside": beside, "now": now, "now_alone": alone}
+    found = {"now": now, "now_alone": alone}
+    for name, taken in (("first", first), ("beside", beside)):
+        found[name] = [seconds for seconds, _ in taken]
+        found[f"{name}_cpu"] = [cpu for _, cpu in taken]
     return {
         f"{name}_{kind}_s": round(of(seconds), 3)
         for name, seconds in found.items()
@@ -122,17 +157,6 @@ async def stories(asking: Asking, given: argparse.Namespace) -> dict[str, float]
     return {"story_s": round(story, 3), "who_s": round(who, 3), "diff_s": round(diff, 3)}
 
 
-def rss_mb(kept: Path) -> float:
-    """The most memory that the process which looks back has held; its folder tells which it is."""
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            if MODULE in words and str(kept).encode() in words:
-                status = (folder / "status").read_text(encoding="ascii")
-                return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-    raise AssertionError("nobody looks back")
-
-
 async def run(folder: Path, given: argparse.Namespace) -> dict[str, float]:
     """The figures of one run."""
     kept = folder / NAME
@@ -144,10 +168,11 @@ async def run(folder: Path, given: argparse.Namespace) -> dict[str, float]:
             seconds = time.perf_counter() - began
             figures = {
                 "index_s": round(seconds, 1),
+                "index_cpu_s": round(asking.past.cpu_s(), 1),
                 "index_mb": round(sum(f.stat().st_size for f in kept.iterdir()) / 1e6, 1),
                 **await looks(asking, given),
                 **await stories(asking, given),
-                "rss_mb": round(rss_mb(kept)),
+                "rss_mb": round(asking.past.rss_mb()),
             }
     return figures
 

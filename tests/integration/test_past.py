@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from apportion.core.ledger.snapshot import Taking
+from apportion.gateway.past.index import Index
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.reader import StateFold
@@ -133,6 +134,9 @@ async def test_line_of_time(gateway: Gateway) -> None:
     assert line["marks"][1]["sentence"] == "node n1 cordoned by ann: fan"
     assert line["bins"][0]["from_time"] == line["first_time"]
     assert line["bins"][-1]["to_time"] == line["last_time"]
+    part = await gateway.ok("/api/v1/timeline?bins=1&from=4&to=6")
+    assert sum(part["bins"][0]["counts"].values()) == 3
+    assert [mark["revision"] for mark in part["marks"]] == [5]
 
 
 async def test_log(gateway: Gateway) -> None:
@@ -227,11 +231,19 @@ async def test_what_was_read_once_is_there_after_a_restart(
 ) -> None:
     """In the folder that --past names; a folder of another ledger is begun anew."""
     kept = str(tmp_path / "kept")
-    for number in range(2):
+    for number in range(3):
         async with serving(bus, "--past", kept) as gateway:
             story = await gateway.ok("/api/v1/history/pods/default/a")
             assert [row["revision"] for row in story["items"]] == [2, 4, 5, 6]
-        assert (tmp_path / "kept" / "index.sqlite").exists()
+            line = await gateway.ok("/api/v1/timeline?bins=1")
+            assert sum(line["bins"][0]["counts"].values()) == facts.revision
+        await until(_of(lambda: looking_back(tmp_path / "kept") == []), "nobody to look back")
+        index = Index(tmp_path / "kept" / "index.sqlite")
+        assert index.revision == facts.revision
+        if number == 1:  # as if the ledger had been put back, and had gone on otherwise
+            index.keep("record", b"another one")
+            index.commit(facts.revision)
+        index.close()
         await facts.submit(f"later-{number}")
     async with running_bus(tmp_path / "other") as other:
         fresh = Facts(other)

@@ -10,10 +10,15 @@ import msgspec
 
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import Wrong
+from apportion.cli.moments import FORMS
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.lines import Teller
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.moments import Moment, MomentError, parse_moment
 from apportion.runtime.ledger.port import ALL_SUBJECTS, SUBJECT_PREFIX, Record
+from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import InvalidEvent, UnknownEvent, UnreadableEvent, decode
 
 NAME_CELLS = 20
@@ -33,15 +38,15 @@ class _Done(Exception):
 
 
 @click.command(epilog="Example:  apportion tail --from 1 --subject 'placement.>'")
-@click.option("--from", "start", type=click.IntRange(min=1), metavar="REVISION",
-              help="Begin there; without it, now.")  # fmt: skip
+@click.option("--from", "start", metavar="MOMENT",
+              help=f"Begin there; without it, now: {FORMS}.")  # fmt: skip
 @click.option("--subject", default="", metavar="PATTERN",
               help="Only these, as in placement.> or apportion.v1.binding.*")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
 @click.option("--no-follow", is_flag=True, help="End where the ledger ends now.")
 @asks_ledger
 def command(
-    *, where: Where, as_json: bool, start: int | None, subject: str, limit: int | None,
+    *, where: Where, as_json: bool, start: str | None, subject: str, limit: int | None,
     no_follow: bool,
 ) -> None:  # fmt: skip
     """Show events as they happen, one line each; with --json one JSON document a line.
@@ -55,7 +60,11 @@ def command(
         raise Wrong(f"--subject is {subject!r}; write a NATS subject such as placement.>")
     show = _as_json if as_json else _in_words(Teller())
     try:
-        run(_tail(where, subject, start, limit, show=show, no_follow=no_follow))
+        begin = None if start is None else parse_moment(start, SystemClock().now())
+    except MomentError as error:
+        raise Wrong(f"--from: {error}; {error.fix}") from None
+    try:
+        run(_tail(where, subject, begin, limit, show=show, no_follow=no_follow))
     except KeyboardInterrupt:
         return
 
@@ -63,7 +72,7 @@ def command(
 async def _tail(
     where: Where,
     subject: str,
-    start: int | None,
+    start: Moment | None,
     limit: int | None,
     *,
     show: Callable[[Record], None],
@@ -81,7 +90,7 @@ async def _tail(
             raise _Done
 
     async with open_ledger(where.nats_url()) as ledger:
-        begin = start or await ledger.last_revision() + 1
+        begin = await _first(ledger, start)
         subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
         try:
             if no_follow:
@@ -93,6 +102,15 @@ async def _tail(
         except asyncio.CancelledError:
             await subscription.stop()
             raise
+
+
+async def _first(ledger: JetStreamLedger, start: Moment | None) -> int:
+    """The first revision that is shown: of a time, the first event that was stored after it."""
+    if start is None:
+        return await ledger.last_revision() + 1
+    if start.time is not None:
+        return await stream.newest_stored_by(ledger.wire, start.time) + 1
+    return start.revision or 1
 
 
 def _as_json(record: Record) -> None:

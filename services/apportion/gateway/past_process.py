@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -69,6 +70,7 @@ class PastProcess:
                 await past.run()
             finally:
                 await runner.cleanup()
+                past.indexer.keep()
                 past.index.close()
         finally:
             await ledger.close()
@@ -87,12 +89,16 @@ async def _end_with_parent(service: Service) -> None:
 
 def main() -> int:
     """Answer until told to stop; the exit codes are those of every service."""
-    socket, kept, *given = sys.argv[1:]
+    socket, kept = map(Path, sys.argv[1:3])
+    given = sys.argv[3:]
     archives, prices = (Path(each) if each else None for each in (*given, "", "")[:2])
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    process = PastProcess(Path(socket), Path(kept), archives, prices)
-    return run_service(NAME, process.body, read_config())
+    process = PastProcess(socket, kept, archives, prices)
+    code = run_service(NAME, process.body, read_config())
+    if kept.parent == socket.parent:  # a temporary folder, whose owner may be gone
+        shutil.rmtree(socket.parent, ignore_errors=True)
+    return code
 
 
 if __name__ == "__main__":

@@ -98,10 +98,9 @@ class LookingBack:
             if self._session is not None and self._process and self._process.returncode is None:
                 return self._session
             await self._end()
-            if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="apportion-past-"))
+            await self._remove_folder()  # of one that died
+            self._folder = Path(tempfile.mkdtemp(prefix="apportion-past-"))
             socket = self._folder / SOCKET
-            socket.unlink(missing_ok=True)
             kept = self._options.kept or self._folder / "kept"
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", MODULE, str(socket), str(kept),
@@ -123,6 +122,9 @@ class LookingBack:
     async def close(self) -> None:
         """End the child, and remove what it kept in a temporary folder."""
         await self._end()
+        await self._remove_folder()
+
+    async def _remove_folder(self) -> None:
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._folder = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ class Indexer:
         self._fold = StateFold(state, quiet=True)
         self._index = index
         self._checkpoints = checkpoints
+        self._newest: Record | None = None
         self.stored_ns: Callable[[], int] = lambda: 0
         self._teller = Teller(index.name_of)
         self.cells = Cells(index.kept("cells"))
@@ -99,28 +101,32 @@ class Indexer:
         self._count(record.revision, event.time, type(data).__name__)
         if not change.refused:
             self._note(record.revision, event, change, before)
-        self._perhaps_keep()
+        self._perhaps_keep(record)
         return change
 
     def refuse(self, record: Record, reason: str) -> Change:
         """See `runtime.ledger.reader.Fold`."""
         change = self._fold.refuse(record, reason)
         self._count(record.revision, "", "unreadable")
-        self._perhaps_keep()
+        self._perhaps_keep(record)
         return change
 
     def keep(self) -> None:
-        """Take a checkpoint here, and commit the index with it."""
+        """Take a checkpoint here, and commit the index with it; nothing if nothing was read."""
         revision = self.state.revision
+        if self._newest is None:
+            return
         try:
             self._checkpoints.add(self.state)
         except OSError as error:
             _log.warning("no checkpoint written", revision=revision, error=str(error))
             return
         self._index.keep("cells", self.cells.encode())
+        self._index.keep("record", record_digest(self._newest))
         self._index.commit(revision)
 
-    def _perhaps_keep(self) -> None:
+    def _perhaps_keep(self, record: Record) -> None:
+        self._newest = record
         kept = self._checkpoints.revisions
         if self.state.revision - (kept[-1] if kept else 0) >= self._checkpoints.every_events:
             self.keep()
@@ -216,6 +222,11 @@ def _shares(pod: PodState | None, change: Change) -> Iterable[Share]:
     if isinstance(change.data, PodGone | PlacementVoided):
         return change.shares or ()
     return ()
+
+
+def record_digest(record: Record) -> bytes:
+    """What tells this record from one of another history at its revision."""
+    return sha256(record.subject.encode() + b"\n" + record.payload).digest()
 
 
 def _ns(said: str) -> int:

@@ -13,7 +13,7 @@ from apportion.core.ledger.state import State
 from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.chronicle import Chronicle, open_archives
 from apportion.gateway.past.index import Index
-from apportion.gateway.past.indexing import Indexer, open_index
+from apportion.gateway.past.indexing import Indexer, open_index, record_digest
 from apportion.gateway.past.states import PastStates
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -110,13 +110,22 @@ async def open_past(
     )
 
 
+async def _is_of(chronicle: Chronicle, index: Index, revision: int) -> bool:
+    """Whether the newest event of the index is the ledger's: else that was put back, or made anew.
+
+    Where the ledger has dropped it nobody can tell, and the stream is the same.
+    """
+    records = await chronicle.records([revision]) if revision else []
+    return bool(revision) and all(record_digest(r) == index.kept("record") for r in records)
+
+
 async def _begin(
     chronicle: Chronicle, snapshots: Snapshots, index: Index, checkpoints: Checkpoints
 ) -> State:
     """Where reading goes on, or begins: what was kept, else the first revision, else a snapshot."""
     first, last = await chronicle.span()
     revision = index.revision
-    if revision and first - 1 <= revision <= last:
+    if first - 1 <= revision <= last and await _is_of(chronicle, index, revision):
         state = checkpoints.load(revision)
         if state is not None:
             return state

@@ -1,0 +1,60 @@
+"""Reading an archive from a place in it: what comes is what comes from its beginning."""
+
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.ledger.archive import (
+    ArchiveError,
+    ArchiveReader,
+    ArchiveWriter,
+    Place,
+    read_archive,
+    read_span,
+)
+from apportion.runtime.ledger.port import Record
+
+RECORDS = [Record(revision, "apportion.v1.x", f"{revision}é".encode()) for revision in range(7, 27)]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Twenty records, the first of revision 7."""
+    path = tmp_path / "a.jsonl"
+    with ArchiveWriter(path, stream="S", created="c") as writer:
+        for record in RECORDS:
+            writer.add(record)
+    return path
+
+
+def test_from_every_place(archive: Path) -> None:
+    """Behind each record reading may go on, and proves what follows."""
+    reader = ArchiveReader(archive)
+    places: list[Place] = []
+    for _ in reader:
+        assert reader.place is not None
+        places.append(reader.place)
+    for number, place in enumerate(places, 1):
+        assert list(ArchiveReader(archive, place)) == RECORDS[number:]
+    assert list(read_archive(archive)) == RECORDS
+
+
+def test_a_place_that_is_not_of_it(archive: Path) -> None:
+    """The hash does not follow: nothing is read from there."""
+    reader = iter(ArchiveReader(archive))
+    next(reader)
+    with pytest.raises(ArchiveError):
+        list(ArchiveReader(archive, Place(0, 0, "", 0)))
+
+
+def test_its_span_by_its_ends(archive: Path, tmp_path: Path) -> None:
+    """However long it is; an empty one has none, and one that was cut is refused."""
+    assert read_span(archive) == (7, 26)
+    empty = tmp_path / "empty.jsonl"
+    with ArchiveWriter(empty, stream="S", created="c"):
+        pass
+    assert read_span(empty) == (1, 0)
+    cut = tmp_path / "cut.jsonl"
+    cut.write_bytes(archive.read_bytes()[:-40])
+    with pytest.raises(ArchiveError):
+        read_span(cut)
