@@ -32,6 +32,7 @@ SEE = {
     "who": Verb("apportion.cli.who:command", "Who holds or held a device, or what of a node."),
     "history": Verb("apportion.cli.history:command", "The story of a pod, a node or a device."),
     "diff": Verb("apportion.cli.diff:command", "What changed between two moments, and by whom."),
+    "doctor": Verb("apportion.cli.doctor:command", "What is wrong, and what to do about it."),
     "report": Verb("apportion.cli.report:command", "Hours granted, used, idle, and their cost."),
     "tail": Verb("apportion.cli.tail:command", "Events as they happen, in words."),
 }

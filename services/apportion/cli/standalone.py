@@ -105,11 +105,13 @@ class Up:
         finally:
             await ledger.close()
         self._say(f"ledger at 127.0.0.1:{server.port}, kept in {wanted.data}")
+        past, monitor = str(wanted.data / "past"), server.monitor_url
+        gateway = ("--listen", self._gateway, "--past", past, "--monitor", monitor)
         for name, arguments in (
             ("agent", wanted.agent),
             ("scheduler", ()),
             ("binder", ()),
-            ("gateway", ("--listen", self._gateway, "--past", str(wanted.data / "past"))),
+            ("gateway", gateway),
         ):
             url = {NATS_ENV: server.url_for(name)}
             log = wanted.data / "logs" / f"{name}.log"

@@ -15,6 +15,7 @@ from apportion.core.ledger.fold import Change
 from apportion.core.reports.prices import PriceError
 from apportion.gateway.api.answering import unknown_path
 from apportion.gateway.api.api import Api
+from apportion.gateway.api.doctor import Doctor, Seen
 from apportion.gateway.api.looking_back import LONG_EVENTS, LookingBack, PastOptions
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.plans import Plans
@@ -25,6 +26,7 @@ from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.monitoring import monitor_url
 from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.reader import Reader
@@ -41,6 +43,7 @@ class Places(Struct, frozen=True, kw_only=True):
 
     api: Address
     extender: Address | None = None
+    seen: Seen = Seen()
 
 
 @click.command(
@@ -79,6 +82,14 @@ class Places(Struct, frozen=True, kw_only=True):
     help="Where to keep what looks into the past need.  [default: a temporary folder]",
 )
 @click.option(
+    "--monitor",
+    envvar="APPORTION_NATS_MONITOR",
+    show_envvar=True,
+    default="",
+    metavar="URL",
+    help="nats-server's monitoring port, for /api/v1/doctor: how durable, how full.",
+)
+@click.option(
     "--prices",
     envvar="APPORTION_PRICES",
     show_envvar=True,
@@ -94,6 +105,7 @@ def command(
     archives: Path | None,
     past: Path | None,
     prices: Path | None,
+    monitor: str,
     config: ServiceConfig,
 ) -> None:
     """Answer questions about the cluster over HTTP: nodes, devices, pods, why, live events.
@@ -107,6 +119,7 @@ def command(
         places = Places(
             api=parse_address("--listen", listen),
             extender=None if extender is None else parse_address("--extender", extender),
+            seen=Seen(monitor and monitor_url("--monitor", monitor), archives),
         )
         if prices is not None:
             read_prices(prices)  # those who look back read them; better told before they begin
@@ -132,7 +145,8 @@ class Gateway:
         ledger = await jetstream.connect(service.config.nats_url, name=service.name)
         try:
             await jetstream.check_stream(ledger)
-            life = _Life(service, ledger, Feed(await Snapshots(ledger.wire).restore()))
+            feed = Feed(await Snapshots(ledger.wire).restore())
+            life = _Life(service, ledger, feed, self._places.seen)
             service.ready_when(life.reader.not_ready)
             async with AsyncExitStack() as open_servers:
                 past = LookingBack(service.config, self._past)
@@ -155,8 +169,9 @@ class Gateway:
 class _Life:
     """What one life of the gateway folds, and the servers that answer from it."""
 
-    def __init__(self, service: Service, ledger: JetStreamLedger, feed: Feed) -> None:
+    def __init__(self, service: Service, ledger: JetStreamLedger, feed: Feed, seen: Seen) -> None:
         self._service = service
+        self._seen = seen
         self._ledger = ledger
         self._feed = feed
         self._observers: list[Callable[[Change], None]] = []
@@ -191,12 +206,21 @@ class _Life:
         api = Api(self._feed, rows, unready=self._unready, measures=measures, look_back=past.handle)
         stream = EventStream(self._feed, self._ledger, measures=measures)
         plans = Plans(self._feed, api, measures=measures)
+        doctor = Doctor(
+            self._feed,
+            self._ledger,
+            clock=self._service.clock,
+            unready=self._unready,
+            seen=self._seen,
+        )
+        self._service.loop("hear schedulers", doctor.listen)
         return HttpServer(
             listen,
             metrics=self._service.metrics,
             not_ready=self._service.reasons_against_ready,
             routes=[
                 *api.routes(),
+                web.get(f"{PREFIX}/doctor", api.guarded("doctor", doctor.handle)),
                 web.post(f"{PREFIX}/plan", api.guarded("plan", plans.handle)),
                 web.get(f"{PREFIX}/events", api.guarded("events", stream.handle)),
                 web.route("*", "/api/{tail:.*}", api.guarded("unknown", unknown_path)),

@@ -231,12 +231,13 @@ class _LeavingClient(Client):
 
 
 class Connection:
-    """One connection to nats-server; see wire.Wire."""
+    """One connection to nats-server; see wire.Wire and, for `server_version`, check_version."""
 
     def __init__(self, url: str) -> None:
         self._url = shown(url)
         first = urlsplit(_full(url.partition(",")[0].strip()))
-        self._user = first.username
+        self.user = first.username or ""
+        self.server_version = "", False
         self._password = first.password
         self._client = _LeavingClient(self._error)
         self._up = asyncio.Event()
@@ -271,7 +272,7 @@ class Connection:
             connecting.cancel()
             refused.cancel()
             await asyncio.gather(connecting, refused, return_exceptions=True)
-        check_version(self._client)
+        self.server_version = check_version(self._client)
         self._up.set()
         self._inbox = self._client.new_inbox()
         await self._listen(f"{self._inbox}.*", self._reply_arrived)
@@ -290,8 +291,8 @@ class Connection:
             reconnect_to_server_handler=_choose_server,
             ping_interval=PING_INTERVAL_S,
             max_outstanding_pings=2,
-            inbox_prefix=f"_INBOX_{self._user}" if self._user else "_INBOX",
-            user=self._user if self._password else None,
+            inbox_prefix=f"_INBOX_{self.user}" if self.user else "_INBOX",
+            user=self.user if self._password else None,
             password=self._password_here if self._password else None,
         )
 
@@ -490,13 +491,13 @@ class Connection:
 
     def _wrong_user(self) -> NotPermitted:
         return NotPermitted(
-            f"{self._url} refuses user {self._user!r}: user or password is wrong; "
+            f"{self._url} refuses user {self.user!r}: user or password is wrong; "
             "check the user and password in APPORTION_NATS_URL"
         )
 
     def _not_permitted(self, verb: str, subject: str) -> NotPermitted:
         return NotPermitted(
-            f"{self._url} forbids user {self._user!r} to {verb} {subject}; "
+            f"{self._url} forbids user {self.user!r} to {verb} {subject}; "
             "connect as the role that owns this subject (nats.conf lists the roles)"
         )
 
@@ -518,22 +519,28 @@ def _choose_server(pool: list[Server], _info: dict[str, Any]) -> tuple[Server, f
     return server, random.uniform(longest_s / 2, longest_s)  # noqa: S311 - jitter
 
 
-def check_version(client: Client) -> None:
-    """Raise ServerTooOld below OLDEST_SERVER; warn where security fixes are missing."""
+def check_version(client: Client) -> tuple[str, bool]:
+    """The server's version, and whether security fixes are missing from it, which is warned of.
+
+    The version is empty for a development build that names none; the stream check decides then.
+    Raises ServerTooOld below OLDEST_SERVER.
+    """
     found = client.connected_server_version
     try:
         version = (found.major, found.minor, found.patch)
     except ValueError:
-        return  # a development build that names no version; the stream check decides
+        return "", False
     text = ".".join(map(str, version))
     if version < OLDEST_SERVER:
         raise ServerTooOld(text)
-    if version < FIXED_SERVER and not FIXED_2_12 <= version < (2, 13, 0):
+    outdated = version < FIXED_SERVER and not FIXED_2_12 <= version < (2, 13, 0)
+    if outdated:
         _log.warning(
             "nats-server lacks security fixes, upgrade it",
             found=text,
             recommended=ServerTooOld.recommended,
         )
+    return text, outdated
 
 
 async def connect(

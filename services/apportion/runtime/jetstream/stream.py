@@ -64,16 +64,32 @@ class StreamState(msgspec.Struct, frozen=True):
     subjects: dict[str, int] = {}
 
 
+class StreamPeer(msgspec.Struct, frozen=True):
+    """A server that follows the leader of the stream."""
+
+    name: str
+    current: bool = True
+    offline: bool = False
+
+
+class StreamCluster(msgspec.Struct, frozen=True):
+    """The servers that hold the stream beside its leader."""
+
+    leader: str = ""
+    replicas: tuple[StreamPeer, ...] = ()
+
+
 class StreamInfo(msgspec.Struct, frozen=True):
     """The stream as its server describes it; `created` tells a new stream from the old one.
 
-    `ts` is the server's time, as it writes times.
+    `ts` is the server's time, as it writes times. `cluster` tells of the servers that hold it.
     """
 
     config: dict[str, Any]
     state: StreamState
     created: str
     ts: str = ""
+    cluster: StreamCluster | None = None
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -154,6 +170,18 @@ async def newest_stored_by(wire: Wire, time: datetime) -> int:
         else:
             above = middle
     return below if below >= state.first_seq else 0
+
+
+async def newest_stored(wire: Wire, subject: str) -> tuple[datetime, Record] | None:
+    """When the newest record on `subject` was stored, by the server's clock, and the record.
+
+    Raises LedgerUnavailable.
+    """
+    stored = await _read_stored(wire, {"last_by_subj": subject})
+    if stored is None:
+        return None
+    record = Record(stored.seq, stored.subject, stored.data)
+    return datetime.fromisoformat(stored.time), record
 
 
 async def newest_on(wire: Wire, subject: str) -> int:

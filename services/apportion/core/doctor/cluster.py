@@ -1,0 +1,37 @@
+"""What a state says that a doctor wants to know."""
+
+from apportion.core.doctor.facts import ClusterFacts
+from apportion.core.ledger.state import NodeState, State
+
+DEVICE_RESOURCES = ("nvidia.com/", "huawei.com/", "cambricon.com/", "volcano.sh/", "tencent.com/")
+"""How the names of extended resources begin by which a node of Kubernetes offers devices."""
+
+
+def cluster_facts(state: State) -> ClusterFacts:
+    """Nodes, agents and drivers, as of the state's revision."""
+    there = [node for _, node in sorted(state.nodes.items()) if node.present]
+    drivers: dict[str, list[str]] = {}
+    for node in there:
+        if node.reported is not None and node.reported.driver and not node.reported.simulated:
+            drivers.setdefault(node.reported.driver, []).append(node.name)
+    refused = state.refused_events[-1] if state.refused_events else None
+    return ClusterFacts(
+        revision=state.revision,
+        nodes=len(there),
+        silent=tuple((node.name, node.silent) for node in there if node.silent),
+        without_agent=tuple(node.name for node in there if _offers(node) and not node.reported),
+        without_node=tuple(
+            name
+            for name, node in sorted(state.nodes.items())
+            if state.of_kubernetes and node.reported is not None and node.observed is None
+        ),
+        drivers={version: tuple(names) for version, names in sorted(drivers.items())},
+        refused_events=state.refused_count,
+        last_refusal=f"revision {refused.revision}: {refused.reason}" if refused else "",
+    )
+
+
+def _offers(node: NodeState) -> bool:
+    """Whether Kubernetes says that it has devices."""
+    extended = node.observed.extended if node.observed else {}
+    return any(count and name.startswith(DEVICE_RESOURCES) for name, count in extended.items())

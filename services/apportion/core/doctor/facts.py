@@ -1,0 +1,110 @@
+"""What was gathered of an installation; a part that nobody could look at is None."""
+
+from msgspec import Struct
+
+
+class Skew(Struct, frozen=True):
+    """By how many seconds the clock of `who` is before that of the ledger's server."""
+
+    who: str
+    seconds: float
+
+
+class LedgerFacts(Struct, frozen=True, kw_only=True):
+    """The ledger's server and its stream, as a client sees them.
+
+    `oldest` and `recommended` are versions of the server that this build needs and wants;
+    `outdated` is whether fixes are missing from the one that is there. `drifted` are the settings
+    of the stream that are not as they must be, in words. `lagging` are servers of the cluster that
+    do not hold all of the stream. `skews` are of this machine and of those who wrote last.
+    `missing` are subjects that this user needs and may not use; None where nobody could ask.
+    `sync_always`, and how much of the server's disk the ledger may take, are known only from the
+    server's monitoring port. Ages are in seconds by the server's clock.
+    """
+
+    user: str
+    server: str
+    oldest: str
+    recommended: str
+    outdated: bool = False
+    replicas: int = 1
+    lagging: tuple[str, ...] = ()
+    drifted: tuple[str, ...] = ()
+    size_bytes: int = 0
+    max_bytes: int = -1
+    first_revision: int = 0
+    last_revision: int = 0
+    skews: tuple[Skew, ...] = ()
+    missing: tuple[str, ...] | None = None
+    sync_always: bool | None = None
+    store_bytes: int = 0
+    store_max_bytes: int = 0
+    snapshot_revision: int = 0
+    snapshot_age_s: float = 0.0
+
+
+class ArchiveFacts(Struct, frozen=True, kw_only=True):
+    """The archives of a folder: how many, and how old the newest is by this machine's clock."""
+
+    folder: str
+    archives: int
+    newest_age_s: float = 0.0
+
+
+class FoldFacts(Struct, frozen=True, kw_only=True):
+    """How far the gateway has folded while the ledger was at `last_revision`, or why it has not."""
+
+    revision: int
+    last_revision: int
+    unready: str = ""
+
+
+class ClusterFacts(Struct, frozen=True, kw_only=True):
+    """What a fold says of nodes and agents.
+
+    `silent` are nodes with the time since when their agent is not heard; `without_agent` have GPUs
+    or NPUs by what Kubernetes says, and nobody reports them; `without_node` are reported and no
+    node of the cluster. `drivers` are nodes by the version of their driver.
+    """
+
+    revision: int
+    nodes: int = 0
+    silent: tuple[tuple[str, str], ...] = ()
+    without_agent: tuple[str, ...] = ()
+    without_node: tuple[str, ...] = ()
+    drivers: dict[str, tuple[str, ...]] = {}
+    refused_events: int = 0
+    last_refusal: str = ""
+
+
+class SchedulerFacts(Struct, frozen=True, kw_only=True):
+    """The schedulers that beat, each as `name/life`, where a life is one process."""
+
+    members: tuple[str, ...] = ()
+
+
+class KubeFacts(Struct, frozen=True, kw_only=True):
+    """The API server, as one user sees it.
+
+    `problem` is why it cannot be asked; `denied` is what this user may not do of what the services
+    do. `webhook` is empty where none is set up, else `ready` or what is wrong with it.
+    """
+
+    url: str
+    version: str = ""
+    problem: str = ""
+    denied: tuple[str, ...] = ()
+    webhook: str = ""
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """All that was gathered; what could not be reached is in the two problems."""
+
+    ledger: LedgerFacts | None = None
+    ledger_problem: str = ""
+    gateway_problem: str = ""
+    archives: ArchiveFacts | None = None
+    fold: FoldFacts | None = None
+    cluster: ClusterFacts | None = None
+    schedulers: SchedulerFacts | None = None
+    kube: KubeFacts | None = None

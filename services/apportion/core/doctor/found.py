@@ -1,0 +1,44 @@
+"""What a check found: in which state it is, in words, and what to do."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from apportion.core.explain.doctor_answers import CheckState
+from apportion.core.explain.lines import listed
+
+
+class Found(NamedTuple):
+    """The outcome of one check."""
+
+    state: CheckState
+    words: str
+    fix: str = ""
+
+
+def ok(words: str) -> Found:
+    """Nothing to do about it."""
+    return Found("ok", words)
+
+
+def soon(words: str, fix: str) -> Found:
+    """Nothing fails today, and it should not stay so."""
+    return Found("soon", words, fix)
+
+
+def broken(words: str, fix: str) -> Found:
+    """Something fails now, or data may be lost."""
+    return Found("broken", words, fix)
+
+
+def counted(names: Sequence[str], what: str) -> str:
+    """As in `2 nodes: a, b`, with the first few names."""
+    return f"{len(names):,} {what}{'' if len(names) == 1 else 's'}: {listed(list(names))}"
+
+
+def age(seconds: float) -> str:
+    """A span of time to one unit, as in `3 min` or `2 days`."""
+    for size, unit in ((86_400, "day"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' if unit == 'day' and count != 1 else ''}"
+    return f"{max(seconds, 0):.0f} s"

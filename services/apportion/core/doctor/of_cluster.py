@@ -1,0 +1,140 @@
+"""Checks of what folds the ledger, and of nodes and their agents."""
+
+from collections import Counter
+from typing import Final
+
+from apportion.core.doctor.facts import Facts
+from apportion.core.doctor.found import Found, broken, counted, ok, soon
+from apportion.core.explain.health import moment
+from apportion.core.explain.words import nodes
+
+FOLD_BEHIND_SOON: Final = 1_000
+OLDEST_DRIVER: Final = 450
+"""The first branch of NVIDIA's driver that knows MIG."""
+
+
+def gateway(facts: Facts) -> Found | None:
+    """Whether the gateway answers this verb at all."""
+    if facts.gateway_problem:
+        fix = "start one, or tell where it is: --gateway URL or APPORTION_GATEWAY"
+        return broken(facts.gateway_problem, fix)
+    return None if facts.fold is None or facts.fold.unready else ok("answers")
+
+
+def folds(facts: Facts) -> Found | None:
+    """Whether the gateway's fold is up to the end of the ledger."""
+    fold = facts.fold
+    if fold is None:
+        return None
+    if fold.unready:
+        return broken(f"the gateway is not ready: {fold.unready}", "wait, or look at its log")
+    behind = fold.last_revision - fold.revision
+    if behind > FOLD_BEHIND_SOON:
+        return soon(
+            f"the gateway is {behind:,} events behind the ledger",
+            "ask again; if it stays so, give it more processor",
+        )
+    return ok(f"the gateway is at revision {fold.revision:,}, the end of the ledger")
+
+
+def schedulers(facts: Facts) -> Found | None:
+    """Whether somebody decides, and each under a name of its own."""
+    found = facts.schedulers
+    if found is None:
+        return None
+    if not found.members:
+        return broken("no scheduler is heard: nothing is placed", "start `apportion scheduler`")
+    names = Counter(member.rpartition("/")[0] for member in found.members)
+    twice = sorted(name for name, count in names.items() if count > 1)
+    if twice:
+        return soon(
+            f"{counted(twice, 'name')} of more than one scheduler: decisions do not tell whose "
+            "they are",
+            "give each a --name of its own",
+        )
+    return ok(counted(sorted(names), "scheduler"))
+
+
+def agents(facts: Facts) -> Found | None:
+    """Whether the agent of every node is heard."""
+    cluster = facts.cluster
+    if cluster is None:
+        return None
+    if not cluster.silent:
+        return ok(f"no agent is silent ({nodes(cluster.nodes)})")
+    said = [f"{node} since {moment(since)}" for node, since in cluster.silent]
+    return broken(
+        f"not heard: {counted(said, 'agent')}",
+        "start the agent there again (`kubectl -n apportion get pods -o wide`, or `systemctl "
+        "status` on the node); the node takes pods by itself once it is heard",
+    )
+
+
+def nodes_without_agent(facts: Facts) -> Found | None:
+    """Whether nodes have devices that nobody reports."""
+    cluster = facts.cluster
+    if cluster is None:
+        return None
+    if not cluster.without_agent:
+        return ok("every node with devices is reported by an agent")
+    return soon(
+        f"{counted(cluster.without_agent, 'node')} with devices that no agent reports",
+        "let the agent's DaemonSet run there: its node selector and tolerations",
+    )
+
+
+def agents_without_node(facts: Facts) -> Found | None:
+    """Whether agents report nodes that the cluster does not have."""
+    cluster = facts.cluster
+    if cluster is None:
+        return None
+    if not cluster.without_node:
+        return ok("every agent is on a node of the cluster")
+    return soon(
+        f"{counted(cluster.without_node, 'agent')} on no node of the cluster",
+        "give the agent the --node that `kubectl get nodes` shows",
+    )
+
+
+def drivers(facts: Facts) -> Found | None:
+    """Whether drivers are recent, and alike."""
+    cluster = facts.cluster
+    if cluster is None or not cluster.drivers:
+        return None
+    old = [
+        f"{version} on {', '.join(there[:2])}"
+        for version, there in cluster.drivers.items()
+        if _branch(version) and _branch(version) < OLDEST_DRIVER
+    ]
+    if old:
+        return soon(
+            f"{counted(old, 'driver')} before {OLDEST_DRIVER}, which does not know MIG",
+            f"install a driver of branch {OLDEST_DRIVER} or newer",
+        )
+    versions = [f"{version} ({len(there)})" for version, there in cluster.drivers.items()]
+    if len({_branch(version) for version in cluster.drivers}) > 1:
+        return soon(
+            f"nodes have {counted(versions, 'driver')}",
+            "containers of one image may run here and not there: bring all to one branch",
+        )
+    return ok(counted(versions, "driver"))
+
+
+def refused_events(facts: Facts) -> Found | None:
+    """Whether the ledger holds events that no reader applies."""
+    cluster = facts.cluster
+    if cluster is None:
+        return None
+    if not cluster.refused_events:
+        return ok("every event of the ledger is applied")
+    return soon(
+        f"{cluster.refused_events:,} events that no reader applies; the last is at "
+        f"{cluster.last_refusal}",
+        "`apportion verify` names them; one that goes on comes from a writer that is broken",
+    )
+
+
+def _branch(version: str) -> int:
+    """The number before the first dot, 0 where there is none."""
+    head = version.partition(".")[0]
+    return int(head) if head.isascii() and head.isdecimal() else 0

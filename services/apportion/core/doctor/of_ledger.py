@@ -1,0 +1,180 @@
+"""Checks of the ledger: its server, its stream, its clocks, and what a restart needs of it."""
+
+from typing import Final
+
+from apportion.core.doctor.facts import Facts
+from apportion.core.doctor.found import Found, age, broken, counted, ok, soon
+
+SKEW_SOON_S: Final = 2.0
+SKEW_BROKEN_S: Final = 30.0
+"""Clocks order nothing in the ledger, but times are what people read, and leases hang on them."""
+DISK_SOON: Final = 0.8
+DISK_BROKEN: Final = 0.95
+LONG_EVENTS: Final = 100_000
+"""So many events without a snapshot make every restart a matter of seconds."""
+REPLICAS: Final = 3
+ARCHIVE_AGE_SOON_S: Final = 8 * 86_400.0
+
+
+def reachable(facts: Facts) -> Found | None:
+    """Whether the ledger answers at all."""
+    if facts.ledger_problem:
+        fix = "start nats-server, or tell where it is: --nats URL or APPORTION_NATS_URL"
+        return broken(facts.ledger_problem, fix)
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    first, last = ledger.first_revision, ledger.last_revision
+    return ok(f"answers, as {ledger.user}; revisions {first:,} to {last:,}")
+
+
+def server(facts: Facts) -> Found | None:
+    """The version of nats-server: below the oldest nothing works, below the newest fixes lack."""
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    if ledger.outdated:
+        return soon(
+            f"nats-server {ledger.server} lacks security fixes",
+            f"upgrade it to {ledger.recommended}",
+        )
+    words = f"nats-server {ledger.server}; at least {ledger.oldest}, for batches that are atomic"
+    return ok(words)
+
+
+def durability(facts: Facts) -> Found | None:
+    """Whether what is acknowledged is on the disk (`sync_interval: always`)."""
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    if ledger.sync_always is None:
+        return soon(
+            "nobody can see from here whether the server syncs each write before it answers",
+            "give --monitor URL of its monitoring port, and set `jetstream { sync_interval: always "
+            "}` as the nats.conf that comes with Apportion does",
+        )
+    if not ledger.sync_always:
+        return broken(
+            "the server answers before a write is on the disk: a power cut loses up to two "
+            "minutes of the ledger",
+            "set `jetstream { sync_interval: always }` in its configuration and restart it",
+        )
+    return ok("every write is on the disk before it is acknowledged (sync_interval: always)")
+
+
+def replicas(facts: Facts) -> Found | None:
+    """How many servers hold the stream, and whether each holds all of it."""
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    if ledger.lagging:
+        return broken(
+            f"{counted(ledger.lagging, 'server')} of {ledger.replicas} not in step with the leader",
+            "look at the log and the disk of that server",
+        )
+    if ledger.replicas < REPLICAS:
+        return soon(
+            f"{ledger.replicas} server holds the ledger: it is as safe as that disk",
+            "in production run three servers, and `apportion ledger create --replicas 3`",
+        )
+    return ok(f"{ledger.replicas} servers hold the ledger, all in step")
+
+
+def stream(facts: Facts) -> Found | None:
+    """Whether the stream has the settings that the ledger's promises rest on."""
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    if ledger.drifted:
+        return broken("; ".join(ledger.drifted), "`apportion ledger check` names each setting")
+    return ok("the stream's settings are as Apportion makes them")
+
+
+def disk(facts: Facts) -> Found | None:
+    """How full the stream and the disk of its server are."""
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    parts = [(ledger.size_bytes, ledger.max_bytes), (ledger.store_bytes, ledger.store_max_bytes)]
+    limited = [(used, most) for used, most in parts if most > 0]
+    if not limited:
+        return ok(f"the ledger takes {_size(ledger.size_bytes)}; no limit is seen from here")
+    used, most = max(limited, key=lambda part: part[0] / part[1])
+    words = f"{_size(used)} of {_size(most)} used ({used / most:.0%})"
+    fix = (
+        "archive and trim it: `apportion ledger archive FILE`, `apportion ledger trim`; or give it "
+        "more: `apportion ledger resize`, and max_file_store of the server"
+    )
+    if used / most >= DISK_BROKEN:
+        return broken(words, fix)
+    return soon(words, fix) if used / most >= DISK_SOON else ok(words)
+
+
+def clocks(facts: Facts) -> Found | None:
+    """Whether clocks agree with that of the ledger's server."""
+    ledger = facts.ledger
+    if ledger is None or not ledger.skews:
+        return None
+    worst = max(ledger.skews, key=lambda skew: abs(skew.seconds))
+    seconds = abs(worst.seconds)
+    if seconds < SKEW_SOON_S:
+        return ok(f"{len(ledger.skews)} clocks agree with the server's within {SKEW_SOON_S:g} s")
+    side = "before" if worst.seconds > 0 else "behind"
+    words = f"the clock of {worst.who} is {age(seconds)} {side} that of the ledger's server"
+    fix = "let NTP set the clocks (chrony, systemd-timesyncd)"
+    return broken(words, fix) if seconds >= SKEW_BROKEN_S else soon(words, fix)
+
+
+def permissions(facts: Facts) -> Found | None:
+    """Whether the user may do what its role does."""
+    ledger = facts.ledger
+    if ledger is None or ledger.missing is None:
+        return None
+    if ledger.missing:
+        return broken(
+            f"{ledger.user} may not use {counted(ledger.missing, 'subject')}",
+            "take over the role's permissions from the nats.conf of this version",
+        )
+    return ok(f"{ledger.user} may do all that its role does")
+
+
+def snapshots(facts: Facts) -> Found | None:
+    """Whether a restart folds a tail, or the whole ledger."""
+    ledger = facts.ledger
+    if ledger is None:
+        return None
+    behind = ledger.last_revision - max(ledger.snapshot_revision, ledger.first_revision - 1)
+    if not ledger.snapshot_revision and ledger.first_revision > 1:
+        return broken(
+            "the ledger's beginning was dropped and there is no snapshot: nothing can start",
+            "put the beginning back from an archive; see recovery",
+        )
+    if behind > LONG_EVENTS:
+        return soon(
+            f"{behind:,} events since the newest snapshot: each restart folds them",
+            "run a scheduler with --snapshot-every, and look at its log",
+        )
+    if not ledger.snapshot_revision:
+        return ok(f"none yet: the ledger has {behind:,} events")
+    since = age(ledger.snapshot_age_s)
+    return ok(f"the newest is {since} old, {behind:,} events behind the end")
+
+
+def archives(facts: Facts) -> Found | None:
+    """Whether there is a copy of the ledger, and how old it is."""
+    found = facts.archives
+    if found is None:
+        return None
+    fix = "`apportion ledger archive FILE` every day, kept elsewhere"
+    if not found.archives:
+        return soon(f"no archive (*.jsonl) in {found.folder}", fix)
+    words = f"{found.archives} in {found.folder}, the newest {age(found.newest_age_s)} old"
+    return soon(words, fix) if found.newest_age_s > ARCHIVE_AGE_SOON_S else ok(words)
+
+
+def _size(count: int) -> str:
+    """Bytes in the largest unit of which there is one."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << power:
+            return f"{count / (1 << power):,.1f} {unit}"
+    return f"{count} B"

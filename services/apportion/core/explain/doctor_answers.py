@@ -1,0 +1,25 @@
+"""The answer of the doctor: one row for each check, as gateway and command line tell it."""
+
+from typing import Literal
+
+from apportion.core.explain.answers import Answer
+
+CheckState = Literal["ok", "soon", "broken"]
+"""`soon`: nothing fails today, and it should not stay so."""
+
+
+class CheckAnswer(Answer, frozen=True):
+    """One check: its state, what was found, what to do unless it is ok, and where to read on."""
+
+    id: str
+    state: CheckState
+    words: str
+    fix: str = ""
+    link: str = ""
+
+
+class DoctorAnswer(Answer, frozen=True):
+    """All checks of which the facts are known, in the order of their table."""
+
+    revision: int
+    checks: tuple[CheckAnswer, ...] = ()

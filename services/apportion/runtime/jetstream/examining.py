@@ -1,0 +1,154 @@
+"""What a client can see of the ledger's server, its stream and its clocks: facts for the doctor.
+
+It reads, and changes nothing. Invariant: what this user may not ask, or nobody answers, is left out
+and is no error; only a server that does not answer for the stream itself is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from apportion.core.doctor.facts import LedgerFacts, Skew
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import Connection
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.jetstream.stream import StreamInfo
+from apportion.runtime.jetstream.wire import API_TIMEOUT_S, STREAM, LostReply, Wire
+from apportion.runtime.ledger.port import LedgerError, ServerTooOld
+from apportion.runtime.process.clock import Clock
+from apportion_schemas import CATALOGUE, decode
+from apportion_schemas.catalogue import SUBJECTS
+from apportion_schemas.envelope import EventError
+
+USER_INFO: Final = "$SYS.REQ.USER.INFO"
+READS: Final = (f"$JS.API.STREAM.INFO.{STREAM}", f"$JS.API.STREAM.MSG.GET.{STREAM}")
+"""What every role reads by."""
+DELAY_S: Final = 30.0
+"""An event may be appended so long after it was written down, by a writer that waited for the
+ledger: its writer is not said to be behind for that."""
+
+
+class _Permissions(msgspec.Struct, frozen=True):
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+class _Sides(msgspec.Struct, frozen=True):
+    publish: _Permissions | None = None
+
+
+class _User(msgspec.Struct, frozen=True):
+    permissions: _Sides | None = None
+
+
+class _UserInfo(msgspec.Struct, frozen=True):
+    data: _User
+
+
+_decode_user = msgspec.json.Decoder(_UserInfo).decode
+
+
+async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -> LedgerFacts:
+    """The facts, as of now; `server_says` is the answer of its `/varz`, empty where nobody asked.
+
+    Raises LedgerError.
+    """
+    before = clock.now()
+    info = await stream.read_info(wire)
+    skew_s = (before + (clock.now() - before) / 2 - datetime.fromisoformat(info.ts)).total_seconds()
+    version, outdated = wire.server_version if isinstance(wire, Connection) else ("", False)
+    user = wire.user if isinstance(wire, Connection) else ""
+    newest, age_s = await _newest_snapshot(wire, info)
+    storage = server_says.get("jetstream", {})
+    config = storage.get("config", {})
+    return LedgerFacts(
+        user=user,
+        server=version,
+        oldest=ServerTooOld.needed,
+        recommended=ServerTooOld.recommended,
+        outdated=outdated,
+        replicas=info.config.get("num_replicas", 1),
+        lagging=_lagging(info),
+        drifted=tuple(str(error) for error in stream.drift(info.config)),
+        size_bytes=info.state.bytes,
+        max_bytes=info.config.get("max_bytes", -1),
+        first_revision=info.state.first_seq,
+        last_revision=info.state.last_seq,
+        skews=(Skew("this machine", skew_s), *await _writers(wire)),
+        missing=await _missing(wire, user),
+        sync_always=bool(config.get("sync_always", False)) if storage else None,
+        store_bytes=storage.get("stats", {}).get("storage", 0),
+        store_max_bytes=config.get("max_storage", 0),
+        snapshot_revision=newest,
+        snapshot_age_s=age_s,
+    )
+
+
+def _lagging(info: StreamInfo) -> tuple[str, ...]:
+    peers = info.cluster.replicas if info.cluster else ()
+    return tuple(peer.name for peer in peers if peer.offline or not peer.current)
+
+
+async def _newest_snapshot(wire: Wire, info: StreamInfo) -> tuple[int, float]:
+    """The revision and the age of the newest one; 0 where there is none, or nobody may look."""
+    with contextlib.suppress(LedgerError):
+        for stored in (await Snapshots(wire).stored())[:1]:
+            made = stored.entry.mtime
+            now = datetime.fromisoformat(info.ts)
+            age_s = (now - datetime.fromisoformat(made)).total_seconds() if made else 0.0
+            return stored.revision, age_s
+    return 0, 0.0
+
+
+async def _writers(wire: Wire) -> list[Skew]:
+    """The clocks of those who wrote last on each channel: their time against the server's."""
+    found: dict[str, Skew] = {}
+    for channel in dict.fromkeys(row.channel for row in CATALOGUE):
+        with contextlib.suppress(LedgerError, EventError, ValueError):
+            newest = await stream.newest_stored(wire, f"{SUBJECTS}.{channel}.>")
+            if newest is None:
+                continue
+            stored_at, record = newest
+            event = decode(record.payload, subject=record.subject)
+            seconds = (datetime.fromisoformat(event.time) - stored_at).total_seconds()
+            behind = seconds < -DELAY_S
+            found[event.source] = Skew(event.source, seconds if seconds > 0 or behind else 0.0)
+    return list(found.values())
+
+
+async def _missing(wire: Wire, user: str) -> tuple[str, ...] | None:
+    """What the role of this user needs to send on and may not; None where nobody says."""
+    try:
+        reply = await wire.request(USER_INFO, b"", timeout_s=API_TIMEOUT_S, headers={})
+        permissions = _decode_user(reply.data).data.permissions
+    except (LedgerError, LostReply, msgspec.DecodeError):
+        return None
+    if permissions is None or permissions.publish is None:
+        return ()  # a user without limits
+    written = {f"{SUBJECTS}.{row.channel}.x" for row in CATALOGUE if row.writer == user}
+    wanted = sorted(written) + list(READS)
+    return tuple(each for each in wanted if not _allowed(each, permissions.publish))
+
+
+def _allowed(subject: str, permissions: _Permissions) -> bool:
+    return covers(permissions.allow, subject) and not covers(permissions.deny, subject)
+
+
+def covers(patterns: Collection[str], subject: str) -> bool:
+    """Whether one of the patterns, with NATS' wildcards, takes the subject."""
+    tokens = subject.split(".")
+    return any(_matches(pattern.split("."), tokens) for pattern in patterns)
+
+
+def _matches(pattern: list[str], tokens: list[str]) -> bool:
+    for place, each in enumerate(pattern):
+        if each == ">":
+            return len(tokens) > place
+        if place >= len(tokens) or each not in ("*", tokens[place]):
+            return False
+    return len(pattern) == len(tokens)

@@ -1,0 +1,146 @@
+"""`apportion doctor` and `/api/v1/doctor` beside real processes, while things break for real."""
+
+import asyncio
+import json
+import os
+import subprocess
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.runtime.jetstream.stream import WANTED
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion_schemas import NodeReported
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+from tests.support.standalone import APPORTION
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+Start = Callable[..., Awaitable[ServiceProcess]]
+GRACE = ("--agent-grace", "10")
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def start(bus: Bus) -> AsyncIterator[Start]:
+    """Starts a service, which ends with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def started(role: str, *options: str) -> ServiceProcess:
+            process = ServiceProcess(role, bus.server.url_for(role), *options)
+            return await stack.enter_async_context(process)
+
+        yield started
+
+
+class Asking:
+    """The verb, as a person who was told where both are."""
+
+    def __init__(self, bus: Bus, url: str) -> None:
+        nats = {"APPORTION_NATS_URL": bus.server.url_for("operator")}
+        self._environment = {**os.environ, **nats, "APPORTION_GATEWAY": url, "COLUMNS": "120"}
+
+    async def run(self, *options: str) -> subprocess.CompletedProcess[str]:
+        """Once; its whole output."""
+        return await asyncio.to_thread(
+            subprocess.run, [*APPORTION, "doctor", *options], env=self._environment,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    async def states(self, *options: str) -> dict[str, dict[str, Any]]:
+        """Every check by its name."""
+        done = await self.run("--json", *options)
+        checks = {check["id"]: check for check in json.loads(done.stdout)["checks"]}
+        broken = any(check["state"] == "broken" for check in checks.values())
+        assert done.returncode == int(broken), done.stderr
+        return checks
+
+    async def until(self, name: str, state: str, *options: str) -> dict[str, Any]:
+        """Wait until that check is in that state."""
+
+        async def look() -> dict[str, Any] | None:
+            check = (await self.states(*options)).get(name, {})
+            return check if check.get("state") == state else None
+
+        found = await until(look, f"{name} to be {state}", timeout_s=90)
+        assert found is not None
+        return found
+
+
+async def test_what_breaks_is_named_with_its_fix(bus: Bus, start: Start) -> None:
+    """An agent that stops, schedulers of one name, a setting that drifts, and who is away."""
+    facts = Facts(bus)
+    await facts.open()
+    agent = await start("agent", "--node", "rack-1", "--simulate", "2xT4")
+    await facts.count(NodeReported, 1)
+    await start("scheduler", "--name", "one", *GRACE)
+    gateway = await start("gateway", "--listen", "127.0.0.1:0")
+    await gateway.ready()
+    url = str((await gateway.logged("answering"))["url"]).removesuffix("/api/v1/")
+    asking = Asking(bus, url)
+
+    await asking.until("schedulers", "ok")
+    states = await asking.states("--monitor", bus.server.monitor_url)
+    assert {name for name, check in states.items() if check["state"] != "ok"} == {"replicas"}
+    assert states["agents"]["words"] == "no agent is silent (1 node)"
+    assert (await asking.states())["durability"]["state"] == "soon"
+
+    second = await start("scheduler", "--name", "one", *GRACE)
+    assert "one of more than one" in (await asking.until("schedulers", "soon"))["words"]
+    await second.stop()
+
+    agent.stop_short()
+    assert "rack-1 since" in (await asking.until("agents", "broken"))["words"]
+    screen = await asking.run()
+    assert screen.returncode == 1
+    assert "start the agent there again" in " ".join(screen.stdout.split())
+    agent.go_on()
+    await asking.until("agents", "ok")
+
+    await drift_and_back(bus, asking)
+    theirs = json.loads(await asyncio.to_thread(_get, f"{url}/api/v1/doctor"))
+    assert theirs["revision"] == facts.revision
+    assert {"schedulers", "agents", "folds", "stream"} <= {each["id"] for each in theirs["checks"]}
+    await gateway.kill()
+    await alone(bus, asking)
+
+
+async def drift_and_back(bus: Bus, asking: Asking) -> None:
+    """A setting of the stream is changed behind our back, and put back."""
+    boot = await bus.connect("bootstrap")
+    for window_s, state in ((60, "broken"), (120, "ok")):
+        wanted = {**WANTED, "name": STREAM, "num_replicas": 1, "max_bytes": -1}
+        wanted["duplicate_window"] = window_s * 1_000_000_000
+        await call_api(boot.wire, f"STREAM.UPDATE.{STREAM}", wanted)
+        check = await asking.until("stream", state)
+        assert ("duplicate_window" in check["words"]) is (state == "broken")
+
+
+async def alone(bus: Bus, asking: Asking) -> None:
+    """Without a gateway the ledger is looked at all the same; without both there is no answer."""
+    states = await asking.states()
+    assert states["gateway"]["state"] == "broken"
+    assert states["stream"]["state"] == "ok"
+    assert "agents" not in states
+    await bus.crash()
+    done = await asking.run()
+    assert done.returncode == 3
+    assert "does not answer" in done.stderr
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=20) as answer:  # noqa: S310 - our own address
+        body: bytes = answer.read()
+        return body

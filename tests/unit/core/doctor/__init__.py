@@ -1,0 +1,1 @@
+"""Checks of an installation, from gathered facts."""

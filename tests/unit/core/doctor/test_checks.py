@@ -1,0 +1,198 @@
+"""Every check on either side of its boundary: its state, what it names, and that it has a fix."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from apportion.core.doctor.checks import CHECKS, examined
+from apportion.core.doctor.cluster import cluster_facts
+from apportion.core.doctor.facts import (
+    ArchiveFacts,
+    ClusterFacts,
+    Facts,
+    FoldFacts,
+    KubeFacts,
+    LedgerFacts,
+    SchedulerFacts,
+    Skew,
+)
+from apportion.core.explain.doctor_answers import CheckAnswer
+from apportion_schemas import NodeHeard, NodeReported, NodeSilent
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+
+SOUND = LedgerFacts(
+    user="operator",
+    server="2.14.0",
+    oldest="2.12",
+    recommended="2.14.0",
+    replicas=3,
+    last_revision=500,
+    first_revision=1,
+    skews=(Skew("this machine", 0.4), Skew("agent/n1", -1.0)),
+    missing=(),
+    sync_always=True,
+    store_bytes=10,
+    store_max_bytes=100,
+    snapshot_revision=400,
+    snapshot_age_s=60.0,
+)
+CALM = ClusterFacts(revision=500, nodes=3, drivers={"550.54.15": ("n1", "n2")})
+KUBE = KubeFacts(url="https://k", version="v1.34.1", webhook="ready")
+WELL = Facts(
+    ledger=SOUND,
+    archives=ArchiveFacts(folder="/a", archives=2, newest_age_s=3_600),
+    fold=FoldFacts(revision=500, last_revision=500),
+    cluster=CALM,
+    schedulers=SchedulerFacts(members=("one/a", "two/b")),
+    kube=KUBE,
+)
+
+
+def ledger(**fields: Any) -> Facts:
+    """All is well but for these of the ledger."""
+    return structs.replace(WELL, ledger=structs.replace(SOUND, **fields))
+
+
+def cluster(**fields: Any) -> Facts:
+    """All is well but for these of the cluster."""
+    return structs.replace(WELL, cluster=structs.replace(CALM, **fields))
+
+
+def kube(**fields: Any) -> Facts:
+    """All is well but for these of Kubernetes."""
+    return structs.replace(WELL, kube=structs.replace(KUBE, **fields))
+
+
+def others(**fields: Any) -> Facts:
+    """All is well but for these parts."""
+    return structs.replace(WELL, **fields)
+
+
+CASES: list[tuple[str, str, Facts, str]] = [
+    ("ledger", "broken", others(ledger=None, ledger_problem="no answer"), "no answer"),
+    ("server", "soon", ledger(outdated=True, server="2.12.1"), "2.12.1 lacks security fixes"),
+    ("durability", "broken", ledger(sync_always=False), "a power cut loses"),
+    ("durability", "soon", ledger(sync_always=None), "nobody can see"),
+    ("replicas", "soon", ledger(replicas=1), "1 server holds the ledger"),
+    ("replicas", "broken", ledger(lagging=("nats-2",)), "nats-2"),
+    ("stream", "broken", ledger(drifted=("max_age is 5",)), "max_age is 5"),
+    ("disk", "soon", ledger(store_bytes=80), "80%"),
+    ("disk", "broken", ledger(store_bytes=95), "95%"),
+    ("disk", "broken", ledger(size_bytes=97, max_bytes=100), "97%"),
+    ("clocks", "soon", ledger(skews=(Skew("agent/n1", -3.0),)), "agent/n1 is 3 s behind"),
+    ("clocks", "broken", ledger(skews=(Skew("this machine", 120.0),)), "this machine is 2 min"),
+    ("permissions", "broken", ledger(missing=("apportion.v1.operator.x",)), "operator.x"),
+    ("snapshots", "soon", ledger(last_revision=200_000), "199,600 events"),
+    ("snapshots", "broken", ledger(first_revision=9, snapshot_revision=0), "beginning was dropped"),
+    (
+        "archives",
+        "soon",
+        others(archives=ArchiveFacts(folder="/a", archives=0)),
+        "no archive (*.jsonl) in /a",
+    ),
+    (
+        "archives",
+        "soon",
+        others(archives=ArchiveFacts(folder="/a", archives=1, newest_age_s=9 * 86_400)),
+        "9 days old",
+    ),
+    ("gateway", "broken", others(fold=None, gateway_problem="it is away"), "it is away"),
+    (
+        "folds",
+        "broken",
+        others(fold=FoldFacts(revision=3, last_revision=9, unready="at 3")),
+        "at 3",
+    ),
+    ("folds", "soon", others(fold=FoldFacts(revision=1, last_revision=1_002)), "1,001 events"),
+    ("schedulers", "broken", others(schedulers=SchedulerFacts()), "nothing is placed"),
+    (
+        "schedulers",
+        "soon",
+        others(schedulers=SchedulerFacts(members=("one/a", "one/b", "two/c"))),
+        "1 name: one of more than one scheduler",
+    ),
+    (
+        "agents",
+        "broken",
+        cluster(silent=(("n2", "2026-03-01T09:30:00.1Z"),)),
+        "n2 since 2026-03-01",
+    ),
+    ("nodes-without-agent", "soon", cluster(without_agent=("n9",)), "1 node: n9"),
+    ("agents-without-node", "soon", cluster(without_node=("n8", "n9")), "2 agents: n8, n9"),
+    ("drivers", "soon", cluster(drivers={"440.33.01": ("n1",)}), "440.33.01 on n1"),
+    (
+        "drivers",
+        "soon",
+        cluster(drivers={"550.1": ("a",), "535.2": ("b",)}),
+        "550.1 (1), 535.2 (1)",
+    ),
+    (
+        "refused-events",
+        "soon",
+        cluster(refused_events=2, last_refusal="revision 7: twice"),
+        "revision 7: twice",
+    ),
+    ("kubernetes", "broken", kube(problem="no route"), "no route"),
+    ("kubernetes", "broken", kube(version="v1.19.4"), "v1.19.4"),
+    ("kubernetes", "soon", kube(version="of my own"), "of my own"),
+    ("rbac", "soon", kube(denied=("create pods/binding",)), "create pods/binding"),
+    ("webhook", "broken", kube(webhook="nobody answers"), "nobody answers"),
+]
+
+
+def found(facts: Facts, name: str) -> CheckAnswer:
+    """What one check says of these facts."""
+    return next(check for check in examined(facts) if check.id == name)
+
+
+def test_all_is_well() -> None:
+    """Every check has looked, and none has anything to say; nothing is to be done."""
+    checks = examined(WELL)
+    assert {check.id for check in checks} == {check.id for check in CHECKS}
+    assert {(check.state, check.fix, check.link) for check in checks} == {("ok", "", "")}
+
+
+@pytest.mark.parametrize(("name", "state", "facts", "part"), CASES)
+def test_what_is_wrong_is_said_with_its_fix(name: str, state: str, facts: Facts, part: str) -> None:
+    """The check alone says so, names what it is, what to do, and where to read on."""
+    check = found(facts, name)
+    assert (check.state, part in check.words) == (state, True), check
+    assert check.fix
+    assert check.link.endswith(".md")
+    assert [each.id for each in examined(facts) if each.state != "ok"] == [name]
+
+
+def test_every_check_has_a_case() -> None:
+    """A new row comes with what makes it fail."""
+    assert {case[0] for case in CASES} == {check.id for check in CHECKS}
+
+
+def test_nothing_is_said_of_what_nobody_gathered() -> None:
+    """No facts, no checks: nothing is green that nobody looked at."""
+    assert examined(Facts()) == ()
+    assert {check.id for check in examined(Facts(cluster=CALM))} == {
+        "agents", "nodes-without-agent", "agents-without-node", "drivers", "refused-events",
+    }  # fmt: skip
+
+
+def test_what_a_fold_says_of_nodes_and_agents() -> None:
+    """Silent agents, nodes with devices that nobody reports, and reports of no node."""
+    ledger = Ledger(
+        observed("n1", version=1),
+        observed("n3", version=2, extended={"nvidia.com/gpu": 4}),
+        observed("n4", version=3, extended={"example.com/nic": 4}),
+        rack("n1", 2),
+        rack("n2", 2),
+        NodeSilent(node="n1", grace_s=40),
+        NodeSilent(node="n2", grace_s=40),
+        NodeReported(node="n4", devices=(), host=rack("n4", 1).host, driver="550.54.15"),
+        NodeHeard(node="n9"),
+    )
+    facts = cluster_facts(ledger.state)
+    assert [name for name, _ in facts.silent] == ["n1"]
+    assert facts.without_agent == ("n3",)
+    assert facts.without_node == ("n2",)
+    assert facts.drivers == {"550.54.15": ("n4",)}
+    assert facts.nodes == 3

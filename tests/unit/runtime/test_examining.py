@@ -1,0 +1,25 @@
+"""What a user may send on, by the patterns that the server has for it."""
+
+import pytest
+
+from apportion.runtime.jetstream.examining import covers
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "may"),
+    [
+        ("a.b", "a.b", True),
+        ("a.*", "a.b", True),
+        ("a.*", "a.b.c", False),
+        ("a.>", "a.b.c", True),
+        ("a.>", "a", False),
+        ("a.b.c", "a.b", False),
+        (">", "a", True),
+        ("*.b", "a.b", True),
+        ("a.b", "a.c", False),
+    ],
+)
+def test_wildcards(pattern: str, subject: str, may: bool) -> None:
+    """As NATS has them."""
+    assert covers([pattern], subject) is may
+    assert covers([], subject) is False
