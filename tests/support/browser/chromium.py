@@ -20,6 +20,10 @@ INSTALL = "apt-get install chromium"
 WIDE = (1280, 800)
 NARROW = (390, 844)
 TIMEOUT_MS = 20_000
+SHOWN = """address => {
+  const { dataset } = document.getElementById("main");
+  return document.getElementById("main").ariaBusy === "false" && dataset.shown === address;
+}"""
 ANSWERS = ("status of 400", "status of 404", "status of 408")
 """The API's own answers, which pages put into words and browsers call errors: a wrong
 moment, no such thing, and nothing that happened while somebody waited for news."""
@@ -86,4 +90,4 @@ def opened(
 def visit(page: Page, address: str) -> None:
     """Go to a page of the console, and wait until it has answered."""
     page.goto(f"/{address}")
-    page.wait_for_selector("#main h1:not(:empty)")
+    page.wait_for_function(SHOWN, arg=address)

@@ -40,11 +40,13 @@ let shownPage = "";
 /** Show the page that the address names, at the moment that it names. */
 async function show() {
   const asked = route();
+  const address = location.hash;
   const name = asked.name in LOADERS ? asked.name : "fleet";
   turn += 1;
   const mine = turn;
   page?.close?.();
   page = null;
+  main.setAttribute("aria-busy", "true");
   markPage(name);
   await seek(asked.parameters.get("at") ?? "");
   if (mine !== turn) return;
@@ -60,6 +62,10 @@ async function show() {
     else page = opened;
   } catch (problem) {
     if (mine === turn) mount(main, problemPage(problem, ABOUT[name] ?? "that"));
+  }
+  if (mine === turn) {
+    main.setAttribute("aria-busy", "false");
+    main.dataset.shown = address;
   }
 }
 

@@ -28,5 +28,6 @@ export const namespaceColour = name => NAMESPACE_COLOURS[namespacePlace(name)];
 /** Names with their colours, for a legend; those that share the last one as `other`. */
 export function namespaceLegend() {
   const own = [...places].filter(([, place]) => place < OTHER).map(([name, place]) => [name, NAMESPACE_COLOURS[place]]);
-  return places.size > own.length ? [...own, ["other", NAMESPACE_COLOURS[OTHER]]] : own;
+  const others = [...places.keys()].filter(name => places.get(name) === OTHER);
+  return others.length ? [...own, [others.length === 1 ? others[0] : "other", NAMESPACE_COLOURS[OTHER]]] : own;
 }

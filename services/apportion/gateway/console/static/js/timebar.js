@@ -14,6 +14,7 @@ const REFRESH_MS = 4000;
 const RED = /Failed|Refused|Voided|Gone$|Evicted|Lost/;
 const MARKS = { failure: "broken", recovery: "ok", cordon: "cordon", uncordon: "ok", policy: "policy", configuration: "policy" };
 const LABEL_ROOM = 90;
+const MARK_ROOM = 20;
 
 export class TimeBar {
   constructor(element, setMoment) {
@@ -171,15 +172,26 @@ export class TimeBar {
 
   drawMarks() {
     const width = $("#t-track").clientWidth;
+    const groups = this.grouped(width);
     let free = width;
-    const labels = new Map();
-    for (const mark of this.line.marks.toReversed()) { // the newest has the first right to its words
-      let x = this.place(mark.ms) * width;
-      if (free - x > LABEL_ROOM) labels.set(mark, "");
-      else if (free === width) { labels.set(mark, "left"); x -= LABEL_ROOM; }
-      if (free - x > 12) free = x;
+    for (const group of groups.toReversed()) { // the newest has the first right to its words
+      if (free - group.x > LABEL_ROOM) group.side = "";
+      else if (free === width) { group.side = "left"; free = group.x - LABEL_ROOM; continue; }
+      if (free - group.x > 12) free = group.x;
     }
-    mount($("#t-marks"), this.line.marks.map(mark => html`<button class="mk k-${mark.look}" data-revision="${mark.revision}" data-s="left:${this.place(mark.ms) * 100}%" aria-label="${clock(mark.ms)} ${mark.sentence}"><i></i>${labels.has(mark) ? html`<b class="${labels.get(mark)}">${mark.label}</b>` : ""}</button>`));
+    mount($("#t-marks"), groups.map(({ mark, x, count, side }) => html`<button class="mk k-${mark.look}" data-revision="${mark.revision}" data-s="left:${x / width * 100}%" aria-label="${clock(mark.ms)} ${mark.sentence}${count > 1 ? `, and ${count - 1} like it` : ""}"><i></i>${side === undefined ? "" : html`<b class="${side}">${count > 1 ? `${count} × ${mark.label}` : mark.label}</b>`}</button>`));
+  }
+
+  /** Marks of one kind that would overlap are one mark, which leads to the first of them. */
+  grouped(width) {
+    const groups = [];
+    for (const mark of this.line.marks) {
+      const x = this.place(mark.ms) * width;
+      const last = groups.at(-1);
+      if (last && last.mark.look === mark.look && x - last.end < MARK_ROOM) Object.assign(last, { end: x, count: last.count + 1 });
+      else groups.push({ mark, x, end: x, count: 1 });
+    }
+    return groups;
   }
 
   ghost(event) {

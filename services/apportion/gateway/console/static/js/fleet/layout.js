@@ -70,9 +70,16 @@ export class Layout {
       rows.push(count);
     }
     const total = rows.reduce((sum, count) => sum + count, 0);
-    const free = this.height - this.pad * 1.5 - split.length * this.head;
+    const labels = rows.reduce((sum, count, at) => sum + count * this.labelOf(split[at], width), 0);
+    const free = this.height - this.pad * 1.5 - split.length * this.head - labels;
     const height = Math.min(Math.floor(free / total) - rowGapOf(width), tallest(width));
     return height < Math.max(3, width * 1.5) ? null : { rows, height, area: width * height };
+  }
+
+  /** The height of the names of nodes on a shelf; none where cards are too small for them. */
+  labelOf(pools, width) {
+    const least = Math.min(...pools.map(pool => pool.width)) * width;
+    return least > LABEL_ROOM * this.scale ? Math.round(15 * this.scale) : 0;
   }
 
   shelfWidth(pools, width, rows) {
@@ -99,7 +106,7 @@ export class Layout {
     this.groups = [];
     let y = 0;
     for (const { pools, rows } of this.shelves) {
-      const label = Math.min(...pools.map(pool => pool.width)) * this.cardWidth > LABEL_ROOM * this.scale ? Math.round(15 * this.scale) : 0;
+      const label = this.labelOf(pools, this.cardWidth);
       const rowHeight = this.cardHeight + rowGapOf(this.cardWidth) + label;
       let x = 0;
       for (const pool of pools) {

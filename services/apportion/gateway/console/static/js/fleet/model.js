@@ -72,6 +72,7 @@ export class Fleet {
     this.revision = answer.revision;
     if (moved) this.arrange();
     else for (const row of answer.nodes) this.replace(this.nodes.get(row[0]));
+    for (const pool of this.pools) if (pool.held === null) pool.held = heldOf(pool);
     return moved;
   }
 
@@ -101,7 +102,7 @@ export class Fleet {
   arrange() {
     const pools = new Map();
     for (const node of this.nodes.values()) {
-      if (!pools.has(node.pool)) pools.set(node.pool, { name: node.pool, nodes: [], cards: 0, width: 1 });
+      if (!pools.has(node.pool)) pools.set(node.pool, { name: node.pool, nodes: [], cards: 0, width: 1, held: null });
       const pool = pools.get(node.pool);
       pool.nodes.push(node);
       pool.cards += node.count;
@@ -121,6 +122,7 @@ export class Fleet {
     node.home = pool;
     node.place = at;
     pool.nodes[at] = node;
+    pool.held = null;
   }
 
   findIn(pool, name) {
@@ -153,6 +155,13 @@ export class Fleet {
     }
     return sum;
   }
+}
+
+/** How many cards' worth of a pool is granted. */
+function heldOf(pool) {
+  let held = 0;
+  for (const node of pool.nodes) for (let card = 0; card < node.count; card += 1) held += Math.min(1, granted(node, card));
+  return held;
 }
 
 /** What of a card is granted, as a part. */

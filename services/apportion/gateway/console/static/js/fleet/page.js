@@ -14,6 +14,7 @@ import { Painter, palette } from "./paint.js";
 
 const HOVER_WIDTH = 312;
 const MATCHES_SHOWN = 200;
+const SUMMARY_MS = 2000;
 
 /** See app.js. */
 export async function open(main, context) {
@@ -46,7 +47,7 @@ class FleetPage {
     const live = isLive();
     const after = live && this.live && this.fleet.revision >= 0 ? { after: this.fleet.revision } : {};
     const [fleet, summary] = await Promise.all([
-      live ? getNow("fleet", after) : get("fleet"), get("summary"),
+      live ? getNow("fleet", after) : get("fleet"), this.askSummary(live),
     ]);
     this.live = live;
     this.summary = summary;
@@ -54,6 +55,14 @@ class FleetPage {
     this.fleet.take(fleet);
     if (fleet.used) this.fleet.takeUse(fleet.used);
     return had !== this.fleet.shape;
+  }
+
+  /** It counts all pods, so while the page is live it is not asked with every change. */
+  async askSummary(live) {
+    const now = performance.now();
+    if (live && this.live && now - this.summarised < SUMMARY_MS) return this.summary;
+    this.summarised = now;
+    return get("summary");
   }
 
   async update() {

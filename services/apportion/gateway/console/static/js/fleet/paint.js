@@ -6,7 +6,7 @@
 // is granted and used differs in height.
 import { NAMESPACE_COLOURS } from "../colours.js";
 import { num, percent, poolWords } from "../format.js";
-import { BROKEN, CORDONED, granted } from "./model.js";
+import { BROKEN, CORDONED } from "./model.js";
 
 const DIMMED = 0.82;
 const CROSS_FROM = 5;
@@ -190,15 +190,13 @@ export class Painter {
     const y = layout.top + group.y + 18 * scale;
     if (y < -40 || y > this.height + 40 || x > this.width) return;
     const most = layout.left + group.x + group.width - x;
-    let held = 0;
-    for (const node of pool.nodes) for (let card = 0; card < node.count; card += 1) held += Math.min(1, granted(node, card));
     words.font = this.font(600, 12);
     words.fillStyle = colours.css("--text");
     const name = shortened(words, poolWords(pool.name), most);
     words.fillText(name, x, y);
     let used = words.measureText(name).width + 7 * scale;
     words.font = this.font(400, 11);
-    for (const [said, colour] of [[percent(held / Math.max(1, pool.cards)), "--text"], [`${num(pool.nodes.length)} ${pool.nodes.length === 1 ? "node" : "nodes"}`, "--muted"]]) {
+    for (const [said, colour] of [[percent(pool.held / Math.max(1, pool.cards)), "--text"], [`${num(pool.nodes.length)} ${pool.nodes.length === 1 ? "node" : "nodes"}`, "--muted"]]) {
       const wide = words.measureText(said).width;
       if (used + wide > most) return;
       words.fillStyle = colours.css(colour);

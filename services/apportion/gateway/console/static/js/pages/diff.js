@@ -66,7 +66,7 @@ function totals(before, after, [a, b]) {
     ["Cards open to new pods", before.devices_open, after.devices_open, 1], ["Nodes ready", before.nodes_ready, after.nodes_ready, 1],
     ["Pods live", live(before), live(after), 0], ["Pods waiting", waits(before), waits(after), -1],
   ];
-  return html`<table class="t cmp card"><caption class="unseen">Totals at both moments</caption><thead><tr><th scope="col"></th><th scope="col" class="num">${when(a, Date.now(), true)}</th><th scope="col" class="num">${when(b, Date.now(), true)}</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table>`;
+  return html`<table class="t cmp card"><caption class="unseen">Totals at both moments</caption><thead><tr><th scope="col"></th><th scope="col" class="num">${when(a, Date.now())}</th><th scope="col" class="num">${when(b, Date.now())}</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table>`;
 }
 
 /** One row of two amounts; `good` is 1 where more is better, -1 where less is. */

@@ -1,8 +1,9 @@
 // Doctor: what is broken, what soon will be, and what is as it must be; each with its fix.
-import { get } from "../api.js";
+import { getNow } from "../api.js";
 import { many, num } from "../format.js";
 import { html, mount } from "../html.js";
 import { ICONS } from "../icons.js";
+import { isLive } from "../moment.js";
 import { answer, command, copyFrom, sentenceCase } from "../parts.js";
 import { ListPage } from "./list_page.js";
 
@@ -14,7 +15,7 @@ export const open = (main, context) => new DoctorPage(main, context).start();
 
 class DoctorPage extends ListPage {
   async load() {
-    const found = await get("doctor");
+    const found = await getNow("doctor");
     this.checks = found.checks;
     this.revision = found.revision;
   }
@@ -25,7 +26,7 @@ class DoctorPage extends ListPage {
     const sentence = broken.length || soon.length
       ? html`${broken.length ? html`<span class="c-bad">${many(broken.length, "thing")} ${broken.length === 1 ? "is" : "are"} broken</span>` : "Nothing is broken"}${soon.length ? ` and ${num(soon.length)} soon will be` : ""}; ${num(good.length)} are as they must be.`
       : html`All ${num(good.length)} checks pass.`;
-    mount(this.main, html`<div class="page">${answer(sentence, [html`<span class="m">apportion doctor</span>`, html`<button class="newer" hidden></button>`])}
+    mount(this.main, html`<div class="page">${answer(sentence, [isLive() ? "" : html`<span class="c-warn">as it is now, whatever moment is shown</span>`, html`<span class="m">apportion doctor</span>`, html`<button class="newer" hidden></button>`])}
       <div class="dstrip" role="img" aria-label="${broken.length} broken, ${soon.length} soon, ${good.length} good">${[...broken, ...soon, ...good].map(check => html`<i class="d-${STATES[check.state]}"></i>`)}</div>
       ${broken.length + soon.length ? html`<section class="card"><h2>To do</h2><ul class="checks">${[...broken, ...soon].map(checkRow)}</ul></section>` : ""}
       ${good.length ? html`<section class="card"><h2>As it must be <small>${num(good.length)} of ${num(this.checks.length)}</small></h2><ul class="checks small two">${good.map(checkRow)}</ul></section>` : ""}</div>`);
@@ -38,8 +39,8 @@ function checkRow(check) {
   const icon = { broken: ICONS.broken, soon: ICONS.soon, ok: ICONS.ok }[check.state];
   const words = { broken: "broken", soon: "soon", ok: "good" }[check.state];
   const fix = !check.fix ? "" : COMMAND.test(check.fix) ? command(check.fix) : html`<span class="cure">${sentenceCase(check.fix)}</span>`;
-  return html`<li class="d-${STATES[check.state]}"><span class="ic" role="img" aria-label="${words}">${icon}</span><div><b>${nameOf(check)}</b><span>${check.words}${check.link ? html` · <a href="${check.link}">show</a>` : ""}</span>${fix}</div></li>`;
+  return html`<li class="d-${STATES[check.state]}"><span class="ic" role="img" aria-label="${words}">${icon}</span><div><b>${nameOf(check)}</b><span>${check.words}${/^(#|https?:)/.test(check.link) ? html` · <a href="${check.link}">show</a>` : check.link ? html` · <span class="m">${check.link}</span>` : ""}</span>${fix}</div></li>`;
 }
 
-/** clock-skew as Clock skew, unless the check says its own title. */
-const nameOf = check => sentenceCase(check.title || check.id.replaceAll("-", " ").replaceAll("_", " "));
+/** nodes-without-agent as Nodes without agent. */
+const nameOf = check => (check.id === "rbac" ? "RBAC" : sentenceCase(check.id.replaceAll("-", " ")));

@@ -100,7 +100,7 @@ class EventsPage {
   list() {
     const rows = folded(this.shown());
     mount($("#rows"), [...rows.map(row => eventRow(row, this.chosen)),
-      this.next ? html`<tr class="more"><td></td><td></td><td><button class="btn" id="older">Older</button></td></tr>` : "",
+      this.next ? html`<tr class="more"><td class="hide-s"></td><td></td><td><button class="btn" id="older">Older</button></td></tr>` : "",
       rows.length ? "" : html`<tr class="more"><td colspan="3">No event is meant by that${this.next ? " among the newest" : ""}.</td></tr>`]);
     $("#older")?.addEventListener("click", async () => { await this.older(); await this.fill(); this.list(); });
   }

@@ -156,6 +156,7 @@ class WhatIfPage {
   beforeAfter(plan, nodes) {
     if (!plan.before || !plan.after) return "";
     const lost = new Set(this.lose);
+    const ordered = nodes.toSorted((a, b) => lost.has(b.node.node) - lost.has(a.node.node) || byName(a.node.node, b.node.node));
     const coming = new Map();
     for (const pod of [...plan.pods, ...plan.moved, ...plan.helped]) {
       for (const { share } of pod.placed?.shares ?? []) coming.set(share.device, (coming.get(share.device) ?? 0) + share.memory_mib);
@@ -167,7 +168,7 @@ class WhatIfPage {
       ["Cards with a share", before.devices_used, after.devices_used, 0], ["Memory granted, GiB", gib(before), gib(after), 0],
       ["Pods with a place", before.placed, after.placed, 1], ["Pods waiting", before.waiting, after.waiting, -1],
     ];
-    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Before</h2>${miniFleet(nodes, new Set(), new Map())}</div><div><h2>After</h2>${miniFleet(nodes, lost, coming)}</div></div>` : ""}
+    return html`<section class="card">${nodes.length ? html`<div class="ba"><div><h2>Before</h2>${miniFleet(ordered, new Set(), new Map())}</div><div><h2>After</h2>${miniFleet(ordered, lost, coming)}</div></div>` : ""}
       <table class="t cmp"><caption class="unseen">Before and after</caption><thead><tr><th scope="col"></th><th scope="col" class="num">Before</th><th scope="col" class="num">After</th><th scope="col" class="num">Difference</th></tr></thead><tbody>${rows.map(compared)}</tbody></table></section>`;
   }
 
@@ -201,7 +202,7 @@ function outcomeChip(outcome) {
 
 /** A few nodes card by card: what is held pale, what would come strong, what is lost crossed out. */
 function miniFleet(nodes, lost, coming) {
-  return html`<div class="mini-fleet">${nodes.toSorted((a, b) => lost.has(b.node.node) - lost.has(a.node.node) || byName(a.node.node, b.node.node)).map(({ node, devices }) => html`<div class="mn"><span class="m clip" title="${node.node} ${devices[0] ? shortModel(devices[0].model) : ""}">${node.node}</span><span class="mcards" role="img" aria-label="${node.node}: ${lost.has(node.node) ? "lost" : many(devices.filter(device => coming.has(device.device)).length, "card")}${lost.has(node.node) ? "" : " with something new"}">${devices.map(device => {
+  return html`<div class="mini-fleet">${nodes.map(({ node, devices }) => html`<div class="mn"><span class="m clip" title="${node.node} ${devices[0] ? shortModel(devices[0].model) : ""}">${node.node}</span><span class="mcards" role="img" aria-label="${node.node}: ${lost.has(node.node) ? "lost" : many(devices.filter(device => coming.has(device.device)).length, "card")}${lost.has(node.node) ? "" : " with something new"}">${devices.map(device => {
     const held = 100 * (device.memory_mib - device.memory_free_mib) / Math.max(1, device.memory_mib);
     const more = 100 * (coming.get(device.device) ?? 0) / Math.max(1, device.memory_mib);
     return html`<i class="${lost.has(node.node) ? "gone" : ""}"><i data-s="height:${Math.min(100, held)}%"></i>${more ? html`<i class="new" data-s="height:${Math.min(100 - Math.min(100, held) || 100, more)}%"></i>` : ""}</i>`;

@@ -1,0 +1,232 @@
+"""The console's pure modules, one by one, in the browser that runs them."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.support.browser.chromium import opened
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, base: str) -> Iterator[Page]:
+    """A page of the console, from which its modules can be imported."""
+    with opened(browser, base) as shown:
+        shown.goto("/")
+        yield shown
+
+
+def run(page: Page, module: str, code: str, *arguments: Any) -> Any:
+    """What the code makes of a module `m` and the arguments."""
+    return page.evaluate(
+        f"async given => {{ const m = await import('/console/js/{module}'); {code} }}",
+        list(arguments),
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("m.num(1234567.4)", "1,234,567"),
+        ("m.percent(0)", "0 %"),
+        ("m.percent(0.004)", "<1 %"),
+        ("m.percent(0.614)", "61 %"),
+        ("m.percent(NaN)", "\N{EN DASH}"),
+        ("m.many(1, 'pod')", "1 pod"),
+        ("m.many(1200, 'pod')", "1,200 pods"),
+        ("m.duration(0.21)", "0.2 s"),
+        ("m.duration(59.6)", "1 min 00 s"),
+        ("m.duration(11220)", "3 h 07 min"),
+        ("m.duration(2 * 86400 + 4 * 3600)", "2 d 4 h"),
+        ("m.clock(Date.parse('2026-11-20T14:20:07Z'))", "14:20:07"),
+        ("m.shortModel('NVIDIA H100 80GB HBM3')", "H100 80GB"),
+        ("m.shortModel('Tesla V100-SXM2-32GB')", "V100 32GB"),
+        ("m.poolWords('8 x NVIDIA A100-SXM4-40GB mig')", "8 \N{MULTIPLICATION SIGN} A100 40GB mig"),
+        ("m.poolWords('train-h100')", "train-h100"),
+        ("['node-10', 'node-2', 'node-1'].sort(m.byName).join()", "node-1,node-2,node-10"),
+        ("String(m.between('2026-11-20T14:20:07Z', '2026-11-20T14:20:09Z'))", "2"),
+        ("String(m.between('', '2026-11-20T14:20:09Z'))", "null"),
+    ],
+)
+def test_numbers_and_times_as_people_read_them(page: Page, call: str, words: str) -> None:
+    """Each format, at its edges."""
+    assert run(page, "format.js", f"return {call};") == words
+
+
+def test_templates_escape_what_is_put_in(page: Page) -> None:
+    """Text from outside stays text, in elements and in attributes."""
+    evil = "<img src=x onerror=alert(1)>\"'&"
+    found = run(
+        page,
+        "html.js",
+        """const box = document.createElement('div');
+        const said = [given[0], null, false];
+        m.mount(box, m.html`<p title="${given[0]}" data-s="width:40%">${said}</p>`);
+        const p = box.firstChild;
+        return [box.children.length, p.children.length, p.textContent, p.title, p.style.width];""",
+        evil,
+    )
+    assert found == [1, 0, evil, evil, "40%"]
+
+
+ROW = [
+    "n1", "8 x H100", 1, "", [["H100", 1000]], [0, 0, 0, 1, 0, 1, 3, 0, 2],
+    {"1": "XID 79", "2": "fan"},
+    [["a", "x", "allocated", [0, 250, 0, 1, 1000, 100]], ["b", "y", "placed", [0, 500, 0]]],
+]  # fmt: skip
+
+
+def test_a_packed_row_becomes_cards_with_their_holders(page: Page) -> None:
+    """Shares lie card by card; one whose pod has not started is granted and does not run."""
+    found = run(
+        page,
+        "fleet/model.js",
+        """const f = new m.Fleet();
+        f.take({ whole: true, revision: 7, nodes: [given[0]], gone: [] });
+        const n = f.nodes.get('n1');
+        return { start: n.start, memory: n.memory, running: n.running, index: n.index,
+          states: [0, 1, 2].map(card => m.stateOf(n, card)), totals: f.totals() };""",
+        ROW,
+    )
+    assert found["start"] == [0, 2, 3, 3]
+    assert found["memory"] == [0.25, 0.5, 1]
+    assert found["running"] == [1, 0, 1]
+    assert found["index"] == [0, 1, 3]
+    assert found["states"] == ["granted", "broken", "cordoned"]
+    totals = found["totals"]
+    wanted = {"cards": 3, "granted": 2, "broken": 1, "cordoned": 1, "free": 0}
+    assert {name: totals[name] for name in wanted} == wanted
+
+
+def test_changed_rows_take_the_place_of_older_ones(page: Page) -> None:
+    """Nothing moves where only what is held has changed; a node that came or left does move it."""
+    after = [*ROW[:7], []]
+    found = run(
+        page,
+        "fleet/model.js",
+        """const f = new m.Fleet(), [row, after, other] = given;
+        const take = (nodes, gone = []) => f.take({ whole: false, revision: 8, nodes, gone });
+        f.take({ whole: true, revision: 7, nodes: [row], gone: [] });
+        const held = f.pools[0].held;
+        return [take([after]), f.totals().granted, f.pools[0].held < held, take([other]),
+          f.pools[0].nodes.map(node => node.name), take([], ['n1']), f.nodes.size];""",
+        ROW, after, ["n10", *ROW[1:]],
+    )  # fmt: skip
+    assert found == [False, 0, True, True, ["n1", "n10"], True, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "show", "cards"),
+    [
+        ("", "all", [1, 1, 1]),
+        ("", "broken", [0, 1, 0]),
+        ("", "cordoned", [0, 0, 1]),
+        ("node:n1 ns:b", "all", [1, 0, 0]),
+        ("pod:a/x", "all", [1, 1, 0]),
+        ("state:granted", "broken", [0, 1, 0]),
+        ("node:n", "all", [0, 0, 0]),
+        ("n1", "all", [1, 1, 1]),
+    ],
+)
+def test_a_filter_means_cards(page: Page, text: str, show: str, cards: list[int]) -> None:
+    """By node, namespace, pod and state, each word narrowing."""
+    found = run(
+        page,
+        "fleet/filter.js",
+        """const model = await import('/console/js/fleet/model.js');
+        return [...new m.Filter(given[1], given[2]).of(model.unpack(given[0]))];""",
+        ROW, text, show,
+    )  # fmt: skip
+    assert found == cards
+
+
+@pytest.mark.parametrize("nodes", [1, 7, 200, 10_000])
+def test_all_cards_have_a_place_of_their_own_and_are_found_there(page: Page, nodes: int) -> None:
+    """Fitted, nothing overlaps and all is inside; what is pointed at is what stands there."""
+    found = run(
+        page,
+        "fleet/layout.js",
+        """const [count] = given, pools = [
+          { name: 'big', width: 8, nodes: [] }, { name: 'small', width: 4, nodes: [] }];
+        for (let at = 0; at < count; at += 1) {
+          const pool = pools[at % 5 ? 0 : 1];
+          pool.nodes.push({ home: pool, place: pool.nodes.length, count: pool.width });
+        }
+        const used = pools.filter(pool => pool.nodes.length);
+        const layout = new m.Layout(used, 1104, 588, 1);
+        const seen = new Set();
+        let outside = 0, wrong = 0, twice = 0;
+        const cards = used.flatMap(pool => pool.nodes)
+          .flatMap(node => [[node, 0], [node, node.count - 1]]);
+        for (const [node, card] of cards) {
+          const box = layout.boxOf(node, card);
+          const key = `${box.x},${box.y}`;
+          if (seen.has(key)) twice += 1;
+          seen.add(key);
+          const inside = box.x >= 0 && box.y >= 0 && box.x + box.width <= 1104
+            && box.y + box.height <= 588;
+          if (!inside) outside += 1;
+          const at = layout.at(box.x + box.width / 2, box.y + box.height / 2);
+          if (at?.node !== node || at.card !== card) wrong += 1;
+        }
+        return [outside, wrong, twice, layout.cardWidth >= 1];""",
+        nodes,
+    )
+    assert found == [0, 0, 0, True]
+
+
+def test_zooming_keeps_what_is_under_the_pointer(page: Page) -> None:
+    """In and out again, the same card stays there."""
+    found = run(
+        page,
+        "fleet/layout.js",
+        """const pool = { name: 'p', width: 8, nodes: [] };
+        for (let at = 0; at < 500; at += 1) pool.nodes.push({ home: pool, place: at, count: 8 });
+        const layout = new m.Layout([pool], 1104, 588, 1);
+        const [x, y] = [403, 301];
+        const before = layout.at(x, y).node.place;
+        layout.zoomBy(3, x, y);
+        const inside = layout.at(x, y).node.place;
+        layout.zoomBy(-3, x, y);
+        return [before, inside, layout.at(x, y).node.place];""",
+    )
+    assert len(set(found)) == 1
+
+
+def test_a_chart_holds_its_values_and_its_axis_is_round(page: Page) -> None:
+    """The axis ends at a round number at or above what is drawn; every series has its area."""
+    tops = run(page, "chart.js", "return [0.3, 7, 1480, 8000, 81000].map(v => m.axisOf(v).top);")
+    assert tops == [1, 8, 2000, 8000, 100000]
+    text = run(
+        page,
+        "chart.js",
+        """const hour = 3600000, times = [0, hour, 2 * hour];
+        const line = [9, 9, 9];
+        return m.stackChart({ width: 800, times, end: 3 * hour, line, label: 'L', marks: [
+          { ms: hour, kind: 'failure', words: '<b>', look: 'broken' }],
+          series: [{ name: 'a', colour: '#111111', values: [1, 2, 3] },
+                   { name: 'b', colour: '#222222', values: [3, 2, 1] }] }).text;""",
+    )
+    assert text.count('class="area"') == 2
+    assert "&lt;b&gt;" in text
+    assert "<b>" not in text
+
+
+def test_sentences_get_links_for_their_subjects(page: Page) -> None:
+    """The pod at the beginning and the node of the subject; no other text becomes markup."""
+    said = "ml/train-0 placed on node-1: GPU-1 <i>"
+    text = run(
+        page,
+        "sentence.js",
+        "return m.linked(given[0], 'apportion.v1.placement.node-1').text;",
+        said,
+    )
+    assert 'href="#/pod/ml/train-0"' in text
+    assert 'href="#/fleet?q=node:node-1"' in text
+    assert "&lt;i&gt;" in text
+    assert (
+        json.loads(run(page, "sentence.js", "return JSON.stringify(m.linked('plain').text);"))
+        == "plain"
+    )
