@@ -106,7 +106,19 @@ async def test_H14_two_claims_have_parts_of_one_card_whatever_dies(
         for name in ("small", "large")
     ]
     assert first != second
+    await healthy(dra, "two")
     await let_go(dra, kubelet)
+
+
+async def healthy(dra: KubeWorld, pod: str) -> None:
+    """Wait until the pod's status says that its device is well, as the kubelet heard from us."""
+
+    async def said() -> bool:
+        (container,) = (await dra.pod(pod))["status"]["containerStatuses"]
+        devices = container.get("allocatedResourcesStatus") or ()
+        return [each["health"] for part in devices for each in part["resources"]] == ["Healthy"]
+
+    await until(said, f"pod {pod} to have a healthy device", timeout_s=60, interval_s=0.3)
 
 
 async def let_go(dra: KubeWorld, kubelet: RealKubelet) -> None:

@@ -188,6 +188,16 @@ class FakeKubelet:
         answer = await self._claims(calls.UNPREPARE_CLAIMS, claims)
         return dict(answer.claims)
 
+    async def healths(self, wanted: dict[str, int]) -> dict[str, str]:
+        """Listen until devices are as wanted (1 healthy, 2 not), by name; what is said of each."""
+        endpoint = (await self.plugin()).endpoint
+        async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
+            async for answer in calls.WATCH_HEALTH.on(channel)(pb.Empty(), timeout=PRE_START_S):
+                said = {each.device.device_name: each for each in answer.devices}
+                if {name: each.health for name, each in said.items()} == wanted:
+                    return {name: each.message for name, each in said.items()}
+        raise Refused("the plugin says no more of its devices")
+
     async def _claims(self, call: calls.Call, claims: tuple[tuple[str, str], ...]) -> Any:
         asked = [pb.Claim(uid=uid, namespace=of, name=f"of-{uid}") for uid, of in claims]
         endpoint = (await self.plugin()).endpoint
@@ -232,6 +242,7 @@ class FakeKubelet:
         try:
             async for answer in calls.LIST_AND_WATCH.on(endpoint.channel)(pb.Empty()):
                 endpoint.devices = [each.id for each in answer.devices if each.health == "Healthy"]
+                self._write_checkpoint()
         except grpc.aio.AioRpcError:
             endpoint.devices = []
 

@@ -86,7 +86,7 @@ class KubeletNode:
             kubelet,
             agent.view_of(node.name),
             devices=lambda: node.devices,
-            behind=Behind(keeping.preparing, specifications, prepared, seconds),
+            behind=Behind(keeping.preparing, specifications, prepared, seconds, clock),
         )
 
     def not_ready(self) -> list[str]:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from msgspec import structs
 
 from apportion.agent import nvml_mig
 from apportion.core.devices.catalogue import mig_profiles
+from apportion.core.dra.names import container_of
 from apportion.core.grants.mig import cut, overlap
 from apportion_schemas import (
     AllocationFailed,
@@ -25,7 +27,7 @@ from apportion_schemas import (
 )
 from apportion_schemas.configuration import NodeConfiguration
 from tests.support.facts import Facts
-from tests.support.fake_kubelet import FakeKubelet, Refused
+from tests.support.fake_kubelet import FakeKubelet, Refused, environment
 from tests.support.nats import Bus
 from tests.support.nvidia.driver import FakeDriver, fake_driver
 from tests.support.nvidia.probe import holding, probe
@@ -59,12 +61,16 @@ async def agent(
 ) -> AsyncIterator[ServiceProcess]:
     """The node's agent, with whatever cards the driver has."""
     assert driver.ids
-    options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
-    options += ["--state", str(kubelet.folder / "state"), "--run", str(kubelet.folder / "run")]
-    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as running:
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *places(kubelet)) as running:
         await running.ready()
         await facts.count(NodeReported, 1)
         yield running
+
+
+def places(kubelet: FakeKubelet) -> list[str]:
+    """Of an agent of that kubelet's node."""
+    options = ["--node", NODE, "--kubelet", str(kubelet.folder), "--cdi", str(kubelet.cdi)]
+    return [*options, "--state", f"{kubelet.folder}/state", "--run", f"{kubelet.folder}/run"]
 
 
 def cards(facts: Facts) -> tuple[Device, ...]:
@@ -132,6 +138,32 @@ async def test_an_instance_is_made_at_the_start_and_goes_with_the_pod(
     assert await kubelet.begin("a", "main") == env
     kubelet.end("a")
     await facts.until(lambda: not on_the_card(1), "the instance to be destroyed")
+
+
+async def test_an_instance_of_a_claim_is_there_until_it_is_taken_back(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver
+) -> None:
+    """The kubelet's checkpoint of devices does not know its pod, and what goes by it leaves it."""
+    assert driver.ids
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *places(kubelet), "--dra"):
+        await facts.count(NodeReported, 1)
+        await kubelet.offered(GPU, 14)
+        _, second = cards(facts)
+        for pod, start in (("a", 4), ("b", 0)):
+            held = structs.replace(piece(second, "3g.20gb", start), container=container_of(pod))
+            await facts.hold(pod, NODE, held)
+            answer = (await kubelet.prepare((pod, "default")))[pod]
+            assert answer.error == ""
+            (made,) = answer.devices
+            assert made.device_name == f"gpu-1-mig-3g-20gb-{start}"
+            (name,) = made.cdi_device_ids
+            env = environment(kubelet.edits((name.partition("=")[2],)))
+            assert shown(env["NVIDIA_VISIBLE_DEVICES"])[1].start == start
+        await kubelet.unprepare(("b", "default"))
+        left = {MigInstance(profile="3g.20gb", start=4, size=4)}
+        await facts.until(lambda: on_the_card(1) == left, "the instance of b to be destroyed")
+        await kubelet.unprepare(("a", "default"))
+        await facts.until(lambda: not on_the_card(1), "that of a to be destroyed")
 
 
 async def test_what_runs_on_an_instance_is_waited_for_and_told(

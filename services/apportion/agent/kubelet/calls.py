@@ -65,7 +65,10 @@ PLUGIN_REGISTERED = Call(
 _DRA = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
 PREPARE_CLAIMS = Call(f"{_DRA}NodePrepareResources", pb.Claims, pb.PreparedClaims)
 UNPREPARE_CLAIMS = Call(f"{_DRA}NodeUnprepareResources", pb.Claims, pb.UnpreparedClaims)
-DRA_VERSION: Final = "v1.DRAPlugin"
+WATCH_HEALTH = Call(
+    "/v1alpha1.DRAResourceHealth/NodeWatchResources", pb.Empty, pb.DevicesHealth, streams=True
+)
+DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
 
 def serve(server: grpc.aio.Server, answers: dict[Call, Callable[..., Any]]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,11 +25,22 @@ from apportion.agent.kubelet.port import Holder, NotPrepared, Preparing
 from apportion.agent.kubelet.prepared import Prepared
 from apportion.agent.preparing import PATIENCE_S
 from apportion.agent.view import Claim, NodeView
-from apportion.core.dra.names import DRIVER, SHARED, container_of, device_of, share_id
+from apportion.core.dra.names import (
+    DRIVER,
+    SHARED,
+    card,
+    container_of,
+    device_of,
+    share_id,
+)
+from apportion.runtime.process.clock import Clock
 from apportion.runtime.process.config import ConfigError
 from apportion_schemas import Device
 
 LOOK_S: Final = 0.5
+HEALTH_S: Final = 5.0
+"""Between two reports of the devices' health."""
+HEALTHY, UNHEALTHY = 1, 2
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +52,7 @@ class Behind(NamedTuple):
     specifications: Specifications
     prepared: Prepared
     seconds: Histogram
+    clock: Clock
 
 
 class ClaimDoor:
@@ -61,7 +73,7 @@ class ClaimDoor:
         self._registration = kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._view = view
         self._devices = devices
-        self._preparing, self._specifications, self._prepared, self._took = behind
+        self._preparing, self._specifications, self._prepared, self._took, self._clock = behind
         self._server: grpc.aio.Server | None = None
         self._problem = "the kubelet does not know of the DRA plugin yet"
 
@@ -94,6 +106,7 @@ class ClaimDoor:
                 calls.PLUGIN_REGISTERED: self._registered,
                 calls.PREPARE_CLAIMS: self._prepare,
                 calls.UNPREPARE_CLAIMS: self._unprepare,
+                calls.WATCH_HEALTH: self._health,
             },
         )
         for path in (self._socket, self._registration):  # the second one has the kubelet come
@@ -117,7 +130,7 @@ class ClaimDoor:
             type="DRAPlugin",
             name=DRIVER,
             endpoint=str(self._socket),
-            supported_versions=[calls.DRA_VERSION],
+            supported_versions=calls.DRA_VERSIONS,
         )
 
     async def _registered(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - of gRPC
@@ -126,6 +139,30 @@ class ClaimDoor:
             self._problem = f"the kubelet does not take the DRA plugin: {request.error}"
             _log.error("%s", self._problem)
         return pb.Empty()
+
+    # -------------------------------------------------------------- health
+
+    async def _health(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002
+        """How all devices are, again and again: the kubelet forgets what it does not hear of."""
+        while True:
+            yield pb.DevicesHealth(devices=list(self._healths()))
+            await asyncio.sleep(HEALTH_S)
+
+    def _healths(self) -> Iterator[Any]:
+        """Of cards, and of the instances that pods have."""
+        now_s, known = int(self._clock.now().timestamp()), self._devices()
+        names = {card(device): device for device in known.values() if device.mode != "mig"}
+        for claim in self._view.held.values():
+            shares = (share for share in claim.placed.shares if share.device in known)
+            names |= {device_of(each, known[each.device]): known[each.device] for each in shares}
+        for name, device in names.items():
+            yield pb.DeviceHealth(
+                device=pb.DeviceNamed(pool_name=self._node, device_name=name),
+                health=HEALTHY if device.healthy else UNHEALTHY,
+                last_updated_time=now_s,
+                health_check_timeout_seconds=6 * int(HEALTH_S),
+                message=device.health_reason,
+            )
 
     # -------------------------------------------------------------- claims
 

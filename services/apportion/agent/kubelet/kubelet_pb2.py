@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%apportion/agent/kubelet/kubelet.proto\x12\x11\x61pportion.kubelet\"\x07\n\x05\x45mpty\"Q\n\x07Options\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"x\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12+\n\x07options\x18\x04 \x01(\x0b\x32\x1a.apportion.kubelet.Options\"$\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\"5\n\x07\x44\x65vices\x12*\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x19.apportion.kubelet.Device\" \n\x0fPreStartRequest\x12\r\n\x05slots\x18\x01 \x03(\t\"?\n\x0f\x41llocateRequest\x12,\n\ncontainers\x18\x01 \x03(\x0b\x32\x18.apportion.kubelet.Slots\"\x16\n\x05Slots\x12\r\n\x05slots\x18\x01 \x03(\t\"D\n\x10\x41llocateResponse\x12\x30\n\ncontainers\x18\x01 \x03(\x0b\x32\x1c.apportion.kubelet.Allocated\"\xc0\x02\n\tAllocated\x12\x32\n\x03\x65nv\x18\x01 \x03(\x0b\x32%.apportion.kubelet.Allocated.EnvEntry\x12(\n\x06mounts\x18\x02 \x03(\x0b\x32\x18.apportion.kubelet.Mount\x12\x42\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32-.apportion.kubelet.Allocated.AnnotationsEntry\x12\x31\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32\x1c.apportion.kubelet.CdiDevice\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"\x19\n\tCdiDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"E\n\x14PodResourcesResponse\x12-\n\x04pods\x18\x01 \x03(\x0b\x32\x1f.apportion.kubelet.PodResources\"j\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x39\n\ncontainers\x18\x03 \x03(\x0b\x32%.apportion.kubelet.ContainerResources\"X\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x34\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32#.apportion.kubelet.ContainerDevices\"1\n\x10\x43ontainerDevices\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\t\"V\n\nPluginInfo\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x1a\n\x12supported_versions\x18\x04 \x03(\t\"5\n\x10PluginRegistered\x12\x12\n\nregistered\x18\x01 \x01(\x08\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"5\n\x05\x43laim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"2\n\x06\x43laims\x12(\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x18.apportion.kubelet.Claim\"\x88\x01\n\x0b\x43laimDevice\x12\x15\n\rrequest_names\x18\x01 \x03(\t\x12\x11\n\tpool_name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x03 \x01(\t\x12\x16\n\x0e\x63\x64i_device_ids\x18\x04 \x03(\t\x12\x15\n\x08share_id\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_share_id\"O\n\rPreparedClaim\x12/\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x1e.apportion.kubelet.ClaimDevice\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\xa0\x01\n\x0ePreparedClaims\x12=\n\x06\x63laims\x18\x01 \x03(\x0b\x32-.apportion.kubelet.PreparedClaims.ClaimsEntry\x1aO\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12/\n\x05value\x18\x02 \x01(\x0b\x32 .apportion.kubelet.PreparedClaim:\x02\x38\x01\" \n\x0fUnpreparedClaim\x12\r\n\x05\x65rror\x18\x01 \x01(\t\"\xa6\x01\n\x10UnpreparedClaims\x12?\n\x06\x63laims\x18\x01 \x03(\x0b\x32/.apportion.kubelet.UnpreparedClaims.ClaimsEntry\x1aQ\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x31\n\x05value\x18\x02 \x01(\x0b\x32\".apportion.kubelet.UnpreparedClaim:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%apportion/agent/kubelet/kubelet.proto\x12\x11\x61pportion.kubelet\"\x07\n\x05\x45mpty\"Q\n\x07Options\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"x\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12+\n\x07options\x18\x04 \x01(\x0b\x32\x1a.apportion.kubelet.Options\"$\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\"5\n\x07\x44\x65vices\x12*\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x19.apportion.kubelet.Device\" \n\x0fPreStartRequest\x12\r\n\x05slots\x18\x01 \x03(\t\"?\n\x0f\x41llocateRequest\x12,\n\ncontainers\x18\x01 \x03(\x0b\x32\x18.apportion.kubelet.Slots\"\x16\n\x05Slots\x12\r\n\x05slots\x18\x01 \x03(\t\"D\n\x10\x41llocateResponse\x12\x30\n\ncontainers\x18\x01 \x03(\x0b\x32\x1c.apportion.kubelet.Allocated\"\xc0\x02\n\tAllocated\x12\x32\n\x03\x65nv\x18\x01 \x03(\x0b\x32%.apportion.kubelet.Allocated.EnvEntry\x12(\n\x06mounts\x18\x02 \x03(\x0b\x32\x18.apportion.kubelet.Mount\x12\x42\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32-.apportion.kubelet.Allocated.AnnotationsEntry\x12\x31\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32\x1c.apportion.kubelet.CdiDevice\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"\x19\n\tCdiDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"E\n\x14PodResourcesResponse\x12-\n\x04pods\x18\x01 \x03(\x0b\x32\x1f.apportion.kubelet.PodResources\"j\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x39\n\ncontainers\x18\x03 \x03(\x0b\x32%.apportion.kubelet.ContainerResources\"X\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x34\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32#.apportion.kubelet.ContainerDevices\"1\n\x10\x43ontainerDevices\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\t\"5\n\x0b\x44\x65viceNamed\x12\x11\n\tpool_name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\"\xa0\x01\n\x0c\x44\x65viceHealth\x12.\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x1e.apportion.kubelet.DeviceNamed\x12\x0e\n\x06health\x18\x02 \x01(\x05\x12\x19\n\x11last_updated_time\x18\x03 \x01(\x03\x12$\n\x1chealth_check_timeout_seconds\x18\x04 \x01(\x03\x12\x0f\n\x07message\x18\x05 \x01(\t\"A\n\rDevicesHealth\x12\x30\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x1f.apportion.kubelet.DeviceHealth\"V\n\nPluginInfo\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x1a\n\x12supported_versions\x18\x04 \x03(\t\"5\n\x10PluginRegistered\x12\x12\n\nregistered\x18\x01 \x01(\x08\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"5\n\x05\x43laim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"2\n\x06\x43laims\x12(\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x18.apportion.kubelet.Claim\"\x88\x01\n\x0b\x43laimDevice\x12\x15\n\rrequest_names\x18\x01 \x03(\t\x12\x11\n\tpool_name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x03 \x01(\t\x12\x16\n\x0e\x63\x64i_device_ids\x18\x04 \x03(\t\x12\x15\n\x08share_id\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_share_id\"O\n\rPreparedClaim\x12/\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x1e.apportion.kubelet.ClaimDevice\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\xa0\x01\n\x0ePreparedClaims\x12=\n\x06\x63laims\x18\x01 \x03(\x0b\x32-.apportion.kubelet.PreparedClaims.ClaimsEntry\x1aO\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12/\n\x05value\x18\x02 \x01(\x0b\x32 .apportion.kubelet.PreparedClaim:\x02\x38\x01\" \n\x0fUnpreparedClaim\x12\r\n\x05\x65rror\x18\x01 \x01(\t\"\xa6\x01\n\x10UnpreparedClaims\x12?\n\x06\x63laims\x18\x01 \x03(\x0b\x32/.apportion.kubelet.UnpreparedClaims.ClaimsEntry\x1aQ\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x31\n\x05value\x18\x02 \x01(\x0b\x32\".apportion.kubelet.UnpreparedClaim:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -75,26 +75,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTAINERRESOURCES']._serialized_end=1248
   _globals['_CONTAINERDEVICES']._serialized_start=1250
   _globals['_CONTAINERDEVICES']._serialized_end=1299
-  _globals['_PLUGININFO']._serialized_start=1301
-  _globals['_PLUGININFO']._serialized_end=1387
-  _globals['_PLUGINREGISTERED']._serialized_start=1389
-  _globals['_PLUGINREGISTERED']._serialized_end=1442
-  _globals['_CLAIM']._serialized_start=1444
-  _globals['_CLAIM']._serialized_end=1497
-  _globals['_CLAIMS']._serialized_start=1499
-  _globals['_CLAIMS']._serialized_end=1549
-  _globals['_CLAIMDEVICE']._serialized_start=1552
-  _globals['_CLAIMDEVICE']._serialized_end=1688
-  _globals['_PREPAREDCLAIM']._serialized_start=1690
-  _globals['_PREPAREDCLAIM']._serialized_end=1769
-  _globals['_PREPAREDCLAIMS']._serialized_start=1772
-  _globals['_PREPAREDCLAIMS']._serialized_end=1932
-  _globals['_PREPAREDCLAIMS_CLAIMSENTRY']._serialized_start=1853
-  _globals['_PREPAREDCLAIMS_CLAIMSENTRY']._serialized_end=1932
-  _globals['_UNPREPAREDCLAIM']._serialized_start=1934
-  _globals['_UNPREPAREDCLAIM']._serialized_end=1966
-  _globals['_UNPREPAREDCLAIMS']._serialized_start=1969
-  _globals['_UNPREPAREDCLAIMS']._serialized_end=2135
-  _globals['_UNPREPAREDCLAIMS_CLAIMSENTRY']._serialized_start=2054
-  _globals['_UNPREPAREDCLAIMS_CLAIMSENTRY']._serialized_end=2135
+  _globals['_DEVICENAMED']._serialized_start=1301
+  _globals['_DEVICENAMED']._serialized_end=1354
+  _globals['_DEVICEHEALTH']._serialized_start=1357
+  _globals['_DEVICEHEALTH']._serialized_end=1517
+  _globals['_DEVICESHEALTH']._serialized_start=1519
+  _globals['_DEVICESHEALTH']._serialized_end=1584
+  _globals['_PLUGININFO']._serialized_start=1586
+  _globals['_PLUGININFO']._serialized_end=1672
+  _globals['_PLUGINREGISTERED']._serialized_start=1674
+  _globals['_PLUGINREGISTERED']._serialized_end=1727
+  _globals['_CLAIM']._serialized_start=1729
+  _globals['_CLAIM']._serialized_end=1782
+  _globals['_CLAIMS']._serialized_start=1784
+  _globals['_CLAIMS']._serialized_end=1834
+  _globals['_CLAIMDEVICE']._serialized_start=1837
+  _globals['_CLAIMDEVICE']._serialized_end=1973
+  _globals['_PREPAREDCLAIM']._serialized_start=1975
+  _globals['_PREPAREDCLAIM']._serialized_end=2054
+  _globals['_PREPAREDCLAIMS']._serialized_start=2057
+  _globals['_PREPAREDCLAIMS']._serialized_end=2217
+  _globals['_PREPAREDCLAIMS_CLAIMSENTRY']._serialized_start=2138
+  _globals['_PREPAREDCLAIMS_CLAIMSENTRY']._serialized_end=2217
+  _globals['_UNPREPAREDCLAIM']._serialized_start=2219
+  _globals['_UNPREPAREDCLAIM']._serialized_end=2251
+  _globals['_UNPREPAREDCLAIMS']._serialized_start=2254
+  _globals['_UNPREPAREDCLAIMS']._serialized_end=2420
+  _globals['_UNPREPAREDCLAIMS_CLAIMSENTRY']._serialized_start=2339
+  _globals['_UNPREPAREDCLAIMS_CLAIMSENTRY']._serialized_end=2420
 # @@protoc_insertion_point(module_scope)

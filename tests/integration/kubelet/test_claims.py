@@ -1,13 +1,12 @@
 """A DRA plugin over a fake kubelet: whatever dies, a claim is prepared as the ledger has it."""
 
 import json
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from apportion.agent.commands import command_subject
 from apportion.core.dra.names import DRIVER, container_of, share_id
 from apportion_schemas import (
     Device,
@@ -21,40 +20,11 @@ from apportion_schemas import (
 from apportion_schemas.catalogue import token
 from tests.support.facts import Facts
 from tests.support.fake_kubelet import FakeKubelet, environment
-from tests.support.nats import Bus, running_bus
+from tests.support.nats import Bus
 from tests.support.processes import ServiceProcess
 
 NODE = "n1"
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
-    """A fresh server."""
-    async with running_bus(tmp_path / "nats") as running:
-        yield running
-
-
-@pytest.fixture
-async def facts(bus: Bus) -> Facts:
-    """Everything that is written to it."""
-    opened = Facts(bus)
-    await opened.open()
-    return opened
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short one: a socket's path has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="kubelet", ignore_cleanup_errors=True) as name:
-        yield Path(name)
-
-
-@pytest.fixture
-async def kubelet(folder: Path) -> AsyncIterator[FakeKubelet]:
-    """A kubelet that no agent has spoken to yet."""
-    async with FakeKubelet(folder) as running:
-        yield running
 
 
 @pytest.fixture
@@ -66,7 +36,7 @@ async def agent(bus: Bus, kubelet: FakeKubelet, facts: Facts) -> AsyncIterator[S
         await facts.count(NodeReported, 1)
         info = await kubelet.plugin()
         assert (info.type, info.name) == ("DRAPlugin", DRIVER)
-        assert list(info.supported_versions) == ["v1.DRAPlugin"]
+        assert list(info.supported_versions) == ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
         await running.ready()
         yield running
 
@@ -155,3 +125,15 @@ async def test_a_claim_of_another_namespace_is_not_prepared(
     assert "namespace team in the ledger" in answers["c-1"].error
     assert not answers["c-1"].devices
     assert seen(kubelet, answers["c-2"])["CUDA_DEVICE_MEMORY_LIMIT_0"] == "800m"
+
+
+async def test_the_kubelet_hears_how_devices_are(
+    agent: ServiceProcess, kubelet: FakeKubelet, facts: Facts, bus: Bus
+) -> None:
+    """All of them, with the reason of one that fails, so that it can tell the pods that have it."""
+    assert agent.running
+    await kubelet.healths({"gpu-0": 1, "gpu-1": 1})
+    order = json.dumps({"verb": "fail", "device": cards(facts)[1].id, "reason": "fan"}).encode()
+    await (await bus.connect("operator")).request(command_subject(NODE), order, 5)
+    said = await kubelet.healths({"gpu-0": 1, "gpu-1": 2})
+    assert said == {"gpu-0": "", "gpu-1": "fan"}
