@@ -112,6 +112,17 @@ def test_looks_at_once_do_not_disturb_one_another(runner: asyncio.Runner, world:
     assert all(runner.run(all_of(asked)))
 
 
+def test_large_states_are_kept_one_at_a_time(runner: asyncio.Runner, world: World) -> None:
+    """Whatever their number may be, together they have no more than so many things."""
+    small = PastStates(
+        world.states._chronicle, world.checkpoints, world.states._snapshots, kept=9, kept_items=0
+    )
+    last = world.fold.state.revision
+    for revision in (last, last // 2, last // 3):
+        assert digest(runner.run(small.at(revision))) == world.digests[revision]
+        assert small.kept == (revision,)
+
+
 def test_a_checkpoint_that_is_damaged_costs_time_and_nothing_else(
     runner: asyncio.Runner, world: World
 ) -> None:

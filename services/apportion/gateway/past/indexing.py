@@ -6,6 +6,7 @@ the same revision, so that a process that begins anew goes on where both are.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from hashlib import sha256
@@ -69,7 +70,8 @@ _MARKS: dict[type, str] = {
 class Indexer:
     """Folds every event, and notes whom it is about.
 
-    `stored_ns` says when the event that is folded was recorded, 0 where nobody knows.
+    `stored_ns` says when the event that is folded was recorded, 0 where nobody knows. `failed` is
+    empty, or why nothing more is noted: the states of past moments need no index.
     """
 
     def __init__(self, state: State, index: Index, checkpoints: Checkpoints) -> None:
@@ -77,6 +79,7 @@ class Indexer:
         self._index = index
         self._checkpoints = checkpoints
         self._newest: Record | None = None
+        self.failed = ""
         self.stored_ns: Callable[[], int] = lambda: 0
         self._teller = Teller(index.name_of)
         self.cells = Cells(index.kept("cells"))
@@ -99,8 +102,11 @@ class Indexer:
         before = self._before(data)
         change = self._fold.apply(record, event)
         self._count(record.revision, event.time, type(data).__name__)
-        if not change.refused:
-            self._note(record.revision, event, change, before)
+        if not change.refused and not self.failed:
+            try:
+                self._note(record.revision, event, change, before)
+            except sqlite3.Error as error:
+                self._fail(error)
         self._perhaps_keep(record)
         return change
 
@@ -114,16 +120,24 @@ class Indexer:
     def keep(self) -> None:
         """Take a checkpoint here, and commit the index with it; nothing if nothing was read."""
         revision = self.state.revision
-        if self._newest is None:
+        if self._newest is None or self.failed:
             return
         try:
             self._checkpoints.add(self.state)
+            self._index.keep("cells", self.cells.encode())
+            self._index.keep("record", record_digest(self._newest))
+            self._index.commit(revision)
         except OSError as error:
             _log.warning("no checkpoint written", revision=revision, error=str(error))
-            return
-        self._index.keep("cells", self.cells.encode())
-        self._index.keep("record", record_digest(self._newest))
-        self._index.commit(revision)
+        except sqlite3.Error as error:
+            self._fail(error)
+
+    def _fail(self, error: sqlite3.Error) -> None:
+        self.failed = (
+            f"the index of the past cannot be written: {error}; make room on its disk (--past) and "
+            "start the gateway again"
+        )
+        _log.error("%s", self.failed)
 
     def _perhaps_keep(self, record: Record) -> None:
         self._newest = record
@@ -242,7 +256,7 @@ def open_index(folder: Path, created: str) -> tuple[Index, Checkpoints]:
 
     What is there of another ledger, and what does not fit together, is removed. Raises OSError.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     checkpoints = Checkpoints(folder)
     index = Index(folder / "index.sqlite")
     if index.kept("created") != created.encode() or (

@@ -72,13 +72,13 @@ class Past:
         last = await self._looks.last_revision()
         try:
             async with asyncio.timeout(READ_S):
-                if await self.reader.folds(last):
+                if await self.reader.folds(last) and not self.indexer.failed:
                     return last
         except TimeoutError:
             raise LedgerUnavailable(
                 f"the ledger's past is being read: at revision {self.reader.revision:,} of {last:,}"
             ) from None
-        raise LedgerUnavailable(self.reader.halted)
+        raise LedgerUnavailable(self.reader.halted or self.indexer.failed)
 
 
 async def open_past(

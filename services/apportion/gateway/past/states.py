@@ -47,12 +47,14 @@ class PastStates:
         snapshots: Snapshots,
         *,
         kept: int = KEPT,
+        kept_items: int = KEPT_ITEMS,
         at_once: int = AT_ONCE,
     ) -> None:
         self._chronicle = chronicle
         self._checkpoints = checkpoints
         self._snapshots = snapshots
         self._kept_max = kept
+        self._items_max = kept_items
         self._kept: OrderedDict[int, State] = OrderedDict()
         self._turn = asyncio.Semaphore(at_once)
 
@@ -75,7 +77,7 @@ class PastStates:
     def _forget(self) -> None:
         """Keep the newest few, and of large ones the newest one."""
         while len(self._kept) > self._kept_max or (
-            len(self._kept) > 1 and sum(map(_items, self._kept.values())) > KEPT_ITEMS
+            len(self._kept) > 1 and sum(map(_items, self._kept.values())) > self._items_max
         ):
             self._kept.popitem(last=False)
 

@@ -1,0 +1,102 @@
+"""Reading along: whom events are about, and what becomes of an index that cannot be written."""
+
+from pathlib import Path
+
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.state import State
+from apportion.gateway.past.index import DEVICE, NODE, POD, Index
+from apportion.gateway.past.indexing import Indexer, open_index
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion_schemas import (
+    DeviceCordoned,
+    NodeGone,
+    NodeHeard,
+    NodeSilent,
+    PlacementVoided,
+    PodGone,
+    decode,
+    encode,
+    subject_of,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import gpu, node, observed
+from tests.support.ledger_of import event_of
+from tests.support.pods import ask, placed, pod, share
+
+EVENTS: tuple[Payload, ...] = (
+    node("n1", gpu("g0"), gpu("g1")),  # 1
+    observed("n1"),  # 2
+    pod("p1", ask(1000)),  # 3
+    placed("p1", "n1", [share("g0")]),  # 4
+    PlacementVoided(pod="p1", node="n1", attempt=1, reason="r"),  # 5
+    DeviceCordoned(device="g1", by="ann", reason="fan"),  # 6
+    PodGone(uid="p1"),  # 7
+    NodeSilent(node="n1", grace_s=40),  # 8
+    NodeHeard(node="n1"),  # 9
+    node("n1", gpu("g1")),  # 10: g0 is not there any more
+    NodeGone(node="n1"),  # 11
+    PodGone(uid="p1"),  # 12: contradicts, and changes nothing
+)
+
+
+def read(indexer: Indexer, events: tuple[Payload, ...] = EVENTS) -> None:
+    """Hand these on as a reader does."""
+    for data in events:
+        revision = indexer.state.revision + 1
+        record = Record(revision, subject_of(data), encode(event_of(data)))
+        indexer.apply(record, decode(record.payload, subject=record.subject))
+
+
+def test_whom_events_are_about(tmp_path: Path) -> None:
+    """Pods, nodes, devices, also where the event does not name them; not what changes nothing."""
+    index, checkpoints = open_index(tmp_path, "c")
+    read(Indexer(State(), index, checkpoints))
+    assert index.facts(POD, ["p1"], after=0, upto=99, limit=99) == [3, 4, 5, 7]
+    assert index.facts(NODE, ["n1"], after=0, upto=99, limit=99) == [1, 2, 4, 5, 6, 8, 9, 10, 11]
+    assert index.facts(DEVICE, ["g0"], after=0, upto=99, limit=99) == [1, 4, 5, 10]
+    assert index.facts(DEVICE, ["g1"], after=0, upto=99, limit=99) == [1, 6]
+    marks = index.marks(since=0, upto=99, limit=99)
+    assert [(mark.revision, mark.kind) for mark in marks] == [
+        (6, "cordon"),
+        (8, "failure"),
+        (9, "recovery"),
+        (11, "failure"),
+    ]
+    [hold] = index.holds(DEVICE, "g0", since=0, upto=99, skip=0, limit=9)
+    assert (hold.uid, hold.decision, hold.until) == ("p1", 4, 5)
+
+
+def test_what_was_kept_goes_on(tmp_path: Path) -> None:
+    """Another process begins where this one ended, with the same state."""
+    index, checkpoints = open_index(tmp_path, "c")
+    indexer = Indexer(State(), index, checkpoints)
+    read(indexer, EVENTS[:5])
+    indexer.keep()
+    read(indexer, EVENTS[5:])  # and it dies before it keeps that
+    index.close()
+    again, kept = open_index(tmp_path, "c")
+    assert again.revision == 5
+    state = kept.load(5)
+    assert state is not None
+    indexer = Indexer(state, again, kept)
+    read(indexer, EVENTS[5:])
+    assert indexer.cells.all[-1].last == 12
+    assert sum(sum(cell.counts.values()) for cell in indexer.cells.all) == 12
+    assert again.facts(POD, ["p1"], after=0, upto=99, limit=99) == [3, 4, 5, 7]
+    whole = StateFold(quiet=True)
+    for revision, data in enumerate(EVENTS, 1):
+        whole.take(Record(revision, subject_of(data), encode(event_of(data))))
+    assert digest(indexer.state) == digest(whole.state)
+
+
+def test_an_index_that_cannot_be_written(tmp_path: Path) -> None:
+    """The fold goes on, and says why there is no index."""
+    index, checkpoints = open_index(tmp_path, "c")
+    indexer = Indexer(State(), index, checkpoints)
+    read(indexer, EVENTS[:2])
+    index.close()
+    read(indexer, EVENTS[2:])
+    assert indexer.state.revision == len(EVENTS)
+    assert "make room" in indexer.failed
+    assert Index(tmp_path / "index.sqlite").revision == 0
