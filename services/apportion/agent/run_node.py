@@ -140,10 +140,9 @@ def _books(places: Places) -> Runs:
     except OSError as error:
         fix = f"{error.strerror}; give a folder that the agent may write, or start it as root"
         raise ConfigError("--state", str(places.state), fix) from None
-    try:
-        return Runs(places.state, places.proc)
-    except OSError as error:
-        raise ConfigError("--proc", str(places.proc), f"it has no {error.filename}") from None
+    if not (places.proc / "stat").is_file():
+        raise ConfigError("--proc", str(places.proc), "it is not where the kernel tells of itself")
+    return Runs(places.state, places.proc)
 
 
 def _make_locks() -> None:

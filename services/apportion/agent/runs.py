@@ -8,17 +8,15 @@ can be seen of it has ended, whatever became of who started it, of this agent or
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
+from apportion.agent.boot_book import BootBook
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.usage.owners import Owner, Owners
-from apportion.runtime.files.atomic import write_whole
 from apportion.runtime.ledger.starting import CONTAINER, MARK
 from apportion.runtime.process.lives import Life, life_of, lives, marked, parent_of
 from apportion_schemas.catalogue import untoken
@@ -26,10 +24,7 @@ from apportion_schemas.catalogue import untoken
 _SAVED: Final = "runs.json"
 _CLIMBED_MAX: Final = 64
 """Generations of processes between one that uses a card and the command that began it."""
-_BOOT: Final = "sys/kernel/random/boot_id"
 _in_mounts = re.compile(rf"/shares/([^/\s]+)_{CONTAINER}/?\s").findall
-
-_log = logging.getLogger(__name__)
 
 
 class Run(Struct, frozen=True):
@@ -39,22 +34,13 @@ class Run(Struct, frozen=True):
     in_container: bool
 
 
-class _Book(Struct):
-    """The file: runs by pod, all of one boot of the machine."""
-
-    boot: str
-    runs: dict[str, Run] = {}
-
-
 class Runs:
     """What runs here; see `Books`."""
 
     def __init__(self, folder: Path, proc: Path) -> None:
-        """Raises OSError where there is no such folder, or `proc` is none of the kernel's."""
-        self._path = folder / _SAVED
         self._proc = proc
         self._owners = Owners(proc)
-        self._book = self._restored()
+        self._book = BootBook(folder / _SAVED, proc, Run)
 
     def see(self, life: Life) -> None:
         """Raises NotPrepared where there is no such process on this machine."""
@@ -73,22 +59,20 @@ class Runs:
             OSError: the books cannot be written.
         """
         self.see(life)
-        self._book.runs[pod] = Run(life, in_container)
-        self._save()
+        self._book.note(pod, Run(life, in_container))
 
     def end(self, pod: str) -> None:
         """Strike it out. Raises OSError."""
-        if self._book.runs.pop(pod, None) is not None:
-            self._save()
+        self._book.strike(pod)
 
     def on_host(self, pod: str) -> bool:
         """Whether the pod is a command of the machine itself."""
-        run = self._book.runs.get(pod)
+        run = self._book.entries.get(pod)
         return run is not None and not run.in_container
 
     async def pods(self) -> set[str]:
         """See `Books`. A container's end its guardian tells, or the next `apportion run`."""
-        runs = self._book.runs
+        runs = self._book.entries
         over = {
             pod
             for pod, run in runs.items()
@@ -96,8 +80,10 @@ class Runs:
         }
         if over:
             over -= await asyncio.to_thread(self._left)
-        for pod in over:
-            runs.pop(pod, None)  # the file may still name it: it is read the same way
+        try:
+            self._book.strike(*over)
+        except OSError as error:
+            raise NotPrepared(f"the book of commands cannot be written: {error}") from None
         return set(runs)
 
     def owner(self, pid: int) -> Owner | None:
@@ -113,7 +99,7 @@ class Runs:
         return {pod for _, pod in marked(MARK, self._proc)}
 
     def _pod(self, pid: int) -> str:
-        by_life = {run.life: pod for pod, run in self._book.runs.items()}
+        by_life = {run.life: pod for pod, run in self._book.entries.items()}
         named = self._mounted(pid)
         for _ in range(_CLIMBED_MAX):
             life = life_of(pid, self._proc)
@@ -130,18 +116,4 @@ class Runs:
         except OSError:
             return ""
         pods = map(untoken, _in_mounts(mounts))
-        return next((pod for pod in pods if pod in self._book.runs), "")
-
-    def _restored(self) -> _Book:
-        boot = (self._proc / _BOOT).read_text("ascii").strip()
-        try:
-            book = msgspec.json.decode(self._path.read_bytes(), type=_Book)
-        except FileNotFoundError:
-            return _Book(boot)
-        except (OSError, msgspec.DecodeError) as error:
-            _log.warning("%s cannot be read, so no command is known to run: %s", self._path, error)
-            return _Book(boot)
-        return book if book.boot == boot else _Book(boot)
-
-    def _save(self) -> None:
-        write_whole(self._path, msgspec.json.encode(self._book))
+        return next((pod for pod in pods if pod in self._book.entries), "")
