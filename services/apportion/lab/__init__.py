@@ -1,5 +1,80 @@
 """The laboratory: fleets, manifests, traces and ledgers, tried with the engine itself.
 
-`apportion plan` and `apportion replay` are made of the same functions. Invariant: nothing here
-appends to a ledger.
+    from apportion.lab import Cluster, read_fleet, read_manifests, record, replay
+
+`docs/guides/lab.md` tells what there is. `apportion plan` and `apportion replay` are made of the
+same functions. Invariant: nothing here appends to a ledger. A name is imported when it is asked
+for, since a part of the laboratory needs the solver and another does not.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from apportion.lab.changes import Changes, WishInvalid
+    from apportion.lab.cluster import (
+        Cluster,
+        Pods,
+        compare,
+        compare_policies,
+        read_manifests,
+        rows,
+        slices,
+    )
+    from apportion.lab.course import CourseFailed
+    from apportion.lab.ledgers import SpanInvalid, record
+    from apportion.lab.packing import Packed, pack, shuffled
+    from apportion.lab.recording import Recorded
+    from apportion.lab.replaying import Otherwise, Replay, replay
+    from apportion.lab.traces import TraceInvalid, read_trace, read_trace_nodes
+    from apportion.runtime.files.fleets import FleetInvalid, numbered_nodes, read_fleet
+
+_WHERE: Final = {
+    "apportion.lab.changes": ("Changes", "WishInvalid"),
+    "apportion.lab.cluster": (
+        "Cluster", "Pods", "compare", "compare_policies", "read_manifests", "rows", "slices",
+    ),
+    "apportion.lab.course": ("CourseFailed",),
+    "apportion.lab.ledgers": ("SpanInvalid", "record"),
+    "apportion.lab.packing": ("Packed", "pack", "shuffled"),
+    "apportion.lab.recording": ("Recorded",),
+    "apportion.lab.replaying": ("Otherwise", "Replay", "replay"),
+    "apportion.lab.traces": ("TraceInvalid", "read_trace", "read_trace_nodes"),
+    "apportion.runtime.files.fleets": ("FleetInvalid", "numbered_nodes", "read_fleet"),
+}  # fmt: skip
+_MODULE: Final = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "Changes",
+    "Cluster",
+    "CourseFailed",
+    "FleetInvalid",
+    "Otherwise",
+    "Packed",
+    "Pods",
+    "Recorded",
+    "Replay",
+    "SpanInvalid",
+    "TraceInvalid",
+    "WishInvalid",
+    "compare",
+    "compare_policies",
+    "numbered_nodes",
+    "pack",
+    "read_fleet",
+    "read_manifests",
+    "read_trace",
+    "read_trace_nodes",
+    "record",
+    "replay",
+    "rows",
+    "shuffled",
+    "slices",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """What is exported, imported now."""
+    if name not in _MODULE:
+        raise AttributeError(f"apportion.lab has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_MODULE[name]), name)

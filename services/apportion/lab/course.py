@@ -17,7 +17,7 @@ from apportion.core.ledger.change import Change
 from apportion.core.ledger.handing import handed
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
-from apportion.core.placement.engine import Engine
+from apportion.core.placement.engine import DecisionEvent, Engine
 from apportion_schemas import Event, PlacementVoided, PodEvicted, PodGone, PodPlaced, PodResized
 from apportion_schemas.quantities import Payload
 
@@ -77,19 +77,23 @@ class Course:
             CourseFailed: it never ends.
         """
         decisions = 0
-        while True:
-            decision = self.engine.decide()
-            if not decision.events and not decision.more:
-                return
-            for data in decision.events:
+        while events := self.decide():
+            for data in events:
                 self.decided(data)
-            for gone in [each for each in decision.events if isinstance(each, PodEvicted)]:
+            for gone in [each for each in events if isinstance(each, PodEvicted)]:
                 self.evicted.append(gone)
                 self.apply(PodGone(uid=gone.pod, reason=EVICTED))
-            decisions += bool(decision.events)
+            decisions += 1
             if decisions > DECISIONS_PER_POD * (len(self.state.pods) + DECISIONS_MIN):
                 raise CourseFailed(f"no end after {decisions} decisions")
-            yield len(decision.events)
+            yield len(events)
+
+    def decide(self) -> list[DecisionEvent]:
+        """The next decision that says something, before it is applied; empty for the last word."""
+        while True:
+            decision = self.engine.decide()
+            if decision.events or not decision.more:
+                return decision.events
 
     def decided(self, data: Payload) -> Change:
         """What the engine decided, as the scheduler writes it."""

@@ -6,8 +6,10 @@ snapshot or from its first event, and never from a guess.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +18,7 @@ import msgspec
 
 from apportion.core.ledger.state import State
 from apportion.lab.recording import Limits, Recorded, Recording, seconds_of
+from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
@@ -217,6 +220,31 @@ def _seconds_of(record: Record) -> float:
         return seconds_of(_decode_time(record.payload).time)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
         return 0.0
+
+
+def record(source: str | Path | Sequence[Path], begin: str = "", end: str = "") -> Recorded:
+    """A span of a ledger: of a NATS URL, or of archive files from its beginning on.
+
+    `begin` and `end` are moments as for `apportion replay`; left out, all of it. It may be called
+    where an event loop runs already, as in a notebook.
+
+    Raises SpanInvalid, LedgerError, ArchiveError, OSError, UnknownEvent, RecordingFailed.
+    """
+    wanted = Wanted(begin, end, now())
+    if isinstance(source, str) and "://" in source:
+        with ThreadPoolExecutor(1) as beside:
+            return beside.submit(lambda: asyncio.run(_record_url(source, wanted))).result()
+    paths = [Path(source)] if isinstance(source, str | Path) else list(source)
+    return record_archives(paths, wanted)
+
+
+async def _record_url(url: str, wanted: Wanted) -> Recorded:
+    ledger = await jetstream.connect(url, name="apportion lab")
+    try:
+        await jetstream.check_stream(ledger)
+        return await record_ledger(ledger, wanted)
+    finally:
+        await ledger.close()
 
 
 def now() -> datetime:

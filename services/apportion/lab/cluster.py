@@ -1,0 +1,171 @@
+"""A cluster to try things on: a fleet, or the state of a ledger, with the engine over it.
+
+Answers are plain rows: lists of dicts, which pandas takes as they are. Invariant: nothing that
+happens here happens anywhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from apportion.core.explain.plans import PlanAnswer
+from apportion.core.explain.replays import Measured, ReplayAnswer
+from apportion.core.explain.views import device_answers, node_answer, pod_answer
+from apportion.core.explain.why import why
+from apportion.core.ledger.state import PodState, State
+from apportion.core.manifests import ManifestConfig, PodDraft, submitted
+from apportion.core.manifests.template import DEFAULT_CONFIG
+from apportion.lab import changes as lab_changes
+from apportion.lab.changes import Changes, known_policy
+from apportion.lab.course import Course, copied
+from apportion.lab.planning import Plan, plan
+from apportion.lab.recording import Recorded
+from apportion.lab.replaying import Otherwise, replay
+from apportion.lab.wishes import read_pods
+from apportion.runtime.files.fleets import SimulatedNode
+from apportion.runtime.files.manifests import read_manifest_files
+from apportion_schemas import PodGone, PodGroupObserved, PolicyChanged
+
+Row = dict[str, Any]
+
+
+class Pods(NamedTuple):
+    """What manifests stand for; `problems` are documents that cannot be used, in words."""
+
+    pods: list[PodDraft]
+    groups: list[PodGroupObserved] = []
+    problems: list[str] = []
+
+
+def read_manifests(*names: str | Path, config: ManifestConfig = DEFAULT_CONFIG) -> Pods:
+    """The pods and gangs of files and folders, as `apportion submit` reads them."""
+    found = read_manifest_files([str(name) for name in names], sys.stdin.buffer)
+    return Pods(*read_pods(found, config))
+
+
+class Cluster:
+    """Nodes, and the pods on them. `state` is a copy where one is given, and else empty."""
+
+    def __init__(
+        self, fleet: Iterable[SimulatedNode] = (), *, policy: str = "", state: State | None = None
+    ) -> None:
+        self._course = Course(copied(state) if state is not None else State())
+        self._number = 0
+        for node in fleet:
+            for fact in lab_changes.node_facts(node):
+                self._course.apply(fact)
+        if policy:
+            named = known_policy(policy)
+            changed = PolicyChanged(by=lab_changes.WHO, node_policy=named, device_policy=named)
+            self._course.apply(changed)
+
+    @property
+    def state(self) -> State:
+        """All that is so; to be read, and not changed."""
+        return self._course.state
+
+    def submit(self, wanted: Pods | Sequence[PodDraft]) -> list[Row]:
+        """Submit these pods and decide; a row for each of them.
+
+        Keys: namespace, pod, node (empty while it waits), devices, sentence.
+        """
+        pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
+        for group in pods.groups:
+            self._course.apply(group)
+        uids = []
+        for draft in pods.pods:
+            self._number += 1
+            uids.append(f"pod-{self._number}")
+            self._course.apply(submitted(draft, uids[-1]))
+        self.decide()
+        live = [self.state.pods[uid] for uid in uids if uid in self.state.pods]
+        return [self._row(pod) for pod in live]
+
+    def decide(self) -> None:
+        """Decide for whoever waits, until the engine has nothing left to say."""
+        for _ in self._course.settle():
+            pass
+
+    def end(self, *names: str) -> None:
+        """End the pods of these names, as `namespace/name`, and decide. Raises KeyError."""
+        live = {pod.full_name: uid for uid, pod in self.state.pods.items()}
+        for name in names:
+            self._course.apply(PodGone(uid=live[name]))
+        self.decide()
+
+    def plan(
+        self, wanted: Pods | Sequence[PodDraft] = (), *, lose: Sequence[str] = (),
+        add: Sequence[str] = (), policy: str = "",
+    ) -> PlanAnswer:  # fmt: skip
+        """What would happen; the cluster stays as it is. Raises WishInvalid."""
+        pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
+        wish = Plan(
+            pods=tuple(pods.pods),
+            groups=tuple(pods.groups),
+            changes=Changes(lose=tuple(lose), add=tuple(add), policy=policy),
+            problems=tuple(pods.problems),
+        )
+        return plan(self.state, wish)
+
+    def pods(self) -> list[Row]:
+        """All live pods, with the fields of `apportion get pods --json`."""
+        return rows(pod_answer(self.state, pod) for pod in self.state.pods.values())
+
+    def nodes(self) -> list[Row]:
+        """All nodes, with the fields of `apportion get nodes --json`."""
+        return rows(map(node_answer, self.state.nodes.values()))
+
+    def devices(self) -> list[Row]:
+        """All devices and who holds them, with the fields of `apportion get devices --json`."""
+        return [row for node in self.state.nodes.values() for row in rows(device_answers(node))]
+
+    def _row(self, pod: PodState) -> Row:
+        shares = pod.placement.shares if pod.placement is not None else ()
+        return {
+            "namespace": pod.submitted.namespace,
+            "pod": pod.submitted.name,
+            "node": pod.placement.node if pod.placement is not None else "",
+            "devices": [share.device for share in shares],
+            "sentence": why(self.state, pod).sentence,
+        }
+
+
+def rows(items: Iterable[msgspec.Struct]) -> list[Row]:
+    """Structs of an answer as dicts of plain values, one for each."""
+    return [msgspec.to_builtins(item) for item in items]
+
+
+def compare(recorded: Recorded, courses: Mapping[str, Otherwise]) -> list[Row]:
+    """What happened and each of these courses, a row of figures each, under the key `course`.
+
+    Raises CourseFailed, WishInvalid.
+    """
+    found = [_figures("happened", recorded.happened)]
+    for name, otherwise in courses.items():
+        found.append(_figures(name, replay(recorded, otherwise).replayed))
+    return found
+
+
+def compare_policies(recorded: Recorded, policies: Iterable[str]) -> list[Row]:
+    """The same for policies by their names. Raises CourseFailed, WishInvalid."""
+    return compare(recorded, {name: Otherwise(changes=Changes(policy=name)) for name in policies})
+
+
+def slices(answer: ReplayAnswer) -> list[Row]:
+    """A replay over time: a row for each slice and course."""
+    return [
+        {"course": name, **msgspec.to_builtins(each)}
+        for name, course in (("happened", answer.happened), ("replayed", answer.replayed))
+        for each in course.slices
+    ]
+
+
+def _figures(name: str, measured: Measured) -> Row:
+    figures = msgspec.to_builtins(measured)
+    del figures["slices"]
+    return {"course": name, **figures}

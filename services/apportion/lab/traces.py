@@ -1,0 +1,102 @@
+"""Production traces: the pods and the nodes of the `openb` family, as CSV files.
+
+Invariant: a file is read whole or not at all, and what is wrong is named by file, line and column.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from apportion.core.dialects import ManifestError
+from apportion.core.manifests import PodDraft
+from apportion.core.manifests.trace import read_trace_pods
+from apportion.runtime.files.fleets import NODES_MAX, SimulatedNode
+from apportion_schemas import Device, Host
+from apportion_schemas.quantities import COUNT_MAX, CpuMilli, HostMemoryMib, Name
+
+BYTES_MAX: Final = 256 << 20
+MEMORY_MIB: Final = 100_000
+"""Of a device: the pods of a trace want parts of it, and the traces do not tell its memory."""
+SLOTS: Final = 100
+PODS: Final = 250
+"""That a node takes."""
+
+
+class TraceInvalid(ValueError):
+    """The trace cannot be read; the message names file, line, column, value and fix."""
+
+
+class _Node(Struct, frozen=True):
+    sn: Name
+    cpu_milli: CpuMilli
+    memory_mib: HostMemoryMib
+    gpu: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
+    model: str = ""
+
+
+def read_trace(path: Path) -> list[PodDraft]:
+    """The pods of a trace, in its order. Raises TraceInvalid."""
+    _check_size(path)
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            return list(read_trace_pods(lines))
+    except (OSError, UnicodeDecodeError, ManifestError) as error:
+        raise TraceInvalid(f"{path}: {error}") from None
+
+
+def read_trace_nodes(path: Path) -> list[SimulatedNode]:
+    """The nodes of a trace, in its order: columns sn, cpu_milli, memory_mib, gpu, model.
+
+    Raises TraceInvalid.
+    """
+    _check_size(path)
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            found = list(itertools.islice(_nodes(path, csv.DictReader(lines)), NODES_MAX + 1))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceInvalid(f"{path}: {error}") from None
+    if len(found) > NODES_MAX:
+        raise TraceInvalid(f"{path}: more than {NODES_MAX} nodes; take fewer")
+    return found
+
+
+def _nodes(path: Path, reader: csv.DictReader[str]) -> Iterator[SimulatedNode]:
+    for row in reader:
+        filled = {key: value for key, value in row.items() if key and value}
+        try:
+            yield _node(msgspec.convert(filled, _Node, strict=False))
+        except msgspec.ValidationError as error:
+            raise TraceInvalid(f"{path}: line {reader.line_num}: {error}") from None
+
+
+def _check_size(path: Path) -> None:
+    try:
+        size_bytes = path.stat().st_size
+    except OSError as error:
+        raise TraceInvalid(f"{path}: {error.strerror}") from None
+    if size_bytes > BYTES_MAX:
+        raise TraceInvalid(f"{path}: is larger than {BYTES_MAX >> 20} MiB: split it")
+
+
+def _node(row: _Node) -> SimulatedNode:
+    devices = tuple(
+        Device(
+            id=f"{row.sn}-{index}",
+            index=index,
+            family="nvidia",
+            model=row.model,
+            memory_mib=MEMORY_MIB,
+            physical_memory_mib=MEMORY_MIB,
+            slots=SLOTS,
+        )
+        for index in range(row.gpu)
+    )
+    host = Host(cpu_milli=row.cpu_milli, memory_mib=row.memory_mib, pods=PODS)
+    return SimulatedNode(row.sn, devices, host)
