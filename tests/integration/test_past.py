@@ -121,7 +121,8 @@ async def test_moments(gateway: Gateway, facts: Facts) -> None:
     if status == 200:  # within a second of midnight
         pytest.skip("the ledger began with the day")
     assert (status, body["field"]) == (404, "at")
-    assert "begins at revision 1" in body["error"]
+    assert "begins at revision 1 " in body["error"]
+    assert body["fix"] == "name a later moment"
 
 
 async def test_line_of_time(gateway: Gateway) -> None:

@@ -68,6 +68,10 @@ class Moments:
             f"{field} is {text!r}, which is before what is known: it begins at revision {first}"
             + (f" ({shown_time(datetime.fromisoformat(began))})" if began else ""),
             field=field,
-            fix="name a later moment, or tell the gateway where the archives of what was dropped "
-            "are: --archives DIR",
+            fix="name a later moment"
+            + (
+                ", or tell the gateway where the archives of what was dropped are: --archives DIR"
+                if first > 1
+                else ""
+            ),
         )
