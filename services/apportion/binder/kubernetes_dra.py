@@ -34,6 +34,10 @@ class Dra:
             self._slices.observe(change)
             self._release.observe(change)
 
+    def not_ready(self) -> list[str]:
+        """Why devices are not published as they are."""
+        return self._slices.not_ready() if self._on else []
+
     def loops(self, reader: Reader[Change]) -> dict[str, Callable[[], Awaitable[None]]]:
         """What goes on until cancelled, by its name."""
         if not self._on:

@@ -107,11 +107,11 @@ class ClaimBinding:
         if is_allocated(claim, wanted) and claim.reserved_for(placed.pod):
             return container
         if claim.results:
-            document = await self._status(path, document, None, [])
+            document = await _write_status(self._api, path, document, None, [])
         if FINALIZER not in document["metadata"].get("finalizers", ()):
             document = await _with_finalizer(self._api, path, document)
         consumer = {"resource": "pods", "name": placed.name, "uid": placed.pod}
-        await self._status(path, document, wanted, [consumer])
+        await _write_status(self._api, path, document, wanted, [consumer])
         return container
 
     @staticmethod
@@ -123,11 +123,6 @@ class ClaimBinding:
             raise _Impossible(f"claim {claim.key} is reserved for {', '.join(others)}")
         if claim.results and not of_ours(claim.results):
             raise _Impossible(f"claim {claim.key} was allocated by another driver")
-
-    async def _status(
-        self, path: str, document: Json, allocated: Json | None, reserved: list[Json]
-    ) -> Json:
-        return await _write_status(self._api, path, document, allocated, reserved)
 
 
 class ClaimRelease:

@@ -145,6 +145,10 @@ class Slices:
         elif isinstance(change.data, _NEWS) and change.node is not None:
             self._mark(change.node.name)
 
+    def not_ready(self) -> list[str]:
+        """Why it is not known what is published."""
+        return [self._watch.problem] if self._watch.problem else []
+
     async def require(self) -> None:
         """See `require_gates`."""
         sample = _document("apportion-asks-for-feature-gates", _sample()[-1], "", 0)

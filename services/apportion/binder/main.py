@@ -99,7 +99,8 @@ async def kube_body(service: Service, kube: KubeChoice, beside: Beside) -> None:
         service.metrics.gauge(
             "apportion_binder_pace", "Bindings that may be with the API server at once."
         ).set_function(lambda: pace.limit)
-        service.ready_when(reach.not_ready)
+        for each in (reach, claims):
+            service.ready_when(each.not_ready)
         service.loop("reach the API server", reach.run)
         service.loop("tell", lambda: telling.run(reader))
         service.loop("let gangs in", lambda: gangs.run(reader))

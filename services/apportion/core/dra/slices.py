@@ -18,7 +18,6 @@ from apportion.core.devices.geometries import Place, groups_of, place_at
 from apportion.core.devices.shares import MIG_SLICES, DeviceState
 from apportion.core.dra.names import DRIVER, FAMILY, PUBLISHED, SHARED, card, partition
 from apportion_schemas import Device
-from apportion_schemas.quantities import WHOLE
 
 DEVICES_MAX: Final = 64
 """In one slice, where any device has a taint; see `ResourceSliceSpec`."""
@@ -68,7 +67,7 @@ def _card(device: Device) -> Json:
         "attributes": _attributes(device),
         "capacity": {
             "memory": {"value": f"{device.memory_mib}Mi"},
-            "cores": {"value": str(WHOLE)},
+            "cores": {"value": str(device.cores)},
         },
         "taints": [TAINT],
     }
