@@ -5,6 +5,11 @@ never the whole cluster. It cannot judge whether a placement was accepted; the b
 in its event's `cause` the one that it bound. Invariant: a claim is due exactly while the ledger
 holds its placement and its binding and neither an answer nor a void, so after any restart what is
 due is what is undone.
+
+What a pod's annotations say comes here as well, as PodAdopted, and anybody may write annotations.
+So a kubelet's node hands nothing out for an adopted pod but what that proves to have had: it runs,
+which the kubelet says, by a placement of ours; or this ledger had placed it so before it gave the
+placement up.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from apportion_schemas import (
     PodPlaced,
     PodResized,
     Score,
+    Share,
     SharesAllocated,
 )
 
@@ -103,7 +109,8 @@ class NodeView:
     whose binding was seen. `held` are the claims of the pods that were bound last, answered or
     not: a container is started again long after its pod was answered for. Nobody tells an agent
     that a pod is gone, so the oldest ones are forgotten. `answers` has the last answer for each of
-    them, empty if it is allocated. `resized` are those whose containers may not know their size.
+    them, empty if it is allocated. `resized` are those whose containers may not know their size,
+    `voided` what was placed and given up.
     """
 
     said: NodeReported | None = None
@@ -115,6 +122,7 @@ class NodeView:
     held: dict[str, Claim] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
+    voided: dict[_Key, set[tuple[Share, ...]]] = field(default_factory=dict)
     resized: set[str] = field(default_factory=set)
     was_resized: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -133,6 +141,12 @@ class NodeView:
         self.held.pop(pod, None)
         self.answers.pop(pod, None)
         self.resized.discard(pod)
+
+    def give_up(self, key: _Key, placements: Iterable[PodPlaced]) -> None:
+        """Remember what was placed: its binding may take effect yet."""
+        self.voided[key] = {placed.shares for placed in placements}
+        if len(self.voided) > HELD_MAX:
+            del self.voided[next(iter(self.voided))]
 
     async def bound_claim(self, pod: str) -> Claim:
         """The claim of that pod, as soon as there is one."""
@@ -210,7 +224,9 @@ class FleetView:
                 self._bound(node, data, revision, event.cause)
             case PlacementVoided() | SharesAllocated() | AllocationFailed():
                 key = (data.pod, data.attempt)
-                node.placed.pop(key, None)
+                placements = node.placed.pop(key, {})
+                if self._remember and isinstance(data, PlacementVoided):
+                    node.give_up(key, placements.values())
                 node.bound.discard(key)
                 self.due.pop(key, None)
                 self._answered(node, data)
@@ -247,6 +263,8 @@ class FleetView:
         placed = handed(placed_of(pod, pod.placement), pod.submitted, devices)
         claim = Claim(placed, pod.bound_revision, adopted=pod.adopted)
         match pod.phase:
+            case _ if self._remember and pod.adopted and not _ran(pod):
+                pass
             case Phase.ALLOCATED if self._remember:
                 node.hold(claim)
                 node.answers[claim.pod] = ""
@@ -268,7 +286,9 @@ class FleetView:
         """Bound by somebody else; one that has not started yet is a claim like any other."""
         devices = node.said.devices if node.said is not None else ()
         claim = Claim(handed(_as_placed(data), data.submitted, devices), revision, adopted=True)
-        if data.running:
+        if self._remember and not _proven(node, data):
+            _log.warning("pod %s is given nothing: only its annotations say that it may", data.pod)
+        elif data.running:
             if self._remember:
                 node.hold(claim)
                 node.answers[data.pod] = ""
@@ -310,6 +330,18 @@ class FleetView:
 def _as_said(state: DeviceState) -> Device:
     healthy, reason = state.agent_health
     return msgspec.structs.replace(state.device, healthy=healthy, health_reason=reason)
+
+
+def _proven(node: NodeView, data: PodAdopted) -> bool:
+    """Whether it had this, whatever its annotations say: it runs so, or was placed so here."""
+    ran = data.running and data.attempt > 0  # others' pods speak of no attempt
+    return ran or data.shares in node.voided.get((data.pod, data.attempt), ())
+
+
+def _ran(pod: PodState) -> bool:
+    """Whether an adopted pod ran already by a placement of ours."""
+    placed = pod.placement
+    return pod.phase is Phase.ALLOCATED and placed is not None and placed.attempt > 0
 
 
 def _as_placed(data: PodAdopted) -> PodPlaced:

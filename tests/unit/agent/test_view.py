@@ -12,19 +12,23 @@ from apportion_schemas import (
     Host,
     NodeReported,
     PlacementVoided,
+    PodAdopted,
     PodBound,
     SharesAllocated,
 )
 from apportion_schemas.configuration import NvidiaConfiguration
 from apportion_schemas.quantities import Payload
+from tests.support.fleet import gpu, node
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
 from tests.unit.agent.events import event_of, placed, record_of
 
 BOUND = PodBound(pod="p", node="n1", attempt=1)
 
 
-def folded(*events: Payload) -> FleetView:
+def folded(*events: Payload, remember: bool = False) -> FleetView:
     """The view of node n1's agent after these events, from revision 1."""
-    view = FleetView(["n1"])
+    view = FleetView(["n1"], remember=remember)
     for revision, data in enumerate(events, start=1):
         view.apply(record_of(revision, data), event_of(data, f"id-{revision}"))
     return view
@@ -87,6 +91,43 @@ def test_the_next_attempt_is_a_claim_of_its_own() -> None:
         PodBound(pod="p", node="n1", attempt=2),
     )
     assert [claim.devices for claim in view.take_due()] == [("GPU-b",)]
+
+
+def adopted(*, attempt: int, running: bool, device: str = "GPU-a") -> PodAdopted:
+    """What somebody's annotations say."""
+    shares = placed("p", device).shares
+    return PodAdopted(
+        pod="p", node="n1", submitted=pod("p", ask(1024)), attempt=attempt, shares=shares,
+        evidence="apportion.dev/shares" if attempt else "hami.io/vgpu-devices-allocated",
+        running=running,
+    )  # fmt: skip
+
+
+def test_annotations_alone_give_a_pod_nothing_on_a_kubelets_node() -> None:
+    """They may be anybody's. It runs by a placement of ours, or it was placed so here before."""
+
+    def gets(*events: Payload) -> bool:
+        return "p" in folded(*events, remember=True).nodes["n1"].held
+
+    assert gets(adopted(attempt=1, running=True))
+    assert not gets(adopted(attempt=1, running=False))
+    assert not gets(adopted(attempt=0, running=True))
+    given_up = (placed("p", "GPU-a"), PlacementVoided(pod="p", node="n1", attempt=1, reason="late"))
+    assert gets(*given_up, adopted(attempt=1, running=False))
+    assert not gets(*given_up, adopted(attempt=1, running=False, device="GPU-b"))
+    assert not gets(*given_up, adopted(attempt=2, running=False))
+
+
+def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
+    """A snapshot does not say which annotation it was; a placement of ours has an attempt."""
+    for data, gets in (
+        (adopted(attempt=1, running=True), True),
+        (adopted(attempt=1, running=False), False),
+        (adopted(attempt=0, running=True), False),
+    ):
+        view = FleetView(["n1"], remember=True)
+        view.begin(Ledger(node("n1", gpu("GPU-a")), data).state)
+        assert ("p" in view.nodes["n1"].held) is gets
 
 
 def test_inventory_is_the_last_report_with_the_health_since() -> None:
