@@ -141,10 +141,11 @@ def _await_end(life: Life, timeout_s: float) -> None:
 
 
 def _stop(duty: Duty, number: signal.Signals) -> None:
-    """Tell all that is seen of the command to end."""
+    """Tell all that is seen of it to end; the command of an engine ends with its container."""
     run, pod = duty.run, duty.pod
     if run.engine and (left := containers(run.engine, pod)):
         subprocess.run((run.engine, "kill", "--signal", number.name, *left), check=False)
+        return
     own = {run.life.pid} if lives(run.life) else set[int]()
     for pid in own.union(processes(pod)):
         with suppress(ProcessLookupError, PermissionError):
