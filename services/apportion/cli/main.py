@@ -46,6 +46,7 @@ DO = {
     "delete": Verb("apportion.cli.delete:command", "End pods: their shares are free."),
     "cordon": Verb("apportion.cli.cordon:cordon", "Take a device or node off offer."),
     "uncordon": Verb("apportion.cli.cordon:uncordon", "Put it back on offer."),
+    "drain": Verb("apportion.cli.drain:command", "Cordon, and move what runs there."),
     "resize": Verb(
         "apportion.cli.resize:command", "More or less of its devices for a running pod."
     ),

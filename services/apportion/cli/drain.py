@@ -1,0 +1,300 @@
+"""`apportion drain`: a node or a device off offer, and what runs there somewhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+import msgspec
+
+from apportion.cli.asking import Gateway
+from apportion.cli.awaiting import Awaited
+from apportion.cli.connection import Where, asks_both
+from apportion.cli.cordon import find
+from apportion.cli.exits import REFUSED, NotFound, Unreachable
+from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit, of_kubernetes
+from apportion.cli.output import console, plain, print_json
+from apportion.cli.writing import by_whom, open_ledger, person, run, write
+from apportion.core.devices.cordons import DRAINING
+from apportion.core.explain import words
+from apportion.core.explain.answers import GangAnswer, PodAnswer
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.process.config import ConfigError
+from apportion.runtime.service.kube_options import KubeChoice
+from apportion_schemas import DeviceCordoned, NodeCordoned
+from apportion_schemas.quantities import Payload
+
+LOOK_EVERY_S = 1.0
+AGAIN_AFTER_S = 5.0
+"""As kubectl: a budget that allows nothing now may allow something soon."""
+REASON_MAX = 1024
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `--json` prints, by `namespace/name`.
+
+    `moved`: where the pods are now; empty where their controllers make new ones. `waiting`: off the
+    target, and why they have no new place yet. `left`: there still, and why. `revision` is that of
+    the cordon, 0 for a dry run.
+    """
+
+    target: str
+    revision: int = 0
+    moved: dict[str, str] = {}
+    waiting: dict[str, str] = {}
+    left: dict[str, str] = {}
+    seconds: float = 0.0
+    stopped: str = ""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is to be drained, by whom and why, and within which time."""
+
+    node: str
+    device: str
+    who: str
+    reason: str
+    timeout_s: float
+    force: bool
+    kube: KubeChoice
+
+
+@click.command(epilog="Example:  apportion drain gpu-1 --reason 'firmware'     then: apportion "
+               "uncordon gpu-1")  # fmt: skip
+@click.argument("target", metavar="NODE|DEVICE")
+@click.option("--reason", required=True, help="Why, for whoever asks later.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(1, 86_400), default=600.0,
+              show_default=True, metavar="SECONDS", help="How long to try.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be moved, and change nothing.")
+@click.option("--force", is_flag=True,
+              help="In Kubernetes, also pods that no controller makes again.")  # fmt: skip
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path),
+              envvar="APPORTION_KUBECONFIG", show_envvar=True,
+              help="How to reach the cluster of the node.  [default: ~/.kube/config]")  # fmt: skip
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@by_whom
+@asks_both
+def command(
+    *, where: Where, as_json: bool, target: str, reason: str, timeout_s: float, dry_run: bool,
+    force: bool, kubeconfig: Path | None, context: str | None, by: str,
+) -> None:  # fmt: skip
+    """Cordon a node or device, and move what runs there: gangs whole, within disruption budgets.
+
+    In Kubernetes pods are evicted, and their controllers make new ones; a pod whose budget does not
+    allow it is waited for, and named. Without Kubernetes a pod ends and is submitted anew in the
+    same moment. Ctrl-C stops between two pods; the cordon stays. `apportion uncordon` undoes it.
+
+    Exit codes: 0 nothing runs there any more; 1 something does, or there is no such node or device;
+    3 the ledger, gateway or API server cannot be reached.
+    """
+    if not reason.strip():
+        raise click.UsageError("--reason is empty; say why, whoever asks later will want to know")
+    basis, node, device = find(where, target)
+    kube = KubeChoice(wanted=True, kubeconfig=kubeconfig, context=context)
+    order = Order(node, device, person(by), reason, timeout_s, force, kube)
+    report = Report(target=device or node)
+    began = time.monotonic()
+    try:
+        run(_drain(where, order, report, basis=basis, dry_run=dry_run))
+    except KeyboardInterrupt:
+        report.stopped = "by Ctrl-C"
+    report.seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        print_json(report)
+    else:
+        _tell(report, dry_run=dry_run)
+    if (report.left and not dry_run) or report.stopped:
+        sys.exit(REFUSED)
+
+
+async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_run: bool) -> None:
+    """Fill the report."""
+    gateway = Gateway(where.gateway_url())
+    if not dry_run:
+        reason = (DRAINING + order.reason)[:REASON_MAX]
+        data: Payload = (
+            DeviceCordoned(device=order.device, by=order.who, reason=reason)
+            if order.device
+            else NodeCordoned(node=order.node, by=order.who, reason=reason)
+        )
+        report.revision = (await write(where.nats_url(), data, basis=basis)).revision or 0
+    units = await asyncio.to_thread(_units, gateway, order, at_least=report.revision)
+    report.left = {name: "not moved yet" for unit in units for name in unit.names}
+    if dry_run or not units:
+        return
+    deadline = time.monotonic() + order.timeout_s
+    async with open_ledger(where.nats_url()) as ledger:
+        if await of_kubernetes(ledger, order.node):
+            await _through_kubernetes(gateway, order, report, units, deadline)
+        else:
+            await _anew(ledger, order, report, units, deadline)
+
+
+def _units(gateway: Gateway, order: Order, *, at_least: int) -> list[Unit]:
+    """What runs there, gangs with all of their pods wherever these are, in the order of submission.
+
+    Raises:
+        NotFound: a gang is larger than can be moved in one piece.
+    """
+    query = {"node": order.node, "at_least": at_least, "wait_s": 30}
+    _, there = gateway.items("pods", PodAnswer, query)
+    if order.device:
+        there = [pod for pod in there if any(s.device == order.device for s in pod.shares)]
+    together = _together(gateway, {pod.group for pod in there if pod.group})
+    units: dict[str, Unit] = {}
+    for pod in there:
+        if pod.group in together:
+            units[pod.group] = Unit(together[pod.group], pod.group)
+        else:
+            units[pod.uid] = Unit((pod,))
+    for unit in units.values():
+        if len(unit.pods) > UNIT_MAX:
+            raise NotFound(
+                f"gang {unit.gang} has {len(unit.pods)} pods, and {UNIT_MAX} can be moved in one "
+                "piece; end it and submit it anew"
+            )
+    return list(units.values())
+
+
+def _together(gateway: Gateway, groups: set[str]) -> dict[str, tuple[PodAnswer, ...]]:
+    """The pods of those groups whose pods hold places together or not at all."""
+    if not groups:
+        return {}
+    _, gangs = gateway.items("gangs", GangAnswer)
+    found: dict[str, list[PodAnswer]] = {
+        gang.group: [] for gang in gangs if gang.group in groups and gang.min_available > 1
+    }
+    for namespace in sorted({group.partition("/")[0] for group in found}):
+        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
+        for pod in pods:
+            if pod.group in found and pod.node:
+                found[pod.group].append(pod)
+    return {group: tuple(pods) for group, pods in found.items()}
+
+
+async def _anew(
+    ledger: JetStreamLedger, order: Order, report: Report, units: list[Unit], deadline: float
+) -> None:
+    """Each unit ends and is submitted anew; then all have their time to be placed."""
+    why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
+    submitted = []
+    async with GroupCommit(ledger) as commit:
+        anew = Anew(ledger, commit, order.who, why)
+        for number, unit in enumerate(units, 1):
+            if time.monotonic() > deadline:
+                report.stopped = f"after {order.timeout_s:g} s"
+                break
+            try:
+                moved = await anew.move(unit, basis=report.revision)
+            except Blocked as error:
+                report.left |= dict.fromkeys(unit.names, str(error))
+                continue
+            submitted += moved
+            for name in unit.names:
+                report.left.pop(name, None)
+                report.waiting[name] = "not decided yet"
+            _progress(unit, number, len(units))
+    awaited = Awaited(submitted, lambda: None)
+    await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))
+    for uid, said in awaited.decided.items():
+        name = awaited.pods[uid].full_name
+        if said.placed is not None:
+            report.waiting.pop(name, None)
+            report.moved[name] = said.placed.node
+        elif said.refused is not None:
+            report.waiting[name] = words.refusal(said.refused)
+
+
+async def _through_kubernetes(
+    gateway: Gateway, order: Order, report: Report, units: list[Unit], deadline: float
+) -> None:
+    """Each unit is evicted; then all have the grace of their specs to leave.
+
+    Raises:
+        NotFound, Unreachable: the API server does not let us, or does not answer.
+    """
+    from apportion.cli.evicting import Evicting, evict_all
+    from apportion.runtime.kube.client import KubeRefused
+
+    evicted: dict[str, PodAnswer] = {}
+
+    def asked(unit: Unit) -> None:
+        for pod, name in zip(unit.pods, unit.names, strict=True):
+            evicted[name] = pod
+            report.left[name] = "evicted, and has not ended yet"
+        _progress(unit, len(evicted), len(report.left) + len(report.moved))
+
+    def blocked(unit: Unit, why: str) -> None:
+        report.left |= dict.fromkeys(unit.names, why)
+
+    try:
+        async with asyncio.timeout(max(deadline - time.monotonic(), 0)), order.kube.open() as api:
+            evicting = Evicting(api, force=order.force)
+            work = asyncio.create_task(
+                evict_all(evicting, units, pause_s=AGAIN_AFTER_S, asked=asked, blocked=blocked)
+            )
+            try:
+                while not work.done() or (evicted and work.exception() is None):
+                    await asyncio.sleep(LOOK_EVERY_S)
+                    await asyncio.to_thread(_note_gone, gateway, evicted, report)
+                await work
+            finally:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+    except TimeoutError:
+        report.stopped = f"after {order.timeout_s:g} s"
+    except ConfigError as error:
+        raise Unreachable(f"the API server of {order.node}: {error}") from None
+    except KubeRefused as error:
+        raise NotFound(f"the API server refuses: {error}") from None
+
+
+def _note_gone(gateway: Gateway, evicted: dict[str, PodAnswer], report: Report) -> None:
+    """Which of the evicted the ledger has not any more."""
+    namespaces = sorted({pod.namespace for pod in evicted.values()})
+    live: set[str] = set()
+    for namespace in namespaces:
+        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
+        live |= {pod.uid for pod in pods}
+    for name, pod in list(evicted.items()):
+        if pod.uid not in live:
+            del evicted[name]
+            report.left.pop(name, None)
+            report.moved[name] = ""
+
+
+def _progress(unit: Unit, number: int, total: int) -> None:
+    """One line for each unit, on a terminal."""
+    out = console(stderr=True)
+    if out.is_terminal:
+        what = f"gang {unit.gang}, {len(unit.pods)} pods" if unit.gang else unit.names[0]
+        out.print(f"{number} of {total}:", plain(what))
+
+
+def _tell(report: Report, *, dry_run: bool) -> None:
+    out = console()
+    if dry_run:
+        out.print(plain(f"{len(report.left)} pods would be moved from {report.target}"))
+        _list(report.left, "")
+        return
+    out.print(plain(f"{report.target} is cordoned since revision {report.revision}"))
+    for name, node in report.moved.items():
+        out.print(plain(f"{name} moved to {node}" if node else f"{name} left"))
+    _list(report.waiting.items(), " waits: ")
+    _list(report.left.items(), " is there still: ")
+    if report.stopped:
+        out.print(plain(f"stopped {report.stopped}; the same again goes on"))
+    elif not report.left:
+        out.print(plain(f"nothing runs on {report.target} any more"))
+    out.print(plain(f"`apportion uncordon {report.target}` puts it back on offer"))
+
+
+def _list(items: Iterable[tuple[str, str]] | Iterable[str], said: str) -> None:
+    for item in items:
+        text = item if isinstance(item, str) else f"{item[0]}{said}{item[1]}"
+        console().print(plain(text), soft_wrap=True)

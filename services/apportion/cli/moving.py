@@ -1,0 +1,150 @@
+"""Moving what runs on a node where there is no Kubernetes: it ends and is submitted anew.
+
+What is moved together (a gang) is a `Unit`. Invariant: a unit ends and begins again in one atomic
+batch, so whatever happens to us none of it is lost, and none runs twice.
+"""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from apportion.cli.runs import Run
+from apportion.cli.submitting import Submitted
+from apportion.core.explain.answers import PodAnswer
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import (
+    Event,
+    NodeObserved,
+    PodChanged,
+    PodGone,
+    PodSubmitted,
+    decode,
+)
+from apportion_schemas.catalogue import SUBJECTS, token
+from apportion_schemas.envelope import EventError
+
+UNIT_MAX = 500
+"""Pods of one unit: each is an end and a beginning in one atomic batch."""
+
+
+class Unit(Struct, frozen=True):
+    """Pods that are moved together; `gang` is empty for one by itself."""
+
+    pods: tuple[PodAnswer, ...]
+    gang: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """What people call its pods: `namespace/name`, in the order of `pods`."""
+        return [f"{pod.namespace}/{pod.name}" for pod in self.pods]
+
+
+class Blocked(Exception):
+    """The unit cannot be moved now; `lasting`: waiting would not help."""
+
+    def __init__(self, why: str, *, lasting: bool = False) -> None:
+        super().__init__(why)
+        self.lasting = lasting
+
+
+async def of_kubernetes(ledger: JetStreamLedger, node: str) -> bool:
+    """Whether an API server tells of the node, so that its pods are Kubernetes' to end."""
+    revision = await ledger.last_on_subject(f"{SUBJECTS}.cluster.node.{token(node)}")
+    record = await stream.read_record(ledger.wire, revision) if revision else None
+    if record is None:
+        return False
+    try:
+        data = decode(record.payload, subject=record.subject).data
+    except EventError:
+        return False
+    return isinstance(data, NodeObserved) and data.version > 0
+
+
+class Anew:
+    """Ends pods and submits them again in the same batch, so that none is lost in between."""
+
+    def __init__(self, ledger: JetStreamLedger, commit: GroupCommit, who: str, why: str) -> None:
+        self._ledger = ledger
+        self._commit = commit
+        self._publisher = Publisher(f"cli/{who}", SystemClock(), commit.append)
+        self._reason = why
+
+    async def move(self, unit: Unit, *, basis: int) -> list[Submitted]:
+        """The pods under their new uids; those that a watcher submits anew are only ended.
+
+        Raises:
+            Blocked: a pod of it can start nowhere else, or nobody knows any more what it asked for.
+            LedgerError: nothing was ended.
+        """
+        ends, again = list[PodGone](), list[PodSubmitted]()
+        for pod in unit.pods:
+            if Run.of_owner(pod.owner) is not None:
+                raise Blocked(
+                    f"{pod.namespace}/{pod.name} is a command of `apportion run` on {pod.node}; "
+                    "end it there",
+                    lasting=True,
+                )
+            event = await self._submission(pod)
+            ends.append(PodGone(uid=pod.uid, reason=self._reason))
+            if event.source.startswith("cli/"):
+                again.append(msgspec.structs.replace(event.data, uid=str(uuid4())))
+        # The new ones first: a gang is forgotten with the last of its pods.
+        drafts = [
+            msgspec.structs.replace(
+                self._publisher.draft(each, event_id=f"{each.uid}/submitted", basis=basis),
+                expect=0,
+            )
+            for each in again
+        ]
+        drafts += [
+            self._publisher.draft(each, event_id=f"{each.uid}/gone", basis=basis) for each in ends
+        ]
+        appended = await self._commit.append_group(drafts)
+        return [
+            Submitted(each.namespace, each.name, each.uid, at.revision or 0)
+            for each, at in zip(again, appended, strict=False)
+        ]
+
+    async def _submission(self, pod: PodAnswer) -> Event:
+        """What the pod asked for, as it is now. Raises Blocked."""
+        found: list[Event] = []
+
+        def take(record: Record) -> None:
+            event = decode(record.payload, subject=record.subject)
+            if isinstance(event.data, PodSubmitted | PodChanged):
+                found.append(event)
+
+        subject = f"{SUBJECTS}.workload.{token(pod.uid)}"
+        following = await self._ledger.follow(
+            take, start=await self._ledger.first_revision(), subjects=(subject,)
+        )
+        try:
+            await following.caught_up()
+        finally:
+            await following.stop()
+        if not found or not isinstance(found[0].data, PodSubmitted):
+            raise Blocked(
+                f"the ledger has dropped what {pod.namespace}/{pod.name} asked for; delete it and "
+                "submit its manifest",
+                lasting=True,
+            )
+        first, data = found[0], found[0].data
+        if len(found) > 1:
+            data = _changed(data, found[-1].data)
+        return msgspec.structs.replace(first, data=data)
+
+
+def _changed(submitted: PodSubmitted, change: PodChanged) -> PodSubmitted:
+    node = msgspec.structs.replace(
+        submitted.shape.node, cpu_milli=change.cpu_milli, memory_mib=change.memory_mib
+    )
+    shape = msgspec.structs.replace(submitted.shape, node=node)
+    return msgspec.structs.replace(submitted, shape=shape, labels=change.labels, gates=change.gates)

@@ -1,0 +1,104 @@
+"""Draining a node of a real API server: evicted within budgets, and what cannot be is named."""
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from apportion_schemas import PodGone
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+BUDGET = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "metadata": {"name": "careful"},
+    "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "careful"}}},
+}
+MADE: dict[str, Any] = {
+    "metadata": {
+        "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "controller": True,
+             "uid": "00000000-0000-0000-0000-000000000001"}
+        ]
+    }
+}  # fmt: skip
+
+
+def made(name: str, **fields: Any) -> dict[str, Any]:
+    """A pod of a controller, which ends at once when it is told to."""
+    pod = kube_pod(name, share(), terminationGracePeriodSeconds=0, **fields)
+    pod["metadata"] |= MADE["metadata"]
+    return pod
+
+
+async def allow(world: KubeWorld, evictions: int) -> None:
+    """What the disruption controller says of the budget: here is none."""
+    status = {
+        "observedGeneration": 1, "disruptionsAllowed": evictions, "currentHealthy": 1,
+        "desiredHealthy": 1, "expectedPods": 1,
+    }  # fmt: skip
+    await world.plane.user(
+        "patch", "pdb", "careful", "--subresource=status", "--type=merge",
+        "-p", json.dumps({"status": status}),
+    )  # fmt: skip
+
+
+async def run_pod(world: KubeWorld, name: str) -> None:
+    """The pod runs: budgets do not protect one that does not yet. Here is no kubelet to say it."""
+    ready = [{"type": "Ready", "status": "True"}]
+    await world.plane.user(
+        "patch", "pod", name, "--subresource=status", "--type=merge",
+        "-p", json.dumps({"status": {"phase": "Running", "conditions": ready}}),
+    )  # fmt: skip
+
+
+async def drain(world: KubeWorld, gateway: str, *options: str) -> tuple[int, Any]:
+    """Exit code and report of the verb, as a person with an own kubeconfig."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "apportion.cli.main", "drain", "n1", "--reason", "firmware", "--json",
+        "--nats", world.bus.server.url_for("operator"), "--gateway", gateway,
+        "--kubeconfig", str(world.plane.kubeconfig), *options,
+        stdout=asyncio.subprocess.PIPE, env=os.environ,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    return process.returncode or 0, json.loads(out)
+
+
+async def test_pods_are_evicted_as_their_budgets_allow(world: KubeWorld) -> None:
+    """One goes at once, one when its budget allows it, and one that nobody makes again stays."""
+    plane = world.plane
+    await plane.apply(
+        kube_node("n1"), BUDGET, made("free"), made("careful", labels={"app": "careful"}),
+        kube_pod("bare", share(), terminationGracePeriodSeconds=0),
+    )  # fmt: skip
+    await allow(world, 0)
+    await world.agents(("n1", "2xA100-80GB"))
+    await world.start("watcher")
+    await world.start("scheduler", "--name", "s")
+    await world.start("binder")
+    gateway = await world.start("gateway", "--listen", "127.0.0.1:0")
+    url = str((await gateway.logged("answering"))["url"]).removesuffix("/api/v1/")
+    uids = {}
+    for name in ("free", "careful", "bare"):
+        uids[name] = (await world.bound(name))["metadata"]["uid"]
+        await run_pod(world, name)
+
+    code, report = await drain(world, url, "--timeout", "12")
+    assert (code, list(report["moved"])) == (1, ["default/free"])
+    assert "disruption budget" in report["left"]["default/careful"]
+    assert "no controller" in report["left"]["default/bare"]
+    assert report["stopped"] == "after 12 s"
+    assert [gone.uid for gone in world.facts.of(PodGone)] == [uids["free"]]
+
+    going_on = asyncio.create_task(drain(world, url, "--force", "--timeout", "120"))
+    await world.facts.count(PodGone, 2)
+    assert {gone.uid for gone in world.facts.of(PodGone)} == {uids["free"], uids["bare"]}
+    await allow(world, 1)
+    code, report = await going_on
+    assert (code, report["left"], report["stopped"]) == (0, {}, "")
+    assert set(report["moved"]) == {"default/careful", "default/bare"}

@@ -1,0 +1,159 @@
+"""Draining a node and a device beside a real `apportion up`: what ran there runs elsewhere."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.polling import wait_until
+from tests.support.standalone import APPORTION, Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+FLEET = "node,devices\nn-1,2xA100-80GB\nn-2,2xA100-80GB\nn-3,2xT4\n"
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, labels: {team: blue}}
+spec:
+  containers:
+  - name: main
+    image: x
+    resources: {limits: {nvidia.com/gpu: "1", nvidia.com/gpumem: "40000"}}
+"""
+GANG = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: gang}
+spec:
+  minAvailable: 2
+  tasks:
+  - name: worker
+    replicas: 2
+    template:
+      spec:
+        containers:
+        - name: main
+          image: x
+          resources: {limits: {nvidia.com/gpu: "1", nvidia.com/gpumem: "30000"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """Three nodes, of which two can take what the tests submit."""
+    folder = tmp_path_factory.mktemp("drain")
+    (folder / "fleet.csv").write_text(FLEET)
+    options = ("--no-samples", "--fleet", str(folder / "fleet.csv"))
+    with Standalone(folder / "data", *options) as running:
+        yield running.up()
+    running.nothing_left()
+
+
+def pods(up: Standalone) -> dict[str, Any]:
+    """The live pods by name."""
+    return {pod["name"]: pod for pod in up.json("get", "pods")["items"]}
+
+
+def submit(up: Standalone, *documents: str) -> None:
+    """Submit these, wait until all are allocated."""
+    up.json("submit", "-f", "-", "--wait", stdin="---".join(documents).encode())
+    wait_until(lambda: all(pod["phase"] == "allocated" for pod in pods(up).values()), "all to run")
+
+
+def test_a_node_is_drained_and_undone(up: Standalone) -> None:
+    """A pod keeps what it asked for and its labels; a gang goes whole; uncordon undoes it."""
+    submit(up, POD.replace("NAME", "alone"), GANG)
+    before = pods(up)
+    node = before["alone"]["node"]
+    there = {name for name, pod in before.items() if pod["node"] == node}
+    gang = {name for name in before if name.startswith("gang")}
+    moving = there | (gang if there & gang else set())
+    planned = up.json("drain", node, "--reason", "firmware", "--dry-run")
+    assert {name.partition("/")[2] for name in planned["left"]} == moving
+    assert pods(up)["alone"]["uid"] == before["alone"]["uid"], "a dry run changes nothing"
+
+    report = up.json("drain", node, "--reason", "firmware", "--by", "ada")
+    assert (report["left"], report["stopped"]) == ({}, "")
+    assert {name.partition("/")[2] for name in report["moved"]} == moving
+    after = pods(up)
+    assert set(after) == set(before)
+    assert not [pod for pod in after.values() if pod["node"] == node]
+    for name in moving:
+        assert after[name]["uid"] != before[name]["uid"]
+        for kept in ("asks", "group", "dialect", "owner"):
+            assert after[name][kept] == before[name][kept]
+    [shown] = [each for each in up.json("get", "nodes")["items"] if each["node"] == node]
+    assert [(each["by"], each["reason"]) for each in shown["cordons"]] == [
+        ("ada", "drain: firmware")
+    ]
+    told = up.run("tail", "--from", "1", "--no-follow").stdout
+    assert f"drained from {node} by ada: firmware" in told
+    refused = up.run("uncordon", node, "--by", "bob")
+    assert "drain: firmware (ada)" in refused.stderr
+    assert up.json("uncordon", node, "--by", "ada")["event"] == "NodeUncordoned"
+    assert up.json("verify")["ok"]
+    up.json("delete", *before)
+
+
+def test_a_device_is_drained(up: Standalone) -> None:
+    """What is on the other device of its node stays."""
+    submit(up, POD.replace("NAME", "one"), POD.replace("NAME", "two"), POD.replace("NAME", "three"))
+    before = pods(up)
+    device = before["one"]["shares"][0]["device"]
+    on_it = {name for name, pod in before.items() if pod["shares"][0]["device"] == device}
+    report = up.json("drain", device, "--reason", "hot")
+    assert {name.partition("/")[2] for name in report["moved"]} == on_it
+    after = pods(up)
+    assert all(pod["shares"][0]["device"] != device for pod in after.values())
+    assert all(after[name]["uid"] == before[name]["uid"] for name in set(before) - on_it)
+    up.json("uncordon", device, "--all")
+    up.json("delete", *before)
+
+
+def test_what_has_no_other_place_waits_and_is_named(up: Standalone) -> None:
+    """It left the node, which is what was asked for."""
+    submit(up, *(POD.replace("NAME", f"full-{number}") for number in range(8)))
+    report = up.json("drain", "n-1", "--reason", "x", "--timeout", "20")
+    assert report["waiting"]
+    assert all("n" in why for why in report["waiting"].values())
+    assert not [pod for pod in pods(up).values() if pod["node"] == "n-1"]
+    up.json("uncordon", "n-1")
+    wait_until(lambda: all(pod["node"] for pod in pods(up).values()), "all to have a place again")
+    up.json("delete", *pods(up))
+
+
+def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
+    """While it waits for places, which nobody decides; the cordon stands."""
+    submit(up, *(POD.replace("NAME", f"stop-{number}") for number in range(2)))
+    node = pods(up)["stop-0"]["node"]
+    scheduler = up.processes()["scheduler"]
+    os.kill(scheduler, signal.SIGSTOP)
+    try:
+        process = subprocess.Popen(
+            [*APPORTION, "drain", node, "--reason", "x", "--json"], stdout=subprocess.PIPE,
+            env={**os.environ, "APPORTION_DATA": str(up.data)},
+        )  # fmt: skip
+        wait_until(lambda: not pods(up)["stop-0"]["node"], "the pod to be submitted anew")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    finally:
+        os.kill(scheduler, signal.SIGCONT)
+    report = json.loads(out)
+    assert process.returncode == 1
+    assert (report["stopped"], report["left"]) == ("by Ctrl-C", {})
+    assert "default/stop-0" in report["waiting"]
+    wait_until(lambda: pods(up)["stop-0"]["node"] not in {"", node}, "the pod to have a place")
+    assert up.json("uncordon", node, "--all")
+
+
+def test_what_is_not_there_is_named(up: Standalone, tmp_path: Path) -> None:
+    """And nothing is cordoned."""
+    assert "no device or node" in up.run("drain", "nowhere", "--reason", "x").stderr
+    assert up.run("drain", "n-1", "--reason", " ").returncode == 2
+    assert not any(node["cordons"] for node in up.json("get", "nodes")["items"])
+    assert tmp_path.is_dir()
