@@ -96,6 +96,16 @@ def test_a_lost_node_and_more_nodes(up: Standalone) -> None:
     assert "as if: without big-1, with 2x4xH100-80GB more" in said
 
 
+def test_a_plan_for_the_past(up: Standalone, tmp_path: Path) -> None:
+    """What fits nowhere now fitted before others came; an answer names the revision."""
+    file = tmp_path / "large.yaml"
+    file.write_text(pod("large", 80_000, 4))
+    assert up.json("plan", "-f", str(file), code=5)["outcome"] == "not-now"
+    before = up.json("plan", "-f", str(file), "--at", "3")
+    assert (before["revision"], before["outcome"]) == (3, "fits")
+    assert up.run("plan", "-f", str(file), "--at", "999999").returncode == 1
+
+
 def test_what_is_wrong_is_named(up: Standalone, tmp_path: Path) -> None:
     """A node, a model, a file and a document, each by its name, with the exit code for it."""
     done = up.run("plan", "--lose", "big-9")
@@ -162,6 +172,14 @@ def test_who_hangs_up_ends_the_plan(up: Standalone) -> None:
 
 
 def _forks(up: Standalone) -> list[str]:
-    """Processes that the gateway has made."""
+    """Forks of the gateway; the process that looks into the past is none."""
     pid = up.processes()["gateway"]
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [child for child in children if b"past_process" not in _command_line(child)]
+
+
+def _command_line(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

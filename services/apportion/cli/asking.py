@@ -83,13 +83,16 @@ class Gateway:
             items += page.items
         return revision, items
 
-    def post_for_lines(self, *path: str, body: Answer) -> Iterator[bytes]:
+    def post_for_lines(
+        self, *path: str, body: Answer, query: Mapping[str, object] | None = None
+    ) -> Iterator[bytes]:
         """The lines of JSON that come of the body at this path, each as it comes.
 
         Raises:
             NotFound, Wrong, Unreachable: by what the gateway says.
         """
         target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
+        target += "?" + urlencode(query) if query else ""
         data = msgspec.json.encode(body)
         if len(data) > REQUEST_BYTES_MAX:
             raise Wrong(

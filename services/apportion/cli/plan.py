@@ -18,6 +18,7 @@ from rich.text import Text
 from apportion.cli.asking import Gateway, refused
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NEVER, NOT_NOW, REFUSED, Unreachable, Wrong
+from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.why import show_placed, show_refused
 from apportion.core.explain.lines import shares_words
@@ -44,7 +45,8 @@ EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
 
 @click.command(
     epilog="Examples:  apportion plan -f job.yaml     apportion plan --lose h100-1\n\n"
-    "  apportion plan -f job.yaml --add 4x8xH100-80GB --policy price"
+    "  apportion plan -f job.yaml --add 4x8xH100-80GB --policy price\n\n"
+    "  apportion plan -f job.yaml --at 14:20"
 )
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
               help="Manifests, as for `submit`.")  # fmt: skip
@@ -53,10 +55,11 @@ EXITS = {"fits": 0, "unchanged": 0, "not-now": NOT_NOW, "never": NEVER}
               help="As if there were so many nodes more of so many devices.")  # fmt: skip
 @click.option("--policy", type=click.Choice(get_args(Policy)),
               help="As if nodes and devices were preferred so.")  # fmt: skip
+@AT
 @asks_gateway
 def command(
     *, where: Where, as_json: bool, files: tuple[str, ...], lose: tuple[str, ...],
-    add: tuple[str, ...], policy: str | None,
+    add: tuple[str, ...], policy: str | None, at: str | None,
 ) -> None:  # fmt: skip
     """Say what would happen, without doing it: what fits, where, beside whom, and who would go.
 
@@ -74,7 +77,7 @@ def command(
     request = PlanRequest(files=texts, lose=lose, add=add, policy=policy or "")
     if not texts and problems and not (lose or add or policy):
         raise Wrong("; ".join(problems))
-    answer = _ask(where.gateway_url(), request)
+    answer = _ask(where.gateway_url(), request, at)
     answer = msgspec.structs.replace(answer, problems=(*problems, *answer.problems))
     if as_json:
         print_json(answer)
@@ -101,14 +104,15 @@ def _read(files: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return texts, problems
 
 
-def _ask(url: str, request: PlanRequest) -> PlanAnswer:
+def _ask(url: str, request: PlanRequest, at: str | None) -> PlanAnswer:
     """The gateway's answer; how far it is goes to standard error while that is a terminal."""
     out = console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     gateway = Gateway(url, timeout_s=TIMEOUT_S)
+    query = pinned(gateway, {"at": at})
     with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
         task = progress.add_task("planning")
-        for data in gateway.post_for_lines("plan", body=request):
+        for data in gateway.post_for_lines("plan", body=request, query=query):
             try:
                 line = msgspec.json.decode(data, type=PlanLine)
             except msgspec.DecodeError as error:

@@ -205,7 +205,7 @@ class _Life:
         self._observers.append(rows.observe)
         api = Api(self._feed, rows, unready=self._unready, measures=measures, look_back=past.handle)
         stream = EventStream(self._feed, self._ledger, measures=measures)
-        plans = Plans(self._feed, api, measures=measures)
+        plans = Plans(api.present, measures=measures)
         doctor = Doctor(
             self._feed,
             self._ledger,
@@ -221,7 +221,7 @@ class _Life:
             routes=[
                 *api.routes(),
                 web.get(f"{PREFIX}/doctor", api.guarded("doctor", doctor.handle)),
-                web.post(f"{PREFIX}/plan", api.guarded("plan", plans.handle)),
+                web.post(f"{PREFIX}/plan", api.guarded("plan", api.or_past(plans.handle))),
                 web.get(f"{PREFIX}/events", api.guarded("events", stream.handle)),
                 web.route("*", "/api/{tail:.*}", api.guarded("unknown", unknown_path)),
                 *console_routes(),

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from aiohttp import web
 
 from apportion.core.explain.health import failed_devices
+from apportion.core.ledger.state import State
 from apportion.gateway.api.answering import Handler, guarded, json_response
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused, after_of, wait_of
@@ -75,6 +76,20 @@ class Api:
     def guarded(self, what: str, handle: Handler) -> Handler:
         """`handle` with its refusals answered as JSON, and counted."""
         return guarded(self._measures, what, handle)
+
+    def or_past(self, handle: Handler) -> Handler:
+        """`handle`, and for a request about another moment than now the answer of the past."""
+
+        async def asked(request: web.Request) -> web.StreamResponse:
+            return await (self._past if "at" in request.query else handle)(request)
+
+        return asked
+
+    async def present(self, request: web.Request) -> State:
+        """The state of now, as far as the request wants it. Raises RequestRefused."""
+        self.refuse_unless_ready()
+        await self.wait(request)
+        return self._feed.state
 
     def refuse_unless_ready(self) -> None:
         """Raise RequestRefused while the fold is not up to now."""

@@ -32,6 +32,8 @@ BEGIN_S = 30.0
 LEAVE_S = 5.0
 LONG_EVENTS = 20_000
 """From so many on it is worth to read the ledger before somebody asks."""
+TAKEN = ("Accept", "Content-Type", "Content-Length")
+"""Headers of a request that its answer hangs on."""
 SOCKET = "ask.sock"
 MODULE = "apportion.gateway.past_process"
 
@@ -73,7 +75,10 @@ class LookingBack:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()
                 takes = {"Accept-Encoding": request.headers.get("Accept-Encoding", "identity")}
-                async with session.get(request.rel_url, headers=takes) as answer:
+                takes |= {name: request.headers[name] for name in TAKEN if name in request.headers}
+                sent = request.content if request.can_read_body else None
+                asked = session.request(request.method, request.rel_url, headers=takes, data=sent)
+                async with asked as answer:
                     return web.Response(
                         body=await answer.read(),
                         status=answer.status,

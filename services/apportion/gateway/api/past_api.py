@@ -14,11 +14,13 @@ import msgspec
 from aiohttp import web
 
 from apportion.core.explain.past_answers import MomentAnswer
+from apportion.core.ledger.state import State
 from apportion.gateway.api.answering import Handler, guarded, json_response
 from apportion.gateway.api.differing import Differing
 from apportion.gateway.api.log import Log
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.moments import Moments
+from apportion.gateway.api.plans import Plans
 from apportion.gateway.api.query import COMMON, RequestRefused, only
 from apportion.gateway.api.reads import PREFIX, Answering, reads
 from apportion.gateway.api.stories import Stories
@@ -42,6 +44,7 @@ class PastApi:
         self._stories = Stories(past, self._moments)
         self._differing = Differing(past, self._moments)
         self._whys = Whys(past, self._stories)
+        self._plans = Plans(self._state, measures=measures)
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """Every read of the API, at a moment, and what there is of the past alone."""
@@ -57,6 +60,13 @@ class PastApi:
         yield self._route("history/devices/{device}", "history", self._stories.device)
         yield self._route("who", "who", self._stories.who)
         yield self._route("diff", "diff", self._diff)
+        plan = guarded(self._measures, "plan", _sound(self._plans.handle))
+        yield web.post(f"{PREFIX}/plan", plan)
+
+    async def _state(self, request: web.Request) -> State:
+        """The state at the moment that the request names, to be read at once."""
+        revision = await self._moments.revision("at", request.query.get("at", ""))
+        return await self._past.states.at(revision)
 
     def _route(self, path: str, what: str, handle: Handler) -> web.AbstractRouteDef:
         return web.get(f"{PREFIX}/{path}", guarded(self._measures, what, _sound(handle)))

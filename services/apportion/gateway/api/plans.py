@@ -1,4 +1,4 @@
-"""Plans over HTTP: what would happen, worked out by a fork of the gateway over its own state.
+"""Plans over HTTP: what would happen, worked out by a fork of the process that has the state.
 
 The fork has the whole state at once and copies nothing, so the fold waits for the fork alone.
 Invariants: nothing is appended; so many plans are made at once, each within its time; whoever hangs
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import importlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 
@@ -22,10 +22,8 @@ from apportion.core.explain.answers import ErrorAnswer
 from apportion.core.explain.plans import PlanLine, PlanProgress, PlanRequest
 from apportion.core.ledger.state import State
 from apportion.gateway.api.answering import json_response
-from apportion.gateway.api.api import Api
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import COMMON, RequestRefused, only
-from apportion.gateway.feed import Feed
 from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
 from apportion.runtime.service.http import MAX_REQUEST_BYTES
 
@@ -54,14 +52,19 @@ _decode = msgspec.json.Decoder(PlanRequest).decode
 
 
 class Plans:
-    """The plans of one gateway."""
+    """The plans of one process; `state_of` gives the state that a request asks about, which is
+    read before anything else is awaited.
+    """
 
     def __init__(
-        self, feed: Feed, api: Api, *, measures: Measures, at_once: int = AT_ONCE,
+        self,
+        state_of: Callable[[web.Request], Awaitable[State]],
+        *,
+        measures: Measures,
+        at_once: int = AT_ONCE,
         seconds: float = SECONDS,
-    ) -> None:  # fmt: skip
-        self._feed = feed
-        self._api = api
+    ) -> None:
+        self._state_of = state_of
         self._at_once = at_once
         self._seconds = seconds
         self._making = 0
@@ -69,10 +72,8 @@ class Plans:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """`POST /api/v1/plan`; who accepts lines of JSON hears how far the plan is."""
-        self._api.refuse_unless_ready()
-        only(request.query, COMMON)
+        only(request.query, (*COMMON, "at"))
         wanted = await _read(request)
-        await self._api.wait(request)
         if self._making >= self._at_once:
             raise RequestRefused(
                 503, f"{self._making} plans are being made already", fix="ask again in a moment"
@@ -82,7 +83,8 @@ class Plans:
         try:
             # Its modules bring numpy. They come before the fork, so that the next has them.
             await asyncio.to_thread(importlib.import_module, "apportion.lab.wishes")
-            async with contextlib.aclosing(self._lines(wanted)) as lines:
+            state = await self._state_of(request)
+            async with contextlib.aclosing(self._lines(state, wanted)) as lines:
                 if LINES in request.headers.get("Accept", ""):
                     return await _streamed(request, lines)
                 return await _whole(request, lines)
@@ -90,9 +92,9 @@ class Plans:
             self._making -= 1
             self._measures.plan_seconds.observe(time.perf_counter() - began)
 
-    async def _lines(self, wanted: PlanRequest) -> AsyncGenerator[bytes, None]:
+    async def _lines(self, state: State, wanted: PlanRequest) -> AsyncGenerator[bytes, None]:
         """What the fork tells, each a `PlanLine`; whatever becomes of it, the last one says it."""
-        work = partial(_work, self._feed.state, wanted, _now())
+        work = partial(_work, state, wanted, _now())
         try:
             async with contextlib.aclosing(apart(work, seconds=self._seconds)) as frames:
                 async for frame in frames:
