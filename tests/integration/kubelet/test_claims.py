@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apportion.agent.commands import command_subject
+from apportion.agent.kubelet.prepared import Prepared
 from apportion.core.dra.names import DRIVER, container_of, share_id
 from apportion_schemas import (
     Device,
@@ -108,8 +110,7 @@ async def test_a_claim_that_is_taken_back_leaves_the_books_and_the_next_one_does
     for _ in range(2):
         answers = await kubelet.unprepare(("c-1", "team"), ("never", "team"))
         assert {uid: answer.error for uid, answer in answers.items()} == {"c-1": "", "never": ""}
-    book = json.loads((kubelet.folder / "state" / "claims.json").read_text())
-    assert book["claims"] == {"c-2": "b"}
+    assert Prepared(kubelet.folder / "state", Path("/proc")).pods() == {"b"}
     assert not (kubelet.cdi / "apportion-claim-c-1.json").exists()
     assert seen(kubelet, kept)["CUDA_DEVICE_MEMORY_LIMIT_0"] == "900m"
 
