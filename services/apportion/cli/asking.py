@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import http.client
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+import click
 import msgspec
 
 from apportion.cli.exits import NotFound, Unreachable, Wrong
@@ -25,15 +27,23 @@ LINES = "application/x-ndjson"
 REQUEST_BYTES_MAX = 1 << 20  # the gateway takes no larger ones
 HTTP_OK, HTTP_NOT_FOUND = 200, 404
 HTTP_WRONG = (400, 413)
+HTTP_UNREADY = 503
+PATIENCE_S = 60.0
+LOOK_S = 0.5
 
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
 
 
 class Gateway:
-    """One gateway, over one connection that is opened again when it was closed."""
+    """One gateway, over one connection that is opened again when it was closed.
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    One that still folds the ledger is waited for, as long as `patience_s`; standard error says so.
+    """
+
+    def __init__(
+        self, url: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise Wrong(f"gateway is {url!r}; write http://host:port")
@@ -42,6 +52,7 @@ class Gateway:
         )
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._connection = kind(parts.hostname, parts.port, timeout=timeout_s)
+        self._patience_s = patience_s
 
     def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
         """The answer at this path; parts of it are quoted here.
@@ -49,7 +60,7 @@ class Gateway:
         Raises:
             NotFound, Wrong, Unreachable: by what the gateway says.
         """
-        status, body = self._get(path, query or {})
+        status, body = self._get_in_time(path, query or {})
         if status != HTTP_OK:
             raise refusal(self._url, status, body)
         try:
@@ -115,7 +126,21 @@ class Gateway:
         """Close the connection to the gateway."""
         self._connection.close()
 
-    def _get(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes]:
+    def _get_in_time(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes]:
+        """The answer, once the gateway has one or patience is at its end."""
+        end_s, said = time.monotonic() + self._patience_s, False
+        while True:
+            status, body, soon = self._get(path, query)
+            if not soon or time.monotonic() > end_s:
+                return status, body
+            if not said:
+                reason = refusal(self._url, status, body).message
+                click.echo(f"{reason}: waiting up to {self._patience_s:g} s", err=True)
+            said = True
+            time.sleep(LOOK_S)
+
+    def _get(self, path: tuple[str, ...], query: Mapping[str, object]) -> tuple[int, bytes, bool]:
+        """Status and body, and whether the same may soon be answered otherwise."""
         target = "/".join((PREFIX, *(quote(part, safe="") for part in path)))
         if query:
             target += "?" + urlencode(query)
@@ -133,7 +158,8 @@ class Gateway:
             if len(body) > ANSWER_BYTES_MAX:
                 self._connection.close()
                 raise Unreachable(f"the answer of {self._url} is over {ANSWER_BYTES_MAX} bytes")
-            return response.status, body
+            soon = response.status == HTTP_UNREADY and response.getheader("Retry-After") is not None
+            return response.status, body, soon
         raise AssertionError("the second attempt returns or raises")
 
 

@@ -1,43 +1,68 @@
-"""`apportion get`: what there is, as of one revision."""
+"""`apportion get`: what there is, as of one revision, or as it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable
 from typing import Any
 
 import click
-import msgspec
 
-from apportion.cli import tables
+from apportion.cli import completing
 from apportion.cli.asking import Gateway
-from apportion.cli.connection import Where, asks_gateway
-from apportion.cli.moments import AT, pinned
-from apportion.cli.output import console, print_json, show
-from apportion.cli.rows import Rows
-from apportion.core.explain.answers import (
-    DeviceAnswer,
-    GangAnswer,
-    NodeAnswer,
-    PlacementAnswer,
-    PodAnswer,
+from apportion.cli.connection import Command, Where, asks_gateway
+from apportion.cli.listing import (
+    DEVICES,
+    FORMS,
+    GANGS,
+    NODES,
+    PLACEMENTS,
+    PODS,
+    Kind,
+    Listing,
 )
+from apportion.cli.moments import AT, pinned
 
 PHASES = ("pending", "refused", "placed", "bound", "allocated", "rejected")
-_AT_LEAST = click.option(
-    "--at-least", type=click.IntRange(min=0), metavar="REVISION",
-    help="Wait until the gateway has folded this revision.",
-)  # fmt: skip
-_NODE = click.option("--node", metavar="NODE", help="Only what is on this node.")
+_NODE = click.option(
+    "--node", metavar="NODE", help="Only what is on this node.", shell_complete=completing.NODES
+)
 _NAMESPACE = click.option("-n", "--namespace", metavar="NAMESPACE", help="Only this namespace.")
 _PHASE = click.option("--phase", type=click.Choice(PHASES), help="Only pods in this phase.")
 
 
+def _lists(metavar: str, complete: completing.Complete) -> Callable[[Command], Command]:
+    """What every list has: names, a form, to watch, a moment."""
+
+    def decorate(command: Command) -> Command:
+        for option in (
+            asks_gateway,
+            AT,
+            click.option(
+                "--at-least", type=click.IntRange(min=0), metavar="REVISION",
+                help="Wait until the gateway has folded this revision.",
+            ),
+            click.option(
+                "-w", "--watch", is_flag=True, help="Go on, and print what changes. Ctrl-C ends it."
+            ),
+            click.option(
+                "-o", "--output", "form", type=click.Choice(FORMS), default=None,
+                help="In another form: more columns, JSON, YAML, or the names alone.",
+            ),
+            click.argument("names", nargs=-1, metavar=f"[{metavar}]...", shell_complete=complete),
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return decorate
+
+
 @click.group(epilog="Example:  apportion get pods --phase refused")
 def command() -> None:
-    """List what there is.
+    """List what there is, all of it or what is named.
 
-    Exit codes: 0 listed (an empty list too); 1 nothing is known of the moment; 3 the gateway
-    cannot be reached.
+    Exit codes: 0 listed (an empty list too); 1 one that was named is not there, or nothing is known
+    of the moment; 3 the gateway cannot be reached.
     """
 
 
@@ -45,76 +70,60 @@ def command() -> None:
 @_NAMESPACE
 @_PHASE
 @_NODE
-@_AT_LEAST
-@AT
-@asks_gateway
-def pods(*, where: Where, as_json: bool, **query: Any) -> None:
+@_lists("NAME", completing.PODS)
+def pods(**given: Any) -> None:
     """Pods, in the order of their submission."""
-    _show(where, "pods", PodAnswer, tables.pods, as_json=as_json, query=query)
+    _list(PODS, **given)
 
 
 @command.command(epilog="Example:  apportion get placements --node gpu-1 --json")
 @_NAMESPACE
 @_PHASE
 @_NODE
-@_AT_LEAST
-@AT
-@asks_gateway
-def placements(*, where: Where, as_json: bool, **query: Any) -> None:
+@_lists("NAME", completing.PODS)
+def placements(**given: Any) -> None:
     """Live placements, in the order in which they were decided."""
-    _show(where, "placements", PlacementAnswer, tables.placements, as_json=as_json, query=query)
+    _list(PLACEMENTS, **given)
 
 
 @command.command(epilog="Example:  apportion get nodes")
-@_AT_LEAST
-@AT
-@asks_gateway
-def nodes(*, where: Where, as_json: bool, **query: Any) -> None:
+@_lists("NODE", completing.NODES)
+def nodes(**given: Any) -> None:
     """Nodes and what of them is in use."""
-    _show(where, "nodes", NodeAnswer, tables.nodes, as_json=as_json, query=query)
+    _list(NODES, **given)
 
 
 @command.command(epilog="Example:  apportion get devices --node gpu-1")
 @_NODE
-@_AT_LEAST
-@AT
-@asks_gateway
-def devices(*, where: Where, as_json: bool, **query: Any) -> None:
+@_lists("DEVICE", completing.DEVICES)
+def devices(**given: Any) -> None:
     """Devices, what of them is free, and who is on them."""
-    _show(where, "devices", DeviceAnswer, tables.devices, as_json=as_json, query=query)
+    _list(DEVICES, **given)
 
 
 @command.command(epilog="Example:  apportion get gangs")
-@_AT_LEAST
-@AT
-@asks_gateway
-def gangs(*, where: Where, as_json: bool, **query: Any) -> None:
+@_lists("GANG", completing.GANGS)
+def gangs(**given: Any) -> None:
     """Gangs, and how many of their pods are in which phase."""
-    _show(where, "gangs", GangAnswer, tables.gangs, as_json=as_json, query=query)
+    _list(GANGS, **given)
 
 
-class Listed(msgspec.Struct, frozen=True):
-    """What `--json` prints: the whole list, and the revision as of which its last page is."""
-
-    revision: int
-    items: list[Any]
-
-
-def _show(
-    where: Where,
-    what: str,
-    item: type[Any],
-    as_table: Callable[[Iterable[Any]], Rows],
-    *,
-    as_json: bool,
-    query: dict[str, Any],
-) -> None:
+def _list(
+    kind: Kind, *, where: Where, as_json: bool, names: tuple[str, ...], form: Any, watch: bool,
+    **query: Any,
+) -> None:  # fmt: skip
+    if as_json and form not in {None, "json"}:
+        raise click.UsageError(f"--json and -o {form}: choose one")
+    if watch and query.get("at") is not None:
+        raise click.UsageError("--watch and --at: the past does not change")
     gateway = Gateway(where.gateway_url())
-    revision, items = gateway.items(what, item, pinned(gateway, query))
-    if as_json:
-        print_json(Listed(revision, items))
+    asked = pinned(gateway, query)
+    listing = Listing(gateway, kind, names, asked, "json" if as_json else form or "")
+    if not watch:
+        listing.print()
         return
-    if items:
-        show(as_table(items))
-    else:
-        console(stderr=True).print(f"no {what} at revision {revision}")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
+    try:
+        listing.watch()
+    except KeyboardInterrupt:
+        return

@@ -56,6 +56,8 @@ DO = {
     "ledger": Verb("apportion.cli.ledger:command", "Create, check, archive or trim the ledger."),
     "rebuild": Verb("apportion.cli.rebuild:command", "A lost ledger, anew from running pods."),
     "verify": Verb("apportion.cli.verify:command", "Check every event and every invariant."),
+    "completion": Verb("apportion.cli.completing:command", "Names by the Tab key, in your shell."),
+    "man": Verb("apportion.cli.man:command", "Manual pages of all verbs, into a folder."),
     "version": Verb("apportion.cli.version:command", "What is installed."),
 }
 RUN = {
@@ -114,6 +116,7 @@ class Root(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Example:  apportion up     (then, in a second terminal:  apportion get pods)",
 )
+@click.version_option(package_name="apportion", message="apportion %(version)s")
 def root() -> None:
     """Share accelerators among pods. The ledger is the cluster."""
 

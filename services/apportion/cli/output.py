@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import click
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from apportion.cli.ascii import Ascii, ascii_only
 from apportion.cli.rows import Rows, clean
 
 PIPE_WIDTH = 220
@@ -35,20 +37,25 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     given = os.environ.get("COLUMNS", "")
     width = None if stream.isatty() or given.isdecimal() else PIPE_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    file: Any = Ascii(stream) if ascii_only(stream, os.environ) else None
+    return Console(stderr=stderr, file=file, width=width, highlight=False, soft_wrap=False)
 
 
 def print_json(body: object, *, line: bool = False) -> None:
     """`body` as JSON: indented, or on one line."""
     data = msgspec.json.encode(body)
     data = data if line else msgspec.json.format(data, indent=2)
-    sys.stdout.write(data.decode() + "\n")
-    sys.stdout.flush()
+    click.echo(data, nl=True)  # bytes: JSON is UTF-8, whatever the terminal can show
 
 
-def table(*columns: str, right: Iterable[str] = (), wraps: Iterable[str] = ()) -> Rows:
-    """An empty table in the one style of all verbs; only the columns in `wraps` may give way."""
-    return Rows(*columns, right=right, wraps=wraps)
+def table(
+    *columns: str,
+    right: Iterable[str] = (),
+    wraps: Iterable[str] = (),
+    drops: Iterable[str] = (),
+) -> Rows:
+    """An empty table in the one style of all verbs; see Rows."""
+    return Rows(*columns, right=right, wraps=wraps, drops=drops)
 
 
 def show(rows: Rows) -> None:

@@ -22,6 +22,8 @@ from rich.text import Text
 LONG_ROWS: Final = 100
 """From so many rows on they are plain lines."""
 GAP: Final = "  "
+WRAPPED_CELLS: Final = 24
+"""With so many a column that wraps can still be read."""
 
 Pieces = tuple[tuple[str, str], ...]
 """Text in pieces, each with the name of its style, empty for none."""
@@ -35,9 +37,21 @@ def clean(value: object) -> str:
 
 
 class Rows:
-    """Columns with rows; `right` are set to the right, and only those in `wraps` may give way."""
+    """Columns with rows; `right` are set to the right, and only those in `wraps` may give way.
 
-    def __init__(self, *columns: str, right: Iterable[str] = (), wraps: Iterable[str] = ()) -> None:
+    `drops` are left out, one after the other, where a table is too wide for the terminal. Without
+    `header` the names of the columns are not shown.
+    """
+
+    def __init__(
+        self,
+        *columns: str,
+        right: Iterable[str] = (),
+        wraps: Iterable[str] = (),
+        drops: Iterable[str] = (),
+    ) -> None:
+        self.header = True
+        self._drops = tuple(drops)
         self._columns = columns
         self._right = frozenset(right)
         self._wraps = frozenset(wraps)
@@ -61,30 +75,48 @@ class Rows:
         if self.long:
             yield from self._lines()
         else:
-            yield self._table()
+            yield self._table(self._left(options.max_width))
 
-    def _table(self) -> Table:
-        made = Table(box=None, pad_edge=False, header_style="bold")
-        for column in self._columns:
+    def _left(self, width: int) -> list[int]:
+        """The places of the columns that there is room for; what wraps is content with less."""
+        widths = self._widths([_pieces(cell) for cell in cells] for cells, _ in self._rows)
+        for place, column in enumerate(self._columns):
+            if column in self._wraps:
+                widths[place] = min(widths[place], WRAPPED_CELLS)
+        left = list(range(len(self._columns)))
+        for column in self._drops:
+            if sum(widths[place] for place in left) + len(GAP) * (len(left) - 1) <= width:
+                break
+            left.remove(self._columns.index(column))
+        return left
+
+    def _table(self, left: list[int]) -> Table:
+        made = Table(box=None, pad_edge=False, header_style="bold", show_header=self.header)
+        for column in (self._columns[place] for place in left):
             made.add_column(
                 column,
                 justify="right" if column in self._right else "left",
                 no_wrap=column not in self._wraps,
             )
         for cells, style in self._rows:
-            made.add_row(*map(_text, cells), style=style or None)
+            shown = (_text(cells[place]) for place in left if place < len(cells))
+            made.add_row(*shown, style=style or None)
         return made
 
-    def _lines(self) -> Iterator[Segment]:
-        rows = [([_pieces(cell) for cell in cells], style) for cells, style in self._rows]
+    def _widths(self, rows: Iterable[list[Pieces]]) -> list[int]:
         widths = [len(column) for column in self._columns]
-        for cells, _ in rows:
+        for cells in rows:
             for place, pieces in enumerate(cells):
                 width = _width(pieces)
                 widths[place] = max(widths[place], width)
+        return widths
+
+    def _lines(self) -> Iterator[Segment]:
+        rows = [([_pieces(cell) for cell in cells], style) for cells, style in self._rows]
+        widths = self._widths(cells for cells, _ in rows)
         styles: dict[str, Style | None] = {"": None, "bold": Style.parse("bold")}
         heads: list[Pieces] = [((column, "bold"),) for column in self._columns]
-        for cells, style in ((heads, ""), *rows):
+        for cells, style in ((heads, ""), *rows) if self.header else rows:
             yield from self._line(cells, widths, style, styles)
 
     def _line(

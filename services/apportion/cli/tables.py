@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from rich.text import Text
 
@@ -26,10 +27,24 @@ def shown_phase(pod: PodAnswer) -> str:
     return "refused" if pod.phase == "pending" and pod.refused_revision else pod.phase
 
 
-def pods(items: Iterable[PodAnswer]) -> Rows:
+def age(time: str, now: datetime) -> str:
+    """How long ago a time is, as kubectl shows it: `45s`, `12m`, `5h`, `3d`; empty without one."""
+    if not time:
+        return ""
+    seconds = max(int((now - datetime.fromisoformat(time)).total_seconds()), 0)
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def pods(items: Iterable[PodAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
     """One row for each pod: where it is and what it holds, or what it waits for."""
-    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "HOLDS OR WANTS",
-                 right=("REVISION",), wraps=("HOLDS OR WANTS",))  # fmt: skip
+    more = ("UID", "ATTEMPT", "PRIORITY", "DIALECT", "GANG") if wide else ()
+    made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more, "HOLDS OR WANTS",
+                 right=("REVISION", "AGE", "ATTEMPT", "PRIORITY"), wraps=("HOLDS OR WANTS",),
+                 drops=("REVISION", "AGE", "NAMESPACE"))  # fmt: skip
+    now = datetime.now(UTC)
     for pod in items:
         if pod.rejection:
             held = pod.rejection
@@ -47,34 +62,44 @@ def pods(items: Iterable[PodAnswer]) -> Rows:
         )  # fmt: skip
         made.add_row(
             pod.namespace, pod.name, phase(shown_phase(pod)), pod.node,
-            str(newest or ""), held,
+            str(newest or ""), age(pod.submitted_time, now),
+            *((pod.uid, str(pod.attempt), str(pod.priority), pod.dialect, pod.group)
+              if wide else ()), held,
         )  # fmt: skip
     return made
 
 
-def placements(items: Iterable[PlacementAnswer]) -> Rows:
+def placements(items: Iterable[PlacementAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
     """One row for each placement."""
-    made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "SCORE", "SHARES",
-                 right=("REVISION", "SCORE"), wraps=("SHARES",))  # fmt: skip
+    more = ("UID", "ATTEMPT") if wide else ()
+    made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "AGE", "SCORE", *more, "SHARES",
+                 right=("REVISION", "AGE", "SCORE", "ATTEMPT"), wraps=("SHARES",),
+                 drops=("SCORE", "AGE", "REVISION"))  # fmt: skip
+    now = datetime.now(UTC)
     for placed in items:
         made.add_row(
             str(placed.placed_revision), placed.namespace, placed.name,
-            placed.node, phase(placed.phase), f"{placed.score.total:.1f}",
+            placed.node, phase(placed.phase), age(placed.placed_time, now),
+            f"{placed.score.total:.1f}", *((placed.uid, str(placed.attempt)) if wide else ()),
             shares_words(placed.shares),
         )  # fmt: skip
     return made
 
 
-def nodes(items: Iterable[NodeAnswer]) -> Rows:
+def nodes(items: Iterable[NodeAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
     """One row for each node."""
-    made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY",
-                 right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS"))  # fmt: skip
+    more = ("DRIVER", "LABELS") if wide else ()
+    made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY", *more,
+                 right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS", "LABELS"),
+                 drops=("MEMORY", "CPU", "PODS"))  # fmt: skip
     for node in items:
         made.add_row(
             node.node, node_state(node), f"{node.devices_open}/{node.devices}",
             listed(list(node.models)), f"{node.pods}/{node.pods_max}",
             f"{node.cpu_used_milli / 1000:g}/{node.cpu_milli / 1000:g}",
             f"{node.memory_used_mib / 1024:.0f}/{node.memory_mib / 1024:.0f} GiB",
+            *((node.driver, ",".join(f"{k}={v}" for k, v in sorted(node.labels.items())))
+              if wide else ()),
         )  # fmt: skip
     return made
 
@@ -90,8 +115,8 @@ def node_state(node: NodeAnswer) -> Text:
     return Text("ready", "green") if node.ready else Text("not ready", "red")
 
 
-def devices(items: Iterable[DeviceAnswer]) -> Rows:
-    """One row for each device."""
+def devices(items: Iterable[DeviceAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
+    """One row for each device; in the wide form with its whole id."""
     amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
     made = table(
         "NODE",
@@ -102,16 +127,20 @@ def devices(items: Iterable[DeviceAnswer]) -> Rows:
         *amounts,
         "STATE",
         "PODS",
-        right=("#", *amounts),
+        *(("FAMILY", "NUMA") if wide else ()),
+        right=("#", *amounts, "NUMA"),
         wraps=("MODEL", "STATE", "PODS"),
+        drops=("MODE", "SLOTS FREE", "CORES FREE", "MODEL"),
     )
     for device in items:
         made.add_row(
-            device.node, str(device.index), device_words(device.device),
+            device.node, str(device.index),
+            device.device if wide else device_words(device.device),
             device.model, device.mode,
             f"{device.memory_free_mib:,}/{device.memory_mib:,} MiB",
             f"{device.cores_free}/{device.cores}", f"{device.slots_free}/{device.slots}",
             device_state(device), holders(device),
+            *((device.family, "" if device.numa is None else str(device.numa)) if wide else ()),
         )  # fmt: skip
     return made
 
@@ -133,8 +162,9 @@ def holders(device: DeviceAnswer) -> str:
     return listed(list(dict.fromkeys(f"{held.namespace}/{held.pod}" for held in device.holders)))
 
 
-def gangs(items: Iterable[GangAnswer]) -> Rows:
-    """One row for each gang."""
+def gangs(items: Iterable[GangAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
+    """One row for each gang; the wide form has no more to tell."""
+    del wide
     made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
                  wraps=("PHASES",))  # fmt: skip
     for gang in items:

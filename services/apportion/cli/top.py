@@ -12,7 +12,7 @@ from rich.text import Text
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import Unreachable
-from apportion.cli.get import Listed
+from apportion.cli.listing import Listed
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import PHASE_STYLES, console, plain, print_json, table
 from apportion.cli.rows import Rows

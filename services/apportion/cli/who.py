@@ -7,7 +7,7 @@ import click
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
-from apportion.cli.get import Listed
+from apportion.cli.listing import Listed
 from apportion.cli.moments import AT, FORMS, pinned
 from apportion.cli.output import console, print_json, show, table
 from apportion.cli.rows import Rows

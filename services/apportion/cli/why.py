@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
 import click
 from rich.console import Console
 
 from apportion.cli.asking import Gateway
+from apportion.cli.completing import PODS
 from apportion.cli.connection import Where, asks_gateway
+from apportion.cli.exits import NotFound
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
-from apportion.core.explain.answers import Why, WhyPlaced, WhyRefused
-from apportion.core.explain.lines import share_words
+from apportion.core.explain.answers import PodAnswer, Why, WhyPlaced, WhyRefused
+from apportion.core.explain.lines import listed, share_words
 from apportion.core.explain.words import device_words
 
 
@@ -21,8 +27,13 @@ def split_name(pod: str, namespace: str | None) -> tuple[str, str]:
 
 
 @click.command(epilog="Example:  apportion why training/worker-0")
-@click.argument("pod", metavar="[NAMESPACE/]POD")
-@click.option("-n", "--namespace", metavar="NAMESPACE", help="Where the pod is.  [default]")
+@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAMESPACE",
+    help="Where the pod is.  [default, else wherever it is]",
+)
 @click.option("--at-least", type=click.IntRange(min=0), metavar="REVISION",
               help="Wait until the gateway has folded this revision.")  # fmt: skip
 @AT
@@ -38,10 +49,9 @@ def command(
     Exit codes: 0 explained; 1 there never was such a pod, or nothing is known of the
     moment; 3 the gateway cannot be reached.
     """
-    space, name = split_name(pod, namespace)
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at_least": at_least, "at": at})
-    why = gateway.ask("pods", space, name, "why", answer=Why, query=query)
+    why = _ask(gateway, pod, namespace, query)
     if as_json:
         print_json(why)
         return
@@ -52,6 +62,32 @@ def command(
     if why.refused:
         show_refused(out, why.refused)
     _history(out, why)
+
+
+def _ask(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
+    """The answer; a name alone is looked for in `default`, and then wherever it is.
+
+    Raises:
+        NotFound: there is no such pod, or several; the message names those that are near.
+    """
+    space, name = split_name(pod, namespace)
+    try:
+        return gateway.ask("pods", space, name, "why", answer=Why, query=query)
+    except NotFound as error:
+        if namespace is not None or "/" in pod:
+            raise
+        there = {key: value for key, value in query.items() if key == "at"}
+        _, pods = gateway.items("pods", PodAnswer, there)
+        spaces = sorted({each.namespace for each in pods if each.name == name})
+        if len(spaces) > 1:
+            several = listed([f"{each}/{name}" for each in spaces])
+            raise NotFound(f"pods of this name: {several}; write NAMESPACE/{name}") from None
+        if not spaces:
+            near = get_close_matches(name, {each.name for each in pods}, n=3)
+            full = [f"{p.namespace}/{p.name}" for p in pods if p.name in near]
+            hint = f"; did you mean {listed(full)}?" if full else ""
+            raise NotFound(f"{error.message}{hint}") from None
+    return gateway.ask("pods", spaces[0], name, "why", answer=Why, query=query)
 
 
 def show_placed(out: Console, placed: WhyPlaced) -> None:

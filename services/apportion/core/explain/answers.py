@@ -228,7 +228,7 @@ class Page(Answer, Generic[T], frozen=True):
 
     Pods come in the order in which they were submitted, and then those that cannot be read;
     placements in that in which they were decided, devices by node and index (a page ends with a
-    whole node), nodes and gangs by name.
+    whole node), nodes and gangs by name, and numbers in names as such: node-2 before node-10.
     """
 
     revision: int

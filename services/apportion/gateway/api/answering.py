@@ -52,6 +52,8 @@ def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
             response = await handle(request)
         except RequestRefused as refused:
             response = json_response(refused.answer, status=refused.status)
+            if refused.retry_after_s:
+                response.headers["Retry-After"] = str(refused.retry_after_s)
         except Exception:  # noqa: BLE001 - one bad answer must not look like no gateway
             _log.exception("could not answer %s", request.path_qs)
             error = ErrorAnswer(error="internal error; the gateway's log has the cause")

@@ -96,7 +96,10 @@ class Api:
         reason = self._unready()
         if reason:
             raise RequestRefused(
-                503, f"the gateway is not ready: {reason}", fix="ask again later; see /readyz"
+                503,
+                f"the gateway is not ready: {reason}",
+                fix="ask again later; see /readyz",
+                retry_after_s=1,
             )
 
     def _answering(self, answer: Answering) -> Handler:

@@ -19,6 +19,7 @@ from apportion.core.explain.answers import (
     PlacementPage,
     PodPage,
 )
+from apportion.core.explain.natural import natural
 from apportion.core.explain.views import (
     REJECTED,
     device_answers,
@@ -111,7 +112,10 @@ def devices(state: State, query: ListQuery) -> DevicePage:
             fix="`apportion get nodes` or /api/v1/nodes lists them",
         )
     wanted: Iterable[str] = (query.node,) if query.node else state.nodes
-    names = sorted(name for name in wanted if name > query.after)
+    behind = natural(query.after) if query.after else None
+    names = sorted(
+        (name for name in wanted if behind is None or natural(name) > behind), key=natural
+    )
     items: list[DeviceAnswer] = []
     for place, name in enumerate(names):
         items += device_answers(state.nodes[name])
@@ -131,7 +135,12 @@ def gangs(state: State, query: ListQuery) -> GangPage:
 
 
 def _names(of: Iterable[str], query: ListQuery) -> tuple[list[str], bool]:
-    names = heapq.nsmallest(query.limit + 1, (name for name in of if name > query.after))
+    behind = natural(query.after) if query.after else None
+    names = heapq.nsmallest(
+        query.limit + 1,
+        (name for name in of if behind is None or natural(name) > behind),
+        key=natural,
+    )
     return names[: query.limit], len(names) > query.limit
 
 

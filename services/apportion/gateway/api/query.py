@@ -25,11 +25,17 @@ LIST = (*COMMON, "limit", "continue")
 
 
 class RequestRefused(Exception):
-    """A request that gets an error for an answer, with this HTTP status."""
+    """A request that gets an error for an answer, with this HTTP status.
 
-    def __init__(self, status: int, error: str, *, field: str = "", fix: str = "") -> None:
+    `retry_after_s`: asked again after so long it may well get another one.
+    """
+
+    def __init__(
+        self, status: int, error: str, *, field: str = "", fix: str = "", retry_after_s: int = 0
+    ) -> None:
         super().__init__(error)
         self.status = status
+        self.retry_after_s = retry_after_s
         self.answer = ErrorAnswer(error=error, field=field, fix=fix)
 
 

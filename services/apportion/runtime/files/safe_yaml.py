@@ -263,3 +263,9 @@ def _offset(text: str, path: str) -> int:
         else:
             break
     return int(offset)
+
+
+def written(value: object) -> str:
+    """Maps, lists and scalars as a YAML document, in the order that they have."""
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text

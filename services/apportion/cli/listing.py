@@ -1,0 +1,186 @@
+"""Lists of what there is: which items, in which order, in which form, once or as they change.
+
+Invariant: every form shows the same items in the same order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal, NamedTuple
+
+import click
+import msgspec
+
+from apportion.cli import tables
+from apportion.cli.asking import Gateway
+from apportion.cli.exits import NotFound, Wrong
+from apportion.cli.output import console, plain, print_json, show
+from apportion.cli.rows import Rows
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    GangAnswer,
+    NodeAnswer,
+    PlacementAnswer,
+    PodAnswer,
+    RevisionAnswer,
+)
+from apportion.core.explain.lines import listed
+from apportion.core.explain.natural import natural
+
+Form = Literal["", "wide", "json", "yaml", "name"]
+FORMS = ("wide", "json", "yaml", "name")
+LOOK_S = 1.0
+PREFIX_MIN = 6
+"""A device may be named by the beginning of its id, if that is this long."""
+
+
+class Kind(NamedTuple):
+    """One list: its items, by what each is called and found, in which order, and its columns."""
+
+    what: str
+    item: type[Any]
+    name: Callable[[Any], str]
+    answers_to: Callable[[Any, str], bool]
+    order: Callable[[Any], Any] | None
+    rows: Callable[[Iterable[Any], bool], Rows]
+
+
+def _full_name(item: PodAnswer | PlacementAnswer) -> str:
+    return f"{item.namespace}/{item.name}"
+
+
+def _is_pod(item: PodAnswer | PlacementAnswer, name: str) -> bool:
+    return name in (item.name, _full_name(item))
+
+
+def _is_device(item: DeviceAnswer, name: str) -> bool:
+    begins = len(name) >= PREFIX_MIN and item.device.startswith(name)
+    return begins or item.device == name
+
+
+PODS = Kind("pods", PodAnswer, _full_name, _is_pod, None, tables.pods)
+PLACEMENTS = Kind("placements", PlacementAnswer, _full_name, _is_pod, None, tables.placements)
+NODES = Kind(
+    "nodes",
+    NodeAnswer,
+    lambda node: str(node.node),
+    lambda node, name: bool(node.node == name),
+    lambda node: natural(node.node),
+    tables.nodes,
+)
+DEVICES = Kind(
+    "devices",
+    DeviceAnswer,
+    lambda device: str(device.device),
+    _is_device,
+    lambda device: (natural(device.node), device.index),
+    tables.devices,
+)
+GANGS = Kind(
+    "gangs",
+    GangAnswer,
+    lambda gang: str(gang.group),
+    lambda gang, name: bool(gang.group == name),
+    lambda gang: natural(gang.group),
+    tables.gangs,
+)
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """What `--json` prints: the whole list, and the revision as of which its last page is."""
+
+    revision: int
+    items: list[Any]
+
+
+class Listing(NamedTuple):
+    """What is asked for: items of a kind, those of the names or all, by a query, and in a form."""
+
+    gateway: Gateway
+    kind: Kind
+    names: Sequence[str]
+    query: dict[str, Any]
+    form: Form
+
+    def print(self) -> None:
+        """All of it, once. Raises NotFound where a name is of nothing; the others are printed."""
+        revision, found = self._ask()
+        items, missing = self._named(found)
+        self._print(revision, items)
+        if missing:
+            raise NotFound("; ".join(self._no_such(name, found, revision) for name in missing))
+
+    def watch(self) -> None:
+        """All of it, and then what changes, until interrupted.
+
+        Raises:
+            Wrong: in a form that cannot be told piece by piece.
+        """
+        if self.form == "yaml":
+            raise Wrong("-o yaml with --watch: choose json, name, wide or a table")
+        revision, found = self._ask()
+        before = {self.kind.name(item): item for item in self._named(found)[0]}
+        self._print(revision, list(before.values()), piece=True)
+        while True:
+            time.sleep(LOOK_S)
+            if self.gateway.ask("revision", answer=RevisionAnswer).revision == revision:
+                continue
+            revision, found = self._ask()
+            after = {self.kind.name(item): item for item in self._named(found)[0]}
+            changed = [item for name, item in after.items() if before.get(name) != item]
+            if changed:
+                self._print(revision, changed, piece=True, header=False)
+            if self.form in {"", "wide"}:
+                for name in before.keys() - after.keys():
+                    console().print(plain(f"{name} is gone"), soft_wrap=True)
+            before = after
+
+    def _ask(self) -> tuple[int, list[Any]]:
+        revision, items = self.gateway.items(self.kind.what, self.kind.item, self.query)
+        if self.kind.order is not None:
+            items.sort(key=self.kind.order)
+        return revision, items
+
+    def _named(self, items: list[Any]) -> tuple[list[Any], list[str]]:
+        """Those that the names are of, or all; and the names that are of nothing."""
+        if not self.names:
+            return items, []
+        of_name = {
+            name: [item for item in items if self.kind.answers_to(item, name)]
+            for name in dict.fromkeys(self.names)
+        }
+        wanted = {self.kind.name(item) for found in of_name.values() for item in found}
+        chosen = [item for item in items if self.kind.name(item) in wanted]
+        return chosen, [name for name, found in of_name.items() if not found]
+
+    def _no_such(self, name: str, items: list[Any], revision: int) -> str:
+        known = {self.kind.name(item) for item in items}
+        known |= {full.rpartition("/")[2] for full in known}
+        near = get_close_matches(name, sorted(known), n=3)
+        hint = f"; did you mean {listed(near)}?" if near else ""
+        return f"no {self.kind.what.removesuffix('s')} {name!r} at revision {revision}{hint}"
+
+    def _print(
+        self, revision: int, items: list[Any], *, piece: bool = False, header: bool = True
+    ) -> None:
+        """In the form that is asked for; with `piece` as one of several, a document a line."""
+        if self.form == "json" and piece:
+            for item in items:
+                print_json(item, line=True)
+        elif self.form == "json":
+            print_json(Listed(revision, items))
+        elif self.form == "yaml":
+            from apportion.runtime.files.safe_yaml import written
+
+            click.echo(written(msgspec.to_builtins(Listed(revision, items))), nl=False)
+        elif self.form == "name":
+            for item in items:
+                click.echo(self.kind.name(item))
+        elif items:
+            rows = self.kind.rows(items, self.form == "wide")
+            rows.header = header
+            show(rows)
+        elif not (self.names or piece):
+            console(stderr=True).print(f"no {self.kind.what} at revision {revision}")

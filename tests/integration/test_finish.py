@@ -1,0 +1,140 @@
+"""The finish of the command line, beside a real `apportion up` with twelve nodes."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.polling import wait_until
+from tests.support.standalone import APPORTION, Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, namespace: SPACE}
+spec:
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1000}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """Twelve nodes, and pods in two namespaces."""
+    folder = tmp_path_factory.mktemp("finish")
+    options = ("--no-samples", "--nodes", "12", "--fleet", "2xT4")
+    with Standalone(folder / "data", *options) as running:
+        running.up()
+        for name, space in (("one", "default"), ("two", "default"), ("trainer", "team-a")):
+            submit(running, name, space)
+        submit(running, "twin", "team-a")
+        submit(running, "twin", "team-b")
+        yield running
+    running.nothing_left()
+
+
+def submit(up: Standalone, name: str, space: str) -> None:
+    """One pod, and its decision."""
+    text = POD.replace("NAME", name).replace("SPACE", space)
+    up.json("submit", "-f", "-", "--wait", stdin=text.encode())
+
+
+def test_names_are_in_the_order_in_which_people_count(up: Standalone) -> None:
+    """node-2 stands before node-10, in tables, in pages of the API and in `top`."""
+    names = [f"node-{number}" for number in range(1, 13)]
+    assert up.run("get", "nodes", "-o", "name").stdout.split() == names
+    assert [node["node"] for node in up.json("get", "nodes")["items"]] == names
+    devices = up.json("top")["items"]
+    assert list(dict.fromkeys(device["node"] for device in devices)) == names
+
+
+def test_lists_of_what_is_named(up: Standalone) -> None:
+    """Those that are there are printed; one that is not ends in 1 with what may be meant."""
+    found = up.json("get", "pods", "one", "team-a/trainer")["items"]
+    assert [pod["name"] for pod in found] == ["one", "trainer"]
+    done = up.run("get", "pods", "one", "trianer")
+    assert done.returncode == 1
+    assert "one" in done.stdout
+    assert "did you mean trainer" in done.stderr
+    assert "team-a/trainer" not in up.run("get", "pods", "trainer", "-n", "default").stdout
+
+
+def test_other_forms(up: Standalone) -> None:
+    """YAML is the JSON, wide has the uid, and two forms at once are refused."""
+    as_json = up.json("get", "pods", "one")
+    assert yaml.safe_load(up.run("get", "pods", "one", "-o", "yaml").stdout) == as_json
+    assert as_json["items"][0]["uid"] in up.run("get", "pods", "one", "-o", "wide").stdout
+    assert up.run("get", "pods", "-o", "name").stdout.split()[0] == "default/one"
+    assert up.run("get", "pods", "--json", "-o", "wide").returncode == 2
+    assert " AGE " in up.run("get", "pods").stdout.splitlines()[0]
+
+
+def test_a_list_that_is_watched_tells_what_changes(up: Standalone, tmp_path: Path) -> None:
+    """A pod comes and is told of; Ctrl-C ends it well."""
+    environment = {**os.environ, "APPORTION_DATA": str(up.data)}
+    said = tmp_path / "said"
+    with said.open("w") as out:
+        watching = subprocess.Popen(
+            [*APPORTION, "get", "pods", "-w", "-o", "name"], env=environment, stdout=out
+        )
+    try:
+        wait_until(lambda: "team-b/twin" in said.read_text(), "the list", timeout_s=40)
+        submit(up, "late", "default")
+        wait_until(lambda: "default/late" in said.read_text(), "the one that came", timeout_s=40)
+    finally:
+        watching.send_signal(signal.SIGINT)
+    assert watching.wait(20) == 0
+
+
+def test_why_looks_in_all_namespaces(up: Standalone) -> None:
+    """One is found wherever it is; of several the candidates are named, and of none those near."""
+    assert up.json("why", "trainer")["namespace"] == "team-a"
+    several = up.run("why", "twin")
+    assert several.returncode == 1
+    assert "team-a/twin, team-b/twin" in several.stderr
+    assert "did you mean team-a/trainer" in up.run("why", "trianer").stderr
+    assert up.run("why", "trainer", "-n", "default").returncode == 1
+
+
+def completed(up: Standalone, words: str) -> list[str]:
+    """What the Tab key offers behind these words, as bash asks for it."""
+    environment = {
+        **os.environ,
+        "APPORTION_DATA": str(up.data),
+        "_APPORTION_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    done = subprocess.run(
+        APPORTION, env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    offered = (line.partition(",")[2] for line in done.stdout.splitlines())
+    return [name for name in offered if name]
+
+
+def test_the_tab_key_knows_names(up: Standalone) -> None:
+    """Verbs, and the pods, nodes and devices that there are; nothing where no gateway answers."""
+    assert "why" in completed(up, "apportion wh")
+    assert completed(up, "apportion why tr") == []
+    assert completed(up, "apportion why team-a/tr") == ["team-a/trainer"]
+    assert completed(up, "apportion get nodes node-1") == [
+        "node-1",
+        "node-10",
+        "node-11",
+        "node-12",
+    ]
+    before, up.data = up.data, None
+    try:
+        assert completed(up, "apportion get nodes node-1") == []
+    finally:
+        up.data = before
+    script = up.run("completion", "bash").stdout
+    bash = shutil.which("bash")
+    assert bash is not None
+    assert subprocess.run([bash, "-n"], input=script, text=True, check=False).returncode == 0
