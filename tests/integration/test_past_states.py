@@ -1,6 +1,7 @@
 """The state as of any revision, against a fold of everything up to it, on a real ledger."""
 
 import asyncio
+import gc
 import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from apportion.core.ledger.digest import digest
+from apportion.core.ledger.state import State
 from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.chronicle import Chronicle
 from apportion.gateway.past.states import AT_ONCE, KEPT, PastStates
@@ -121,6 +123,28 @@ def test_large_states_are_kept_one_at_a_time(runner: asyncio.Runner, world: Worl
     for revision in (last, last // 2, last // 3):
         assert digest(runner.run(small.at(revision))) == world.digests[revision]
         assert small.kept == (revision,)
+
+
+def test_a_look_leaves_no_state_behind(runner: asyncio.Runner, world: World) -> None:
+    """Not even until the garbage collector comes by, which it seldom does in a large process."""
+    with tempfile.TemporaryDirectory() as folder:
+        alone = Checkpoints(Path(folder))
+        fresh = PastStates(world.states._chronicle, alone, world.states._snapshots, kept=1)
+        last = world.fold.state.revision
+        gc.collect()
+        gc.disable()
+        try:
+            before = states_held()
+            for revision in range(last, 0, -max(1, last // 12)):  # each from the first event on
+                runner.run(fresh.at(revision))
+            assert states_held() <= before + 2
+        finally:
+            gc.enable()
+
+
+def states_held() -> int:
+    """How many states there are in this process."""
+    return sum(type(each) is State for each in gc.get_objects())
 
 
 def test_a_checkpoint_that_is_damaged_costs_time_and_nothing_else(

@@ -42,8 +42,44 @@ class _Timed(msgspec.Struct):
 _decode_time = msgspec.json.Decoder(_Timed).decode
 
 
-class _Enough(Exception):
-    """The last record that was asked for has come."""
+class _Span:
+    """Delivers up to a revision, and lets go of whom it delivered to.
+
+    A follower that ended with an error, and what it delivers to, live until somebody looks for
+    cycles, and in a process of large states nobody does: so no error of ours reaches it.
+    """
+
+    def __init__(self, deliver: Deliver, upto: int) -> None:
+        self._deliver: Deliver | None = deliver
+        self._upto = upto
+        self._failure: Exception | None = None
+        self.done = asyncio.Event()
+
+    def take(self, record: Record) -> None:
+        """The next record; nothing behind the last one, or behind an error."""
+        if self._deliver is None:
+            return
+        try:
+            if record.revision <= self._upto:
+                self._deliver(record)
+        except Exception as failure:  # noqa: BLE001 - handed to whoever reads
+            self._failure = failure
+        if self._failure is not None or record.revision >= self._upto:
+            self.close()
+            self.done.set()
+
+    def close(self) -> None:
+        """Deliver nothing more."""
+        self._deliver = None
+
+    def check(self) -> None:
+        """Raise what the delivery raised, if it did."""
+        failure, self._failure = self._failure, None
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # what it was raised in holds it, and it holds that
 
 
 def time_of(record: Record) -> str:
@@ -132,25 +168,20 @@ class Chronicle:
             await self._read_ledger(deliver, after=after, upto=upto)
 
     async def _read_ledger(self, deliver: Deliver, *, after: int, upto: int) -> None:
-        to: list[Deliver] = [deliver]
-
-        def take(record: Record) -> None:
-            if record.revision > upto:
-                raise _Enough
-            to[0](record)
-            if record.revision == upto:
-                raise _Enough
-
+        span = _Span(deliver, upto)
+        subscription = await self._ledger.follow(span.take, start=after + 1)
+        done = asyncio.ensure_future(span.done.wait())
+        ended = asyncio.ensure_future(subscription.join())
         try:
-            subscription = await self._ledger.follow(take, start=after + 1)
-            try:
-                await subscription.caught_up()
-            finally:
-                await subscription.stop()
-        except _Enough:
-            pass
+            await asyncio.wait({done, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not span.done.is_set():
+                ended.result()
         finally:
-            to.clear()  # the ledger keeps its followers, and with them what they deliver to
+            span.close()
+            await subscription.stop()
+            done.cancel()
+            await asyncio.gather(done, ended, return_exceptions=True)
+        span.check()
 
     async def records(self, revisions: Sequence[int]) -> list[Record]:
         """The records at these revisions, which rise; those that are nowhere are left out."""
