@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from apportion.gateway.api.stream import CLIENTS_MAX
 from apportion.gateway.feed import WINDOW_EVENTS
 from apportion.runtime.ledger.port import Draft
-from apportion_schemas import NodeObserved, PodRejected
+from apportion_schemas import NodeObserved, PodRejected, ShareUse, UsageSample
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
@@ -133,6 +134,30 @@ async def test_answers(gateway: Gateway, facts: Facts) -> None:
     assert (await gateway.ok("/api/v1/pods/default/b"))["pod"]["uid"] == "b"
     why = await gateway.ok("/api/v1/pods/default/b/why")
     assert why["waiting"] == {"position": 1, "pending": 1}
+
+
+async def test_what_shares_use_is_in_the_fleet(gateway: Gateway, bus: Bus, facts: Facts) -> None:
+    """A sample that an agent sends is heard, once; a later answer has only what is newer."""
+    del facts
+    agent = await bus.connect("agent")
+    sample = UsageSample(
+        node="n1", time="2026-01-01T00:00:00Z",
+        shares=(
+            ShareUse(
+                pod="a", namespace="default", name="a", container="main", device="n1-g0",
+                memory_mib=16, memory_used_mib=4, cores=50, cores_used=20,
+            ),
+        ),
+    )  # fmt: skip
+
+    async def heard() -> Any:
+        await agent.publish("apportion.usage.n1", msgspec.json.encode(sample))
+        return (await gateway.ok("/api/v1/fleet"))["used"]
+
+    assert await until(heard, "the sample") == [["n1", [["default/a", 0, 0.4]]]]
+    fleet = await gateway.ok("/api/v1/fleet")
+    behind = f"after={fleet['revision']}&heard={fleet['heard']}"
+    assert (await gateway.ok(f"/api/v1/fleet?{behind}"))["used"] == []
 
 
 async def test_a_pod_that_cannot_be_read_is_listed_and_explained(

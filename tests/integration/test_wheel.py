@@ -50,6 +50,14 @@ def test_it_has_every_listed_module_compiled(wheel: Path) -> None:
     assert {f"{each}.py" for each in listed} <= names
 
 
+def test_it_has_the_console(wheel: Path) -> None:
+    """Every file of its pages, as they stand here."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    static = ROOT / "services" / "apportion" / "gateway" / "console" / "static"
+    files = {path.relative_to(ROOT / "services").as_posix() for path in static.rglob("*.*")}
+    assert files <= names
+
+
 def test_it_says_on_which_systems_it_runs(wheel: Path) -> None:
     """Its tag names a glibc, so an index and pip take it for every Linux that has it or newer."""
     machine = sysconfig.get_platform().removeprefix("linux-").replace("-", "_")

@@ -24,11 +24,13 @@ from apportion.gateway.api.stream import EventStream
 from apportion.gateway.console.console import console_routes
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
+from apportion.gateway.usage import Uses
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.monitoring import monitor_url
 from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.port import NotPermitted
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
 from apportion.runtime.service.http import HttpServer, listening
@@ -199,11 +201,22 @@ class _Life:
             except (OSError, TimeoutError) as error:
                 self._service.log.warning("nobody answers for the past yet", error=str(error))
 
+    async def _listen_to(self, uses: Uses) -> None:
+        """What shares use is nice to see; a server of before does not let this user hear it."""
+        try:
+            await uses.listen(self._ledger)
+        except NotPermitted as error:
+            self._service.log.warning("what shares use is not shown", error=str(error))
+
     def api(self, listen: Address, measures: Measures, past: LookingBack) -> HttpServer:
         """The read API and the event stream."""
         rows = FleetRows(self._feed.state)
         self._observers.append(rows.observe)
-        api = Api(self._feed, rows, unready=self._unready, measures=measures, look_back=past.handle)
+        uses = Uses(self._feed.state, self._service.clock)
+        self._service.loop("uses", lambda: self._listen_to(uses))
+        api = Api(
+            self._feed, rows, uses, unready=self._unready, measures=measures, look_back=past.handle
+        )
         stream = EventStream(self._feed, self._ledger, measures=measures)
         plans = Plans(api.present, measures=measures)
         doctor = Doctor(

@@ -117,6 +117,33 @@ def test_changed_rows_take_the_place_of_older_ones(page: Page) -> None:
     assert found == [False, 0, True, True, ["n1", "n10"], True, 1]
 
 
+def test_use_that_is_told_is_shown_until_it_is_not(page: Page) -> None:
+    """A part of the share; one that hardly works is idle; silence is not idleness."""
+    found = run(
+        page,
+        "fleet/model.js",
+        """const f = new m.Fleet(), said = [];
+        f.take({ whole: true, revision: 7, nodes: [given[0]], gone: [] });
+        const node = f.nodes.get('n1');
+        const look = () => said.push([f.told, m.used(node, 0), m.isIdle(node, 0), f.totals().idle]);
+        look();
+        f.takeUse([['n1', [['a/x', 0, 0.8], ['b/y', 0, 0.5]]]]);
+        look();
+        f.takeUse([['n1', [['a/x', 0, 0.01], ['b/y', 0, 0]]]]);
+        look();
+        f.takeUse([['n1', []]]);
+        look();
+        return said;""",
+        ROW,
+    )
+    assert found == [
+        [False, -1, False, 0],
+        [True, pytest.approx(0.45), False, 0],
+        [True, pytest.approx(0.0025), True, 1],
+        [False, -1, False, 0],
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "show", "cards"),
     [

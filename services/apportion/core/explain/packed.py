@@ -66,17 +66,31 @@ class PackedNode(Struct, frozen=True, array_like=True):
     pods: tuple[PackedPod, ...]
 
 
+class PackedUse(Struct, frozen=True, array_like=True):
+    """How busy the shares of a node are: `namespace/name`, index of the card, and a part of 1.
+
+    Nothing in it: nobody tells any more.
+    """
+
+    node: str
+    shares: tuple[tuple[str, int, float], ...]
+
+
 class FleetAnswer(Answer, frozen=True):
     """The fleet as of a revision: all rows, or those that changed behind `after`.
 
     `whole` says which: a whole answer takes the place of everything that was known. `gone` are
-    nodes that left. `nodes` are `PackedNode`, encoded already.
+    nodes that left. `nodes` are `PackedNode` and `used` are `PackedUse`, encoded already. `heard`
+    is how far samples of use were heard, by the counting of this gateway's life; 0 in the past, of
+    which no samples are kept.
     """
 
     revision: int
     whole: bool
     nodes: tuple[msgspec.Raw, ...] = ()
     gone: tuple[str, ...] = ()
+    heard: int = 0
+    used: tuple[msgspec.Raw, ...] = ()
     time: str = ""
 
 

@@ -14,16 +14,18 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable
 
+import msgspec
 from aiohttp import web
 
 from apportion.core.explain.health import failed_devices
 from apportion.core.ledger.state import State
 from apportion.gateway.api.answering import Handler, guarded, json_response
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.query import RequestRefused, after_of, wait_of
+from apportion.gateway.api.query import RequestRefused, fleet_of, wait_of
 from apportion.gateway.api.reads import PREFIX, Answering, explained, reads
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
+from apportion.gateway.usage import Uses
 
 PAST = (
     "moment",
@@ -45,13 +47,15 @@ PAST = (
 class Api:
     """Answers from one feed; `unready` says why there is no answer yet, or is empty.
 
-    `rows` are those of the feed's fleet; `look_back` answers what is about the past.
+    `rows` are those of the feed's fleet, and `uses` what its shares use; `look_back` answers what
+    is about the past.
     """
 
     def __init__(
         self,
         feed: Feed,
         rows: FleetRows,
+        uses: Uses,
         *,
         unready: Callable[[], str],
         measures: Measures,
@@ -59,6 +63,7 @@ class Api:
     ) -> None:
         self._feed = feed
         self._rows = rows
+        self._uses = uses
         self._unready = unready
         self._measures = measures
         self._look_back = look_back
@@ -122,7 +127,10 @@ class Api:
         self.refuse_unless_ready()
         await self.wait(request)
         began = time.perf_counter()
-        answer = await self._rows.answer(after_of(request.query))
+        after, behind = fleet_of(request.query)
+        answer = await self._rows.answer(after)
+        heard, used = self._uses.rows(0 if answer.whole else behind)
+        answer = msgspec.structs.replace(answer, heard=heard, used=used)
         response = json_response(answer, compressed=True)
         self._measures.answer_seconds.observe(time.perf_counter() - began)
         return response

@@ -92,11 +92,17 @@ def list_of(query: Mapping[str, str], filters: Iterable[str] = ()) -> ListQuery:
     )  # fmt: skip
 
 
-def after_of(query: Mapping[str, str]) -> int:
-    """Behind which revision the fleet is wanted; -1 for all of it. Raises RequestRefused."""
-    only(query, (*COMMON, "after"))
-    after = query.get("after")
-    return whole("after", after, most=REVISION_MAX) if after is not None else -1
+def fleet_of(query: Mapping[str, str]) -> tuple[int, int]:
+    """Behind which revision, and which sample, the fleet is wanted; -1 and 0 for all of it.
+
+    Raises RequestRefused.
+    """
+    only(query, (*COMMON, "after", "heard"))
+    after, heard = query.get("after"), query.get("heard")
+    return (
+        whole("after", after, most=REVISION_MAX) if after is not None else -1,
+        whole("heard", heard, most=REVISION_MAX) if heard is not None else 0,
+    )
 
 
 def only(query: Mapping[str, str], known: Iterable[str]) -> None:

@@ -42,7 +42,7 @@ from apportion.gateway.api.query import (
     LIMIT_MAX,
     ListQuery,
     RequestRefused,
-    after_of,
+    fleet_of,
     list_of,
     only,
     whole,
@@ -126,7 +126,7 @@ def _namespaces(view: View, request: web.Request) -> NamespacesAnswer:
 
 def _fleet(view: View, request: web.Request) -> FleetAnswer:
     """All of it, for a moment of the past; the present has its rows kept."""
-    after_of(request.query)
+    fleet_of(request.query)
     return whole_fleet(view.state)
 
 

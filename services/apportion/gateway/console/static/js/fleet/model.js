@@ -58,7 +58,11 @@ export class Fleet {
 
   /** Take an answer of `fleet`: the whole, or what changed. */
   take(answer) {
-    if (answer.whole) this.nodes = new Map();
+    if (answer.whole) {
+      this.nodes = new Map();
+      this.uses = new Map();
+      this.told = false;
+    }
     meetNamespaces(answer.nodes.flatMap(row => row[7].map(pod => pod[0])));
     let moved = answer.whole;
     for (const row of answer.nodes) {
@@ -76,14 +80,14 @@ export class Fleet {
     return moved;
   }
 
-  /** Take what nodes say that is used: rows of a node and, for each of its shares, what of the card. */
+  /** Take how busy nodes say that their shares are: a pod, the index of its card, a part of 1. */
   takeUse(rows) {
     for (const [name, shares] of rows) {
-      this.told = true;
-      this.uses.set(name, new Map(shares.map(([pod, card, part]) => [`${pod}\n${card}`, part])));
+      this.uses.set(name, new Map(shares.map(([pod, card, busy]) => [`${pod}\n${card}`, busy])));
       const node = this.nodes.get(name);
       if (node) this.use(node);
     }
+    if (rows.length) this.told = [...this.uses.values()].some(shares => shares.size > 0);
   }
 
   use(node) {
@@ -92,8 +96,8 @@ export class Fleet {
     for (let card = 0; card < node.count; card += 1) {
       for (let at = node.start[card]; at < node.start[card + 1]; at += 1) {
         const pod = node.pods[node.holder[at]];
-        const part = said.get(`${pod.namespace}/${pod.name}\n${node.index[card]}`);
-        node.used[at] = part === undefined ? -1 : Math.min(part, node.memory[at]);
+        const busy = said.get(`${pod.namespace}/${pod.name}\n${node.index[card]}`);
+        node.used[at] = busy === undefined ? -1 : busy * node.memory[at];
       }
     }
   }

@@ -15,6 +15,7 @@ import { Painter, palette } from "./paint.js";
 const HOVER_WIDTH = 312;
 const MATCHES_SHOWN = 200;
 const SUMMARY_MS = 2000;
+const SAMPLES_MS = 5000; // what is used changes without an event
 
 /** See app.js. */
 export async function open(main, context) {
@@ -45,7 +46,7 @@ class FleetPage {
 
   async load() {
     const live = isLive();
-    const after = live && this.live && this.fleet.revision >= 0 ? { after: this.fleet.revision } : {};
+    const after = live && this.live && this.fleet.revision >= 0 ? { after: this.fleet.revision, heard: this.heard } : {};
     const [fleet, summary] = await Promise.all([
       live ? getNow("fleet", after) : get("fleet"), this.askSummary(live),
     ]);
@@ -53,7 +54,10 @@ class FleetPage {
     this.summary = summary;
     const had = this.fleet.shape;
     this.fleet.take(fleet);
-    if (fleet.used) this.fleet.takeUse(fleet.used);
+    this.heard = fleet.heard ?? 0;
+    const told = this.fleet.told;
+    this.fleet.takeUse(fleet.used ?? []);
+    if (this.painter && told !== this.fleet.told) this.legend();
     return had !== this.fleet.shape;
   }
 
@@ -215,6 +219,8 @@ class FleetPage {
     const sizes = new ResizeObserver(() => { if (this.painter.resize(this.stage)) { this.lay(); this.drawNow(); } });
     sizes.observe(this.stage);
     signal.addEventListener("abort", () => sizes.disconnect());
+    const samples = setInterval(() => { if (isLive() && !document.hidden) this.update(); }, SAMPLES_MS);
+    signal.addEventListener("abort", () => clearInterval(samples));
   }
 
   press_button(event) {

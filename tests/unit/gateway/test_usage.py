@@ -1,0 +1,90 @@
+"""What shares use: the newest sample of each node that there is, and nothing of who fell silent."""
+
+import msgspec
+import pytest
+
+from apportion.core.explain.packed import PackedUse
+from apportion.gateway.usage import SILENT_S, Uses
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import ShareUse, UsageSample
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+
+class Clock(SystemClock):
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds since the test began."""
+        return self.now_s
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """One node with one pod on one card of 80 GB."""
+    return Ledger(rack("n1", 1), pod("a", ask(40_960, cores=50))).settle()
+
+
+def sample(*uses: tuple[int, int, int | None], node: str = "n1") -> bytes:
+    """A sample with shares of these MiB granted, MiB used and cores used."""
+    shares = tuple(
+        ShareUse(
+            pod="a", namespace="default", name="a", container=f"c{at}", device="n1-g0",
+            memory_mib=granted, memory_used_mib=used, cores=50, cores_used=cores,
+        )
+        for at, (granted, used, cores) in enumerate(uses)
+    )  # fmt: skip
+    return msgspec.json.encode(UsageSample(node=node, time="t", shares=shares))
+
+
+def told(uses: Uses, heard: int = 0) -> list[PackedUse]:
+    """The rows behind `heard`."""
+    return [msgspec.json.decode(row, type=PackedUse) for row in uses.rows(heard)[1]]
+
+
+@pytest.mark.parametrize(
+    ("use", "busy"),
+    [((40_960, 100, 25), 0.5), ((40_960, 100, 99), 1.0), ((40_960, 10_240, None), 0.25)],
+)
+async def test_busy_is_work_or_else_memory(
+    ledger: Ledger, use: tuple[int, int, int | None], busy: float
+) -> None:
+    """Work against the cores granted; where nobody tells work, memory against what is granted."""
+    uses = Uses(ledger.state, Clock())
+    await uses.note("", sample(use))
+    assert told(uses) == [PackedUse("n1", (("default/a", 0, busy),))]
+
+
+async def test_what_cannot_be_is_passed_over(ledger: Ledger) -> None:
+    """No JSON, a node that is not there, more shares than the node has: nothing is kept of it."""
+    uses = Uses(ledger.state, Clock())
+    for payload in (b"?", b"{}", sample(node="n2"), sample((1, 1, 1), (1, 1, 1))):
+        await uses.note("", payload)
+    assert uses.rows(0) == (0, ())
+
+
+async def test_only_what_is_newer_is_told(ledger: Ledger) -> None:
+    """By the number that the answer before gave."""
+    uses = Uses(ledger.state, Clock())
+    await uses.note("", sample((40_960, 0, 5)))
+    heard, rows = uses.rows(0)
+    assert len(rows) == 1
+    assert uses.rows(heard) == (heard, ())
+    await uses.note("", sample((40_960, 0, 10)))
+    assert told(uses, heard) == [PackedUse("n1", (("default/a", 0, 0.2),))]
+
+
+async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
+    """It is told once that nothing is known any more, and then nothing is kept."""
+    clock = Clock()
+    uses = Uses(ledger.state, clock)
+    await uses.note("", sample((40_960, 0, 5)))
+    heard, _ = uses.rows(0)
+    clock.now_s = SILENT_S + 1
+    assert told(uses, heard) == [PackedUse("n1", ())]
+    clock.now_s *= 3
+    assert told(uses) == []
