@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from apportion_schemas import Ask, BudgetObserved, LabelExpression, Shape
 from tests.properties.core_histories import (
+    Decide,
     Step,
     decisions,
     effects,
@@ -34,12 +35,18 @@ budgets = st.builds(
 
 
 def crowded_histories(*, longest: int = 32) -> st.SearchStrategy[list[Step]]:
-    """Such a history with few cards for many pods, some of which disruption budgets protect."""
+    """Such a history with few cards for many pods, some of which disruption budgets protect.
+
+    Some hold the cards when others come, of whatever priority.
+    """
     comers = submissions(wanted=weighed((5, st.sampled_from(_LARGE)), (1, usual_shapes)))
     start = st.tuples(
         st.just([rack("roomy", 2), rack("other", 1), gang("team/x"), gang("team/y")]),
         st.lists(budgets, max_size=2),
         st.lists(comers, min_size=4, max_size=8),
+        st.just([Decide()]),
+        st.lists(comers, min_size=4, max_size=8),
+        st.just([Decide()]),
     ).map(lambda parts: [step for part in parts for step in part])
     steps: st.SearchStrategy[Step] = weighed(
         (4, comers), (1, payloads), (1, budgets), (2, effects), (5, decisions)
