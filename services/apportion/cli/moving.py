@@ -12,18 +12,16 @@ import msgspec
 from msgspec import Struct
 
 from apportion.cli.runs import Run
+from apportion.cli.submissions import Dropped, submission_of
 from apportion.cli.submitting import Submitted
 from apportion.core.explain.answers import PodAnswer
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
-from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
-    Event,
     NodeObserved,
-    PodChanged,
     PodGone,
     PodSubmitted,
     decode,
@@ -92,7 +90,10 @@ class Anew:
                     "end it there",
                     lasting=True,
                 )
-            event = await self._submission(pod)
+            try:
+                event = await submission_of(self._ledger, pod)
+            except Dropped as error:
+                raise Blocked(str(error), lasting=True) from None
             ends.append(PodGone(uid=pod.uid, reason=self._reason))
             if event.source.startswith("cli/"):
                 again.append(msgspec.structs.replace(event.data, uid=str(uuid4())))
@@ -112,39 +113,3 @@ class Anew:
             Submitted(each.namespace, each.name, each.uid, at.revision or 0)
             for each, at in zip(again, appended, strict=False)
         ]
-
-    async def _submission(self, pod: PodAnswer) -> Event:
-        """What the pod asked for, as it is now. Raises Blocked."""
-        found: list[Event] = []
-
-        def take(record: Record) -> None:
-            event = decode(record.payload, subject=record.subject)
-            if isinstance(event.data, PodSubmitted | PodChanged):
-                found.append(event)
-
-        subject = f"{SUBJECTS}.workload.{token(pod.uid)}"
-        following = await self._ledger.follow(
-            take, start=await self._ledger.first_revision(), subjects=(subject,)
-        )
-        try:
-            await following.caught_up()
-        finally:
-            await following.stop()
-        if not found or not isinstance(found[0].data, PodSubmitted):
-            raise Blocked(
-                f"the ledger has dropped what {pod.namespace}/{pod.name} asked for; delete it and "
-                "submit its manifest",
-                lasting=True,
-            )
-        first, data = found[0], found[0].data
-        if len(found) > 1:
-            data = _changed(data, found[-1].data)
-        return msgspec.structs.replace(first, data=data)
-
-
-def _changed(submitted: PodSubmitted, change: PodChanged) -> PodSubmitted:
-    node = msgspec.structs.replace(
-        submitted.shape.node, cpu_milli=change.cpu_milli, memory_mib=change.memory_mib
-    )
-    shape = msgspec.structs.replace(submitted.shape, node=node)
-    return msgspec.structs.replace(submitted, shape=shape, labels=change.labels, gates=change.gates)

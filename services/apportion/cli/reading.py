@@ -13,6 +13,7 @@ from pathlib import Path
 from apportion.cli.submitting import Wish
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests import Manifest, ManifestConfig, read_documents
+from apportion.core.manifests.limits import limit_of
 from apportion.core.manifests.template import DEFAULT_CONFIG
 from apportion.core.manifests.trace import read_trace_pods
 from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
@@ -23,12 +24,20 @@ TRACE_BYTES_MAX = 256 << 20
 def read_manifests(
     names: Sequence[str], config: ManifestConfig = DEFAULT_CONFIG
 ) -> tuple[Wish, list[Problem]]:
-    """The pods and gangs of files, folders and `-`."""
+    """The pods, gangs, queues and quotas of files, folders and `-`."""
     wish, problems, seen = Wish(), list[Problem](), set[str]()
     for found in read_manifest_files(names, sys.stdin.buffer):
         if isinstance(found, Problem):
             problems.append(found)
         else:
+            try:
+                limit = limit_of(found.content)
+            except ManifestError as error:
+                problems.append(found.problem(error))
+                continue
+            if limit is not None:
+                wish.limits.append(limit)
+                continue
             for outcome in read_documents([found.content], config):
                 if outcome.error is not None:
                     problems.append(found.problem(outcome.error))
@@ -38,6 +47,8 @@ def read_manifests(
 
 
 def _add(wish: Wish, seen: set[str], document: Document, manifest: Manifest) -> Iterable[Problem]:
+    if manifest.kind == "Deployment":
+        wish.deployments.add((manifest.namespace, f"Deployment/{manifest.name}"))
     if manifest.group is not None:
         wish.groups[manifest.group.group] = manifest.group
     for pod in manifest.pods:

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
+from apportion.cli.comparing import only_new
 from apportion.cli.configured import configuration_now
 from apportion.cli.connection import Where
 from apportion.cli.exits import NotFound
 from apportion.cli.output import phase, plain, table
 from apportion.cli.reading import read_manifests
-from apportion.cli.submit import only_new
 from apportion.cli.submitting import append, look_up
 from apportion.cli.tables import shown_phase
 from apportion.cli.writing import open_ledger

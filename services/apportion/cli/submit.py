@@ -15,27 +15,49 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from apportion.cli.asking import Gateway
 from apportion.cli.awaiting import Awaited
+from apportion.cli.comparing import Compared, compared, difference
 from apportion.cli.configured import manifest_config_now
 from apportion.cli.connection import Where, asks_both
 from apportion.cli.exits import REFUSED
-from apportion.cli.output import console, plain, print_json, table
+from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.reading import read_manifests, read_trace
-from apportion.cli.submitting import Submitted, Wish, append, look_up
+from apportion.cli.rows import Rows
+from apportion.cli.submitting import (
+    Submitted,
+    Wish,
+    append,
+    append_limits,
+    end,
+    limit_name,
+    look_up,
+    stands,
+)
+from apportion.cli.submitting import replace as replace_pods
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain import words
-from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.lines import shares_words
 from apportion.runtime.files.manifests import Problem
+from apportion.runtime.jetstream.client import JetStreamLedger
 
 NAMED_MAX = 40
 """Up to so many pods are named one by one."""
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What `--json` prints. `undecided` is only filled with --wait, as are placed and refused."""
+    """What `--json` prints. `undecided` is only filled with --wait, as are placed and refused.
 
+    `changed` says what live pods would have otherwise, and `replaced` which were submitted anew;
+    `ended` are pods that their Deployment has no more; `limits` are queues and quotas that were
+    said, with the revision. In a dry run `submitted`, `ended` and `limits` are without revisions.
+    """
+
+    dry_run: bool = False
     submitted: list[Submitted] = []
     unchanged: list[str] = []
+    changed: dict[str, list[str]] = {}
+    replaced: list[str] = []
+    ended: dict[str, int] = {}
+    limits: dict[str, int] = {}
     problems: list[str] = []
     placed: dict[str, str] = {}
     refused: dict[str, str] = {}
@@ -43,74 +65,108 @@ class Report(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
+class Choice(msgspec.Struct, frozen=True):
+    """What to do beside submitting: wait for so long (None for not), replace, or only say."""
+
+    wait_s: float | None
+    replace: bool
+    dry_run: bool
+
+
 @click.command(epilog="Example:  apportion submit -f examples/pods --wait")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE|DIR|-",
-              help="Manifests: Pod, Job, Deployment, Volcano Job, PodGroup.")  # fmt: skip
+              help="Manifests: Pod, Job, Deployment, Volcano Job, PodGroup, Queue, "
+              "ResourceQuota.")  # fmt: skip
 @click.option("--trace", type=click.Path(path_type=Path, dir_okay=False, exists=True),
               metavar="CSV", help="A trace in the columns of the openb traces.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The trace's first N pods.")
+@click.option("--replace", is_flag=True, help="Submit live pods that changed anew.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 @click.option("--wait", is_flag=True, help="Wait until each pod is placed or refused.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0.1, 86_400), default=60.0,
               show_default=True, metavar="SECONDS", help="How long to wait.")  # fmt: skip
 @asks_both
 def command(
     *, where: Where, as_json: bool, files: tuple[str, ...], trace: Path | None,
-    limit: int | None, wait: bool, timeout_s: float,
+    limit: int | None, replace: bool, dry_run: bool, wait: bool, timeout_s: float,
 ) -> None:  # fmt: skip
-    """Submit pods. One that is live already under its name is left unchanged.
+    """Submit pods. One that is live already under its name, with the same spec, is left unchanged.
 
-    A document that cannot be used is named with its field, value and fix; the others go on.
+    One whose spec has changed is named with the difference, and with --replace ends and is
+    submitted anew. Pods that a Deployment has too many of are ended. A document that cannot be used
+    is named with its field, value and fix; the others go on.
 
-    Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, or with --wait a
-    pod was refused or not decided in time; 2 wrong usage; 3 the ledger or gateway is away; 4 with
-    --wait, a newer build decides and this one cannot read it.
+    Exit codes: 0 all submitted, with --wait all placed; 1 a document was wrong, a live pod has
+    another spec and was not replaced, or with --wait a pod was refused or not decided in time; 2
+    wrong usage; 3 the ledger or gateway is away; 4 with --wait, a newer build decides and this one
+    cannot read it.
     """
     if bool(files) == bool(trace):
         raise click.UsageError("give either -f (files, folders or -) or --trace CSV")
     if limit and not trace:
         raise click.UsageError("--limit is for --trace")
+    if dry_run and wait:
+        raise click.UsageError("--dry-run decides nothing to wait for; `apportion plan` would")
     if trace:
         wish, problems = read_trace(trace, limit)
     else:
         wish, problems = read_manifests(files, manifest_config_now(where))
-    report = Report(problems=[str(problem) for problem in problems])
+    report = Report(dry_run=dry_run, problems=[str(problem) for problem in problems])
     _tell_problems(problems)
-    if wish.pods or wish.groups:
-        run(_submit(where, wish, report, wait_s=timeout_s if wait else None))
+    if wish.pods or wish.groups or wish.limits or wish.deployments:
+        choice = Choice(timeout_s if wait else None, replace, dry_run)
+        run(_submit(where, wish, report, choice))
     if as_json:
         print_json(report)
     else:
         _tell(report, waited=wait)
-    if report.problems or report.refused or report.undecided:
+    if report.problems or report.refused or report.undecided or report.changed:
         sys.exit(REFUSED)
 
 
-async def _submit(where: Where, wish: Wish, report: Report, *, wait_s: float | None) -> None:
+async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> None:
     """Fill the report."""
     gateway = Gateway(where.gateway_url())
     async with open_ledger(where.nats_url()) as ledger:
         newest = await ledger.last_revision()
         basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
-        new = only_new(wish, live)
-        report.unchanged = sorted(live)
+        found = await asyncio.to_thread(compared, wish, live, gateway)
+        report.unchanged = found.same
+        if not choice.replace:
+            for draft, there in found.changed:
+                name = f"{draft.namespace}/{draft.name}"
+                report.changed[name] = await difference(ledger, draft, there)
+        if choice.dry_run:
+            await _say(ledger, wish, found, report, replace=choice.replace)
+            return
         began = time.monotonic()
-        with _bar("submitting", len(new.pods)) as advance:
-            report.submitted = await append(ledger, new, basis=basis, progress=advance)
+        report.limits = await append_limits(ledger, wish.limits, basis=basis)
+        with _bar("submitting", len(found.new.pods)) as advance:
+            report.submitted = await append(ledger, found.new, basis=basis, progress=advance)
+        if choice.replace and found.changed:
+            anew = await replace_pods(ledger, found.changed, wish.groups, basis=basis)
+            report.submitted += anew
+            report.replaced = [pod.full_name for pod in anew]
+        report.ended = await end(ledger, found.surplus, "scaled down", basis=basis)
         report.seconds = round(time.monotonic() - began, 3)
-        if wait_s is not None:
-            with _bar("deciding", len(new.pods)) as advance:
+        if choice.wait_s is not None:
+            with _bar("deciding", len(report.submitted)) as advance:
                 awaited = Awaited(report.submitted, lambda: advance(1))
-                await awaited.wait(ledger, wait_s)
+                await awaited.wait(ledger, choice.wait_s)
             _note_decisions(report, awaited)
 
 
-def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
-    """What of the wish is not live already: its pods, and their gangs or gangs that stand alone."""
-    new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
-    needed = {pod.group for pod in new}
-    settled = {pod.group for pod in wish.pods} - needed
-    groups = {name: group for name, group in wish.groups.items() if name not in settled}
-    return Wish(new, groups)
+async def _say(
+    ledger: JetStreamLedger, wish: Wish, found: Compared, report: Report, *, replace: bool
+) -> None:
+    """What would be done; `replace` what is changed."""
+    report.submitted = [Submitted(pod.namespace, pod.name, "", 0) for pod in found.new.pods]
+    if replace:
+        report.replaced = [f"{draft.namespace}/{draft.name}" for draft, _ in found.changed]
+    report.ended = {f"{pod.namespace}/{pod.name}": 0 for pod in found.surplus}
+    report.limits = {
+        limit_name(limit): 0 for limit in wish.limits if await stands(ledger, limit) != limit
+    }
 
 
 def _note_decisions(report: Report, awaited: Awaited) -> None:
@@ -141,7 +197,35 @@ def _tell_problems(problems: list[Problem]) -> None:
 
 def _tell(report: Report, *, waited: bool) -> None:
     out = console()
+    made = _outcomes(report, waited=waited)
+    if 0 < made.row_count <= NAMED_MAX:
+        show(made)
+    if report.dry_run:
+        out.print("nothing was changed: a dry run")
+    count = len(report.submitted)
+    parts = [f"{count:,} submitted"]
+    if report.seconds and count > NAMED_MAX:
+        parts.append(f"{count / report.seconds:,.0f} per second")
+    for what, number in (
+        ("placed", len(report.placed)), ("refused", len(report.refused)),
+        ("undecided", len(report.undecided)), ("unchanged", len(report.unchanged)),
+        ("changed and left as they are", len(report.changed)),
+        ("replaced", len(report.replaced)), ("ended", len(report.ended)),
+        ("limits", len(report.limits)),
+    ):  # fmt: skip
+        parts += [f"{number:,} {what}"] if number else []
+    if report.problems:
+        wrong = len(report.problems)
+        parts.append(f"{wrong:,} document{'s' if wrong > 1 else ''} wrong")
+    out.print(", ".join(parts))
+    if report.changed:
+        out.print("--replace submits them anew")
+
+
+def _outcomes(report: Report, *, waited: bool) -> Rows:
+    """One row for each pod, queue and quota."""
     made = table("POD", "OUTCOME", wraps=("OUTCOME",))
+    would = "would be " if report.dry_run else ""
     if waited:
         for name, text in report.placed.items():
             made.add_row(plain(name), plain(text))
@@ -151,21 +235,19 @@ def _tell(report: Report, *, waited: bool) -> None:
             made.add_row(plain(name), "no decision yet: is a scheduler running?", style="yellow")
     else:
         for pod in report.submitted:
-            made.add_row(plain(pod.full_name), f"submitted at revision {pod.revision}")
+            at = f" at revision {pod.revision}" if pod.revision else ""
+            made.add_row(plain(pod.full_name), f"{would}submitted{at}")
     for name in report.unchanged:
         made.add_row(plain(name), "unchanged: live already", style="dim")
-    if 0 < made.row_count <= NAMED_MAX:
-        out.print(made)
-    count = len(report.submitted)
-    parts = [f"{count:,} submitted"]
-    if report.seconds and count > NAMED_MAX:
-        parts.append(f"{count / report.seconds:,.0f} per second")
-    for what, number in (
-        ("placed", len(report.placed)), ("refused", len(report.refused)),
-        ("undecided", len(report.undecided)), ("unchanged", len(report.unchanged)),
-    ):  # fmt: skip
-        parts += [f"{number:,} {what}"] if number else []
-    if report.problems:
-        wrong = len(report.problems)
-        parts.append(f"{wrong:,} document{'s' if wrong > 1 else ''} wrong")
-    out.print(", ".join(parts))
+    for name, said in report.changed.items():
+        made.add_row(plain(name), plain(f"changed: {'; '.join(said)}"), style="yellow")
+    if report.dry_run:
+        for name in report.replaced:
+            made.add_row(plain(name), "would be replaced")
+    for name, revision in report.ended.items():
+        at = f" at revision {revision}" if revision else ""
+        made.add_row(plain(name), f"{would}ended{at}: its Deployment has fewer now")
+    for name, revision in report.limits.items():
+        at = f" at revision {revision}" if revision else ""
+        made.add_row(plain(name), f"{would}in force{at}")
+    return made

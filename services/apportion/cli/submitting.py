@@ -20,12 +20,21 @@ from apportion.cli.exits import NotFound
 from apportion.cli.writing import person
 from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
 from apportion.core.manifests import PodDraft, submitted
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import PodGroupObserved, PodSubmitted
+from apportion_schemas import (
+    PodGone,
+    PodGroupObserved,
+    PodSubmitted,
+    QueueObserved,
+    QuotaObserved,
+    decode,
+    subject_of,
+)
 
 BATCH = 250
 IN_FLIGHT = 2
@@ -39,10 +48,15 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class Wish:
-    """What was read: pods and gangs, in the order in which they came."""
+    """What was read: pods and gangs, in the order in which they came; queues and quotas.
+
+    `deployments` are the namespaces and owners of pods of which there may be fewer than before.
+    """
 
     pods: list[PodDraft] = field(default_factory=list)
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
+    limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
+    deployments: set[tuple[str, str]] = field(default_factory=set)
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -156,3 +170,95 @@ def _draft(publisher: Publisher, payload: PodGroupObserved | PodSubmitted, basis
         draft = publisher.draft(payload, event_id=f"{payload.uid}/submitted", basis=basis)
         return msgspec.structs.replace(draft, expect=0)
     return publisher.draft(payload, event_id=f"group/{payload.group}/{uuid4()}", basis=basis)
+
+
+async def append_limits(
+    ledger: JetStreamLedger, limits: Sequence[QueueObserved | QuotaObserved], *, basis: int
+) -> dict[str, int]:
+    """Say these queues and quotas, but for those that stand just so; the revision of each.
+
+    Raises:
+        NotFound: a quota is Kubernetes' own. LedgerError.
+    """
+    said: dict[str, int] = {}
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        for limit in limits:
+            before = await stands(ledger, limit)
+            if isinstance(before, QuotaObserved) and before.version:
+                raise NotFound(
+                    f"quota {before.namespace}/{before.quota} is Kubernetes'; apply it there"
+                )
+            if before != limit:
+                event_id = f"{type(limit).__name__}/{uuid4()}"
+                at = await publisher.publish(limit, event_id=event_id, basis=basis)
+                said[limit_name(limit)] = at.revision or 0
+    return said
+
+
+async def stands(ledger: JetStreamLedger, limit: QueueObserved | QuotaObserved) -> object:
+    """What the ledger says last of that queue or quota; None where nothing."""
+    revision = await ledger.last_on_subject(subject_of(limit))
+    record = await stream.read_record(ledger.wire, revision) if revision else None
+    return decode(record.payload, subject=record.subject).data if record else None
+
+
+def limit_name(limit: QueueObserved | QuotaObserved) -> str:
+    """How people are told of it."""
+    if isinstance(limit, QueueObserved):
+        return f"queue {limit.queue}"
+    return f"quota {limit.namespace}/{limit.quota}"
+
+
+async def end(
+    ledger: JetStreamLedger, pods: Sequence[PodAnswer], why: str, *, basis: int
+) -> dict[str, int]:
+    """End these pods; the revision of each by name. Raises LedgerError."""
+    ended: dict[str, int] = {}
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        for first in range(0, len(pods), BATCH):
+            batch = pods[first : first + BATCH]
+            appended = await commit.append_group(
+                [_end(publisher, pod, why, basis) for pod in batch]
+            )
+            for pod, at in zip(batch, appended, strict=True):
+                ended[f"{pod.namespace}/{pod.name}"] = at.revision or 0
+    return ended
+
+
+async def replace(
+    ledger: JetStreamLedger,
+    changed: Sequence[tuple[PodDraft, PodAnswer]],
+    groups: dict[str, PodGroupObserved],
+    *,
+    basis: int,
+) -> list[Submitted]:
+    """Submit each anew and end what was in the same batch; a gang is in one batch with its own.
+
+    Raises:
+        LedgerError: nothing of that batch was appended; what came before is in the ledger.
+    """
+    units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
+    for draft, there in changed:
+        units.setdefault(draft.group or there.uid, []).append((draft, there))
+    done: list[Submitted] = []
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        for name, unit in units.items():
+            new: list[PodGroupObserved | PodSubmitted] = [groups[name]] if name in groups else []
+            new += [submitted(draft, str(uuid4())) for draft, _ in unit]
+            drafts = [_draft(publisher, payload, basis) for payload in new]
+            drafts += [_end(publisher, there, "replaced", basis) for _, there in unit]
+            appended = await commit.append_group(drafts)
+            done += [
+                Submitted(each.namespace, each.name, each.uid, at.revision or 0)
+                for each, at in zip(new, appended, strict=False)
+                if isinstance(each, PodSubmitted)
+            ]
+    return done
+
+
+def _end(publisher: Publisher, pod: PodAnswer, why: str, basis: int) -> Draft:
+    data = PodGone(uid=pod.uid, reason=f"{why} by {person('')}")
+    return publisher.draft(data, event_id=f"{pod.uid}/gone", basis=basis)

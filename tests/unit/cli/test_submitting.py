@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.cli.submit import only_new
+from apportion.cli.comparing import only_new
 from apportion.cli.submitting import BATCH, Wish, _batched, _ordered
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.manifests import PodDraft

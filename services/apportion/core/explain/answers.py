@@ -94,6 +94,7 @@ class PodAnswer(Answer, frozen=True):
     nearest cause first.
 
     A pod that cannot be read has the phase `rejected`, no revisions, and the words in `rejection`.
+    `spec` is a digest of what it asks for, its labels, gang and queue: equal for equal manifests.
     """
 
     namespace: str
@@ -119,6 +120,7 @@ class PodAnswer(Answer, frozen=True):
     last_failure: str = ""
     failed_devices: tuple[FailedDevice, ...] = ()
     rejection: str = ""
+    spec: str = ""
 
 
 class CordonAnswer(Answer, frozen=True):

@@ -24,6 +24,7 @@ from apportion.core.explain.answers import (
 from apportion.core.explain.health import failed_devices
 from apportion.core.explain.lines import rejection_words
 from apportion.core.ledger.rationale import rationale_of
+from apportion.core.ledger.shaping import spec_digest
 from apportion.core.ledger.state import GroupState, NodeState, Phase, PodState, State
 from apportion_schemas import PodRejected
 
@@ -87,6 +88,7 @@ def pod_answer(state: State, pod: PodState) -> PodAnswer:
         owner=submitted.owner,
         attempt=pod.attempt,
         asks=submitted.shape.asks,
+        spec=spec_digest(pod.shape_key, submitted),
         node=placed.node if placed else "",
         shares=placed.shares if placed else (),
         placed_revision=pod.placed_revision,

@@ -1,0 +1,112 @@
+"""What is wanted beside what is live: what is new, the same, changed, or too much.
+
+A pod is the same while its manifest asks for the same, in the same queue, with the same labels; the
+gateway tells by a digest, and only where that differs the ledger is asked what was. Invariant: what
+is live is changed or ended by nothing but this comparison's word on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from apportion.cli.asking import Gateway
+from apportion.cli.submissions import Dropped, submission_of
+from apportion.cli.submitting import Wish
+from apportion.core.explain.answers import PodAnswer
+from apportion.core.explain.lines import ask_words, listed
+from apportion.core.ledger.shaping import shape_key, spec_digest
+from apportion.core.manifests import PodDraft, submitted
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion_schemas import PodSubmitted
+
+WORDS_MAX = 8
+_NOT_COMPARED = frozenset(("uid", "namespace", "name"))
+
+
+@dataclass(slots=True)
+class Compared:
+    """`new` is to be submitted; `changed` has drafts of live pods that would be others now."""
+
+    new: Wish
+    same: list[str] = field(default_factory=list)
+    changed: list[tuple[PodDraft, PodAnswer]] = field(default_factory=list)
+    surplus: list[PodAnswer] = field(default_factory=list)
+
+
+def compared(wish: Wish, live: dict[str, PodAnswer], gateway: Gateway) -> Compared:
+    """Each pod of the wish beside the live one of its name, and Deployments beside their pods."""
+    found = Compared(only_new(wish, live))
+    for pod in wish.pods:
+        there = live.get(f"{pod.namespace}/{pod.name}")
+        if there is None:
+            continue
+        if there.phase == "rejected" or there.spec == _digest(pod):
+            found.same.append(f"{pod.namespace}/{pod.name}")
+        else:
+            found.changed.append((pod, there))
+    found.same.sort()
+    found.surplus = list(_surplus(wish, gateway))
+    return found
+
+
+def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
+    """What of the wish is not live already: its pods, and their gangs or gangs that stand alone."""
+    new = [pod for pod in wish.pods if f"{pod.namespace}/{pod.name}" not in live]
+    needed = {pod.group for pod in new}
+    settled = {pod.group for pod in wish.pods} - needed
+    groups = {name: group for name, group in wish.groups.items() if name not in settled}
+    return Wish(new, groups)
+
+
+async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer) -> list[str]:
+    """In words, what the pod would have otherwise: what was → what is wanted."""
+    try:
+        event = await submission_of(ledger, there)
+    except Dropped:
+        return ["what it asked for is not in the ledger any more"]
+    was, wanted = event.data, submitted(draft, there.uid)
+    said = []
+    if was.shape.asks != wanted.shape.asks:
+        said.append(f"asks: {_asks(was)} → {_asks(wanted)}")
+    before, after = (dict(_leaves(msgspec.to_builtins(each))) for each in (was, wanted))
+    for path in sorted(before.keys() | after.keys()):
+        one, other = before.get(path, "nothing"), after.get(path, "nothing")
+        if one != other and not path.startswith("shape.asks"):
+            said.append(f"{path.removeprefix('shape.')}: {one} → {other}")
+    return [*said[:WORDS_MAX], *(["and more"] if len(said) > WORDS_MAX else [])]
+
+
+def _digest(draft: PodDraft) -> str:
+    return spec_digest(shape_key(draft.shape), submitted(draft, ""))
+
+
+def _asks(pod: PodSubmitted) -> str:
+    return listed([ask_words(ask) for ask in pod.shape.asks]) or "no device"
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with the path to it."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if path or name not in _NOT_COMPARED:
+                yield from _leaves(each, f"{path}.{name}" if path else name)
+    elif isinstance(value, list | tuple):
+        for at, each in enumerate(value):
+            yield from _leaves(each, f"{path}[{at}]")
+    else:
+        yield path, value
+
+
+def _surplus(wish: Wish, gateway: Gateway) -> Iterator[PodAnswer]:
+    """Live pods of the wish's Deployments that these have too many of."""
+    wanted = {f"{pod.namespace}/{pod.name}" for pod in wish.pods}
+    for namespace in sorted({namespace for namespace, _ in wish.deployments}):
+        _, pods = gateway.items("pods", PodAnswer, {"namespace": namespace})
+        for pod in pods:
+            owned = (namespace, pod.owner) in wish.deployments
+            if owned and f"{namespace}/{pod.name}" not in wanted:
+                yield pod

@@ -1,0 +1,132 @@
+"""Submitting again beside a real `apportion up`: changed, replaced, fewer, limited, tried dry."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: trainer, labels: {team: TEAM}}
+spec:
+  containers:
+  - name: main
+    image: x
+    resources: {limits: {nvidia.com/gpu: "1", nvidia.com/gpumem: "MEMORY"}}
+"""
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: COUNT
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: main
+        image: x
+        resources: {limits: {nvidia.com/gpu: "1", nvidia.com/gpumem: "1000"}}
+"""
+LIMITS = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: ml}
+spec: {weight: 2, capability: {cpu: "4", memory: 8Gi, nvidia.com/gpu: 1}}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: devices, namespace: small}
+spec: {hard: {requests.nvidia.com/gpu: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """One node of four cards."""
+    folder = tmp_path_factory.mktemp("submitting")
+    with Standalone(folder / "data", "--no-samples", "--fleet", "4xA100-80GB") as running:
+        yield running.up()
+    running.nothing_left()
+
+
+def pod(memory: int, team: str = "a") -> bytes:
+    """The pod with that much memory and that label."""
+    return POD.replace("MEMORY", str(memory)).replace("TEAM", team).encode()
+
+
+def web(count: int) -> bytes:
+    """The Deployment with so many replicas."""
+    return DEPLOYMENT.replace("COUNT", str(count)).encode()
+
+
+def pods(up: Standalone) -> dict[str, Any]:
+    """The live pods by name."""
+    return {each["name"]: each for each in up.json("get", "pods")["items"]}
+
+
+def test_a_changed_spec_is_told_and_replaced_on_request(up: Standalone) -> None:
+    """In words, with an exit code; a dry run changes nothing."""
+    up.json("submit", "-f", "-", "--wait", stdin=pod(1000))
+    before = pods(up)["trainer"]
+    same = up.json("submit", "-f", "-", stdin=pod(1000))
+    assert (same["unchanged"], same["changed"]) == (["default/trainer"], {})
+
+    told = up.json("submit", "-f", "-", stdin=pod(2000, "b"), code=1)
+    assert told["submitted"] == []
+    [asks, label] = told["changed"]["default/trainer"]
+    assert asks == "asks: 1 x nvidia 1,000 MiB → 1 x nvidia 2,000 MiB"
+    assert label == "labels.team: a → b"
+    assert "--replace" in up.run("submit", "-f", "-", stdin=pod(2000)).stdout
+
+    dry = up.json("submit", "-f", "-", "--replace", "--dry-run", stdin=pod(2000))
+    assert dry["replaced"] == ["default/trainer"]
+    assert pods(up)["trainer"]["uid"] == before["uid"]
+
+    done = up.json("submit", "-f", "-", "--replace", "--wait", stdin=pod(2000))
+    assert (done["replaced"], list(done["placed"])) == (["default/trainer"],) * 2
+    after = pods(up)["trainer"]
+    assert (after["asks"][0]["memory_mib"], after["uid"] == before["uid"]) == (2000, False)
+    assert up.json("submit", "-f", "-", stdin=pod(2000))["unchanged"] == ["default/trainer"]
+
+
+def test_a_pod_that_runs_is_the_same_still(up: Standalone) -> None:
+    """Whatever became of it since: what it holds is no part of what it asks for."""
+    up.json("submit", "-f", "-", "--wait", "--replace", stdin=pod(1000))
+    wait_until(lambda: pods(up)["trainer"]["phase"] == "allocated", "it to run")
+    assert up.json("submit", "-f", "-", stdin=pod(1000))["unchanged"] == ["default/trainer"]
+
+
+def test_a_deployment_is_scaled_down(up: Standalone) -> None:
+    """The surplus ends, and nobody else's pods; to nothing, too."""
+    up.json("submit", "-f", "-", "--wait", stdin=web(3))
+    dry = up.json("submit", "-f", "-", "--dry-run", stdin=web(1))
+    assert sorted(dry["ended"]) == ["default/web-1", "default/web-2"]
+    done = up.json("submit", "-f", "-", stdin=web(1))
+    assert sorted(done["ended"]) == ["default/web-1", "default/web-2"]
+    assert done["unchanged"] == ["default/web-0"]
+    assert {"web-0", "trainer"} == set(pods(up))
+    up.json("submit", "-f", "-", stdin=web(0))
+    assert "web-0" not in pods(up)
+    assert "trainer" in pods(up)
+
+
+def test_queues_and_quotas_are_obeyed(up: Standalone) -> None:
+    """Said once; a second time they stand already. A namespace holds no more than its quota."""
+    said = up.json("submit", "-f", "-", stdin=LIMITS.encode())
+    assert sorted(said["limits"]) == ["queue ml", "quota small/devices"]
+    assert up.json("submit", "-f", "-", stdin=LIMITS.encode())["limits"] == {}
+    small = web(2).replace(b"name: web}", b"name: web, namespace: small}", 1)
+    told = up.json("submit", "-f", "-", "--wait", stdin=small, code=1)
+    assert (len(told["placed"]), len(told["refused"])) == (1, 1)
+    assert "quota" in next(iter(told["refused"].values()))
+    wrong = LIMITS.replace('cpu: "4"', "cpu: lots").encode()
+    problem = up.json("submit", "-f", "-", stdin=wrong, code=1)["problems"]
+    assert "spec.capability" in problem[0]
+    assert up.json("verify")["ok"]
