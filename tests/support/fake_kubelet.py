@@ -1,10 +1,10 @@
 """A kubelet for speed: its sockets, its books, and the order of its calls; it runs nothing.
 
 As the device manager of Kubernetes 1.36 does it (`pkg/kubelet/cm/devicemanager`): `Allocate` when a
-pod is admitted, the checkpoint then and at no other time, PodResources without init containers, and
-`PreStartContainer` before every start of a container, which is refused or tried again. A container
-reads what it got from the CDI files, as a runtime does. Invariant: slots that a pod holds are given
-to no other one before that has ended.
+pod is admitted, the checkpoint then and when devices are told of, whole or not at all, PodResources
+without init containers, and `PreStartContainer` before every start of a container, which is refused
+or tried again. A container reads what it got from the CDI files, as a runtime does. Invariant:
+slots that a pod holds are given to no other one before that has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import serve
 from apportion.agent.kubelet.holders import CHECKPOINT
 from apportion.core.dra.names import DRIVER
+from apportion.runtime.files.atomic import write_whole
 from tests.support.polling import until
 
 PRE_START_S = 30.0
@@ -269,7 +270,7 @@ class FakeKubelet:
             for entry in self._entries
         ]
         data = {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}
-        (self._plugins / CHECKPOINT).write_text(json.dumps(data))
+        write_whole(self._plugins / CHECKPOINT, json.dumps(data).encode())
 
 
 def environment(edits: list[dict[str, Any]]) -> dict[str, str]:

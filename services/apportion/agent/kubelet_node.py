@@ -112,7 +112,7 @@ class KubeletNode:
             try:
                 await self._holders.look()
             except NotPrepared as problem:
-                _log.info("who is over is not known: %s", problem)
+                _log.debug("who is over is not known: %s", problem)
             await asyncio.sleep(LOOK_S)
 
     async def _offer(self) -> None:
