@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import get_args
@@ -11,6 +12,7 @@ import click
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
+from apportion.cli.ascii import ascii_only
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import NotFound
 from apportion.cli.output import console, plain, print_json, table
@@ -84,12 +86,12 @@ def command(
     if as_json:
         print_json(answer)
     else:
-        _show(console(), answer, ascii_only=not _has_blocks())
+        _show(console(), answer, in_ascii=ascii_only(sys.stdout, os.environ))
     if chart is not None:
         _write_chart(chart, answer)
 
 
-def _show(out: Console, answer: ReplayAnswer, *, ascii_only: bool = False) -> None:
+def _show(out: Console, answer: ReplayAnswer, *, in_ascii: bool = False) -> None:
     span = answer.span
     said = ", ".join(answer.changes) or "as it was, every decision at once"
     out.print(plain(f"{_time(span.from_time)} to {_time(span.to_time)}: {said}"), style="bold")
@@ -107,7 +109,7 @@ def _show(out: Console, answer: ReplayAnswer, *, ascii_only: bool = False) -> No
         )
     out.print(made)
     for title, field in (("GPUs held", "used"), ("GPUs waited for", "waiting")):
-        _show_bars(out, title, field, answer, ascii_only=ascii_only)
+        _show_bars(out, title, field, answer, in_ascii=in_ascii)
     out.print(plain(_saved(answer)), soft_wrap=True)
 
 
@@ -146,13 +148,13 @@ def _saved(answer: ReplayAnswer) -> str:
 
 
 def _show_bars(
-    out: Console, title: str, field: str, answer: ReplayAnswer, *, ascii_only: bool
+    out: Console, title: str, field: str, answer: ReplayAnswer, *, in_ascii: bool
 ) -> None:
     courses = {"happened": answer.happened, "replayed": answer.replayed}
     most = max((_value(each, field) for course in courses.values() for each in course.slices),
                default=0.0)  # fmt: skip
     for name, course in courses.items():
-        rows = bars([_value(each, field) for each in course.slices], most, ascii_only=ascii_only)
+        rows = bars([_value(each, field) for each in course.slices], most, in_ascii=in_ascii)
         for number, row in enumerate(rows):
             label = f"{title}, {name}" if number == 0 else ""
             scale = f"{most:,.4g}" if number == 0 else ("0" if number == HEIGHT - 1 else "")
@@ -167,23 +169,15 @@ def _value(each: Slice, field: str) -> float:
     return value
 
 
-def bars(values: list[float], most: float, *, ascii_only: bool = False) -> list[str]:
+def bars(values: list[float], most: float, *, in_ascii: bool = False) -> list[str]:
     """Bars of `HEIGHT` lines, from the top; `most` is as high as they get."""
-    steps = ASCII if ascii_only else EIGHTHS
+    steps = ASCII if in_ascii else EIGHTHS
     parts = len(steps) - 1
     heights = [round(value / most * HEIGHT * parts) if most else 0 for value in values]
     return [
         "".join(steps[min(max(height - line * parts, 0), parts)] for height in heights)
         for line in reversed(range(HEIGHT))
     ]
-
-
-def _has_blocks() -> bool:
-    try:
-        EIGHTHS.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _time(time: str) -> str:

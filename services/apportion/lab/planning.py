@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
@@ -188,6 +189,7 @@ class _Answering:
         outcome: Outcome = next((each for each in WORST if each in outcomes), "fits")
         ours = {pod.uid for pod in self._played.planned.values()}
         ours |= {each.again.uid for each in self._played.moved}
+        others = (pod for pod in self._waiting if pod.uid not in ours)
         return PlanAnswer(
             revision=self._before.revision,
             outcome=outcome,
@@ -197,9 +199,7 @@ class _Answering:
             moved=moved,
             helped=tuple(self._helped(ours)),
             evicted=tuple(map(self._leaving, range(len(self._played.course.evicted)))),
-            waiting=tuple(
-                self._ahead(pod) for pod in self._waiting[:WAITING_NAMED] if pod.uid not in ours
-            ),
+            waiting=tuple(map(self._ahead, islice(others, WAITING_NAMED))),
             before=_totals(self._today.course.state if self._today else self._before),
             after=_totals(self._state),
             problems=wish.problems,

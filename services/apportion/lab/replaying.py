@@ -31,9 +31,11 @@ from apportion.runtime.solving.solver import NoPrices
 from apportion_schemas import (
     ConfigurationChanged,
     DeviceCordoned,
+    DeviceCordonLifted,
     DeviceHealthChanged,
     DeviceUncordoned,
     NodeCordoned,
+    NodeCordonLifted,
     NodeGone,
     NodeHeard,
     NodeObserved,
@@ -52,10 +54,12 @@ from apportion_schemas.quantities import Payload
 TOGETHER_S: Final = 0.01
 """Facts that come so close after each other are decided together, as a scheduler does."""
 TELL_EVERY: Final = 1_000
-_OF_NODES: Final = (
-    NodeReported, NodeObserved, NodeGone, NodeCordoned, NodeUncordoned, NodeSilent, NodeHeard,
-    DeviceHealthChanged, DeviceCordoned, DeviceUncordoned,
+OF_NODES: Final = (
+    NodeReported, NodeObserved, NodeGone, NodeCordoned, NodeUncordoned, NodeCordonLifted,
+    NodeSilent, NodeHeard, DeviceHealthChanged, DeviceCordoned, DeviceUncordoned,
+    DeviceCordonLifted,
 )  # fmt: skip
+"""Facts of nodes, which do not hold on another fleet, nor of a node that is lost."""
 
 Tell = Callable[[int, int], None]
 
@@ -212,7 +216,7 @@ class Replay:
             return bool(self._otherwise.changes.policy)
         if isinstance(data, PricesLearnt):
             return self._histogram is not None
-        if isinstance(data, _OF_NODES):
+        if isinstance(data, OF_NODES):
             node = getattr(data, "node", "")
             self._missing.discard(node)
             return bool(self._otherwise.fleet) or node in self._lost

@@ -3,9 +3,10 @@
 import pytest
 
 from apportion.lab.changes import Changes
-from apportion.lab.replaying import Otherwise, Replay, replay
+from apportion.lab.recording import DECIDED
+from apportion.lab.replaying import OF_NODES, Otherwise, Replay, replay
 from apportion.runtime.files.fleets import numbered_nodes
-from apportion_schemas import PodGone
+from apportion_schemas import CATALOGUE, PodGone
 from tests.support.fleet import rack
 from tests.support.pods import ask, cards, pod
 from tests.support.virtual_ledger import VirtualLedger
@@ -131,3 +132,15 @@ def test_shares_count_as_parts() -> None:
     happened = ledger.recorded(end_s=HOUR).happened
     assert happened.gpu_hours_used == pytest.approx(0.5)
     assert happened.fragmented_percent == pytest.approx(25)
+
+
+def test_every_event_is_taken_from_the_ledger_or_made_anew() -> None:
+    """Whoever adds an event says what a replay does with it: `DECIDED`, `OF_NODES`, or these."""
+    from_outside = {
+        "PodSubmitted", "PodChanged", "PodGone", "PodAdopted", "PodGroupObserved", "PodGroupGone",
+        "QueueObserved", "QuotaObserved", "QuotaGone", "BudgetObserved", "BudgetGone",
+        "NamespaceObserved", "NamespaceGone", "VolumeClaimObserved", "VolumeClaimGone",
+        "PricesLearnt", "ResizeAsked", "PolicyChanged", "ConfigurationChanged",
+    }  # fmt: skip
+    known = from_outside | {kind.__name__ for kind in (*DECIDED, *OF_NODES)}
+    assert known == {row.name for row in CATALOGUE}
