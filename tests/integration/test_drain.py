@@ -151,6 +151,21 @@ def test_ctrl_c_stops_and_says_what_was_done(up: Standalone) -> None:
     assert up.json("uncordon", node, "--all")
 
 
+def test_two_people_have_a_reason_each(up: Standalone) -> None:
+    """Both are shown with their names; each is lifted by itself, and the last opens the node."""
+    for who, reason in (("ada", "fan"), ("bob", "firmware")):
+        up.json("cordon", "n-3", "--reason", reason, "--by", who)
+    shown = up.run("get", "nodes").stdout
+    assert "fan (ada, " in shown
+    assert "firmware (bob, " in shown
+    assert "fan (ada, " in up.run("top", "--once", "--node", "n-3").stdout
+    lifted = up.run("uncordon", "n-3", "--by", "ada")
+    assert (lifted.returncode, "cordoned still: firmware (bob)" in lifted.stderr) == (0, True)
+    assert up.json("uncordon", "n-3", "--of", "bob", "--by", "ada")["event"] == "NodeUncordoned"
+    [node] = [each for each in up.json("get", "nodes")["items"] if each["node"] == "n-3"]
+    assert (node["cordon"], node["cordons"]) == ("", [])
+
+
 def test_what_is_not_there_is_named(up: Standalone, tmp_path: Path) -> None:
     """And nothing is cordoned."""
     assert "no device or node" in up.run("drain", "nowhere", "--reason", "x").stderr

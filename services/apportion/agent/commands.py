@@ -1,8 +1,9 @@
-"""Orders to an agent, over plain request and reply: make a simulated device fail or recover.
+"""Orders to an agent, over plain request and reply: a simulated device fails or recovers, or the
+whole node is lost or returns.
 
 Only simulated devices take orders: a real card's health is what the driver says. Invariant: an
 order changes the device, never the ledger; the fact follows as for any device, from the agent's own
-look at its inventory.
+look at its inventory, or, of a node that is lost, from the scheduler that does not hear it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from msgspec import Meta
 from apportion.agent.simulated import DeviceUnknown, SimulatedBackend
 from apportion.runtime.ledger.port import Handler
 from apportion_schemas.catalogue import token
-from apportion_schemas.quantities import Name, Text
+from apportion_schemas.quantities import Text
 
 PREFIX = "apportion.command.agent"
 _BYTES_MAX = 4_096
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`{"verb": "fail", "device": "GPU-...", "reason": "fan broken"}`."""
+    """`{"verb": "fail", "device": "GPU-...", "reason": "fan broken"}`, or `{"verb": "lose"}`."""
 
-    verb: Literal["fail", "recover"]
-    device: Name
+    verb: Literal["fail", "recover", "lose", "return"]
+    device: Text = ""
     reason: Annotated[Text, Meta(min_length=1)] = "failed by command"
 
 
@@ -59,9 +60,14 @@ def obey(backend: SimulatedBackend) -> Handler:
         if len(payload) > _BYTES_MAX:
             raise DeviceUnknown(f"order of {len(payload)} bytes; at most {_BYTES_MAX}")
         order = _decode(payload)
-        if order.verb == "fail":
-            backend.fail(order.device, order.reason)
-        else:
-            backend.recover(order.device)
+        match order.verb:
+            case "fail":
+                backend.fail(order.device, order.reason)
+            case "recover":
+                backend.recover(order.device)
+            case "lose":
+                backend.lose()
+            case "return":
+                backend.come_back()
 
     return handle

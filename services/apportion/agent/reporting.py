@@ -147,13 +147,21 @@ class Agent:
             group.create_task(self._watch_configuration(), name="report as configured")
 
     async def allocate(self) -> None:
-        """Answer claims as they become due, until cancelled."""
+        """Answer claims as they become due, until cancelled; of a lost node once it is back."""
         await self._reported.wait()
-        while True:
-            await self._view.became_due.wait()
-            due = self._view.take_due()
-            unasked = (claim for claim in due if not (self._kubelet and claim.devices))
-            await asyncio.gather(*(self._answer_unasked(claim) for claim in unasked))
+        async with asyncio.TaskGroup() as later:
+            while True:
+                await self._view.became_due.wait()
+                due = self._view.take_due()
+                now: list[Claim] = []
+                for claim in due:
+                    if self._kubelet and claim.devices:
+                        continue
+                    if self._lost(claim.node):
+                        later.create_task(self._answer_late(claim))
+                    else:
+                        now.append(claim)
+                await asyncio.gather(*(self._answer_unasked(claim) for claim in now))
 
     async def take_orders(self) -> None:
         """Let the simulated nodes be told to fail and recover; real ones take no orders."""
@@ -166,13 +174,18 @@ class Agent:
     async def beat(self, clock: Clock) -> None:
         """Say that we are there, until cancelled, as long as we fold what we are to hand out."""
         await self._reported.wait()
-        beats = list(beats_of(list(self._nodes)))
         while True:
+            beats = beats_of([name for name in self._nodes if not self._lost(name)])
             if not self._reader.halted:
                 with contextlib.suppress(LedgerUnavailable):  # nobody hears us meanwhile
                     for subject, payload in beats:
                         await self._ledger.publish(subject, payload)
             await clock.pause(AGENT_BEAT_S)
+
+    def _lost(self, node: str) -> bool:
+        """Whether somebody has ordered this simulated node to be lost."""
+        backend = self._nodes[node].backend
+        return isinstance(backend, SimulatedBackend) and backend.lost
 
     async def _watch(self, node: Node) -> None:
         said = self._view.nodes[node.name].said
@@ -287,6 +300,14 @@ class Agent:
         node = self._nodes[claim.node]
         # One id for both answers: whatever the devices have come to since, the first one stands.
         await self._answer(claim, trouble_of(node.name, node.devices, claim), claim.key)
+
+    async def _answer_late(self, claim: Claim) -> None:
+        """Answer once the node is back, unless the pod has another place or none by then."""
+        backend = self._nodes[claim.node].backend
+        if isinstance(backend, SimulatedBackend):
+            await backend.there()
+        if (claim.pod, claim.attempt) in self._view.nodes[claim.node].bound:
+            await self._answer_unasked(claim)
 
     async def answer(self, claim: Claim, trouble: str) -> None:
         """Tell the ledger that the claim is allocated or, with what is in the way, that it is not.

@@ -31,6 +31,8 @@ class SimulatedBackend:
     def __init__(self, devices: tuple[Device, ...]) -> None:
         self._devices = {device.id: device for device in devices}
         self._changed = asyncio.Event()
+        self._there = asyncio.Event()
+        self._there.set()
         self._instances: dict[str, list[MigInstance]] = {}
 
     async def inventory(self) -> tuple[Device, ...]:
@@ -78,6 +80,23 @@ class SimulatedBackend:
 
     async def close(self) -> None:
         """See `DeviceBackend`; nothing is held."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the node is to seem lost: nobody hears of it, and it hands out nothing."""
+        return not self._there.is_set()
+
+    def lose(self) -> None:
+        """Let the node be lost, until it returns or the agent is started anew."""
+        self._there.clear()
+
+    def come_back(self) -> None:
+        """Let the node be there again."""
+        self._there.set()
+
+    async def there(self) -> None:
+        """Return once the node is there."""
+        await self._there.wait()
 
     def fail(self, device: str, reason: str) -> None:
         """Make a device unhealthy. Raises DeviceUnknown."""

@@ -52,7 +52,9 @@ DO = {
     ),
     "policy": Verb("apportion.cli.policy:command", "How nodes and devices are preferred."),
     "config": Verb("apportion.cli.config:command", "What every service obeys: check, apply, show."),
-    "simulate": Verb("apportion.cli.simulate:command", "Let a simulated device fail or recover."),
+    "simulate": Verb(
+        "apportion.cli.simulate:command", "Let simulated devices fail, or nodes be lost."
+    ),
     "ledger": Verb("apportion.cli.ledger:command", "Create, check, archive or trim the ledger."),
     "rebuild": Verb("apportion.cli.rebuild:command", "A lost ledger, anew from running pods."),
     "verify": Verb("apportion.cli.verify:command", "Check every event and every invariant."),

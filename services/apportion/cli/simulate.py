@@ -1,4 +1,4 @@
-"""`apportion simulate`: let a simulated device fail, and recover."""
+"""`apportion simulate`: let a simulated device fail and recover, or a whole node be lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent is asked on `apportion.command.agent.<node>`."""
 
     verb: str
-    device: str
+    device: str = ""
     reason: str = ""
 
 
@@ -32,9 +32,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 @click.group(epilog="Example:  apportion simulate fail GPU-1a2b3c")
 def command() -> None:
-    """Make a simulated device fail or recover; its agent then says so in the ledger.
+    """Make a simulated device fail or recover, or a simulated node be lost and return.
 
-    Exit codes: 0 done; 1 no such device, or it is a real one; 3 unreachable.
+    A failed device is told of at once. A lost node is not heard of any more: it is unready once the
+    scheduler's --agent-grace has passed, and hands out nothing until it returns.
+
+    Exit codes: 0 done; 1 no such device or node, or it is a real one; 3 unreachable.
     """
 
 
@@ -55,19 +58,52 @@ def recover(*, where: Where, as_json: bool, device: str) -> None:
     _order(where, Order("recover", device), as_json=as_json)
 
 
+@command.command(epilog="Example:  apportion simulate lose h100-1")
+@click.argument("node")
+@asks_both
+def lose(*, where: Where, as_json: bool, node: str) -> None:
+    """Let a node be lost, as if its power had failed."""
+    _order_node(where, node, Order("lose"), as_json=as_json)
+
+
+@command.command(name="return", epilog="Example:  apportion simulate return h100-1")
+@click.argument("node")
+@asks_both
+def come_back(*, where: Where, as_json: bool, node: str) -> None:
+    """Let a lost node return, with all that was placed on it."""
+    _order_node(where, node, Order("return"), as_json=as_json)
+
+
+def _order_node(where: Where, target: str, order: Order, *, as_json: bool) -> None:
+    _, node, device = find(where, target)
+    if device:
+        raise NotFound(f"{target!r} is a device; name its node, {node}")
+    _obeyed(where, node, order)
+    if as_json:
+        print_json({"node": node, "verb": order.verb})
+    else:
+        lost = "is lost now, and unready once it has not been heard for the scheduler's grace"
+        console().print(plain(f"{node} {lost if order.verb == 'lose' else 'is back'}"))
+
+
 def _order(where: Where, order: Order, *, as_json: bool) -> None:
     _, node, device = find(where, order.device)
     if not device:
         raise NotFound(f"{order.device!r} is a node; name one of its devices")
     order = msgspec.structs.replace(order, device=device)
-    answer = run(_ask(where, node, order))
-    if not answer.done:
-        raise NotFound(f"the agent of {node} refuses: {answer.error}")
+    _obeyed(where, node, order)
     if as_json:
         print_json({"node": node, "device": device, "verb": order.verb})
     else:
         done = "fails" if order.verb == "fail" else "recovers"
         console().print(plain(f"device {device} of {node} {done} now"))
+
+
+def _obeyed(where: Where, node: str, order: Order) -> None:
+    """Raises NotFound where the agent says no."""
+    answer = run(_ask(where, node, order))
+    if not answer.done:
+        raise NotFound(f"the agent of {node} refuses: {answer.error}")
 
 
 async def _ask(where: Where, node: str, order: Order) -> Answer:

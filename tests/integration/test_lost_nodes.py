@@ -1,0 +1,77 @@
+"""Simulated nodes are lost and return by order, and the ledger tells of both like of real ones."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from apportion_schemas import (
+    DeviceConstraints,
+    NodeHeard,
+    NodeReported,
+    NodeSilent,
+    PodBound,
+    SharesAllocated,
+)
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, pod, shape
+from tests.support.processes import ServiceProcess
+from tests.support.standalone import APPORTION
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+GRACE_S = "10"
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+async def order(bus: Bus, gateway: str, *words: str, code: int = 0) -> str:
+    """What `apportion simulate` says."""
+    command = [*APPORTION, "simulate", *words, "--gateway", gateway, "--nats"]
+    done = await asyncio.to_thread(
+        subprocess.run, [*command, bus.server.url_for("operator")], capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+async def test_a_node_is_lost_and_returns(bus: Bus) -> None:
+    """One of two nodes of one agent: the other goes on; what was bound meanwhile is handed out."""
+    facts = Facts(bus)
+    await facts.open()
+    async with AsyncExitStack() as stack:
+
+        async def start(role: str, *options: str) -> ServiceProcess:
+            process = ServiceProcess(role, bus.server.url_for(role), *options)
+            return await stack.enter_async_context(process)
+
+        await start("agent", "--node", "rack-{}", "--nodes", "2", "--simulate", "1xT4")
+        await start("scheduler", "--agent-grace", GRACE_S, "--snapshot-every", "0")
+        gateway = await start("gateway", "--listen", "127.0.0.1:0")
+        url = str((await gateway.logged("answering"))["url"]).removesuffix("/api/v1/")
+        reports = await facts.count(NodeReported, 2)
+        card = next(each for each in reports if each.node == "rack-1").devices[0]
+
+        assert "name its node, rack-1" in await order(bus, url, "lose", card.id, code=1)
+        assert "no device or node" in await order(bus, url, "lose", "rack-9", code=1)
+        wanted = shape(ask(2_000), devices=DeviceConstraints(use_ids=(card.id,)))
+        assert "rack-1 is lost now" in await order(bus, url, "lose", "rack-1")
+        await facts.write(pod("p1", shape=wanted), pod("p2", ask(2_000)))
+        await start("binder")
+        await facts.count(PodBound, 2)
+        (silent,) = await facts.count(NodeSilent, 1)
+        assert silent.node == "rack-1"
+        assert "p1" not in {each.pod for each in facts.of(SharesAllocated)}
+        assert "rack-1 is back" in await order(bus, url, "return", "rack-1")
+        (heard,) = await facts.count(NodeHeard, 1)
+        assert heard.node == "rack-1"
+        allocated = await facts.count(SharesAllocated, 2)
+        assert {each.pod for each in allocated} == {"p1", "p2"}
