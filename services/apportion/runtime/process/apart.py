@@ -18,11 +18,14 @@ import struct
 import sys
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from pathlib import Path
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
 """See prctl(2)."""
 NICE: Final = 10
+FILES_MAX: Final = 4_096
+STANDARD: Final = (0, 1, 2)
 _FRAME: Final = struct.Struct(">?I")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -119,13 +122,24 @@ def _part_from_the_process(pipe: int, seconds: float) -> None:
         signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.closerange(3, pipe)
-    os.closerange(pipe + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    _close_all_but(pipe)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     limit = int(seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     os.nice(NICE)
     gc.freeze()  # what is shared stays shared: the collector writes into whatever it looks at
+
+
+def _close_all_but(pipe: int) -> None:
+    """Let go of every connection and file; a limit of a million of them is no reason to count."""
+    try:
+        numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+    except OSError:  # another system than Linux
+        numbers = list(range(3, FILES_MAX))
+    for number in numbers:
+        if number not in (*STANDARD, pipe):
+            with contextlib.suppress(OSError):
+                os.close(number)
 
 
 def _send(pipe: int, data: bytes, *, last: bool = False) -> None:
