@@ -19,7 +19,6 @@ from apportion.cli.exits import REFUSED, NotFound, Unreachable
 from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit, of_kubernetes
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import by_whom, open_ledger, person, run, write
-from apportion.core.devices.cordons import DRAINING
 from apportion.core.explain import words
 from apportion.core.explain.answers import GangAnswer, PodAnswer
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -33,6 +32,8 @@ LOOK_EVERY_S = 1.0
 AGAIN_AFTER_S = 5.0
 """As kubectl: a budget that allows nothing now may allow something soon."""
 REASON_MAX = 1024
+DRAINING = "drain: "
+"""What the reason of a cordon begins with that this verb wrote."""
 
 
 class Report(msgspec.Struct, kw_only=True):

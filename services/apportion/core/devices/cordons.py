@@ -6,9 +6,6 @@ events.
 
 from msgspec import Struct
 
-DRAINING = "drain: "
-"""What the reason of a cordon begins with that `apportion drain` wrote."""
-
 
 class Cordon(Struct, frozen=True, array_like=True, gc=False):
     """One person's reason, the time and revision of the event that says so."""

@@ -1,0 +1,79 @@
+"""Queues and quotas as documents: what is read of them, and what is refused by its field."""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.dialects import ManifestError
+from apportion.core.manifests.limits import limit_of
+from apportion_schemas import QueueObserved, QuotaObserved
+
+
+def queue(name: str = "ml", **spec: Any) -> dict[str, Any]:
+    """A Volcano Queue."""
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": name, "annotations": {"volcano.sh/card.quota": '{"A100": 2}'}},
+        "spec": spec,
+    }
+
+
+def quota(hard: object, **metadata: str) -> dict[str, Any]:
+    """A ResourceQuota."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", **metadata},
+        "spec": {"hard": hard},
+    }
+
+
+def test_a_queue_is_what_the_watcher_would_say() -> None:
+    """CPU in thousandths, memory in MiB, all else in whole units."""
+    document = queue(weight=3, capability={"cpu": "500m", "memory": "2Gi", "nvidia.com/gpu": 4})
+    assert limit_of(document) == QueueObserved(
+        queue="ml",
+        weight=3,
+        capability={"cpu": 500, "memory": 2048, "nvidia.com/gpu": 4},
+        cards={"A100": 2},
+    )
+
+
+def test_a_quota_is_of_devices_alone() -> None:
+    """What the API server keeps to itself is passed over beside it."""
+    document = quota({"cpu": "4", "requests.nvidia.com/gpu": "2"}, namespace="team")
+    assert limit_of(document) == QuotaObserved(
+        namespace="team", quota="q", hard={"requests.nvidia.com/gpu": 2}
+    )
+
+
+def test_other_documents_are_not_ours() -> None:
+    """They are read as pods, or refused as such."""
+    assert limit_of({"apiVersion": "v1", "kind": "Pod"}) is None
+    assert limit_of(["v1"]) is None
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        (queue(weight=-1), "spec.weight"),
+        (queue(weight="3"), "spec.weight"),
+        (queue(capability=["cpu"]), "spec.capability"),
+        (queue(capability={"cpu": "lots"}), 'spec.capability["cpu"]'),
+        (queue(capability={"cpu": "-1"}), 'spec.capability["cpu"]'),
+        (queue("Not A Name"), "metadata.name"),
+        (quota({"cpu": "4"}), "spec.hard"),
+        (quota(["cpu"]), "spec.hard"),
+        (quota({"requests.nvidia.com/gpu": 1}, namespace="No.Label"), "metadata.namespace"),
+        (queue() | {"spec": "none"}, "spec"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused_by_its_field(
+    document: dict[str, Any], field: str
+) -> None:
+    """With what to write instead."""
+    with pytest.raises(ManifestError) as refused:
+        limit_of(document)
+    assert refused.value.field == field
+    assert refused.value.fix
