@@ -138,3 +138,50 @@ def test_the_tab_key_knows_names(up: Standalone) -> None:
     bash = shutil.which("bash")
     assert bash is not None
     assert subprocess.run([bash, "-n"], input=script, text=True, check=False).returncode == 0
+
+
+SLIPS = """
+apiVersion: v1
+kind: Pod
+metadata: {name: slipped, annotations: {nvidia.com/use-gputyp: T4}}
+spec:
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpu-mem: 1000}}}
+"""
+
+
+def test_slips_of_the_pen_are_told_of(up: Standalone, tmp_path: Path) -> None:
+    """By `check`, and by `submit` on standard error; a memory in Gi is refused with the number."""
+    path = tmp_path / "pod.yaml"
+    path.write_text(SLIPS)
+    for said in (up.run("check", "-f", str(path)).stdout, up.run("submit", "-f", str(path)).stderr):
+        assert "did you mean nvidia.com/use-gputype?" in said
+        assert "did you mean nvidia.com/gpumem?" in said
+    path.write_text(SLIPS.replace("gpu-mem: 1000", "gpumem: 4Gi"))
+    assert "write 4096" in up.run("check", "-f", str(path)).stdout
+
+
+def test_all_errors_of_a_configuration(up: Standalone, tmp_path: Path) -> None:
+    """Each with its line."""
+    path = tmp_path / "config.yaml"
+    path.write_text("policies: {}\nnvidia:\n  deviceSplitCount: many\n  whatever: 1\n")
+    done = up.run("config", "check", str(path))
+    assert done.returncode == 1
+    for line, key in ((1, "policies"), (3, "nvidia.deviceSplitCount"), (4, "nvidia.whatever")):
+        assert f"line {line}: {key}: " in done.stderr
+
+
+def test_a_deleted_sample_stays_deleted(tmp_path: Path) -> None:
+    """Also when `up` is started again on the same folder; the others go on."""
+    options = ("--nodes", "4", "--fleet", "8xH100-80GB")
+    with Standalone(tmp_path / "data", *options) as first:
+        first.up()
+        before = first.run("get", "pods", "-o", "name").stdout.split()
+        assert "default/hami-pod" in before
+        assert first.run("delete", "hami-pod").returncode == 0
+    first.nothing_left()
+    with Standalone(tmp_path / "data", *options) as again:
+        again.up()
+        after = again.run("get", "pods", "-o", "name").stdout.split()
+        assert sorted(after) == sorted(set(before) - {"default/hami-pod"})
+    again.nothing_left()

@@ -9,6 +9,7 @@ known to be out of date.
 from __future__ import annotations
 
 import base64
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ from msgspec import Meta, Struct
 from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
 from apportion.core.configuration import manifest_config
 from apportion.core.manifests.schedulers import scheduler_names
+from apportion.core.manifests.suspects import suspects
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.callers import answering, read_body
 from apportion_schemas import Configuration
@@ -27,6 +29,11 @@ from apportion_schemas import Configuration
 PATH = "/admission"
 REVIEW_BYTES_MAX = 8 << 20
 """A change carries the pod twice, and etcd takes objects up to 1.5 MiB."""
+OURS = ("taken", "read", "no device")
+"""Cases in which a slip in a name is our business; one without a device may be meant to have one.
+"""
+WARNINGS_MAX = 5
+WARNING_CHARS_MAX = 240
 _REJECTED = 400
 
 _encode = msgspec.json.Encoder().encode
@@ -119,12 +126,13 @@ class Reviews:
         review = read_body(_decode, body, "an AdmissionReview of admission.k8s.io/v1")
         request = review.request
         verdict = self._judge(request)
+        slips = self._slips(request, verdict)
         self._reviews.labels("rejected" if isinstance(verdict, Rejected) else verdict.why).inc()
         return _encode(
             {
                 "apiVersion": review.api_version,
                 "kind": "AdmissionReview",
-                "response": {"uid": request.uid} | _response(verdict),
+                "response": {"uid": request.uid} | _response(verdict) | slips,
             }
         )
 
@@ -153,6 +161,15 @@ class Reviews:
             groups=tuple(request.user_info.groups),
         )
         return admit(asked, rules)
+
+    def _slips(self, request: _Request, verdict: Admitted | Rejected) -> dict[str, list[str]]:
+        """Warnings, which kubectl shows, of names in a pod that are probably not meant so."""
+        if isinstance(verdict, Rejected) or verdict.why not in OURS:
+            return {}
+        dialects = manifest_config(self._configuration()).dialects
+        found = itertools.islice(suspects(request.object, dialects, placed=True), WARNINGS_MAX)
+        said = [f"{each.field} {each.why}"[:WARNING_CHARS_MAX] for each in found]
+        return {"warnings": said} if said else {}
 
 
 def _response(verdict: Admitted | Rejected) -> dict[str, Any]:

@@ -341,7 +341,9 @@ def _of(pod: PodState, data: object, revision: int) -> Tale | None:
         case PodRefused() if pod.submitted.chooser:
             return None  # kube-scheduler asked, tells the reason, and keeps the condition
         case PodRefused():
-            tale = _tale(pod, "FailedScheduling", words.refusal(data), revision)
+            tale = _tale(
+                pod, "FailedScheduling", words.refusal(data, pod.submitted.shape), revision
+            )
             return msgspec.structs.replace(tale, unschedulable=True)
         case BindFailed():
             return _tale(pod, "FailedBinding", f"{data.node}: {data.message}", revision)

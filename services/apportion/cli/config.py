@@ -16,6 +16,7 @@ from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.writing import by_whom, person, run, write
 from apportion.core.configuration import ConfigurationError, passed_over, read_configuration
+from apportion.core.configuration.every import every_error
 from apportion.core.configuration.keys import KEYS
 from apportion.core.explain.answers import ConfigurationAnswer, NodeAnswer
 from apportion.runtime.files.manifests import Problem, read_manifest_files
@@ -155,6 +156,10 @@ def _read_both(file: str) -> tuple[object, Configuration]:
     (document,) = documents
     try:
         return document.content, read_configuration(document.content)
-    except ConfigurationError as error:
-        line = document.parsed.line_of(error.key)
-        raise NotFound(str(Problem(file, str(error), line=line))) from None
+    except ConfigurationError:
+        errors = every_error(document.content)
+        said = [
+            str(Problem(file, str(error), line=document.parsed.line_of(error.key)))
+            for error in errors
+        ]
+        raise NotFound("\n".join(said)) from None

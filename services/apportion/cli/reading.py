@@ -14,6 +14,7 @@ from apportion.cli.submitting import Wish
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests import Manifest, ManifestConfig, read_documents
 from apportion.core.manifests.limits import limit_of
+from apportion.core.manifests.suspects import suspects
 from apportion.core.manifests.template import DEFAULT_CONFIG
 from apportion.core.manifests.trace import read_trace_pods
 from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
@@ -38,6 +39,10 @@ def read_manifests(
             if limit is not None:
                 wish.limits.append(limit)
                 continue
+            wish.slips += [
+                str(Problem(found.source, f"{each.field}: {each.why}", line=found.parsed.line))
+                for each in suspects(found.content, config.dialects)
+            ]
             for outcome in read_documents([found.content], config):
                 if outcome.error is not None:
                     problems.append(found.problem(outcome.error))

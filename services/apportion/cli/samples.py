@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from apportion.cli.connection import Where
 from apportion.cli.exits import NotFound
 from apportion.cli.output import phase, plain, table
 from apportion.cli.reading import read_manifests
-from apportion.cli.submitting import append, look_up
+from apportion.cli.submitting import Wish, append, look_up
 from apportion.cli.tables import shown_phase
 from apportion.cli.writing import open_ledger
 from apportion.core.configuration import manifest_config
@@ -27,6 +28,8 @@ from apportion.runtime.files.manifests import Problem
 
 DECIDE_TIMEOUT_S = 30.0
 _HERE = Path(__file__).parent
+SUBMITTED = "samples"
+"""The file in the data folder with the names of the samples that were submitted once."""
 FOLDERS = (_HERE / "samples", _HERE.parents[2] / "examples" / "pods")
 """Package data of an installed Apportion, or the repository that it runs from."""
 
@@ -65,14 +68,30 @@ async def submit_samples(where: Where, out: Console) -> Samples:
     async with open_ledger(where.nats_url()) as ledger:
         newest = await ledger.last_revision()
         basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
-        new = only_new(wish, live)
+        record = where.data / SUBMITTED
+        before = set(record.read_text("utf-8").split()) if record.exists() else set[str]()
+        new = only_new(_not_deleted(wish, before, live), live)
         with out.status(f"placing {len(new.pods)} sample pods"):
             submitted = await append(ledger, new, basis=basis, progress=lambda _: None)
+            names = before | set(live) | {pod.full_name for pod in submitted}
+            record.write_text("".join(f"{name}\n" for name in sorted(names)), "utf-8")
             awaited = Awaited(submitted, lambda: None, allocated=True)
             await awaited.wait(ledger, DECIDE_TIMEOUT_S)
-    names = [(pod.namespace, pod.name) for pod in wish.pods]
-    pods, whys = await asyncio.to_thread(_outcomes, gateway, names, max(awaited.revision, basis))
+    samples = [(pod.namespace, pod.name) for pod in wish.pods]
+    pods, whys = await asyncio.to_thread(_outcomes, gateway, samples, max(awaited.revision, basis))
     return Samples(pods, whys, problems, awaited.first_placed_s)
+
+
+def _not_deleted(wish: Wish, before: Collection[str], live: Collection[str]) -> Wish:
+    """The samples that were not submitted before, or are live: who was deleted stays so."""
+    kept = [
+        pod
+        for pod in wish.pods
+        if (name := f"{pod.namespace}/{pod.name}") not in before or name in live
+    ]
+    gone = {pod.group for pod in wish.pods} - {pod.group for pod in kept}
+    groups = {name: group for name, group in wish.groups.items() if name not in gone}
+    return Wish(kept, groups)
 
 
 def _outcomes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from apportion.core.explain import words
 from apportion.core.explain.lines import shares_words
 from apportion.runtime.files.manifests import Problem
 from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion_schemas import Shape
 
 NAMED_MAX = 40
 """Up to so many pods are named one by one."""
@@ -113,6 +114,8 @@ def command(
         wish, problems = read_manifests(files, manifest_config_now(where))
     report = Report(dry_run=dry_run, problems=[str(problem) for problem in problems])
     _tell_problems(problems)
+    for slip in wish.slips:
+        console(stderr=True).print(plain(slip), style="yellow", soft_wrap=True)
     if wish.pods or wish.groups or wish.limits or wish.deployments:
         choice = Choice(timeout_s if wait else None, replace, dry_run)
         run(_submit(where, wish, report, choice))
@@ -153,7 +156,8 @@ async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> N
             with _bar("deciding", len(report.submitted)) as advance:
                 awaited = Awaited(report.submitted, lambda: advance(1))
                 await awaited.wait(ledger, choice.wait_s)
-            _note_decisions(report, awaited)
+            shapes = {f"{pod.namespace}/{pod.name}": pod.shape for pod in wish.pods}
+            _note_decisions(report, awaited, shapes)
 
 
 async def _say(
@@ -169,13 +173,13 @@ async def _say(
     }
 
 
-def _note_decisions(report: Report, awaited: Awaited) -> None:
+def _note_decisions(report: Report, awaited: Awaited, shapes: Mapping[str, Shape]) -> None:
     for uid, said in awaited.decided.items():
         name = awaited.pods[uid].full_name
         if said.placed is not None:
             report.placed[name] = f"{said.placed.node}: {shares_words(said.placed.shares)}"
         elif said.refused is not None:
-            report.refused[name] = words.refusal(said.refused)
+            report.refused[name] = words.refusal(said.refused, shapes.get(name))
     report.undecided = [awaited.pods[uid].full_name for uid in awaited.undecided]
 
 
@@ -193,6 +197,16 @@ def _tell_problems(problems: list[Problem]) -> None:
     out = console(stderr=True)
     for problem in problems:
         out.print("refused", plain(problem), style="red", soft_wrap=True)
+
+
+def _once(refused: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What pods were refused for, the same for several, as of a gang, once."""
+    by_text: dict[str, list[str]] = {}
+    for name, text in refused.items():
+        by_text.setdefault(text, []).append(name)
+    for text, names in by_text.items():
+        more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        yield f"{names[0]}{more}", text
 
 
 def _tell(report: Report, *, waited: bool) -> None:
@@ -229,8 +243,8 @@ def _outcomes(report: Report, *, waited: bool) -> Rows:
     if waited:
         for name, text in report.placed.items():
             made.add_row(plain(name), plain(text))
-        for name, text in report.refused.items():
-            made.add_row(plain(name), plain(text), style="red")
+        for names, text in _once(report.refused):
+            made.add_row(names, text, style="red")
         for name in report.undecided:
             made.add_row(plain(name), "no decision yet: is a scheduler running?", style="yellow")
     else:

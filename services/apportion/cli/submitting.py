@@ -51,12 +51,14 @@ class Wish:
     """What was read: pods and gangs, in the order in which they came; queues and quotas.
 
     `deployments` are the namespaces and owners of pods of which there may be fewer than before.
+    `slips` are names in it that are probably not meant so, each with where it stands.
     """
 
     pods: list[PodDraft] = field(default_factory=list)
     groups: dict[str, PodGroupObserved] = field(default_factory=dict)
     limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
     deployments: set[tuple[str, str]] = field(default_factory=set)
+    slips: list[str] = field(default_factory=list)
 
 
 class Submitted(msgspec.Struct, frozen=True):

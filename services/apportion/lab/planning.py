@@ -268,13 +268,13 @@ class _Answering:
             )
         said = f"{pod.full_name} can never fit on this fleet, even if nothing ran there: "
         return structs.replace(
-            made, outcome="never", sentence=said + words.refusal(lasting),
+            made, outcome="never", sentence=said + words.refusal(lasting, pod.submitted.shape),
             refused=refused_answer(pod, lasting), ahead=ahead,
         )  # fmt: skip
 
     def _cause(self, pod: PodState) -> str:
         if pod.refusal is not None:
-            return words.refusal(pod.refusal)
+            return words.refusal(pod.refusal, pod.submitted.shape)
         if pod.submitted.gates:
             return gates_words(pod)
         return gang_words(self._state, pod) or "nobody has decided yet"

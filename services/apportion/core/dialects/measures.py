@@ -21,10 +21,12 @@ def count(amount: Amount) -> int:
 def memory_mib(amount: Amount, unit_mib: int) -> int | None:
     """Memory per device in MiB; zero is the same as not asking."""
     if amount.value * unit_mib > MEMORY_MIB_MAX:
+        meant = (amount.value >> 20) // unit_mib  # bytes, where somebody wrote 4Gi
         raise amount.refusal(
             f"is more memory than any device has (the unit is {unit_mib} MiB)",
-            f"write at most {MEMORY_MIB_MAX // unit_mib}",
-        )
+            f"write {meant}" if isinstance(amount.written, str) and meant
+            else f"write at most {MEMORY_MIB_MAX // unit_mib}",
+        )  # fmt: skip
     return amount.value * unit_mib or None
 
 

@@ -165,7 +165,8 @@ def _turn(pod: PodState) -> tuple[int, int]:
 def _line(wants: str, pods: list[tuple[int, PodState]], shown: int) -> Line:
     oldest = min((pod for _, pod in pods), key=lambda pod: pod.submitted_revision)
     refusal = next((pod.refusal for _, pod in pods if pod.refusal is not None), None)
-    causes, nearest = refused_rows(refusal) if refusal else ((), ())
+    shape = pods[0][1].submitted.shape
+    causes, nearest = refused_rows(refusal, shape) if refusal else ((), ())
     return Line(
         wants=wants,
         devices=devices_wanted(pods[0][1]),
@@ -173,7 +174,7 @@ def _line(wants: str, pods: list[tuple[int, PodState]], shown: int) -> Line:
         oldest_revision=oldest.submitted_revision,
         oldest_time=oldest.submitted_time,
         lasting=refusal is not None and lasting(refusal),
-        sentence=words.refusal(refusal) if refusal else "",
+        sentence=words.refusal(refusal, shape) if refusal else "",
         nodes=refusal.nodes if refusal else 0,
         causes=causes,
         nearest=nearest,

@@ -26,7 +26,7 @@ from apportion.core.explain.views import REJECTED, gang_answer
 from apportion.core.ledger.evictions import awaited
 from apportion.core.ledger.rationale import rationale_of
 from apportion.core.ledger.state import Phase, Placement, PodState, State
-from apportion_schemas import NearMiss, PodRefused, PodRejected, RefusalCode, Score
+from apportion_schemas import NearMiss, PodRefused, PodRejected, RefusalCode, Score, Shape
 
 ENDED = "ended"
 """The phase of a pod that is gone."""
@@ -114,7 +114,7 @@ def _sentence(
         return f"{said}. It is to go: {words.eviction(evicted)}" if evicted is not None else said
     if pod.refusal is not None:
         said = f"{name} is pending since revision {pod.refused_revision}: "
-        said += words.refusal(pod.refusal)
+        said += words.refusal(pod.refusal, pod.submitted.shape)
     elif pod.submitted.gates:
         said = f"{name} waits {gates_words(pod)}"
     elif chooser:
@@ -211,16 +211,19 @@ def _waiting(state: State, pod: PodState) -> WhyWaiting:
 
 def refused_answer(pod: PodState, refused: PodRefused) -> WhyRefused:
     """A refusal as the read API shows it: every cause, and the nearest misses."""
-    causes, nearest = refused_rows(refused)
+    causes, nearest = refused_rows(refused, pod.submitted.shape)
     return WhyRefused(
         revision=pod.refused_revision, nodes=refused.nodes, causes=causes, nearest=nearest
     )
 
 
-def refused_rows(refused: PodRefused) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
+def refused_rows(
+    refused: PodRefused, shape: Shape
+) -> tuple[tuple[CauseRow, ...], tuple[MissRow, ...]]:
     """The causes of a refusal with what would unblock each, and the nodes that nearly fitted."""
-    causes = tuple(_cause_row(code, count, refused) for code, count in words.ranked(refused))
-    return causes, tuple(_miss_row(miss) for miss in refused.nearest)
+    ranked = words.ranked(refused)
+    causes = tuple(_cause_row(code, count, refused, shape) for code, count in ranked)
+    return causes, tuple(_miss_row(miss, shape) for miss in refused.nearest)
 
 
 def _with_people(state: State, row: CauseRow) -> CauseRow:
@@ -238,21 +241,21 @@ def _with_people(state: State, row: CauseRow) -> CauseRow:
     return structs.replace(row, unblocked_by=f"{row.unblocked_by} ({', '.join(people)})")
 
 
-def _cause_row(code: RefusalCode, count: int, refused: PodRefused) -> CauseRow:
+def _cause_row(code: RefusalCode, count: int, refused: PodRefused, shape: Shape) -> CauseRow:
     """The cure names the node or device where the nearest misses tell which one it is."""
     cure = words.cure(code)
     near = [miss for miss in refused.nearest if miss.code is code]
     if near:
         cure = cure.replace("NODE", near[0].node).replace("DEVICE", near[0].device or "DEVICE")
-    return CauseRow(code=code, words=words.phrase(code), nodes=count, unblocked_by=cure)
+    return CauseRow(code=code, words=words.named(code, shape), nodes=count, unblocked_by=cure)
 
 
-def _miss_row(miss: NearMiss) -> MissRow:
+def _miss_row(miss: NearMiss, shape: Shape) -> MissRow:
     return MissRow(
         node=miss.node,
         device=miss.device,
         code=miss.code,
-        words=words.phrase(miss.code),
+        words=words.named(miss.code, shape),
         needed=miss.needed,
         available=miss.available,
         needed_words=words.amount(miss.code, miss.needed),

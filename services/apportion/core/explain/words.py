@@ -19,6 +19,7 @@ from apportion_schemas import (
     QuotaShortage,
     RefusalCode,
     ResizeRefused,
+    Shape,
     VolumeShortage,
 )
 
@@ -258,6 +259,7 @@ LIMIT_CODES = (
 
 DEVICE_CHARS = 12
 """`GPU-` and the first eight digits of a UUID."""
+WHOLE_CORES = 100
 CAUSES_NAMED = 3
 """How many causes a sentence names before it only counts them; tables show them all."""
 
@@ -308,8 +310,19 @@ def near_miss(miss: NearMiss) -> str:
     return f"{said} (needed {needed}, available {available}, missing {lacking})"
 
 
-def refusal(refused: PodRefused) -> str:
-    """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss."""
+def named(code: RefusalCode, shape: Shape | None) -> str:
+    """What was wrong, with the names of the resources where the pod's wishes are known."""
+    if shape is not None and code is _C.EXTENDED_RESOURCE_INSUFFICIENT:
+        wanted = " or ".join(sorted(shape.node.extended))
+        return f"not enough of {wanted} on the node" if wanted else phrase(code)
+    return phrase(code)
+
+
+def refusal(refused: PodRefused, shape: Shape | None = None) -> str:
+    """A refusal in one sentence: how many nodes, every cause with its count, the nearest miss.
+
+    `shape` is what the pod wants, where whoever asks knows it.
+    """
     if refused.gang is not None and refused.gang.present < refused.gang.needed:
         return gang(refused.gang)
     if RefusalCode.GANG_TOO_LARGE in refused.reasons and refused.gang is not None:
@@ -318,7 +331,7 @@ def refusal(refused: PodRefused) -> str:
     limits += [queue(refused.queue)] if refused.queue is not None else []
     limits += [quota(refused.quota)] if refused.quota is not None else []
     if not limits or not refused.reasons.keys() <= {*LIMIT_CODES, *_CLAIM_CODES}:
-        limits.append(_of_nodes(refused))
+        limits.append(_of_nodes(refused, shape))
     said = "; ".join(limits)
     return f"{gang(refused.gang)}; for the first that does not, {said}" if refused.gang else said
 
@@ -328,17 +341,30 @@ def volume(shortage: VolumeShortage) -> str:
     return f"its PersistentVolumeClaim {shortage.claim}: {VOLUME_CLAIMS[shortage.state]}"
 
 
-def _of_nodes(refused: PodRefused) -> str:
+def _of_nodes(refused: PodRefused, shape: Shape | None) -> str:
     if not refused.nodes:
         return "there is no node yet"
-    causes = [f"{phrase(code)} ({nodes(count)})" for code, count in ranked(refused)]
+    causes = [f"{named(code, shape)} ({nodes(count)})" for code, count in ranked(refused)]
     if len(causes) > CAUSES_NAMED + 1:
         causes[CAUSES_NAMED:] = [f"{len(causes) - CAUSES_NAMED} more causes"]
     said = f"none of {nodes(refused.nodes)} fits: {'; '.join(causes)}"
-    if refused.nearest and missing(refused.nearest[0]):
-        nearest = refused.nearest[0]
+    if not refused.nearest:
+        return said
+    nearest = refused.nearest[0]
+    if nearest.code is _C.DEVICE_IN_USE:
+        return f"{said}; {_empty_cards(shape)}nearest is {_where(nearest)}"
+    if missing(nearest):
         said += f"; nearest is {_where(nearest)}, short by {missing(nearest)}"
     return said
+
+
+def _empty_cards(shape: Shape | None) -> str:
+    """How many cards nobody else may hold, as in `it needs 8 empty cards on one node, `."""
+    asks = shape.asks if shape is not None else ()
+    alone = sum(ask.count for ask in asks if ask.whole or ask.cores >= WHOLE_CORES)
+    if not alone:
+        return ""
+    return f"it needs {alone} empty card{'' if alone == 1 else 's'} on one node, "
 
 
 def undeclared(group: str) -> str:

@@ -14,6 +14,7 @@ from apportion.core.dialects import ManifestError
 from apportion.core.dialects.errors import within
 from apportion.core.manifests import harmless
 from apportion.core.manifests.reading import items_of, read_document, title
+from apportion.core.manifests.suspects import suspects
 from apportion.core.manifests.template import ManifestConfig
 from apportion.core.manifests.unsupported import places
 from apportion.core.manifests.workloads import KINDS, PodDraft
@@ -98,7 +99,8 @@ def _checked(document: object, prefix: str, config: ManifestConfig) -> Checked:
         manifest = _read(made, f"{prefix}{below}", config)
     except ManifestError as error:
         return Checked(name, error=error)
-    return Checked(name, manifest.pods, tuple(_notes(about, at, below)))
+    slips = (Note(*each) for each in suspects(document, config.dialects, placed=True))
+    return Checked(name, manifest.pods, (*_notes(about, at, below), *slips))
 
 
 def _made(document: Any, kind: tuple[str, str]) -> tuple[object, str, str]:

@@ -167,7 +167,7 @@ class ExtenderBinding:
         if pod.attempt > attempt:
             return f"its placement on {node} came to nothing: {pod.last_failure}"
         if pod.refusal is not None and pod.refused_revision > refused_revision:
-            return words.refusal(pod.refusal)
+            return words.refusal(pod.refusal, pod.submitted.shape)
         return None
 
     async def _changed(self, uid: str) -> None:

@@ -1,0 +1,85 @@
+"""All that is wrong with a configuration, and not only the first of it.
+
+What was found wrong is taken out, and the rest is read again. Invariant: keys stand as they do in
+the document, whatever has been taken out of it meanwhile; and it ends, since each turn takes
+something out.
+"""
+
+import re
+from copy import deepcopy
+from typing import Any, Final
+
+from apportion.core.configuration.errors import ConfigurationError
+from apportion.core.configuration.reading import read_configuration
+
+ERRORS_MAX: Final = 50
+_STEP: Final = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[\]]+)')
+GONE: Final = object()
+
+
+def every_error(document: object) -> list[ConfigurationError]:
+    """Each error of the document once, in the order in which they are met.
+
+    What is wrong with an entry only because something wrong was taken out of it is not said.
+    """
+    left, found = deepcopy(document), list[ConfigurationError]()
+    places: dict[tuple[object, ...], list[int]] = {}
+    for _ in range(ERRORS_MAX):
+        try:
+            read_configuration(left)
+        except ConfigurationError as error:
+            path = [_step(match) for match in _STEP.finditer(error.key)]
+            key = _there(error.key, places)
+            if not any(each.key.startswith((f"{key}.", f"{key}[")) for each in found):
+                found.append(ConfigurationError(key, error.value, error.problem, error.fix))
+            if not _take_out(left, path, places):
+                return found
+        else:
+            return found
+    return found
+
+
+def _step(match: re.Match[str]) -> str | int:
+    return int(match[2]) if match[2] is not None else match[1] if match[1] is not None else match[3]
+
+
+def _there(key: str, places: dict[tuple[object, ...], list[int]]) -> str:
+    """The key with the positions that entries had before others were taken out."""
+    path: list[object] = []
+
+    def moved(match: re.Match[str]) -> str:
+        step = _step(match)
+        before = places.get(tuple(path))
+        shown = match[0]
+        if isinstance(step, int) and before is not None and step < len(before):
+            shown = f"[{before[step]}]"
+        path.append(step)
+        return shown
+
+    return _STEP.sub(moved, key)
+
+
+def _take_out(
+    document: Any, path: list[str | int], places: dict[tuple[object, ...], list[int]]
+) -> bool:
+    """Take out what the path names, or, where that is what is missing, the nearest around it."""
+    while path:
+        parent = document
+        for step in path[:-1]:
+            parent = _entry(parent, step)
+        if _entry(parent, path[-1]) is not GONE:
+            if isinstance(parent, list):
+                where = tuple(path[:-1])
+                places.setdefault(where, list(range(len(parent)))).pop(int(path[-1]))
+            del parent[path[-1]]
+            return True
+        path = path[:-1]
+    return False
+
+
+def _entry(holder: Any, step: str | int) -> Any:
+    if isinstance(holder, dict):
+        return holder.get(step, GONE)
+    if isinstance(holder, list) and isinstance(step, int) and step < len(holder):
+        return holder[step]
+    return GONE

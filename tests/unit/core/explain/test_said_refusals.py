@@ -1,0 +1,39 @@
+"""Refusals in the words of who asked: empty cards, the name of the resource."""
+
+import pytest
+
+from apportion.core.explain.why import why
+from apportion_schemas import NodeConstraints
+from apportion_schemas.quantities import Payload
+from tests.support.fleet import observed, rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, cards, pod, shape
+
+
+def sentence(*events: Payload, wants: Payload) -> str:
+    """What is said of the pod `p` that wants this."""
+    ledger = Ledger(*events).settle()
+    ledger.submit(wants).settle()
+    return why(ledger.state, ledger.pod("p")).sentence
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 empty card on"), (4, "4 empty cards on")])
+def test_whole_cards_are_counted_as_such(count: int, words: str) -> None:
+    """Who wants cards alone lacks empty cards, not slots."""
+    held = [pod(f"s{number}", ask(1_000, cores=60)) for number in range(4)]
+    said = sentence(rack("n1", 4), *held, wants=pod("p", cards(count)))
+    assert f"it needs {words} one node, nearest is n1" in said
+    assert "slot" not in said
+
+
+def test_the_resource_is_named() -> None:
+    """Not `an extended resource`, in the sentence and in the table of causes."""
+    nic = NodeConstraints(extended={"example.com/nic": 2})
+    ledger = Ledger(observed("n1", extended={"example.com/nic": 1}), rack("n1", 1))
+    ledger.submit(pod("p", shape=shape(ask(1), node=nic))).settle()
+    told = why(ledger.state, ledger.pod("p"))
+    assert "not enough of example.com/nic on the node" in told.sentence
+    assert told.refused is not None
+    assert [cause.words for cause in told.refused.causes] == [
+        "not enough of example.com/nic on the node"
+    ]
