@@ -1,6 +1,7 @@
 """What a state says that a doctor wants to know."""
 
-from apportion.core.doctor.facts import ClusterFacts
+from apportion.core.doctor.facts import ClusterFacts, FailedDevices
+from apportion.core.explain.health import failure, pods_on
 from apportion.core.ledger.state import NodeState, State
 
 DEVICE_RESOURCES = ("nvidia.com/", "huawei.com/", "cambricon.com/", "volcano.sh/", "tencent.com/")
@@ -18,6 +19,8 @@ def cluster_facts(state: State) -> ClusterFacts:
     return ClusterFacts(
         revision=state.revision,
         nodes=len(there),
+        devices=sum(len(node.devices) for node in there),
+        failed=tuple(failed for node in there if (failed := _failed(node)) is not None),
         silent=tuple((node.name, node.silent) for node in there if node.silent),
         without_agent=tuple(node.name for node in there if _offers(node) and not node.reported),
         without_node=tuple(
@@ -29,6 +32,13 @@ def cluster_facts(state: State) -> ClusterFacts:
         refused_events=state.refused_count,
         last_refusal=f"revision {refused.revision}: {refused.reason}" if refused else "",
     )
+
+
+def _failed(node: NodeState) -> FailedDevices | None:
+    """Its devices that are no good, and who is on them; None where all are well."""
+    bad = [each.device.id for each in node.devices if failure(each) is not None]
+    pods = {pod.uid for device in bad for pod in pods_on(node, device)}
+    return FailedDevices(node.name, len(bad), len(pods)) if bad else None
 
 
 def _offers(node: NodeState) -> bool:

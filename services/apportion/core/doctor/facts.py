@@ -59,6 +59,14 @@ class FoldFacts(Struct, frozen=True, kw_only=True):
     unready: str = ""
 
 
+class FailedDevices(Struct, frozen=True):
+    """How many devices of a node have failed, and how many pods hold shares of them."""
+
+    node: str
+    devices: int
+    pods: int
+
+
 class ClusterFacts(Struct, frozen=True, kw_only=True):
     """What a fold says of nodes and agents.
 
@@ -69,6 +77,8 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
 
     revision: int
     nodes: int = 0
+    devices: int = 0
+    failed: tuple[FailedDevices, ...] = ()
     silent: tuple[tuple[str, str], ...] = ()
     without_agent: tuple[str, ...] = ()
     without_node: tuple[str, ...] = ()

@@ -70,6 +70,25 @@ def agents(facts: Facts) -> Found | None:
     )
 
 
+def devices(facts: Facts) -> Found | None:
+    """Whether devices have failed, and pods are on them."""
+    cluster = facts.cluster
+    if cluster is None:
+        return None
+    if not cluster.failed:
+        return ok(f"no device has failed ({cluster.devices:,} devices)")
+    count = sum(failed.devices for failed in cluster.failed)
+    pods = sum(failed.pods for failed in cluster.failed)
+    where = counted([failed.node for failed in cluster.failed], "node")
+    words = f"{count:,} of {cluster.devices:,} devices failed, on {where}"
+    if not pods:
+        return soon(f"{words}; no pod is on them", "repair them: they take pods by themselves then")
+    return broken(
+        f"{words}; {pods:,} pod{' is' if pods == 1 else 's are'} on them",
+        "`apportion who NODE` tells which, `apportion drain NODE --reason WHY` moves them",
+    )
+
+
 def nodes_without_agent(facts: Facts) -> Found | None:
     """Whether nodes have devices that nobody reports."""
     cluster = facts.cluster

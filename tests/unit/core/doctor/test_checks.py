@@ -11,6 +11,7 @@ from apportion.core.doctor.facts import (
     ArchiveFacts,
     ClusterFacts,
     Facts,
+    FailedDevices,
     FoldFacts,
     KubeFacts,
     LedgerFacts,
@@ -18,9 +19,10 @@ from apportion.core.doctor.facts import (
     Skew,
 )
 from apportion.core.explain.doctor_answers import CheckAnswer
-from apportion_schemas import NodeHeard, NodeReported, NodeSilent
+from apportion_schemas import DeviceHealthChanged, NodeHeard, NodeReported, NodeSilent
 from tests.support.fleet import observed, rack
 from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
 
 SOUND = LedgerFacts(
     user="operator",
@@ -119,6 +121,13 @@ CASES: list[tuple[str, str, Facts, str]] = [
         cluster(silent=(("n2", "2026-03-01T09:30:00.1Z"),)),
         "n2 since 2026-03-01",
     ),
+    (
+        "devices",
+        "broken",
+        cluster(devices=9, failed=(FailedDevices("n1", 2, 1), FailedDevices("n2", 1, 0))),
+        "3 of 9 devices failed, on 2 nodes: n1, n2; 1 pod is on them",
+    ),
+    ("devices", "soon", cluster(devices=8, failed=(FailedDevices("n1", 8, 0),)), "no pod is on"),
     ("nodes-without-agent", "soon", cluster(without_agent=("n9",)), "1 node: n9"),
     ("agents-without-node", "soon", cluster(without_node=("n8", "n9")), "2 agents: n8, n9"),
     ("drivers", "soon", cluster(drivers={"440.33.01": ("n1",)}), "440.33.01 on n1"),
@@ -173,7 +182,8 @@ def test_nothing_is_said_of_what_nobody_gathered() -> None:
     """No facts, no checks: nothing is green that nobody looked at."""
     assert examined(Facts()) == ()
     assert {check.id for check in examined(Facts(cluster=CALM))} == {
-        "agents", "nodes-without-agent", "agents-without-node", "drivers", "refused-events",
+        "agents", "devices", "nodes-without-agent", "agents-without-node", "drivers",
+        "refused-events",
     }  # fmt: skip
 
 
@@ -196,3 +206,21 @@ def test_what_a_fold_says_of_nodes_and_agents() -> None:
     assert facts.without_node == ("n2",)
     assert facts.drivers == {"550.54.15": ("n4",)}
     assert facts.nodes == 3
+
+
+def test_what_a_fold_says_of_devices() -> None:
+    """Those that failed by node, and a pod that is on two of them once."""
+    ledger = Ledger(rack("n1", 2), pod("a", ask(count=2)), rack("n2", 2)).settle()
+    assert cluster_facts(ledger.state).failed == ()
+    held = [share.device for share in ledger.shares("a")]
+    assert len(set(held)) == 2
+    for node, device in ((ledger.where("a"), held[0]), (ledger.where("a"), held[1])):
+        ledger.play(DeviceHealthChanged(node=node, device=device, healthy=False, reason="XID 79"))
+    other = next(name for name in ("n1", "n2") if name != ledger.where("a"))
+    device = ledger.node(other).devices[0].device.id
+    ledger.play(DeviceHealthChanged(node=other, device=device, healthy=False, reason="hot"))
+    facts = cluster_facts(ledger.state)
+    assert facts.devices == 4
+    assert set(facts.failed) == {
+        FailedDevices(ledger.where("a"), 2, 1), FailedDevices(other, 1, 0),
+    }  # fmt: skip
