@@ -12,6 +12,7 @@ from apportion.cli.moments import FORMS
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow
+from apportion.core.explain.words import device_words
 
 LISTS = ("placements", "nodes", "devices", "configuration", "policy")
 
@@ -49,9 +50,10 @@ def command(*, where: Where, as_json: bool, begin: str, end: str | None, limit: 
 def _show(name: str, rows: Sequence[DiffRow], more: int) -> None:
     made = table(name.upper(), "WHAT", "WAS", "IS", "REVISION", "TIME", "BY",
                  right=("REVISION",), wraps=("WAS", "IS"))  # fmt: skip
+    named = device_words if name == "devices" else str
     for row in rows:
         made.add_row(
-            row.name, row.what, row.before or "-", row.after or "-", str(row.revision or ""),
+            named(row.name), row.what, row.before or "-", row.after or "-", str(row.revision or ""),
             moment(row.time) if row.time else "", row.by,
         )  # fmt: skip
     show(made)

@@ -23,6 +23,7 @@ from apportion.cli.output import console, plain, print_json, table
 from apportion.cli.why import show_placed, show_refused
 from apportion.core.explain.lines import shares_words
 from apportion.core.explain.plans import (
+    Ahead,
     Beside,
     PlanAnswer,
     PlanLine,
@@ -196,15 +197,24 @@ def _show_evicted(out: Console, answer: PlanAnswer) -> None:
 
 
 def _show_waiting(out: Console, answer: PlanAnswer) -> None:
+    """Those that wait for the same are one row, with the first of them."""
     made = table("ALSO WAITING", "PRIORITY", "SINCE REVISION", "FOR WHAT",
                  right=("PRIORITY", "SINCE REVISION"), wraps=("FOR WHAT",))  # fmt: skip
+    lines: dict[tuple[int, str], list[Ahead]] = {}
     for pod in answer.waiting:
+        lines.setdefault((pod.priority, pod.cause), []).append(pod)
+    for (priority, cause), (first, *others) in lines.items():
+        more = f" and {len(others):,} more" if others else ""
         made.add_row(
-            plain(f"{pod.namespace}/{pod.pod}"), str(pod.priority), str(pod.submitted_revision),
-            plain(pod.cause), style="dim",
+            plain(f"{first.namespace}/{first.pod}{more}"), str(priority),
+            str(first.submitted_revision), plain(cause), style="dim",
         )  # fmt: skip
     if made.row_count:
         out.print(made)
+    shown_above = sum(not pod.node for pod in (*answer.pods, *answer.moved))
+    left = (answer.after.waiting if answer.after else 0) - shown_above - len(answer.waiting)
+    if left > 0:
+        out.print(f"and {left:,} pods behind them", style="dim")
 
 
 def _show_totals(out: Console, answer: PlanAnswer) -> None:

@@ -60,12 +60,17 @@ def _all(gateway: Gateway, query: dict[str, object]) -> tuple[int, list[WhoRow]]
 
 
 def _rows(items: list[WhoRow]) -> Rows:
-    made = table("NODE", "DEVICE", "NAMESPACE", "POD", "CONTAINER", "MEMORY", "CORES", "FROM",
-                 "UNTIL", "DECISION", right=("MEMORY", "CORES", "DECISION"))  # fmt: skip
+    """A table; without the columns that would say the same, or nothing, in every row."""
+    containers = len({item.container for item in items}) > 1
+    ended = any(item.to_revision for item in items)
+    made = table("NODE", "DEVICE", "POD", *(["CONTAINER"] if containers else []), "MEMORY", "CORES",
+                 "FROM", *(["UNTIL"] if ended else []), "DECISION",
+                 right=("MEMORY", "CORES", "DECISION"), wraps=("POD",))  # fmt: skip
     for item in items:
+        until = moment(item.to_time) if item.to_revision else ""
         made.add_row(
-            item.node, device_words(item.device), item.namespace, item.pod, item.container,
-            f"{item.memory_mib:,} MiB", f"{item.cores}", moment(item.from_time),
-            moment(item.to_time) if item.to_revision else "", str(item.decision_revision),
+            item.node, device_words(item.device), f"{item.namespace}/{item.pod}",
+            *([item.container] if containers else []), f"{item.memory_mib:,} MiB", f"{item.cores}",
+            moment(item.from_time), *([until] if ended else []), str(item.decision_revision),
         )  # fmt: skip
     return made
