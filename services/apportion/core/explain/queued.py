@@ -86,14 +86,18 @@ class LinesAnswer(Answer, frozen=True):
 
 
 class NamespaceRow(Answer, frozen=True):
-    """How many live pods a namespace has."""
+    """How many live pods a namespace has, and of how many devices they hold shares.
+
+    A device counts once for each pod that holds something of it.
+    """
 
     namespace: str
     pods: int
+    devices: int
 
 
 class NamespacesAnswer(Answer, frozen=True):
-    """The namespaces that have live pods, those with most first; equal ones by name."""
+    """The namespaces that have live pods: who holds most comes first, then who has most pods."""
 
     revision: int
     items: tuple[NamespaceRow, ...] = ()
@@ -103,10 +107,17 @@ class NamespacesAnswer(Answer, frozen=True):
 def namespaces_answer(state: State) -> NamespacesAnswer:
     """Who is here, as of the state's revision; costs what is live."""
     counts = Counter(pod.submitted.namespace for pod in state.pods.values())
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    held: Counter[str] = Counter()
+    for pod in state.pods.values():
+        if pod.placement is not None:
+            devices = {share.device for share in pod.placement.shares}
+            held[pod.submitted.namespace] += len(devices)
+    ordered = sorted(counts.items(), key=lambda item: (-held[item[0]], -item[1], item[0]))
     return NamespacesAnswer(
         revision=state.revision,
-        items=tuple(NamespaceRow(namespace=name, pods=pods) for name, pods in ordered),
+        items=tuple(
+            NamespaceRow(namespace=name, pods=pods, devices=held[name]) for name, pods in ordered
+        ),
     )
 
 

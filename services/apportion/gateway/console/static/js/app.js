@@ -173,7 +173,7 @@ document.addEventListener("click", event => {
 addEventListener("hashchange", show);
 addEventListener("resize", () => bar.draw());
 
-/** Namespaces first, those with most pods before others, so that all pages agree on colours. */
+/** Namespaces first, those that hold most before others, so that all pages agree on colours. */
 async function begin() {
   try {
     const { items } = await getNow("namespaces");

@@ -17,11 +17,11 @@ export async function openDiff(main, context) {
   const [diff, line] = await Promise.all([getNow("diff", { from, to, limit: ROWS }), getNow("timeline", { bins: 1 })]);
   const [before, after] = await Promise.all([diff.from, diff.to].map(({ revision }) => getNow("summary", { at: String(revision) })));
   if (!context.alive()) return null;
-  draw(main, { from, to, diff, before, after, marks: line.marks });
+  draw(main, { from, to, diff, before, after, marks: line.marks, first: instant(line.first_time) ?? 0 });
   return { update() {}, close() {} };
 }
 
-function draw(main, { from, to, diff, before, after, marks }) {
+function draw(main, { from, to, diff, before, after, marks, first }) {
   const [a, b] = [instant(diff.from.time), instant(diff.to.time)];
   const told = [
     count(diff, "placements", "placement"), count(diff, "nodes", "node"), count(diff, "devices", "card"),
@@ -31,7 +31,7 @@ function draw(main, { from, to, diff, before, after, marks }) {
   mount(main, html`<div class="page">${answer(sentence, [
     html`rev ${receipt(diff.from.revision)} to ${receipt(diff.to.revision)}`, link("events", "all events")])}
     <form class="bar" id="moments"><label class="inl">from <input name="from" value="${from}" class="m" size="20"></label><label class="inl">to <input name="to" value="${to}" class="m" size="20"></label><button class="btn pri">Compare</button>
-    ${perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark) })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}</form>
+    ${perMinute(marks).slice(-MARKS_SHOWN).map(mark => html`<a class="btn hide-s" title="${mark.sentence}" href="${href("events", { diff: around(mark, first) })}">around ${when(instant(mark.time), Date.now(), true)}</a>`)}</form>
     ${totals(before, after, [a, b])}
     <div class="grid2">${group("health", "Cards", diff.devices, diff.more.devices, name => html`<span class="m" title="${name}">${shortId(name)}</span>`)}${group("node", "Nodes", diff.nodes, diff.more.nodes, nodeLink)}
     ${group("operator", "Policy", diff.policy, diff.more.policy)}${group("operator", "Configuration", diff.configuration, diff.more.configuration)}
@@ -46,9 +46,10 @@ function draw(main, { from, to, diff, before, after, marks }) {
 /** The last mark of each minute: what fails together is one place to look at. */
 const perMinute = marks => [...new Map(marks.map(mark => [mark.time.slice(0, 16), mark])).values()];
 
-const around = mark => {
+/** From shortly before a mark, and not before the ledger's beginning, to a while after it. */
+const around = (mark, first) => {
   const ms = instant(mark.time);
-  return [ms - BEFORE_MS, ms + AFTER_MS].map(each => new Date(Math.min(each, Date.now())).toISOString().replace(/\.\d+Z$/, "Z")).join(",");
+  return [Math.max(ms - BEFORE_MS, first + 1000), ms + AFTER_MS].map(each => new Date(Math.min(each, Date.now())).toISOString().replace(/\.\d+Z$/, "Z")).join(",");
 };
 
 function count(diff, list, noun) {

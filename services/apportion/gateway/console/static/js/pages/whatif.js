@@ -11,7 +11,7 @@ import { answer, command, copyFrom, problemNote, segments, sentenceCase } from "
 import { compared } from "./diff.js";
 import { causeBar } from "./pod.js";
 
-const POLICIES = [["", "as it is"], ["price", "price"], ["bestfit", "bestfit"], ["binpack", "binpack"], ["spread", "spread"]];
+const POLICIES = [["", "as it is"], ["price", "price"], ["fgd", "fgd"], ["bestfit", "bestfit"], ["binpack", "binpack"], ["spread", "spread"]];
 const TYPING_MS = 600;
 const NODES_DRAWN = 5;
 const ROWS = 12;
@@ -150,7 +150,7 @@ class WhatIfPage {
       ${this.table("Who is hit", plan.moved, "held a place on what is lost")}
       ${this.table("Who is helped", plan.helped, "wait now, and would have a place")}
       ${plan.evicted.length ? html`<section class="card"><h2>Who would go <small>${many(plan.evicted.length, "pod")} of lower priority</small></h2><ol class="mini">${plan.evicted.slice(0, ROWS).map(pod => html`<li><span>${podLink(pod.namespace, pod.pod)} leaves ${nodeLink(pod.node)} for <span class="m">${pod.beneficiary}</span>${pod.to ? html`, and goes to ${nodeLink(pod.to)}` : ""}${pod.budgets.length ? html` <span class="c-warn">(exceeds ${pod.budgets.join(", ")})</span>` : ""}</span></li>`)}</ol></section>` : ""}
-      ${plan.waiting.length ? html`<section class="card"><h2>Who would wait <small>in their order</small></h2><ol class="mini">${plan.waiting.slice(0, ROWS).map(pod => html`<li><span>${podLink(pod.namespace, pod.pod)}: ${pod.cause}</span></li>`)}${plan.waiting.length > ROWS ? html`<li class="faint">and ${num(plan.waiting.length - ROWS)} more</li>` : ""}</ol></section>` : ""}`);
+      ${waiters(plan)}`);
   }
 
   beforeAfter(plan, nodes) {
@@ -198,6 +198,15 @@ const OUTCOMES = { fits: ["allocated", "fits"], "not-now": ["refused", "not now"
 function outcomeChip(outcome) {
   const [look, words] = OUTCOMES[outcome] ?? ["", outcome];
   return html`<span class="chip p-${look}">${words}</span>`;
+}
+
+/** Those that would wait, by what they wait for: the first of each line, and how many more. */
+function waiters({ waiting: pods, after, ...plan }) {
+  if (!pods.length) return "";
+  const above = [...plan.pods, ...plan.moved].filter(pod => !pod.node).length;
+  const left = (after?.waiting ?? 0) - above - pods.length;
+  const lines = Map.groupBy(pods, pod => pod.cause);
+  return html`<section class="card"><h2>Who would wait <small>in their order, by what for</small></h2><ol class="mini">${[...lines].slice(0, ROWS).map(([cause, [first, ...others]]) => html`<li><span>${podLink(first.namespace, first.pod)}${others.length ? ` and ${num(others.length)} more` : ""}: ${cause}</span></li>`)}${lines.size > ROWS ? html`<li class="faint">and ${num(lines.size - ROWS)} more lines</li>` : ""}${left > 0 ? html`<li class="faint">and ${many(left, "pod")} behind them</li>` : ""}</ol></section>`;
 }
 
 /** A few nodes card by card: what is held pale, what would come strong, what is lost crossed out. */
