@@ -1,0 +1,280 @@
+"""An operator's day: a node breaks at a known time, and everything that people ask then.
+
+It is asked twice, each time beside an `apportion up` of its own with 200 nodes: with the verbs
+alone, and in Chromium with the console alone. Both use only what a newcomer sees: what verbs print,
+and the links, buttons and words of pages. The verbs act as well; in the console that is off.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser.audit import offences
+from tests.support.browser.chromium import opened, running_browser, skip_unless_here
+from tests.support.polling import wait_until
+from tests.support.standalone import Standalone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+POOLS = (("h200", 1, "8xH200-141GB"), ("h100", 4, "8xH100-80GB"), ("a100", 60, "8xA100-40GB"),
+         ("t4", 135, "4xT4"))  # fmt: skip
+NODES = sum(count for _, count, _ in POOLS)
+BROKEN = "h200-1"
+CARDS = 8
+REASON = "PSU lost"
+PRICES = 'currency = "EUR"\n[models]\n"*H200*" = 36000\n"*H100*" = 24000\n"*" = 400\n'
+"""Dear, so that a day of a minute costs something."""
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  namespace: {namespace}
+  annotations: {{nvidia.com/use-gputype: "{model}"}}
+spec:
+  schedulerName: apportion
+  containers:
+  - {{name: main, image: x, resources: {{limits: {{nvidia.com/gpu: {cards}}}}}}}
+"""
+MOVABLE = ("chat-1", "chat-2", "chat-3")
+HIT = (*(f"serving/{name}" for name in MOVABLE), "bio/fold-0")
+
+
+def pod(namespace: str, name: str, model: str, cards: int = 1) -> str:
+    """The manifest of a pod that wants whole cards of these models."""
+    return POD.format(namespace=namespace, name=name, model=model, cards=cards)
+
+
+class Day(NamedTuple):
+    """What is known when the phone rings: that something broke, and when (UTC, to the second)."""
+
+    up: Standalone
+    prices: Path
+    before: str
+
+    def said(self, *words: str, code: int = 0, stdin: str = "") -> str:
+        """What a verb prints, its exit code as its help has it."""
+        done = self.up.run(*words, stdin=stdin.encode())
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def submitted(self, *documents: str, code: int = 0) -> str:
+        """What `submit --wait` prints of these."""
+        return self.said("submit", "--wait", "-f", "-", code=code, stdin="---\n".join(documents))
+
+
+def start(up: Standalone) -> None:
+    """The morning: training on all H100s, services on the only node with H200s; one job ends."""
+    day = Day(up, Path(), "")
+    trainings = [pod("pretrain", f"llm-{number}", "H100", CARDS) for number in range(1, 5)]
+    others = [pod("notebooks", f"nb-{number}", "A100") for number in range(1, 41)]
+    day.submitted(*trainings, *others, *(pod("ci", f"test-{n}", "T4") for n in range(1, 21)))
+    day.submitted(*(pod("serving", name, "H200,H100") for name in MOVABLE))
+    day.submitted(pod("bio", "fold-0", "H200"))
+    day.said("delete", "pretrain/llm-4")
+    wait_until(lambda: "bound" not in day.said("get", "pods"), "all that is placed to run")
+
+
+def break_it(up: Standalone, prices: Path) -> Day:
+    """In the next second the cards of a node fail, and somebody submits what needs them."""
+    began = datetime.now(UTC)
+    wait_until(lambda: (datetime.now(UTC) - began).total_seconds() > 1, "the next second")
+    day = Day(up, prices, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}")
+    cards = re.findall(r"GPU-\w+", day.said("get", "devices", "--node", BROKEN))
+    assert len(cards) == CARDS
+    for card in cards:
+        day.said("simulate", "fail", card, "--reason", REASON)
+    day.submitted(pod("bio", "fold-1", "H200"), code=1)
+    return day
+
+
+@pytest.fixture
+def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Day]:
+    """A cluster of 200 nodes after its morning; one of them has just broken."""
+    fleet, prices = tmp_path / "fleet.yaml", tmp_path / "prices.toml"
+    prices.write_text(PRICES)
+    monkeypatch.setenv("APPORTION_PRICES", str(prices))
+    rows = [f'- {{node: {name}-{at}, devices: "{spec}"}}'
+            for name, count, spec in POOLS for at in range(1, count + 1)]  # fmt: skip
+    fleet.write_text("\n".join(["nodes:", *rows]) + "\n")
+    with Standalone(tmp_path / "data", "--no-samples", "--fleet", str(fleet)) as up:
+        up.up()
+        start(up)
+        yield break_it(up, prices)
+    up.nothing_left()
+
+
+def test_with_the_verbs(day: Day) -> None:
+    """Who was hit, why a pod waits, what was, what would be; then it is drained and paid for."""
+    assert f"{CARDS} of" in line_of(day.said("doctor", code=1), "devices")
+    assert BROKEN in line_of(day.said("doctor", code=1), "devices")
+    told = day.said("tail", "--from", day.before, "--no-follow")
+    assert len(re.findall(rf"of {BROKEN} failed: {REASON}", told)) == CARDS
+
+    who_was_hit(day)
+    why = day.said("why", "bio/fold-1")
+    assert f"none of {NODES} nodes fits: device is unhealthy (1 node)" in why
+    what_it_looked_like(day)
+    what_would_happen(day)
+    drained(day)
+    reported(day)
+
+
+def line_of(table: str, name: str) -> str:
+    """The line of a table that begins with this word."""
+    [line] = [line for line in table.splitlines() if line.split(" ")[0] == name]
+    return line
+
+
+def who_was_hit(day: Day) -> None:
+    """Those on the node, now and before; each says of itself on what it cannot rely."""
+    for asked in (("who", BROKEN), ("who", BROKEN, "--at", day.before)):
+        said = day.said(*asked)
+        assert all(pod in said for pod in HIT), said
+        assert len(said.splitlines()) == 1 + len(HIT)
+    why = day.said("why", HIT[0])
+    assert f"is allocated on {BROKEN}" in why
+    assert "It cannot rely on what it holds: its device GPU-" in why
+    assert f"has failed ({REASON})" in day.said("history", HIT[0]) + why
+
+
+def what_it_looked_like(day: Day) -> None:
+    """The node before the break and now, and what lies between."""
+    once = ("top", "--once", "--node", BROKEN)
+    assert "failed" not in day.said(*once, "--at", day.before)
+    assert f"failed: {REASON}" in day.said("get", "devices", "--node", BROKEN)
+    differs = day.said("diff", "--from", day.before)
+    assert differs.count(f"failed: {REASON}") == CARDS
+    assert f"agent/{BROKEN}" in differs
+    assert f"failed: {REASON}" in day.said("history", BROKEN)
+    assert f"{REASON}" not in day.said("history", BROKEN, "--at", day.before)
+
+
+def what_would_happen(day: Day) -> None:
+    """Without the node its services move to the training's cards; what needs an H200 never fits."""
+    held = day.said("who", BROKEN)
+    planned = day.said("plan", "--lose", BROKEN, code=6)
+    for name in MOVABLE:
+        assert re.search(rf"serving/{name} +fits +{BROKEN} +h100-\d", planned), planned
+    assert re.search(rf"bio/fold-0 +never +{BROKEN}", planned), planned
+    assert day.said("who", BROKEN) == held, "a plan changes nothing"
+
+
+def drained(day: Day) -> None:
+    """What was planned happens; who it was and why stays with the node."""
+    done = day.said("drain", BROKEN, "--reason", REASON, "--by", "ada", code=0)
+    assert "bio/fold-0" in done
+    assert day.said("who", BROKEN) == ""
+    pods = day.said("get", "pods")
+    for name in MOVABLE:
+        assert re.search(rf"serving +{name} +\w+ +h100-\d", pods), pods
+    assert re.search(r"bio +fold-0 +refused", pods), pods
+    assert re.search(rf"{BROKEN} .*{REASON}.*ada", day.said("get", "nodes")), day.said(
+        "get", "nodes"
+    )
+    hit = day.said("who", BROKEN, "--since", day.before)
+    assert all(pod in hit for pod in HIT), "who was hit is known after the drain as well"
+
+
+def reported(day: Day) -> None:
+    """The day's cost: every namespace that had cards, and they add up; what was broken is told."""
+    asked = ("report", "cost", "--prices", str(day.prices))
+    assert "broken" in day.said(*asked)
+    [*rows, total] = csv.DictReader(day.said(*asked, "--format", "csv").splitlines())
+    costs = {row["key"]: float(row["cost"]) for row in rows}
+    assert set(costs) == {"bio", "ci", "notebooks", "pretrain", "serving"}
+    assert all(cost > 0 for cost in costs.values())
+    assert sum(costs.values()) == pytest.approx(float(total["cost"]), abs=0.01)
+    assert float(total["broken_gpu_hours"]) > 0
+
+
+def test_with_the_console(day: Day) -> None:
+    """The same answers behind links and buttons; the act is shown, and off."""
+    skip_unless_here()
+    assert day.up.data is not None
+    base = json.loads((day.up.data / "connection.json").read_text())["gateway"]
+    assert base in day.up.said("In a browser")
+    with running_browser() as browser, opened(browser, base) as page:
+        page.goto("/")
+        broken_card(page)
+        waiting_pod(page)
+        the_past(page)
+        the_cost(page)
+        assert offences(page) == []
+
+
+def open_page(page: Page, name: str) -> None:
+    """Follow the link of the navigation."""
+    page.get_by_role("navigation").get_by_role("link", name=re.compile(f"^{name}")).click()
+
+
+def broken_card(page: Page) -> None:
+    """From the count of the first page to a card, those on it, and what if it is lost."""
+    page.get_by_role("link", name=f"{CARDS} broken").click()
+    page.get_by_text(f"{CARDS} cards", exact=True).click()
+    page.get_by_role("link", name=f"{BROKEN} card 0").click()
+    panel = page.get_by_role("region", name="The chosen card")
+    expect(panel).to_contain_text(REASON)
+    expect(panel.get_by_role("button", name="Cordon")).to_be_disabled()
+    panel.locator(".holders").get_by_role("link", name=HIT[0]).click()
+    expect(page.get_by_role("main")).to_contain_text("it cannot rely on what it holds")
+    expect(page.get_by_role("main")).to_contain_text(REASON)
+    page.go_back()
+    page.get_by_role("link", name="What if it is lost?").click()
+    hit = page.locator("section", has_text="Who is hit")
+    for name in HIT:
+        expect(hit.get_by_role("row", name=name)).to_be_visible()
+    expect(hit.get_by_role("row", name=HIT[0])).to_contain_text("h100-")
+    expect(hit.get_by_role("row", name="bio/fold-0")).to_contain_text("nowhere")
+
+
+def waiting_pod(page: Page) -> None:
+    """The line, its cause, and the pod's own page."""
+    open_page(page, "Waiting")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("1 pod waits for 1 card")
+    expect(page.get_by_role("main")).to_contain_text("device is unhealthy")
+    page.get_by_role("row", name="bio/fold-1").get_by_role("link", name="bio/fold-1").click()
+    first = page.get_by_role("heading", level=1)
+    expect(first).to_contain_text(f"device is unhealthy on 1 of {NODES} nodes")
+    open_page(page, "Doctor")
+    expect(page.get_by_role("main")).to_contain_text(f"{BROKEN}")
+
+
+def the_past(page: Page) -> None:
+    """The first mark of the time bar is the break; a moment before it nothing is broken."""
+    open_page(page, "Fleet")
+    answer = page.get_by_role("heading", level=1)
+    expect(answer).to_contain_text(f"{CARDS} broken")
+    page.get_by_role("button", name=f"of {BROKEN} failed: {REASON}").first.click()
+    expect(answer).to_contain_text("1 broken")
+    page.get_by_role("slider").press("ArrowLeft")
+    expect(answer).to_contain_text("0 broken")
+    expect(page.locator("html")).to_have_class("past")
+    open_page(page, "Waiting")
+    expect(answer).to_contain_text("Nobody waits")
+    open_page(page, "Pods")
+    expect(page.get_by_role("row", name=HIT[0])).to_contain_text(BROKEN)
+    page.get_by_role("button", name="Now").click()
+    open_page(page, "Events")
+    page.get_by_role("link", name="Compare two moments").click()
+    page.get_by_role("link", name="around").first.click()
+    expect(answer).to_contain_text(f"{CARDS} cards changed")
+    expect(page.get_by_role("main")).to_contain_text(REASON)
+
+
+def the_cost(page: Page) -> None:
+    """What each namespace had and what it costs, and what was broken."""
+    open_page(page, "Reports")
+    expect(page.get_by_role("main")).to_contain_text("EUR at list price")
+    for name in ("bio", "ci", "notebooks", "pretrain", "serving"):
+        row = page.get_by_role("row", name=re.compile(rf"^{name} "))
+        expect(row).to_contain_text(re.compile(r"[1-9][\d,.]* EUR"))
+    expect(page.get_by_role("row", name=re.compile("^Broken "))).to_be_visible()
