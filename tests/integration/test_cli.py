@@ -204,7 +204,7 @@ def test_cordon_and_uncordon(up: Standalone) -> None:
     assert (told["event"], told["target"], told["by"]) == (
         "DeviceCordoned", device["device"], "ann",
     )  # fmt: skip
-    up.json("uncordon", device["device"])
+    up.json("uncordon", device["device"], "--of", "ann")
     for node in ("big-1", "mig-1"):
         up.json("uncordon", node)
     up.json("delete", "homeless")
