@@ -9,6 +9,7 @@ const LEFT = 40;
 const LABELS = 110;
 const LABEL_HEIGHT = 13;
 const MARK_ROOM = 80;
+const LINE_ROOM = 12;
 
 /** A round number at or above `value`, and how many parts an axis up to it has. */
 export function axisOf(value) {
@@ -31,22 +32,23 @@ export function stackChart({ width, times, end, series, line, marks, label }) {
   const { top, parts } = axisOf(highest);
   const x = ms => LEFT + (ms - times[0]) / Math.max(1, end - times[0]) * (width - LEFT - right);
   const y = value => height - AXIS_FOOT - value / top * (height - AXIS_FOOT - 12);
+  const inside = marks.filter(mark => mark.ms > times[0] && mark.ms < end);
   const grid = Array.from({ length: parts + 1 }, (_, at) => at * top / parts);
   return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${label}">
     ${grid.map(value => html`<line class="gl" x1="${LEFT}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}"/><text class="ax" x="${LEFT - 6}" y="${y(value) + 3}" text-anchor="end">${short(value)}</text>`)}
     ${areas(series, times, end, { x, y })}
     <path class="cap" d="${steps(line, times, end, { x, y })}"/>
-    ${marks.filter(mark => mark.ms > times[0] && mark.ms < end).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="12" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
-    ${width < 500 ? "" : spaced(marks.filter(mark => mark.ms > times[0] && mark.ms < end), x).map(mark => html`<text class="ax mkw k-${mark.look}" x="${x(mark.ms) - 4}" y="22" text-anchor="end">${mark.kind}</text>`)}
+    ${apart(inside, x, LINE_ROOM).map(mark => html`<line class="mkl k-${mark.look}" x1="${x(mark.ms)}" x2="${x(mark.ms)}" y1="12" y2="${height - AXIS_FOOT}"><title>${when(mark.ms)} ${mark.words}</title></line>`)}
+    ${width < 500 ? "" : apart(inside, x, MARK_ROOM).map(mark => html`<text class="ax mkw k-${mark.look}" x="${x(mark.ms) - 4}" y="22" text-anchor="end">${mark.kind}</text>`)}
     ${ticks(times[0], end, width < 500 ? 3 : 6).map(({ ms, words, anchor }) => html`<text class="ax" x="${x(ms)}" y="${height - 6}" text-anchor="${anchor}">${words}</text>`)}
     ${right > 40 ? labels(series, times.length - 1, { y, x: width - right + 8, foot: height - AXIS_FOOT }) : ""}</svg>`;
 }
 
-/** The marks whose words have room: the last, and each that is far enough before the next. */
-function spaced(marks, x) {
+/** The last mark, and each that is at least so far before the next that is taken. */
+function apart(marks, x, room) {
   const found = [];
   for (const mark of marks.toReversed()) {
-    if (!found.length || x(found.at(-1).ms) - x(mark.ms) > MARK_ROOM) found.push(mark);
+    if (!found.length || x(found.at(-1).ms) - x(mark.ms) > room) found.push(mark);
   }
   return found;
 }
@@ -85,8 +87,9 @@ function labels(series, last, { y, x, foot }) {
 
 function ticks(from, to, parts) {
   const long = to - from > 36 * 3_600_000;
+  const short = to - from < 600_000;
   return Array.from({ length: parts + 1 }, (_, at) => {
     const ms = from + at * (to - from) / parts;
-    return { ms, words: long ? day(ms).slice(5) : clock(ms, true), anchor: at === 0 ? "start" : at === parts ? "end" : "middle" };
+    return { ms, words: long ? day(ms).slice(5) : clock(ms, !short), anchor: at === 0 ? "start" : at === parts ? "end" : "middle" };
   });
 }

@@ -24,7 +24,7 @@ class DoctorPage extends ListPage {
     const of = state => this.checks.filter(check => check.state === state);
     const [broken, soon, good] = ["broken", "soon", "ok"].map(of);
     const sentence = broken.length || soon.length
-      ? html`${broken.length ? html`<span class="c-bad">${many(broken.length, "thing")} ${broken.length === 1 ? "is" : "are"} broken</span>` : "Nothing is broken"}${soon.length ? ` and ${num(soon.length)} soon will be` : ""}; ${num(good.length)} are as they must be.`
+      ? html`${broken.length ? html`<span class="c-bad">${many(broken.length, "thing")} ${broken.length === 1 ? "is" : "are"} broken</span>` : "Nothing is broken"}${soon.length ? `, ${many(soon.length, "thing")} soon will be` : ""}; ${num(good.length)} are as they must be.`
       : html`All ${num(good.length)} checks pass.`;
     mount(this.main, html`<div class="page">${answer(sentence, [isLive() ? "" : html`<span class="c-warn">as it is now, whatever moment is shown</span>`, html`<span class="m">apportion doctor</span>`, html`<button class="newer" hidden></button>`])}
       <div class="dstrip" role="img" aria-label="${broken.length} broken, ${soon.length} soon, ${good.length} good">${[...broken, ...soon, ...good].map(check => html`<i class="d-${STATES[check.state]}"></i>`)}</div>
@@ -38,9 +38,12 @@ class DoctorPage extends ListPage {
 function checkRow(check) {
   const icon = { broken: ICONS.broken, soon: ICONS.soon, ok: ICONS.ok }[check.state];
   const words = { broken: "broken", soon: "soon", ok: "good" }[check.state];
-  const fix = !check.fix ? "" : COMMAND.test(check.fix) ? command(check.fix) : html`<span class="cure">${sentenceCase(check.fix)}</span>`;
+  const fix = !check.fix ? "" : COMMAND.test(check.fix) ? command(check.fix) : html`<span class="cure">${withCode(sentenceCase(check.fix))}</span>`;
   return html`<li class="d-${STATES[check.state]}"><span class="ic" role="img" aria-label="${words}">${icon}</span><div><b>${nameOf(check)}</b><span>${check.words}${/^(#|https?:)/.test(check.link) ? html` · <a href="${check.link}">show</a>` : check.link ? html` · <span class="m">${check.link}</span>` : ""}</span>${fix}</div></li>`;
 }
+
+/** What stands between backticks as code. */
+const withCode = text => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
 
 /** nodes-without-agent as Nodes without agent. */
 const nameOf = check => (check.id === "rbac" ? "RBAC" : sentenceCase(check.id.replaceAll("-", " ")));

@@ -85,7 +85,8 @@ class ReportsPage extends ListPage {
     const place = new Map(times.map((ms, at) => [ms, at]));
     const own = usage.rows.filter(row => row.granted_gpu_hours && (this.by !== "namespace" || namespacePlace(row.key) < OTHER));
     const named = own.slice(0, SERIES).map(row => ({ name: row.key || "(none)", key: row.key, colour: this.colour(row.key, usage.rows.indexOf(row)), values: times.map(() => 0) }));
-    const others = { name: "other", key: null, colour: NAMESPACE_COLOURS[OTHER], values: times.map(() => 0) };
+    const left = usage.rows.filter(row => row.granted_gpu_hours && !named.some(each => each.key === row.key));
+    const others = { name: left.length === 1 ? left[0].key || "(none)" : "other", key: null, colour: NAMESPACE_COLOURS[OTHER], values: times.map(() => 0) };
     const line = times.map(() => 0);
     for (const step of usage.steps) {
       const at = place.get(instant(step.from));
