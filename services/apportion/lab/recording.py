@@ -93,8 +93,8 @@ class Limits(Struct, frozen=True):
 
 class Recorded(NamedTuple):
     """A span of a ledger. `ran_s` is how long each pod ran that ended in it, by uid; `ends` are
-    the times of the ends of those that ran at the beginning. Who was evicted stands in neither:
-    nobody knows how long the pods in `cut` would have run.
+    the times of the ends of those that ran at the beginning. Who was evicted in the span stands in
+    neither: nobody knows how long the pods in `cut` would have run.
     """
 
     span: Span
@@ -203,7 +203,6 @@ class Recording:
         self._meter = Meter(state, limits.begin_s, limits.end_s)
         self._old = {uid for uid, pod in state.pods.items() if pod.placement is not None}
         self._running = dict.fromkeys(self._old, limits.begin_s)
-        self._cut = set(state.evictions)
 
     def _note(self, at_s: float, data: Payload) -> None:
         if isinstance(data, PodPlaced):
