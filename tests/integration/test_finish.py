@@ -12,6 +12,7 @@ import yaml
 
 from tests.support.polling import wait_until
 from tests.support.standalone import APPORTION, Standalone
+from tests.support.terminal import Terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 POD = """
@@ -100,6 +101,21 @@ def test_why_looks_in_all_namespaces(up: Standalone) -> None:
     assert "team-a/twin, team-b/twin" in several.stderr
     assert "did you mean team-a/trainer" in up.run("why", "trianer").stderr
     assert up.run("why", "trainer", "-n", "default").returncode == 1
+
+
+def test_keys_of_top(up: Standalone) -> None:
+    """On a real terminal: sorted, scrolled, filtered, and quit, all by keys."""
+    with Terminal("top", data=up.data) as screen:
+        screen.shows("by node")
+        screen.press("s")
+        screen.shows("by memory")
+        screen.press("/")
+        screen.shows("filter: _")
+        screen.press("node-12")
+        screen.press("\r")
+        screen.shows("with 'node-12'")
+        screen.press("q")
+        assert screen.ended() == 0
 
 
 def completed(up: Standalone, words: str) -> list[str]:

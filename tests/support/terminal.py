@@ -54,6 +54,14 @@ class Terminal:
         """Wait until this text was on the screen."""
         wait_until(lambda: part.encode() in self._text, f"the screen to show {part!r}")
 
+    def press(self, keys: str) -> None:
+        """Type on it."""
+        os.write(self._screen, keys.encode())
+
+    def ended(self) -> int:
+        """Wait for its end, and return the exit code."""
+        return self._process.wait(20)
+
     def interrupted(self) -> int:
         """Press Ctrl-C, and return the exit code."""
         self._process.send_signal(signal.SIGINT)

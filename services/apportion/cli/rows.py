@@ -40,7 +40,7 @@ class Rows:
     """Columns with rows; `right` are set to the right, and only those in `wraps` may give way.
 
     `drops` are left out, one after the other, where a table is too wide for the terminal. Without
-    `header` the names of the columns are not shown.
+    `header` the names of the columns are not shown. Unless it `may_be_long` it is always a table.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Rows:
         drops: Iterable[str] = (),
     ) -> None:
         self.header = True
+        self.may_be_long = True
         self._drops = tuple(drops)
         self._columns = columns
         self._right = frozenset(right)
@@ -69,7 +70,7 @@ class Rows:
     @property
     def long(self) -> bool:
         """Whether it is shown as plain lines."""
-        return len(self._rows) >= LONG_ROWS
+        return self.may_be_long and len(self._rows) >= LONG_ROWS
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.long:

@@ -12,23 +12,24 @@ from rich.text import Text
 from apportion.cli.asking import Gateway
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import Unreachable
+from apportion.cli.keys import keyboard
 from apportion.cli.listing import Listed
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import PHASE_STYLES, console, plain, print_json, table
 from apportion.cli.rows import Rows
 from apportion.cli.tables import device_state
+from apportion.cli.top_view import View
 from apportion.core.explain.answers import (
     DeviceAnswer,
-    DevicePage,
     Holder,
     RevisionAnswer,
     SummaryAnswer,
 )
+from apportion_schemas import PolicyChanged
 
 BAR_CELLS = 8
 FULL, NEARLY = 0.999, 0.75
 HEADER_LINES = 4
-ROWS_MAX = 1_000
 
 
 @click.command(epilog="Example:  apportion top --once")
@@ -43,7 +44,9 @@ def command(
 ) -> None:
     """Every device: what of its memory and cores is allocated, its state, and who is on it.
 
-    In a pipe, and with --json or --at, one picture is printed as with --once. Ctrl-C ends it.
+    Keys: q or Ctrl-C ends it; s sorts by node, memory, cores, state or pods; / filters by node,
+    card, model or pod; the arrows and PgUp and PgDn scroll. In a pipe, and with --json or --at, one
+    picture is printed as with --once.
 
     Exit codes: 0 shown; 1 no such node, or nothing is known of the moment; 3 the gateway cannot
     be reached.
@@ -63,43 +66,76 @@ def command(
 def _live(out: Console, gateway: Gateway, query: dict[str, str], interval_s: float) -> None:
     from rich.live import Live
 
-    shown = gateway.ask("revision", answer=RevisionAnswer).revision
-    picture = _picture(gateway, query, rows=out.height - HEADER_LINES)
+    view, seen = View(), _Seen(gateway, query)
+    seen.look()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
     try:
-        with Live(picture, console=out, screen=True, auto_refresh=False) as live:
-            while True:
-                live.update(picture, refresh=True)
-                time.sleep(interval_s)
-                try:
-                    revision = gateway.ask("revision", answer=RevisionAnswer).revision
-                    if revision == shown:
-                        continue
-                    picture = _picture(gateway, query, rows=out.height - HEADER_LINES)
-                    shown = revision
-                except Unreachable as error:
-                    picture = Group(Text(error.message, "red"))
-                    shown = -1
+        with (
+            Live(seen.picture(view, out), console=out, screen=True, auto_refresh=False) as live,
+            keyboard() as key,
+        ):
+            looked_s = time.monotonic()
+            live.refresh()
+            while not view.done:
+                left_s = max(looked_s + interval_s - time.monotonic(), 0.0)
+                changed = view.press(key(left_s), rows=_rows(out))
+                if time.monotonic() >= looked_s + interval_s:
+                    changed |= seen.look()
+                    looked_s = time.monotonic()
+                if changed:
+                    live.update(seen.picture(view, out), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def _picture(gateway: Gateway, query: dict[str, str], *, rows: int | None = None) -> Group:
-    """All devices, or as many as fit into `rows`; no more than these are asked for."""
+def _rows(out: Console) -> int:
+    return max(out.height - HEADER_LINES, 1)
+
+
+class _Seen:
+    """What the gateway said last, or that it does not answer."""
+
+    def __init__(self, gateway: Gateway, query: dict[str, str]) -> None:
+        self._gateway = gateway
+        self._query = query
+        self._summary = SummaryAnswer(revision=-1, policy=PolicyChanged(by=""))
+        self._devices: list[DeviceAnswer] = []
+        self._trouble = ""
+
+    def look(self) -> bool:
+        """Ask again; whether anything is another than before. Raises Unreachable at first."""
+        try:
+            revision = self._gateway.ask("revision", answer=RevisionAnswer).revision
+            if revision == self._summary.revision and not self._trouble:
+                return False
+            self._summary = self._gateway.ask("summary", answer=SummaryAnswer)
+            _, self._devices = self._gateway.items("devices", DeviceAnswer, self._query)
+            self._trouble = ""
+        except Unreachable as error:
+            if self._summary.revision < 0:
+                raise
+            self._trouble = error.message
+        return True
+
+    def picture(self, view: View, out: Console) -> Group:
+        """The screen, as the view wants it."""
+        if self._trouble:
+            return Group(Text(self._trouble, "red"))
+        shown, passing = view.shown(self._devices, _rows(out))
+        status = plain(view.status(len(shown), passing))
+        status.stylize("dim")
+        headline = _headline(self._summary)
+        for line in (headline, status):
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(headline, _devices(shown, long=False), status)
+
+
+def _picture(gateway: Gateway, query: dict[str, str]) -> Group:
+    """All devices, once."""
     then = {"at": query["at"]} if "at" in query else {}
     summary = gateway.ask("summary", answer=SummaryAnswer, query=then)
-    if rows is None:
-        _, shown = gateway.items("devices", DeviceAnswer, query)
-        more = False
-    else:
-        rows = min(max(rows, 1), ROWS_MAX)
-        page = gateway.ask("devices", answer=DevicePage, query={**query, "limit": rows})
-        shown = list(page.items[:rows])
-        more = bool(page.next) or len(page.items) > rows
-    parts: list[Text | Rows] = [_headline(summary), _devices(shown)]
-    if more:
-        parts.append(Text("and more: --node NODE", "dim"))
-    return Group(*parts)
+    _, shown = gateway.items("devices", DeviceAnswer, query)
+    return Group(_headline(summary), _devices(shown))
 
 
 def _headline(summary: SummaryAnswer) -> Text:
@@ -114,9 +150,12 @@ def _headline(summary: SummaryAnswer) -> Text:
     return line
 
 
-def _devices(devices: list[DeviceAnswer]) -> Rows:
+def _devices(devices: list[DeviceAnswer], *, long: bool = True) -> Rows:
+    """One line for each; `long`: there may be thousands."""
     made = table("NODE", "#", "MODEL", "MODE", "MEMORY GiB", "CORES", "SLOTS", "STATE", "PODS",
-                 right=("#", "SLOTS"), wraps=("PODS",))  # fmt: skip
+                 right=("#", "SLOTS"), wraps=("PODS",),
+                 drops=("MODE", "SLOTS", "MODEL", "CORES"))  # fmt: skip
+    made.may_be_long = long
     node = ""
     for device in devices:
         memory_used = device.memory_mib - device.memory_free_mib

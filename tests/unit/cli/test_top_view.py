@@ -1,0 +1,84 @@
+"""Every key of `top`, without a terminal."""
+
+import io
+
+from rich.console import Console
+
+from apportion.cli.top import _devices
+from apportion.cli.top_view import SORTS, View
+from apportion.core.explain.answers import DeviceAnswer
+from apportion.core.explain.views import device_answers
+from tests.support.fleet import rack
+from tests.support.ledger_of import Ledger
+from tests.support.pods import ask, pod
+
+ROWS = 4
+
+
+def devices() -> list[DeviceAnswer]:
+    """Twelve nodes of two cards, one of which is held by a pod."""
+    ledger = Ledger(*(rack(f"node-{number}", 2) for number in range(1, 13)))
+    ledger.submit(pod("trainer", ask(9_000))).settle()
+    return [each for node in ledger.state.nodes.values() for each in device_answers(node)]
+
+
+def names(view: View) -> list[str]:
+    """The nodes that are shown."""
+    return [device.node for device in view.shown(devices(), ROWS)[0]]
+
+
+def pressed(*keys: str) -> View:
+    """A view after these keys."""
+    view = View()
+    for key in keys:
+        view.press(key, rows=ROWS)
+        view.shown(devices(), ROWS)
+    return view
+
+
+def test_scrolling_ends_at_both_ends() -> None:
+    """By lines and by screens, in the order in which people count."""
+    assert names(pressed()) == ["node-1", "node-1", "node-2", "node-2"]
+    assert names(pressed("down", "down")) == ["node-2", "node-2", "node-3", "node-3"]
+    assert names(pressed("page-down")) == ["node-3", "node-3", "node-4", "node-4"]
+    assert names(pressed("end")) == ["node-11", "node-11", "node-12", "node-12"]
+    assert names(pressed("end", "down", "page-down")) == names(pressed("end"))
+    assert names(pressed("end", "home", "up")) == names(pressed())
+
+
+def test_sorting_goes_round() -> None:
+    """What is used most comes first; after the last sort comes the first again."""
+    shown, _ = pressed("s").shown(devices(), ROWS)
+    assert shown[0].holders[0].pod == "trainer"
+    assert names(pressed(*["s"] * len(SORTS))) == names(pressed())
+
+
+def test_filtering() -> None:
+    """By node or pod; while one types every key is text, and Esc drops it."""
+    view = pressed("/", *"node-12", "enter")
+    assert names(view) == ["node-12", "node-12"]
+    assert "of 2 with 'node-12'" in view.status(2, 2)
+    assert len(names(pressed("/", *"trainer", "enter"))) == 1
+    assert names(pressed("/", *"q", "backspace", "enter")) == names(pressed())
+    assert not pressed("/", "q").done
+    assert names(pressed("/", *"none", "enter")) == []
+    assert names(pressed("/", *"none", "enter", "escape")) == names(pressed())
+
+
+def test_it_is_quit() -> None:
+    """By q; other keys do nothing."""
+    assert pressed("q").done
+    assert not View().press("x", rows=ROWS)
+
+
+def test_it_fits_eighty_columns() -> None:
+    """A line for each device, with memory and pods; what has no room is left out."""
+    out = Console(file=io.StringIO(), width=80, color_system=None)
+    out.print(_devices(devices()[:3], long=False))
+    assert isinstance(out.file, io.StringIO)
+    lines = out.file.getvalue().splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 80
+    assert "MEMORY GiB" in lines[0]
+    assert "PODS" in lines[0]
+    assert any("trainer" in line for line in lines)
