@@ -66,13 +66,11 @@ class FleetRows:
         """The nodes that changed behind `after`; all of them where it lies before our beginning."""
         whole = after < self._begin or after > self._state.revision
         since = -1 if whole else after
-        while (
-            len(stale := [it for it in self._behind(since) if it not in self._rows]) > SLICE_NODES
-        ):
+        while len(stale := [it for it in self.behind(since) if it not in self._rows]) > SLICE_NODES:
             for name in stale[:SLICE_NODES]:
                 self._row(name)
             await asyncio.sleep(0)
-        names, nodes = self._behind(since), self._state.nodes
+        names, nodes = self.behind(since), self._state.nodes
         return FleetAnswer(
             revision=self._state.revision,
             whole=whole,
@@ -80,7 +78,8 @@ class FleetRows:
             gone=() if whole else tuple(name for name in names if not nodes[name].present),
         )
 
-    def _behind(self, after: int) -> list[str]:
+    def behind(self, after: int) -> list[str]:
+        """The nodes that changed behind that revision, the newest change first."""
         names: list[str] = []
         for name, revision in reversed(self._changed.items()):
             if revision <= after:

@@ -24,6 +24,7 @@ from apportion.gateway.api.stream import EventStream
 from apportion.gateway.console.console import console_routes
 from apportion.gateway.feed import Feed
 from apportion.gateway.fleet import FleetRows
+from apportion.gateway.fleet_sums import FleetSums
 from apportion.gateway.usage import Uses
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -211,7 +212,9 @@ class _Life:
     def api(self, listen: Address, measures: Measures, past: LookingBack) -> HttpServer:
         """The read API and the event stream."""
         rows = FleetRows(self._feed.state)
-        self._observers.append(rows.observe)
+        sums = FleetSums(self._feed.state, rows, self._service.clock)
+        self._observers += [rows.observe, sums.observe]
+        sums.expose(self._service.metrics)
         uses = Uses(self._feed.state, self._service.clock)
         self._service.loop("uses", lambda: self._listen_to(uses))
         api = Api(
