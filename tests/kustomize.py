@@ -4,7 +4,8 @@
     python -m tests.kustomize --check    say which would change, and write none
 
 Each template becomes the file of its name, with the values of deploy/helm/kustomize.yaml; those of
-`dra/` as with DRA on. The ledger server's configuration in the chart is the one of the services.
+`dra/` and `monitoring/` as with these on. The ledger server's configuration in the chart is the one
+of the services.
 Invariant: what is rendered is a function of the tree alone.
 """
 
@@ -24,15 +25,21 @@ CONFIGURED = CHART / "files" / "nats.conf"
 VALUES = CHART.parent / "kustomize.yaml"
 TARGET = ROOT / "deploy" / "kubernetes"
 _source = re.compile(r"^# Source: apportion/templates/(\S+)\n", re.MULTILINE)
-DRA = "dra/"
-"""Templates that are there with the setting alone, and so in a folder of their own."""
+ALONE = {
+    "": (),
+    "dra/": ("dra.enabled",),
+    "monitoring/": ("monitoring.dashboards.enabled", "monitoring.rules.enabled",
+                    "monitoring.scrape.enabled"),
+}  # fmt: skip
+"""Templates that are there with settings alone, and so in folders of their own."""
 GENERATED = "# Rendered from deploy/helm/apportion by tests/kustomize.py; do not edit.\n"
 
 
 def files() -> dict[Path, str]:
     """Path and text of everything that is rendered."""
     documents: dict[str, list[str]] = {}
-    for only, options in (("", ()), (DRA, ("--set", "dra.enabled=true"))):
+    for only, settings in ALONE.items():
+        options = [word for name in settings for word in ("--set", f"{name}=true")]
         said = rendered("-f", str(VALUES), *options)
         for document in re.split(r"^---\n", said, flags=re.MULTILINE):
             found = _source.match(document)

@@ -94,6 +94,8 @@ def test_every_setting_has_its_rule() -> None:
         ("agent.metricsAs={dcgm}", "agent/metricsAs"),
         ("schedular.replicas=2", "schedular"),
         ("watcher.health=0", "watcher/health"),
+        ("agent.simulate=many", "agent/simulate"),
+        ("monitoring.rule.enabled=true", "monitoring"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> None:
@@ -147,6 +149,78 @@ def test_dra_is_one_setting() -> None:
     assert "/var/lib/kubelet/plugins_registry" in mounts
     rules = [rule for role in roles for rule in found[role]["rules"]]
     assert {group for rule in rules for group in rule["apiGroups"]} == {"resource.k8s.io"}
+
+
+def test_nodes_without_devices_may_pretend_to_have_some() -> None:
+    """Where the label is not, and nowhere else: what has cards tells of these."""
+    assert ("DaemonSet", "agent-simulated") not in documents(rendered())
+    more = (
+        "agent.simulate=8xH100-80GB+2xT4,agent.library.image=hami:1,agent.runtimeClassName=nvidia"
+    )
+    found = documents(rendered("--set", more))
+    real, pretended = (
+        found["DaemonSet", name]["spec"]["template"]["spec"]
+        for name in ("agent", "agent-simulated")
+    )
+    assert real["nodeSelector"] == {"gpu": "on"}
+    assert not any("simulate" in each for each in real["containers"][0]["args"])
+    assert "--simulate=8xH100-80GB+2xT4" in pretended["containers"][0]["args"]
+    assert "--kubelet=/var/lib/kubelet" in pretended["containers"][0]["args"]
+    assert not pretended.keys() & {"nodeSelector", "initContainers", "runtimeClassName"}
+    (term,) = pretended["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": "gpu", "operator": "NotIn", "values": ["on"]}]
+    words = ("template", "apportion", str(CHART), "--set", "agent.simulate=1xT4")
+    assert "agent.nodeSelector" in helm(*words, "--set", "agent.nodeSelector=null", ok=False)
+
+
+def test_a_shadow_may_bind_nothing() -> None:
+    """Neither service nor right to do so is there, nor a device plugin, nor a webhook."""
+    every = "shadow=true,dra.enabled=true,gateway.extender=true"
+    found = documents(rendered("--set", every))
+    names = {name for kind, name in found if kind != "ServiceAccount"}
+    assert not names & {"binder", "admission", "extender", "apportion", "apportion-allocatable"}
+    rights = [
+        (resource, verb)
+        for (kind, _), each in found.items()
+        if kind in {"Role", "ClusterRole"}
+        for rule in each["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+    assert {verb for _, verb in rights} == {"get", "list", "watch"}
+    assert ("Deployment", "binder") not in found
+    assert {("Deployment", name) for name in ("watcher", "scheduler", "gateway")} <= found.keys()
+    pod = found["DaemonSet", "agent"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["agent", "--node=$(NODE_NAME)"]
+    assert not container["volumeMounts"]
+    assert not pod["volumes"]
+
+
+def test_monitoring_is_three_settings() -> None:
+    """Each brings one object; they carry the labels by which they are found."""
+    made = {
+        "dashboards": ("ConfigMap", "apportion-dashboards"),
+        "rules": ("PrometheusRule", "apportion"),
+        "scrape": ("PodMonitor", "apportion"),
+    }
+    assert not set(made.values()) & documents(rendered()).keys()
+    for name, key in made.items():
+        labels = f"monitoring.{name}.labels.release=stack"
+        found = documents(rendered("--set", f"monitoring.{name}.enabled=true,{labels}"))
+        assert found.keys() & set(made.values()) == {key}
+        assert found[key]["metadata"]["labels"]["release"] == "stack"
+    found = documents(
+        rendered("--set", "monitoring.rules.enabled=true,monitoring.dashboards.enabled=true")
+    )
+    plain = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    assert found[made["rules"]]["spec"] == plain
+    boards = found[made["dashboards"]]
+    assert boards["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    for path in (CHART / "files" / "dashboards").iterdir():
+        assert json.loads(boards["data"][path.name]) == json.loads(path.read_text())
 
 
 def test_a_library_of_an_image_is_put_where_containers_find_it() -> None:
