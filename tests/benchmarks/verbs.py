@@ -55,7 +55,7 @@ VERBS = (
     "config show",
     "config check FILE",
     "policy get",
-    "check FILE",
+    "check -f FILE",
     "cordon node-1 --reason bench",
     "uncordon node-1",
     "submit -f FILE",
@@ -137,7 +137,7 @@ async def _measure(given: argparse.Namespace) -> dict[str, Any]:
         (folder / "pod.yaml").write_text(POD)
         (folder / "config.yaml").write_text("schedulerNames: [apportion]\n")
         manifest, document = str(folder / "pod.yaml"), str(folder / "config.yaml")
-        files = {"check FILE": manifest, "submit -f FILE": manifest, "config check FILE": document}
+        files = {"check -f FILE": manifest, "submit -f FILE": manifest, "config check FILE": document}
         async with cluster(folder, given.nodes, given.pods) as (bus, url):
             environment = {
                 **os.environ,
