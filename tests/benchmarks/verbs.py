@@ -137,7 +137,11 @@ async def _measure(given: argparse.Namespace) -> dict[str, Any]:
         (folder / "pod.yaml").write_text(POD)
         (folder / "config.yaml").write_text("schedulerNames: [apportion]\n")
         manifest, document = str(folder / "pod.yaml"), str(folder / "config.yaml")
-        files = {"check -f FILE": manifest, "submit -f FILE": manifest, "config check FILE": document}
+        files = {
+            "check -f FILE": manifest,
+            "submit -f FILE": manifest,
+            "config check FILE": document,
+        }
         async with cluster(folder, given.nodes, given.pods) as (bus, url):
             environment = {
                 **os.environ,

@@ -20,7 +20,6 @@ from apportion.runtime.process.config import (
     LogLevel,
     read_config,
 )
-from apportion.runtime.service.lifecycle import EXIT_CONFIG
 
 Command = Callable[..., None]
 
@@ -58,4 +57,7 @@ def service_options(command: Command) -> Command:
 def stop_with(error: str) -> NoReturn:
     """End the process before it began: a setting is wrong."""
     click.echo(f"error: {error}", err=True)
+    # A verb that shares an option starts no service, and needs no HTTP.
+    from apportion.runtime.service.lifecycle import EXIT_CONFIG  # noqa: PLC0415
+
     sys.exit(EXIT_CONFIG)
