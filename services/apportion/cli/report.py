@@ -14,6 +14,7 @@ from apportion.cli.exits import NotFound, Wrong
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
 from apportion.cli.writing import open_ledger, run
+from apportion.core.explain.health import moment
 from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
 from apportion.core.reports.meters import TooMuch
 from apportion.core.reports.prices import PriceError
@@ -45,7 +46,8 @@ _OPTIONS = (
                  help="Where it ends.  [default: now]"),
     click.option("--step", default="", metavar="LENGTH",
                  help="Rows for each 15m, 1h or 1d, too."),
-    click.option("--prices", type=_FILE, help="What an hour of a card costs, by model (TOML)."),
+    click.option("--prices", type=_FILE, envvar="APPORTION_PRICES",
+                 help="What an hour of a card costs, by model (TOML).  [APPORTION_PRICES]"),
     click.option("--archive", "archives", type=_FILE, multiple=True,
                  help="What the ledger has dropped, as `apportion ledger archive` wrote it; of "
                  "several, the oldest first."),
@@ -157,7 +159,8 @@ def _progress() -> Callable[[int, int], None]:
 
 def _show(answer: ReportAnswer) -> None:
     out = console()
-    out.print(f"{answer.start} to {answer.end}, by {answer.by}, as of revision {answer.revision}")
+    span = f"{moment(answer.start)} to {moment(answer.end)}"
+    out.print(f"{span}, by {answer.by}, as of revision {answer.revision}")
     money = bool(answer.currency)
     if answer.steps:
         show(_table(answer, answer.steps, money=money, steps=True))
@@ -205,8 +208,8 @@ def _show_idle(answer: IdleAnswer) -> None:
     money = bool(answer.currency)
     by = answer.by.upper()
     out.print(
-        f"{answer.start} to {answer.end}: {answer.found:,} times a share did nothing for an hour "
-        f"or more; {_h(answer.total.gpu_hours)} GPU hours"
+        f"{moment(answer.start)} to {moment(answer.end)}: {answer.found:,} times a share did "
+        f"nothing for an hour or more; {_h(answer.total.gpu_hours)} GPU hours"
     )
     if not answer.found:
         return

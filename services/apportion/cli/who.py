@@ -35,7 +35,7 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     try:
         revision, items = _all(gateway, {**query, "node": target})
     except NotFound:
-        revision, items = _all(gateway, {**query, "device": target})
+        revision, items = _of_device(gateway, query, target)
     if as_json:
         print_json(Listed(revision, items))
     elif items:
@@ -43,6 +43,19 @@ def command(*, where: Where, as_json: bool, target: str, at: str | None, since: 
     else:
         when = f"since {since}" if since else f"at revision {revision}"
         console(stderr=True).print(f"nobody held anything of {target} {when}")
+
+
+def _of_device(gateway: Gateway, query: dict[str, object], target: str) -> tuple[int, list[WhoRow]]:
+    """What is told of the device. Raises NotFound, which minds that it is no node either."""
+    try:
+        return _all(gateway, {**query, "device": target})
+    except NotFound as error:
+        if str(error).startswith("there never was a device"):
+            raise NotFound(
+                f"there never was a node or device {target!r}; `apportion get nodes` and "
+                "`apportion get devices` list those that are there"
+            ) from None
+        raise
 
 
 def _all(gateway: Gateway, query: dict[str, object]) -> tuple[int, list[WhoRow]]:
@@ -65,7 +78,8 @@ def _rows(items: list[WhoRow]) -> Rows:
     ended = any(item.to_revision for item in items)
     made = table("NODE", "DEVICE", "POD", *(["CONTAINER"] if containers else []), "MEMORY", "CORES",
                  "FROM", *(["UNTIL"] if ended else []), "DECISION",
-                 right=("MEMORY", "CORES", "DECISION"), wraps=("POD",))  # fmt: skip
+                 right=("MEMORY", "CORES", "DECISION"),
+                 drops=("CORES", "MEMORY", "NODE"))  # fmt: skip
     for item in items:
         until = moment(item.to_time) if item.to_revision else ""
         made.add_row(
