@@ -268,7 +268,12 @@ async def test_the_process_that_looks_back_ends_with_the_gateway_and_comes_again
         [first] = looking_back(kept)
         os.kill(first, signal.SIGKILL)
         await until(_of(lambda: looking_back(kept) == []), "the process to be gone")
-        assert (await gateway.ok("/api/v1/moment?at=1"))["revision"] == 1
+
+        async def answered() -> bool:  # until the gateway has heard of the end it is 503: ask again
+            status, body = await gateway.get("/api/v1/moment?at=1")
+            return status == 200 and bool(body["revision"] == 1)
+
+        await until(answered, "the past to answer again", timeout_s=30)
         [second] = looking_back(kept)
         assert second != first
     await until(_of(lambda: looking_back(kept) == []), "nobody to look back")
