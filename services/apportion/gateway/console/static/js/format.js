@@ -59,14 +59,6 @@ export const byName = new Intl.Collator("en", { numeric: true }).compare;
 /** A device id cut to what tells it apart on a screen, as the command line cuts it. */
 export const shortId = id => (id.length > 16 ? id.slice(0, 12) : id);
 
-/** 81,559 MiB as 80 GB, the way cards are sold: whole gigabytes, to the nearest that is sold. */
-export function gigabytes(mib) {
-  const raw = mib / 1024;
-  const sold = [8, 11, 12, 16, 24, 32, 40, 48, 64, 80, 94, 96, 141, 180, 192, 288];
-  const near = sold.find(size => Math.abs(size - raw) / size < 0.05);
-  return `${near ?? Math.round(raw)} GB`;
-}
-
 /** NVIDIA H100 80GB HBM3 as H100 80GB: the maker and the kind of memory tell nothing apart here. */
 export const shortModel = model => model
   .replace(/\b(NVIDIA|Tesla|Huawei)[\s-]+/gi, "").replace(/[\s-]+(HBM\w*|SXM\d?|PCIe)\b/gi, "").replace(/-(?=\d+GB)/g, " ");

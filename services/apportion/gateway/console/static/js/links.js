@@ -1,5 +1,5 @@
 // Links between the pages: a name leads to its story, a count to its list, a revision to its event.
-import { num, shortId } from "./format.js";
+import { num } from "./format.js";
 import { html } from "./html.js";
 import { namespaceColour } from "./colours.js";
 import { revisionWords } from "./moment.js";
@@ -15,9 +15,6 @@ export const podLink = (namespace, name) =>
 
 /** A node by its name, which leads to its cards. */
 export const nodeLink = node => link("fleet", node, { q: `node:${node}` }, "m");
-
-/** A device by its short id, which leads to its card. */
-export const deviceLink = device => link("fleet", shortId(device), { card: device }, "m");
 
 /** A revision, which leads to its event: the receipt of what stands beside it. */
 export const receipt = revision =>

@@ -1,5 +1,4 @@
 // Parts that pages share: the answer at the top, what stands there while there is none, tables.
-import { many } from "./format.js";
 import { html, mount } from "./html.js";
 import { ICONS } from "./icons.js";
 import { Problem } from "./api.js";
@@ -53,9 +52,6 @@ export const searchField = (value, placeholder, label) => html`<label class="sea
 
 /** 1 node, 8 cards and 3 pods. */
 export const listed = words => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
-
-/** A line that says how much more there is than what is shown. */
-export const andMore = (left, noun) => (left > 0 ? html`<li class="faint">and ${many(left, noun)} more</li>` : "");
 
 /** A command with a button that copies it. */
 export const command = text => html`<div class="fix"><code>${text}</code><button class="cp" data-copy="${text}" aria-label="Copy: ${text}">${ICONS.copy}</button></div>`;

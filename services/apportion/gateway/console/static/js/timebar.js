@@ -11,7 +11,7 @@ import { href } from "./route.js";
 
 const SPEEDS = [30, 120, 600, 3600];
 const REFRESH_MS = 4000;
-const RED = /Failed|Refused|Voided|Gone$|Evicted|Lost/;
+const RED = /Failed|Refused|Voided|Evicted|NodeGone|NodeSilent|HealthChanged/; // what people look for
 const MARKS = { failure: "broken", recovery: "ok", cordon: "cordon", uncordon: "ok", policy: "policy", configuration: "policy" };
 const LABEL_ROOM = 90;
 const MARK_ROOM = 20;

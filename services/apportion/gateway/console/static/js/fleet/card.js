@@ -7,7 +7,7 @@ import { link, podLink, receipt } from "../links.js";
 import { shownTime } from "../moment.js";
 import { problemNote } from "../parts.js";
 import { linked } from "../sentence.js";
-import { ABSENT, CORDONED, granted, stateOf, UNREADY, used } from "./model.js";
+import { ABSENT, CORDONED, FAILED, granted, stateOf, UNREADY, used } from "./model.js";
 
 const HOLDERS_SHOWN = 6;
 
@@ -31,7 +31,7 @@ function notes(node, card) {
   const said = [];
   if (bits & UNREADY) said.push(["bad", "broken", "The node is not ready"]);
   if (bits & ABSENT) said.push(["bad", "broken", "The node's agent no longer reports it"]);
-  if (bits & 1) said.push(["bad", "broken", note || "It failed; nobody says why"]);
+  if (bits & FAILED) said.push(["bad", "broken", note || "It failed; nobody says why"]);
   if (bits & CORDONED) said.push(["warn", "soon", node.cordon ? `Node cordoned: ${node.cordon}` : `Cordoned: ${note}`]);
   return said.map(([look, icon, words]) => html`<p class="note ${look}">${ICONS[icon]}<span>${words}</span></p>`);
 }

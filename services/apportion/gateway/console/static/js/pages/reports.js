@@ -5,7 +5,7 @@ import { meetNamespaces, namespaceColour, namespacePlace, NAMESPACE_COLOURS, OTH
 import { instant, many, num, percent, when } from "../format.js";
 import { $, html, mount } from "../html.js";
 import { link, podLink } from "../links.js";
-import { isLive, moment, shownTime } from "../moment.js";
+import { isLive, shownTime } from "../moment.js";
 import { answer, problemNote, segments } from "../parts.js";
 import { ListPage } from "./list_page.js";
 
