@@ -165,7 +165,7 @@ WORDS: dict[RefusalCode, Words] = {
     _C.DEVICE_CORDONED: Words("device is cordoned", Unit.NOTHING, "apportion uncordon DEVICE"),
     _C.DEVICE_IN_USE: Words(
         "device is in use and is wanted alone",
-        Unit.SLOTS,
+        Unit.NOTHING,
         "the pods on the device end",
     ),
     _C.SLOTS_EXHAUSTED: Words(

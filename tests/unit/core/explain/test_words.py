@@ -67,6 +67,7 @@ def test_amounts_carry_their_unit(code: RefusalCode, value: int, said: str) -> N
 def test_only_yes_or_no_codes_have_no_unit() -> None:
     """A code whose amounts count something must say what; these are all that count nothing."""
     assert {code for code in RefusalCode if WORDS[code].unit is Unit.NOTHING} == {
+        RefusalCode.DEVICE_IN_USE,
         RefusalCode.NODE_GONE,
         RefusalCode.NODE_NOT_READY,
         RefusalCode.AGENT_SILENT,
