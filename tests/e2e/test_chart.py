@@ -192,6 +192,8 @@ def test_a_shadow_may_bind_nothing() -> None:
     assert {verb for _, verb in rights} == {"get", "list", "watch"}
     assert ("Deployment", "binder") not in found
     assert {("Deployment", name) for name in ("watcher", "scheduler", "gateway")} <= found.keys()
+    (watching,) = found["Deployment", "watcher"]["spec"]["template"]["spec"]["containers"]
+    assert watching["args"][-1] == "--scheduler-name=apportion"
     pod = found["DaemonSet", "agent"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"] == ["agent", "--node=$(NODE_NAME)"]

@@ -41,6 +41,7 @@ DO = {
     "check": Verb("apportion.cli.check:command", "What manifests would mean, without a cluster."),
     "plan": Verb("apportion.cli.plan:command", "What would happen: nothing is changed."),
     "replay": Verb("apportion.cli.replay:command", "What would have happened: a past time anew."),
+    "shadow": Verb("apportion.cli.shadow:command", "Where we would have put what others placed."),
     "submit": Verb("apportion.cli.submit:command", "Submit manifests or a trace."),
     "run": Verb("apportion.cli.run:command", "A command of this machine, inside of a share."),
     "delete": Verb("apportion.cli.delete:command", "End pods: their shares are free."),

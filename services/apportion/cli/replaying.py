@@ -1,4 +1,4 @@
-"""What `apportion replay` does before it shows anything: read the time, and decide it anew.
+"""What `replay` and `shadow` do before they show anything: read the time, and decide it anew.
 
 Invariant: whatever is wrong ends the verb with the words and the exit code for it.
 """
@@ -17,9 +17,19 @@ from apportion.cli.exits import NotFound, Outdated, Wrong
 from apportion.cli.output import console
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.replays import ReplayAnswer
+from apportion.core.explain.shadows import ShadowAnswer
 from apportion.lab.changes import Changes, WishInvalid
 from apportion.lab.course import CourseFailed
-from apportion.lab.ledgers import SpanInvalid, Wanted, now, record_archives, record_ledger
+from apportion.lab.ledgers import (
+    Seen,
+    SpanInvalid,
+    Wanted,
+    now,
+    record_archives,
+    record_ledger,
+    shadow_archives,
+    shadow_ledger,
+)
 from apportion.lab.recording import Recorded, RecordingFailed
 from apportion.lab.replaying import Otherwise, replay
 from apportion.runtime.files.fleets import FleetInvalid, read_fleet
@@ -43,7 +53,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 def replayed(where: Where, asked: Asked) -> ReplayAnswer:
     """The answer. Raises Wrong, NotFound, Unreachable, Outdated."""
-    try:
+    with _said():
         otherwise = Otherwise(
             changes=Changes(lose=asked.lose, add=asked.add, policy=asked.policy),
             fleet=tuple(read_fleet(asked.fleet)) if asked.fleet is not None else (),
@@ -56,6 +66,32 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
                 recorded = run(_read(where.nats_url(), wanted, tell))
         with _bar("replaying") as tell:
             return replay(recorded, otherwise, tell=tell)
+
+
+def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | None:
+    """What came of a shadow; None where it was followed until Ctrl-C. Raises as `replayed`."""
+    wanted = Wanted(asked.begin, asked.end, now())
+    try:
+        with _said(), _bar("comparing", quiet=follow is not None) as tell:
+            if asked.archives:
+                return shadow_archives(asked.archives, wanted, tell=tell)
+            return run(_shadow(where.nats_url(), wanted, tell, follow))
+    except KeyboardInterrupt:
+        if follow is None:
+            raise
+        return None
+
+
+async def _shadow(url: str, wanted: Wanted, tell: Tell, follow: Seen | None) -> ShadowAnswer:
+    async with open_ledger(url) as ledger:
+        return await shadow_ledger(ledger, wanted, tell=tell, follow=follow)
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """What goes wrong inside ends the verb, with its words and exit code."""
+    try:
+        yield
     except (SpanInvalid, WishInvalid, FleetInvalid) as error:
         raise Wrong(str(error)) from None
     except UnknownEvent as error:
@@ -70,10 +106,12 @@ async def _read(url: str, wanted: Wanted, tell: Tell) -> Recorded:
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Tell]:
+def _bar(title: str, *, quiet: bool = False) -> Iterator[Tell]:
     """A progress bar on standard error; a pipe sees nothing of it."""
     out = console(stderr=True)
     columns = (TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as progress:
+    with Progress(
+        *columns, console=out, disable=quiet or not out.is_terminal, transient=True
+    ) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, of: progress.update(task, completed=done, total=of)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -16,8 +17,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from apportion.core.explain.shadows import ShadowAnswer, ShadowPod
 from apportion.core.ledger.state import State
 from apportion.lab.recording import Limits, Recorded, Recording, seconds_of
+from apportion.lab.shadowing import Shadowing
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -28,6 +31,7 @@ from apportion.runtime.ledger.port import Record
 
 TELL_EVERY: Final = 1_000
 Tell = Callable[[int, int], None]
+Seen = Callable[[ShadowPod], None]
 
 
 class _Timed(msgspec.Struct):
@@ -76,24 +80,61 @@ async def record_ledger(
 
     Raises SpanInvalid, LedgerError, UnknownEvent, RecordingFailed.
     """
+    began, limits = await _begin(ledger, wanted)
+    recording = Recording(began, limits)
+    await _feed(ledger, began.revision, limits.upto, recording.take, tell)
+    return recording.finish()
+
+
+async def shadow_ledger(
+    ledger: JetStreamLedger, wanted: Wanted, *, tell: Tell = _nothing, follow: Seen | None = None
+) -> ShadowAnswer:
+    """The span of a ledger with every decision of another scheduler made anew.
+
+    With `follow` it goes on with what comes until cancelled, and `follow` hears each pod.
+
+    Raises SpanInvalid, LedgerError, UnknownEvent.
+    """
+    began, limits = await _begin(ledger, wanted)
+    upto = limits.upto if follow is None else sys.maxsize
+    start = began.revision
+    shadowing = Shadowing(began, after=limits.after, upto=upto)
+
+    def take(record: Record) -> bool:
+        known = len(shadowing.pods)
+        wants_more = shadowing.take(record)
+        if follow is not None:
+            for pod in shadowing.pods[known:]:
+                follow(pod)
+        return wants_more
+
+    await _feed(ledger, start, upto, take, tell)
+    return shadowing.finish()
+
+
+async def _begin(ledger: JetStreamLedger, wanted: Wanted) -> tuple[State, Limits]:
+    """A state from which the span can be read, and the span. Raises SpanInvalid."""
     begin, end = wanted.moments()
     state = (await stream.read_info(ledger.wire)).state
     limits = await _limits(ledger, begin, end, (state.first_seq, state.last_seq), wanted.now)
-    began = await _state_at(ledger, limits.after, state.first_seq)
-    recording = Recording(began, limits)
-    start, total = began.revision, limits.upto - began.revision
+    return await _state_at(ledger, limits.after, state.first_seq), limits
 
-    def take(record: Record) -> None:
-        wants_more = recording.take(record)
+
+async def _feed(
+    ledger: JetStreamLedger, start: int, upto: int, take: Callable[[Record], bool], tell: Tell
+) -> None:
+    """Every record behind `start`, until one is the last that is wanted."""
+
+    def deliver(record: Record) -> None:
+        wants_more = take(record)
         if record.revision % TELL_EVERY == 0:
-            tell(record.revision - start, total)
+            tell(record.revision - start, upto - start)
         if not wants_more:
             raise _Enough
 
-    if total > 0:
+    if upto > start:
         with contextlib.suppress(_Enough):
-            await (await ledger.follow(take, start=start + 1)).join()
-    return recording.finish()
+            await (await ledger.follow(deliver, start=start + 1)).join()
 
 
 async def _limits(
@@ -164,12 +205,29 @@ def record_archives(paths: Sequence[Path], wanted: Wanted, *, tell: Tell = _noth
     begin, end = wanted.moments()
     limits = _archived_limits(paths, begin, end)
     recording = Recording(State(), limits)
+    _read_archives(paths, limits.upto, recording.take, tell)
+    return recording.finish()
+
+
+def shadow_archives(
+    paths: Sequence[Path], wanted: Wanted, *, tell: Tell = _nothing
+) -> ShadowAnswer:
+    """As `shadow_ledger`, of archives. Raises SpanInvalid, ArchiveError, OSError, UnknownEvent."""
+    begin, end = wanted.moments()
+    limits = _archived_limits(paths, begin, end)
+    shadowing = Shadowing(State(), after=limits.after, upto=limits.upto)
+    _read_archives(paths, limits.upto, shadowing.take, tell)
+    return shadowing.finish()
+
+
+def _read_archives(
+    paths: Sequence[Path], upto: int, take: Callable[[Record], bool], tell: Tell
+) -> None:
     for record in _archived(paths):
-        if not recording.take(record):
+        if not take(record):
             break
         if record.revision % TELL_EVERY == 0:
-            tell(record.revision, limits.upto)
-    return recording.finish()
+            tell(record.revision, upto)
 
 
 def _archived(paths: Sequence[Path]) -> Iterator[Record]:

@@ -1,0 +1,153 @@
+"""Deciding beside another scheduler: each pod that it placed is decided anew at that very moment.
+
+    events ──► state ──► a pod is adopted ──► decide, as if it waited ──► compare ──► adopt it
+
+The state stays that of the cluster: what we would have done is compared and forgotten, so each
+answer is about one decision, with all that the other had placed before. Invariant: what is decided
+for comparison is never applied, and nothing is appended anywhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import structs
+
+from apportion.core.explain import words
+from apportion.core.explain.shadows import ShadowAnswer, ShadowPod, Spot, Verdict
+from apportion.core.ledger.state import NodeState, State
+from apportion.core.placement.engine import DecisionEvent
+from apportion.lab.course import Course, CourseFailed
+from apportion.runtime.ledger.port import Record
+from apportion_schemas import (
+    InvalidEvent,
+    PodAdopted,
+    PodGone,
+    PodPlaced,
+    PodRefused,
+    Share,
+    UnreadableEvent,
+    decode,
+)
+
+UID: Final = "shadow-of-"
+OURS: Final = "apportion.dev/shares"
+"""Evidence by which we know a placement of ours, which is not another's decision."""
+DECISIONS_MAX: Final = 10_000
+
+
+class Shadowing:
+    """Follows the ledger from `state`, which it changes; compares behind the revision `after`."""
+
+    def __init__(self, state: State, *, after: int, upto: int = sys.maxsize) -> None:
+        self._course = Course(state)
+        self._after = after
+        self._upto = upto
+        self._revision = state.revision
+        self._passed_over = 0
+        self.pods: list[ShadowPod] = []
+
+    @property
+    def revision(self) -> int:
+        """The newest revision that was taken."""
+        return self._revision
+
+    def take(self, record: Record) -> bool:
+        """The next record; False where it is the last of the span, or behind it.
+
+        Raises UnknownEvent: a newer build wrote it.
+        """
+        if record.revision > self._upto:
+            return False
+        self._revision = record.revision
+        try:
+            event = decode(record.payload, subject=record.subject)
+        except (UnreadableEvent, InvalidEvent):
+            self._passed_over += 1
+            return record.revision < self._upto
+        self._course.time = event.time
+        data = event.data
+        wanted = record.revision > self._after and isinstance(data, PodAdopted)
+        if isinstance(data, PodAdopted) and wanted and data.evidence != OURS:
+            self._compare(record.revision, event.time, data)
+        try:
+            self._course.apply(data)
+        except CourseFailed:
+            self._passed_over += 1
+        return record.revision < self._upto
+
+    def finish(self) -> ShadowAnswer:
+        """All pods compared so far, and the sums over them."""
+        counts = Counter(pod.verdict for pod in self.pods)
+        both = [(pod.theirs, pod.ours) for pod in self.pods if pod.theirs.devices]
+        return ShadowAnswer(
+            from_revision=self._after,
+            to_revision=self._revision,
+            pods=tuple(self.pods),
+            same=counts["same"],
+            other_devices=counts["other-devices"],
+            other_node=counts["other-node"],
+            would_wait=counts["would-wait"],
+            opened_theirs=sum(theirs.opened for theirs, ours in both if ours is not None),
+            opened_ours=sum(ours.opened for _, ours in both if ours is not None),
+            passed_over=self._passed_over,
+        )
+
+    def _compare(self, revision: int, time: str, data: PodAdopted) -> None:
+        about = data.submitted
+        uid = f"{UID}{revision}"
+        # By itself, as it was bound: its gang has its own reasons, and a chooser chose already.
+        wish = structs.replace(about, uid=uid, group="", task="", chooser="", gates=())
+        try:
+            self._course.apply(wish)
+        except CourseFailed:
+            self._passed_over += 1
+            return
+        found = self._decide(uid)
+        self._course.apply(PodGone(uid=uid))
+        theirs = self._spot(data.node, data.shares)
+        ours = self._spot(found.node, found.shares) if isinstance(found, PodPlaced) else None
+        reason = words.refusal(found, about.shape) if isinstance(found, PodRefused) else ""
+        made = ShadowPod(
+            revision=revision, time=time, namespace=about.namespace, name=about.name,
+            verdict=_verdict(theirs, ours), theirs=theirs, ours=ours, reason=reason,
+        )  # fmt: skip
+        self.pods.append(made)
+
+    def _decide(self, uid: str) -> DecisionEvent | None:
+        """What the engine says of the pod in its turn; None where that is nothing new."""
+        for _ in range(DECISIONS_MAX):
+            decision = self._course.engine.decide(
+                events_max=len(self._course.state.pods) + 1, looks_max=sys.maxsize
+            )
+            found = _about(decision.events, uid)
+            self._course.engine.retry(decision)
+            if found is not None or not decision.more:
+                return found
+        return None
+
+    def _spot(self, node: str, shares: Iterable[Share]) -> Spot:
+        devices = tuple(dict.fromkeys(share.device for share in shares))
+        known: NodeState | None = self._course.state.nodes.get(node)
+        by_id = known.by_id if known is not None else {}
+        opened = sum(name not in by_id or by_id[name].idle for name in devices)
+        return Spot(node=node, devices=devices, opened=opened)
+
+
+def _about(events: Iterable[DecisionEvent], uid: str) -> DecisionEvent | None:
+    for event in events:
+        if isinstance(event, PodPlaced | PodRefused) and event.pod == uid:
+            return event
+    return None
+
+
+def _verdict(theirs: Spot, ours: Spot | None) -> Verdict:
+    if ours is None:
+        return "would-wait"
+    if theirs.node != ours.node:
+        return "other-node"
+    named = theirs.devices and ours.devices
+    return "other-devices" if named and set(theirs.devices) != set(ours.devices) else "same"
