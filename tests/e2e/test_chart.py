@@ -59,8 +59,14 @@ def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane)
     assert "Apportion" in notes
     first = passwords()
     assert len(set(first.values())) == len(ROLES) + 1
-    helm("upgrade", *chart, "--set", "scheduler.replicas=3", kubeconfig=plane.kubeconfig)
+    more = "scheduler.replicas=3,agent.simulate=8xH100-80GB,monitoring.dashboards.enabled=true"
+    notes = helm("upgrade", *chart, "--set", more, kubeconfig=plane.kubeconfig)
+    assert "pretend to have 8xH100-80GB" in notes
+    plane.kubectl("get", "daemonset/agent-simulated", "configmap/apportion-dashboards", "-n", SPACE)
     assert passwords() == first
+    notes = helm("upgrade", *chart, "--set", "shadow=true", kubeconfig=plane.kubeconfig)
+    assert "apportion shadow" in notes
+    assert "deployment/binder" not in plane.kubectl("get", "deployments", "-n", SPACE, "-o", "name")
     helm("uninstall", "apportion", *where, kubeconfig=plane.kubeconfig)
     assert passwords() == first
     left = plane.kubectl("get", KINDS, "-n", SPACE, "-l", "app", "-o", "name")
