@@ -51,6 +51,16 @@ VERBS = (
     "top --once --node node-1",
     "why bench/pod-000001",
     "tail --from 1 --limit 100",
+    "get pods --node node-1 --at 4000",
+    "why bench/pod-000001 --at 4000",
+    "who node-1 --since 1",
+    "history node-1",
+    "history bench/pod-000001",
+    "diff --from 4000 --to 4100",
+    "plan -f FILE",
+    "plan --lose node-1",
+    "report usage --by node",
+    "drain node-1 --reason bench --dry-run",
     "doctor",
     "config show",
     "config check FILE",
@@ -140,6 +150,7 @@ async def _measure(given: argparse.Namespace) -> dict[str, Any]:
         files = {
             "check -f FILE": manifest,
             "submit -f FILE": manifest,
+            "plan -f FILE": manifest,
             "config check FILE": document,
         }
         async with cluster(folder, given.nodes, given.pods) as (bus, url):
