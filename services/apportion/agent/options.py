@@ -62,6 +62,11 @@ _OPTIONS = (
         help="HAMi-core's libvgpu.so; without it nothing holds containers to shares.",
     ),
     click.option(
+        "--npu-library",
+        type=click.Path(file_okay=False, exists=True, path_type=Path),
+        help="The folder of hami-vnpu-core, its sister for NPUs that are split softly.",
+    ),
+    click.option(
         "--metrics-as",
         type=click.Choice(NAMES),
         multiple=True,

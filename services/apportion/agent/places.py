@@ -15,7 +15,7 @@ class Places(Struct, frozen=True):
 
     They are the same paths in the agent's container as on the node: runtimes read them too. What
     is below `state` outlives a reboot, what is below `run` does not. `mps_launcher` are the words
-    before a command that starts an MPS daemon.
+    before a command that starts an MPS daemon. `npu_library` is the folder of `hami-vnpu-core`.
     `metrics_as`: containers' use is told under these systems' names as well as under ours.
     `proc` is where the kernel tells of the node's processes. What is used is looked at every
     `sample_s` seconds, and written into the ledger every `record_s`. `dra`: the kubelet also asks
@@ -27,6 +27,7 @@ class Places(Struct, frozen=True):
     run: Path
     kubelet: Path | None = None
     library: Path | None = None
+    npu_library: Path | None = None
     mps_launcher: tuple[str, ...] = ()
     metrics_as: tuple[Names, ...] = ()
     proc: Path = Path("/proc")
@@ -52,4 +53,6 @@ class Places(Struct, frozen=True):
             locks=str(self.state / "locks"),
             library=str(self.library) if self.library else "",
             preload=str(self.preload) if self.library else "",
+            npu_library=str(self.npu_library) if self.npu_library else "",
+            npus=str(self.run / "npus"),
         )

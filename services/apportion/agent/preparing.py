@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from apportion.agent.backend import NotMade
 from apportion.agent.hands.daemons import Daemons
 from apportion.agent.hands.instances import Instances
-from apportion.agent.hands.regions import Regions
+from apportion.agent.hands.regions import Regions, open_to_all
 from apportion.agent.kubelet.port import Holder, NotPrepared
 from apportion.agent.needed import Needed, largest
 from apportion.agent.reporting import trouble_of
@@ -122,6 +123,8 @@ class SharePreparing:
         most = largest([*needed, *claim.placed.shares, *claim.placed.borrowed])
         for card in prepared.daemons:
             await hands.daemons.ensure(card, most[card])
+        for folder in prepared.folders:
+            await asyncio.to_thread(open_to_all, Path(folder))
         if prepared.region is not None:
             await asyncio.to_thread(hands.regions.ensure, prepared.region)
         return prepared

@@ -1,6 +1,7 @@
 """Regions of containers on this node's disk: made before the container is, and kept while it runs.
 
-One folder for each container, which it has for writing, and in it the region of HAMi-core. A
+One folder for each container, which it has for writing, and in it the region of HAMi-core, or what
+its sister for NPUs puts there. A
 container that is restarted finds its region as it was. Invariant: a region that a container may
 have mapped is never replaced, only its numbers are.
 """
@@ -42,8 +43,7 @@ class Regions:
             RegionInvalid: more devices than a region has room for.
         """
         path = Path(plan.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.chmod(_OPEN_TO_ALL)
+        open_to_all(path.parent)
         try:
             with SharedFile(path) as file:
                 region = Region(file)
@@ -84,18 +84,25 @@ class Regions:
     def each(self) -> Iterator[tuple[str, Path]]:
         """The pod and the file of every region here."""
         for path in sorted(self._folder.glob("*/*.cache")):
-            yield untoken(path.parent.name.rpartition("_")[0]), path
+            yield _pod(path.parent), path
 
     def keep(self, pods: Collection[str]) -> None:
         """Take away what other pods had, once they were missing twice in a row.
 
         `pods` are those that the kubelet knows of; it may have just begun with empty books.
         """
-        missing = {pod for pod, _ in self.each() if pod not in pods}
-        for pod, path in list(self.each()):
+        folders = [(_pod(path), path) for path in self._folder.glob("*_*")]
+        missing = {pod for pod, _ in folders if pod not in pods}
+        for pod, path in folders:
             if pod in missing & self._missing:
-                shutil.rmtree(path.parent, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
         self._missing = missing
+
+
+def open_to_all(folder: Path) -> None:
+    """Have a folder there that everybody may write in. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(_OPEN_TO_ALL)
 
 
 def _is_of(region: Region, plan: RegionPlan) -> bool:
@@ -113,6 +120,10 @@ def _region(path: Path, files: ExitStack) -> Iterator[Region]:
         yield Region(files.enter_context(SharedFile(path)))
     except (OSError, RegionInvalid):
         return
+
+
+def _pod(folder: Path) -> str:
+    return untoken(folder.name.rpartition("_")[0])
 
 
 def _container(path: Path) -> str:

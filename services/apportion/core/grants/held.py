@@ -86,6 +86,8 @@ class Node(Struct, frozen=True):
     both empty where the node has none: then nothing holds a container to its share but itself.
     `shares` has a folder of each container, `locks` is the folder that HAMi-core's processes lock
     in, and `mps` has a folder of each card's MPS daemon. `log_level` is HAMi-core's own, 0 to 4.
+    `npu_library` is the folder of HAMi's library for NPUs, and `npus` the one in which containers
+    on one NPU meet.
     """
 
     shares: str = "/var/lib/apportion/shares"
@@ -93,6 +95,8 @@ class Node(Struct, frozen=True):
     preload: str = ""
     locks: str = "/tmp/vgpulock"  # noqa: S108 - HAMi-core has this path written into it
     mps: str = "/run/apportion/mps"
+    npu_library: str = ""
+    npus: str = "/run/apportion/npus"
     log_level: int = 1
     core_limit: bool = True
 

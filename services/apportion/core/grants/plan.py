@@ -20,8 +20,12 @@ class RegionPlan(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """What one container gets. `daemons` are the cards whose MPS daemon has to run for it."""
+    """What one container gets. `daemons` are the cards whose MPS daemon has to run for it.
+
+    `folders` have to be there, and be its processes' to write in, whoever they run as.
+    """
 
     edits: Edits
     region: RegionPlan | None = None
     daemons: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()

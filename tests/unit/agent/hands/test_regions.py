@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from apportion.agent.hands.files import SharedFile
-from apportion.agent.hands.regions import Regions
+from apportion.agent.hands.regions import Regions, open_to_all
 from apportion.core.grants import RegionPlan
 from apportion.core.grants.region import Region, RegionInvalid
 
@@ -114,3 +114,15 @@ def test_what_a_pod_had_is_taken_away_with_it(tmp_path: Path) -> None:
     assert [pod for pod, _ in regions.each()] == ["uid-1", "uid-2"]
     regions.keep({"uid-2"})
     assert [pod for pod, _ in regions.each()] == ["uid-2"]
+
+
+def test_a_folder_without_a_region_is_taken_away_as_well(tmp_path: Path) -> None:
+    """A container with NPUs that are split softly has one for its library alone."""
+    regions = Regions(tmp_path)
+    folder = tmp_path / "uid-1_train"
+    open_to_all(folder)
+    assert folder.stat().st_mode & 0o777 == 0o777
+    regions.keep(set())
+    assert folder.exists()
+    regions.keep(set())
+    assert not folder.exists()

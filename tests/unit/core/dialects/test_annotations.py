@@ -114,6 +114,7 @@ def test_B4_a_core_limit_binds_no_decision() -> None:
         (VCUDA, "tencent.com/vcuda-core-limit", "half", "is no percent of a card"),
         (GPU, "hami.io/use-Ascend310P-uuid", "a", "selects NPUs in a pod that asks for GPUs"),
         (NPU, "huawei.com/vnpu-mode", "template", "is no way to split an NPU"),
+        (NPU, "huawei.com/vnpu-mode", "enpu", "is no way to split an NPU"),
         (GPU, "huawei.com/vnpu-mode", "hami-core", "selects NPUs in a pod that asks for GPUs"),
         (NPU, "nvidia.com/use-gputype", "A100", "selects GPUs in a pod that asks for NPUs"),
     ],

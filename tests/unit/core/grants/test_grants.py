@@ -163,6 +163,56 @@ def test_ascend_is_shown_by_index_and_cut_by_template() -> None:
         granted(share("NPU-3"), share("NPU-5", template="vir02"), devices=npus)
 
 
+def soft_npus(*indexes: int) -> tuple[Device, ...]:
+    """NPUs that are split softly."""
+    return tuple(
+        structs.replace(FIRST, id=f"NPU-{at}", index=at, family="ascend910b3") for at in indexes
+    )
+
+
+def test_C4_an_npu_that_is_split_softly_has_the_environment_of_hamis_plugin() -> None:
+    """HAMi's `hami-vnpu-core`: part, place to meet others of the NPU, and a folder of its own."""
+    node = structs.replace(NODE, npu_library="/usr/local/hami-vnpu-core")
+    found = granted(share("NPU-3", 28_672, 40), devices=soft_npus(3), node=node)
+    assert found.edits == Edits(
+        {
+            "ASCEND_VISIBLE_DEVICES": "3",
+            "NPU_MEM_QUOTA": "28672",
+            "NPU_PRIORITY": "40",
+            "NPU_GLOBAL_SHM_PATH": "/hami-shared-region/3_global_registry",
+            "NPU_LOCAL_SHM_PATH": "/hami-vnpu-shmem/vnpu_local_shmem",
+        },
+        (
+            Mount("/run/apportion/npus", "/hami-shared-region"),
+            Mount("/var/lib/apportion/shares/uid-1_train", "/hami-vnpu-shmem"),
+            Mount("/usr/local/hami-vnpu-core", "/hami-vnpu-core", read_only=True),
+            Mount("/usr/local/hami-vnpu-core/ld.so.preload", "/etc/ld.so.preload", read_only=True),
+        ),
+    )
+    assert found.folders == ("/run/apportion/npus", "/var/lib/apportion/shares/uid-1_train")
+    assert (found.region, found.daemons) == (None, ())
+
+
+def test_several_npus_have_the_part_of_the_first() -> None:
+    """HAMi's plugin; who asked for no cores has no `NPU_PRIORITY`, and no library is no mount."""
+    found = granted(share("NPU-5", 1000, 0), share("NPU-3", 2000, 0), devices=soft_npus(3, 5))
+    assert found.edits.env == {
+        "ASCEND_VISIBLE_DEVICES": "3,5",
+        "NPU_MEM_QUOTA": "2000",
+        "NPU_GLOBAL_SHM_PATH": "/hami-shared-region/3_global_registry",
+        "NPU_LOCAL_SHM_PATH": "/hami-vnpu-shmem/vnpu_local_shmem",
+    }
+    assert [mount.container_path for mount in found.edits.mounts] == [
+        "/hami-shared-region", "/hami-vnpu-shmem",
+    ]  # fmt: skip
+
+
+def test_a_whole_npu_is_shown_by_its_index() -> None:
+    """One that is given whole only (mode `exclusive`) is an NPU all the same."""
+    npus = tuple(structs.replace(npu, mode="exclusive") for npu in soft_npus(3))
+    assert granted(share("NPU-3"), devices=npus).edits == Edits({"ASCEND_VISIBLE_DEVICES": "3"})
+
+
 def test_what_is_not_there_is_refused_by_name() -> None:
     """A container without a share, a device that the node lost, modes that do not go together."""
     with pytest.raises(GrantRefused, match="holds no share here"):
