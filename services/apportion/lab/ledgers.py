@@ -93,7 +93,7 @@ async def shadow_ledger(
 
     With `follow` it goes on with what comes until cancelled, and `follow` hears each pod.
 
-    Raises SpanInvalid, LedgerError, UnknownEvent.
+    Raises SpanInvalid, LedgerError, UnknownEvent, RecordingFailed.
     """
     began, limits = await _begin(ledger, wanted)
     upto = limits.upto if follow is None else sys.maxsize
@@ -101,11 +101,11 @@ async def shadow_ledger(
     shadowing = Shadowing(began, after=limits.after, upto=upto)
 
     def take(record: Record) -> bool:
-        known = len(shadowing.pods)
         wants_more = shadowing.take(record)
         if follow is not None:
-            for pod in shadowing.pods[known:]:
+            for pod in shadowing.pods:
                 follow(pod)
+            shadowing.pods.clear()
         return wants_more
 
     await _feed(ledger, start, upto, take, tell)

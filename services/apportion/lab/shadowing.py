@@ -21,6 +21,7 @@ from apportion.core.explain.shadows import ShadowAnswer, ShadowPod, Spot, Verdic
 from apportion.core.ledger.state import NodeState, State
 from apportion.core.placement.engine import DecisionEvent
 from apportion.lab.course import Course, CourseFailed
+from apportion.lab.recording import RecordingFailed
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
     InvalidEvent,
@@ -37,6 +38,8 @@ UID: Final = "shadow-of-"
 OURS: Final = "apportion.dev/shares"
 """Evidence by which we know a placement of ours, which is not another's decision."""
 DECISIONS_MAX: Final = 10_000
+PODS_MAX: Final = 200_000
+"""So many comparisons are kept; whoever takes them as they come empties `pods`."""
 
 
 class Shadowing:
@@ -50,15 +53,10 @@ class Shadowing:
         self._passed_over = 0
         self.pods: list[ShadowPod] = []
 
-    @property
-    def revision(self) -> int:
-        """The newest revision that was taken."""
-        return self._revision
-
     def take(self, record: Record) -> bool:
         """The next record; False where it is the last of the span, or behind it.
 
-        Raises UnknownEvent: a newer build wrote it.
+        Raises UnknownEvent: a newer build wrote it. RecordingFailed: too many pods.
         """
         if record.revision > self._upto:
             return False
@@ -70,8 +68,8 @@ class Shadowing:
             return record.revision < self._upto
         self._course.time = event.time
         data = event.data
-        wanted = record.revision > self._after and isinstance(data, PodAdopted)
-        if isinstance(data, PodAdopted) and wanted and data.evidence != OURS:
+        theirs = isinstance(data, PodAdopted) and data.evidence != OURS
+        if theirs and record.revision > self._after:
             self._compare(record.revision, event.time, data)
         try:
             self._course.apply(data)
@@ -116,6 +114,8 @@ class Shadowing:
             verdict=_verdict(theirs, ours), theirs=theirs, ours=ours, reason=reason,
         )  # fmt: skip
         self.pods.append(made)
+        if len(self.pods) > PODS_MAX:
+            raise RecordingFailed(f"more than {PODS_MAX:,} pods; compare a shorter span")
 
     def _decide(self, uid: str) -> DecisionEvent | None:
         """What the engine says of the pod in its turn; None where that is nothing new."""

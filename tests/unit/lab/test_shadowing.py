@@ -6,7 +6,9 @@ import pytest
 
 from apportion.core.explain.shadows import ShadowPod
 from apportion.core.ledger.state import State
+from apportion.lab import shadowing
 from apportion.lab.course import Course, copied
+from apportion.lab.recording import RecordingFailed
 from apportion.lab.shadowing import Shadowing
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
@@ -98,6 +100,15 @@ def test_what_is_not_anothers_decision_is_not_compared() -> None:
         attempt=1, evidence="apportion.dev/shares",
     )  # fmt: skip
     assert followed.play(ours) == []
+
+
+def test_more_pods_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A span that memory would not hold ends with what to do."""
+    monkeypatch.setattr(shadowing, "PODS_MAX", 1)
+    followed = Followed()
+    followed.play(rack("n1", 1, model=T4), adopted(pod("a", ask(1_000)), "n1", share("n1-g0")))
+    with pytest.raises(RecordingFailed, match="shorter span"):
+        followed.play(adopted(pod("b", ask(1_000)), "n1", share("n1-g0")))
 
 
 def test_without_devices_told_the_node_is_compared() -> None:
