@@ -143,7 +143,7 @@ def who_was_hit(day: Day) -> None:
     why = day.said("why", HIT[0])
     assert f"is allocated on {BROKEN}" in why
     assert "It cannot rely on what it holds: its device GPU-" in why
-    assert f"has failed ({REASON})" in day.said("history", HIT[0]) + why
+    assert f"has failed ({REASON})" in why
 
 
 def what_it_looked_like(day: Day) -> None:
@@ -155,7 +155,7 @@ def what_it_looked_like(day: Day) -> None:
     assert differs.count(f"failed: {REASON}") == CARDS
     assert f"agent/{BROKEN}" in differs
     assert f"failed: {REASON}" in day.said("history", BROKEN)
-    assert f"{REASON}" not in day.said("history", BROKEN, "--at", day.before)
+    assert REASON not in day.said("history", BROKEN, "--at", day.before)
 
 
 def what_would_happen(day: Day) -> None:
@@ -170,7 +170,7 @@ def what_would_happen(day: Day) -> None:
 
 def drained(day: Day) -> None:
     """What was planned happens; who it was and why stays with the node."""
-    done = day.said("drain", BROKEN, "--reason", REASON, "--by", "ada", code=0)
+    done = day.said("drain", BROKEN, "--reason", REASON, "--by", "ada")
     assert "bio/fold-0" in done
     assert day.said("who", BROKEN) == ""
     pods = day.said("get", "pods")
@@ -245,7 +245,7 @@ def waiting_pod(page: Page) -> None:
     first = page.get_by_role("heading", level=1)
     expect(first).to_contain_text(f"device is unhealthy on 1 of {NODES} nodes")
     open_page(page, "Doctor")
-    expect(page.get_by_role("main")).to_contain_text(f"{BROKEN}")
+    expect(page.get_by_role("main")).to_contain_text(BROKEN)
 
 
 def the_past(page: Page) -> None:
