@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from apportion.cli.asking import Gateway
-from apportion.cli.submissions import Dropped, submission_of
+from apportion.cli.submissions import Dropped, Ended, submission_of
 from apportion.cli.submitting import Wish
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.lines import ask_words, listed
@@ -65,10 +65,12 @@ def only_new(wish: Wish, live: dict[str, PodAnswer]) -> Wish:
 async def difference(ledger: JetStreamLedger, draft: PodDraft, there: PodAnswer) -> list[str]:
     """In words, what the pod would have otherwise: what was → what is wanted."""
     try:
-        event = await submission_of(ledger, there)
+        was = (await submission_of(ledger, there)).data
     except Dropped:
         return ["what it asked for is not in the ledger any more"]
-    was, wanted = event.data, submitted(draft, there.uid)
+    except Ended:
+        return ["it has ended meanwhile"]
+    wanted = submitted(draft, there.uid)
     said = []
     if was.shape.asks != wanted.shape.asks:
         said.append(f"asks: {_asks(was)} → {_asks(wanted)}")

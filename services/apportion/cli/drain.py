@@ -18,6 +18,7 @@ from apportion.cli.cordon import find
 from apportion.cli.exits import REFUSED, NotFound, Unreachable
 from apportion.cli.moving import UNIT_MAX, Anew, Blocked, Unit, of_kubernetes
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.submitting import Submitted
 from apportion.cli.writing import by_whom, open_ledger, person, run, write
 from apportion.core.explain import words
 from apportion.core.explain.answers import GangAnswer, PodAnswer
@@ -39,9 +40,9 @@ DRAINING = "drain: "
 class Report(msgspec.Struct, kw_only=True):
     """What `--json` prints, by `namespace/name`.
 
-    `moved`: where the pods are now; empty where their controllers make new ones. `waiting`: off the
-    target, and why they have no new place yet. `left`: there still, and why. `revision` is that of
-    the cordon, 0 for a dry run.
+    `moved`: where the pods are now; empty for those that ended, or whose controllers make new ones.
+    `waiting`: off the target, and why they have no new place yet. `left`: there still, and why.
+    `revision` is that of the cordon, 0 for a dry run.
     """
 
     target: str
@@ -183,7 +184,7 @@ async def _anew(
 ) -> None:
     """Each unit ends and is submitted anew; then all have their time to be placed."""
     why = f"drained from {order.device or order.node} by {order.who}: {order.reason}"
-    submitted = []
+    submitted = list[Submitted]()
     async with GroupCommit(ledger) as commit:
         anew = Anew(ledger, commit, order.who, why)
         for number, unit in enumerate(units, 1):
@@ -195,10 +196,13 @@ async def _anew(
             except Blocked as error:
                 report.left |= dict.fromkeys(unit.names, str(error))
                 continue
-            submitted += moved
+            submitted += moved.submitted
             for name in unit.names:
                 report.left.pop(name, None)
-                report.waiting[name] = "not decided yet"
+                if name in moved.ended:
+                    report.moved[name] = ""
+                else:
+                    report.waiting[name] = "not decided yet"
             _progress(unit, number, len(units))
     awaited = Awaited(submitted, lambda: None)
     await awaited.wait(ledger, max(deadline - time.monotonic(), LOOK_EVERY_S))

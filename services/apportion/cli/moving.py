@@ -1,7 +1,8 @@
 """Moving what runs on a node where there is no Kubernetes: it ends and is submitted anew.
 
 What is moved together (a gang) is a `Unit`. Invariant: a unit ends and begins again in one atomic
-batch, so whatever happens to us none of it is lost, and none runs twice.
+batch, fenced by what the ledger says last of each of its pods; so whatever happens to us none of it
+is lost, and none runs twice or comes back that somebody else has ended.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ import msgspec
 from msgspec import Struct
 
 from apportion.cli.runs import Run
-from apportion.cli.submissions import Dropped, submission_of
+from apportion.cli.submissions import Dropped, Ended, Submission, submission_of
 from apportion.cli.submitting import Submitted
 from apportion.core.explain.answers import PodAnswer
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.port import FenceRefused
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion_schemas import (
     NodeObserved,
     PodGone,
-    PodSubmitted,
     decode,
 )
 from apportion_schemas.catalogue import SUBJECTS, token
 from apportion_schemas.envelope import EventError
 
+TRIES = 5
+"""So often a unit is looked at anew when one of its pods has changed under our hands."""
 UNIT_MAX = 500
 """Pods of one unit: each is an end and a beginning in one atomic batch."""
 
@@ -43,6 +46,13 @@ class Unit(Struct, frozen=True):
     def names(self) -> list[str]:
         """What people call its pods: `namespace/name`, in the order of `pods`."""
         return [f"{pod.namespace}/{pod.name}" for pod in self.pods]
+
+
+class Moved(Struct, frozen=True):
+    """What became of a unit: what was submitted anew, and the names of pods that had ended."""
+
+    submitted: tuple[Submitted, ...]
+    ended: tuple[str, ...] = ()
 
 
 class Blocked(Exception):
@@ -75,41 +85,64 @@ class Anew:
         self._publisher = Publisher(f"cli/{who}", SystemClock(), commit.append)
         self._reason = why
 
-    async def move(self, unit: Unit, *, basis: int) -> list[Submitted]:
+    async def move(self, unit: Unit, *, basis: int) -> Moved:
         """The pods under their new uids; those that a watcher submits anew are only ended.
 
         Raises:
-            Blocked: a pod of it can start nowhere else, or nobody knows any more what it asked for.
+            Blocked: a pod of it can start nowhere else, nobody knows any more what it asked for, or
+                one changes all the time.
             LedgerError: nothing was ended.
         """
-        ends, again = list[PodGone](), list[PodSubmitted]()
-        for pod in unit.pods:
+        changed: FenceRefused | None = None
+        for _ in range(TRIES):
+            there, ended = await self._look(unit)
+            try:
+                return Moved(await self._begin_anew(there, basis=basis), ended)
+            except FenceRefused as error:
+                changed = error
+        raise Blocked(f"a pod of it changes all the time: {changed}")
+
+    async def _look(self, unit: Unit) -> tuple[dict[str, Submission], tuple[str, ...]]:
+        """What those of the unit that are live asked for, by uid, and the names of the others."""
+        there: dict[str, Submission] = {}
+        ended: list[str] = []
+        for pod, name in zip(unit.pods, unit.names, strict=True):
             if Run.of_owner(pod.owner) is not None:
                 raise Blocked(
-                    f"{pod.namespace}/{pod.name} is a command of `apportion run` on {pod.node}; "
-                    "end it there",
+                    f"{name} is a command of `apportion run` on {pod.node}; end it there",
                     lasting=True,
                 )
             try:
-                event = await submission_of(self._ledger, pod)
+                there[pod.uid] = await submission_of(self._ledger, pod)
             except Dropped as error:
                 raise Blocked(str(error), lasting=True) from None
-            ends.append(PodGone(uid=pod.uid, reason=self._reason))
-            if event.source.startswith("cli/"):
-                again.append(msgspec.structs.replace(event.data, uid=str(uuid4())))
+            except Ended:
+                ended.append(name)
+        return there, tuple(ended)
+
+    async def _begin_anew(
+        self, there: dict[str, Submission], *, basis: int
+    ) -> tuple[Submitted, ...]:
+        again = [
+            msgspec.structs.replace(each.data, uid=str(uuid4()))
+            for each in there.values()
+            if each.source.startswith("cli/")
+        ]
         # The new ones first: a gang is forgotten with the last of its pods.
         drafts = [
-            msgspec.structs.replace(
-                self._publisher.draft(each, event_id=f"{each.uid}/submitted", basis=basis),
-                expect=0,
-            )
+            self._publisher.draft(each, event_id=f"{each.uid}/submitted", basis=basis, expect=0)
             for each in again
         ]
+        # An id of its own: the end that somebody else wrote is another event than ours.
         drafts += [
-            self._publisher.draft(each, event_id=f"{each.uid}/gone", basis=basis) for each in ends
-        ]
+            self._publisher.draft(
+                PodGone(uid=uid, reason=self._reason),
+                event_id=f"{uid}/gone/{uuid4()}", basis=basis, expect=each.revision,
+            )
+            for uid, each in there.items()
+        ]  # fmt: skip
         appended = await self._commit.append_group(drafts)
-        return [
+        return tuple(
             Submitted(each.namespace, each.name, each.uid, at.revision or 0)
             for each, at in zip(again, appended, strict=False)
-        ]
+        )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from apportion.core.explain.answers import PodAnswer
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import Record
-from apportion_schemas import Event, PodChanged, PodSubmitted, decode
+from apportion_schemas import Event, PodChanged, PodGone, PodSubmitted, decode
 from apportion_schemas.catalogue import SUBJECTS, token
 
 
@@ -15,34 +17,58 @@ class Dropped(Exception):
     """The ledger was trimmed, and what the pod asked for went with its beginning."""
 
 
-async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Event:
-    """The event of the pod's submission, with labels, gates and host amounts as they are now.
+class Ended(Exception):
+    """The pod has ended since it was looked up."""
+
+
+class Submission(NamedTuple):
+    """Who submitted a pod and what it asks for now, as of the revision that told of it last."""
+
+    source: str
+    data: PodSubmitted
+    revision: int
+
+
+def subject_of_pod(uid: str) -> str:
+    """Where the ledger tells of the pod: its submission, its changes, its end."""
+    return f"{SUBJECTS}.workload.{token(uid)}"
+
+
+async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
+    """The pod's submission, with devices, labels, gates and host amounts as they are now.
 
     Raises:
-        Dropped: it is not in the ledger any more. LedgerError.
+        Dropped: it is not in the ledger any more. Ended: the pod is not live. LedgerError.
     """
     found: list[Event] = []
+    newest = 0
 
     def take(record: Record) -> None:
+        nonlocal newest
+        newest = record.revision
         event = decode(record.payload, subject=record.subject)
-        if isinstance(event.data, PodSubmitted | PodChanged):
+        if isinstance(event.data, PodSubmitted | PodChanged | PodGone):
             found.append(event)
 
-    subject = f"{SUBJECTS}.workload.{token(pod.uid)}"
-    following = await ledger.follow(take, start=await ledger.first_revision(), subjects=(subject,))
+    subjects = (subject_of_pod(pod.uid),)
+    following = await ledger.follow(take, start=await ledger.first_revision(), subjects=subjects)
     try:
         await following.caught_up()
     finally:
         await following.stop()
+    if found and isinstance(found[-1].data, PodGone):
+        raise Ended(f"{pod.namespace}/{pod.name} has ended")
     if not found or not isinstance(found[0].data, PodSubmitted):
         raise Dropped(
             f"the ledger has dropped what {pod.namespace}/{pod.name} asked for; delete it and "
             "submit its manifest"
         )
-    first, data = found[0], found[0].data
+    data = found[0].data
     if len(found) > 1:
         data = _changed(data, found[-1].data)
-    return msgspec.structs.replace(first, data=data)
+    # A pod that was resized asks for what it was given, which other subjects than its own tell.
+    shape = msgspec.structs.replace(data.shape, asks=pod.asks)
+    return Submission(found[0].source, msgspec.structs.replace(data, shape=shape), newest)
 
 
 def _changed(submitted: PodSubmitted, change: PodChanged) -> PodSubmitted:

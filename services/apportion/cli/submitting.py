@@ -17,6 +17,7 @@ import msgspec
 
 from apportion.cli.asking import Gateway
 from apportion.cli.exits import NotFound
+from apportion.cli.submissions import subject_of_pod
 from apportion.cli.writing import person
 from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
 from apportion.core.manifests import PodDraft, submitted
@@ -221,8 +222,9 @@ async def end(
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         for first in range(0, len(pods), BATCH):
             batch = pods[first : first + BATCH]
-            appended = await commit.append_group(
-                [_end(publisher, pod, why, basis) for pod in batch]
+            # Each for itself: of a group with one that had ended before none would end.
+            appended = await asyncio.gather(
+                *(commit.append(_end(publisher, pod, why, basis)) for pod in batch)
             )
             for pod, at in zip(batch, appended, strict=True):
                 ended[f"{pod.namespace}/{pod.name}"] = at.revision or 0
@@ -239,6 +241,7 @@ async def replace(
     """Submit each anew and end what was in the same batch; a gang is in one batch with its own.
 
     Raises:
+        NotFound: somebody else has changed or ended one since the revision `basis`.
         LedgerError: nothing of that batch was appended; what came before is in the ledger.
     """
     units: dict[str, list[tuple[PodDraft, PodAnswer]]] = {}
@@ -251,7 +254,9 @@ async def replace(
             new: list[PodGroupObserved | PodSubmitted] = [groups[name]] if name in groups else []
             new += [submitted(draft, str(uuid4())) for draft, _ in unit]
             drafts = [_draft(publisher, payload, basis) for payload in new]
-            drafts += [_end(publisher, there, "replaced", basis) for _, there in unit]
+            drafts += [
+                await _end_fenced(ledger, publisher, there, basis=basis) for _, there in unit
+            ]
             appended = await commit.append_group(drafts)
             done += [
                 Submitted(each.namespace, each.name, each.uid, at.revision or 0)
@@ -264,3 +269,18 @@ async def replace(
 def _end(publisher: Publisher, pod: PodAnswer, why: str, basis: int) -> Draft:
     data = PodGone(uid=pod.uid, reason=f"{why} by {person('')}")
     return publisher.draft(data, event_id=f"{pod.uid}/gone", basis=basis)
+
+
+async def _end_fenced(
+    ledger: JetStreamLedger, publisher: Publisher, pod: PodAnswer, *, basis: int
+) -> Draft:
+    """Its end, which is stored only while nobody says more of the pod. Raises NotFound."""
+    newest = await ledger.last_on_subject(subject_of_pod(pod.uid))
+    if newest > basis:
+        raise NotFound(
+            f"somebody else has changed or ended {pod.namespace}/{pod.name} at revision {newest}; "
+            "the same again looks at it anew"
+        )
+    data = PodGone(uid=pod.uid, reason=f"replaced by {person('')}")
+    event_id = f"{pod.uid}/gone/{uuid4()}"  # another event than an end that somebody else writes
+    return publisher.draft(data, event_id=event_id, basis=basis, expect=newest)

@@ -1,0 +1,130 @@
+"""Pods that are moved, replaced or ended while somebody else ends them: nobody comes back."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from apportion.cli.exits import NotFound
+from apportion.cli.moving import Anew, Unit
+from apportion.cli.submitting import end, replace
+from apportion.core.explain.answers import PodAnswer
+from apportion.core.manifests import PodDraft
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.ledger.batching import GroupCommit
+from apportion.runtime.ledger.history import history
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.clock import SystemClock
+from apportion_schemas import PodGone, PodSubmitted, decode
+from tests.support.nats import Bus
+from tests.support.pods import ask, pod, shape
+
+
+async def submit(ledger: JetStreamLedger, *pods: PodSubmitted) -> None:
+    """As a person does."""
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher("cli/ada", SystemClock(), commit.append)
+        for each in pods:
+            await publisher.publish(each, event_id=f"{each.uid}/submitted", basis=0)
+
+
+async def delete(ledger: JetStreamLedger, uid: str, event_id: str = "") -> None:
+    """As `apportion delete` does, unless another id is given."""
+    async with GroupCommit(ledger) as commit:
+        publisher = Publisher("cli/bob", SystemClock(), commit.append)
+        gone = PodGone(uid=uid, reason="x")
+        await publisher.publish(gone, event_id=event_id or f"{uid}/gone", basis=0)
+
+
+async def live(ledger: JetStreamLedger) -> dict[str, PodSubmitted]:
+    """What was submitted and has not ended, by uid."""
+    found: dict[str, PodSubmitted] = {}
+    for record, _ in await history(ledger, 0, 1_000):
+        data = decode(record.payload, subject=record.subject).data
+        if isinstance(data, PodSubmitted):
+            found[data.uid] = data
+        elif isinstance(data, PodGone):
+            found.pop(data.uid, None)
+    return found
+
+
+def answer(each: PodSubmitted) -> PodAnswer:
+    """What a gateway said of it while it was live."""
+    return PodAnswer(each.namespace, each.name, each.uid, "placed", asks=each.shape.asks)
+
+
+@asynccontextmanager
+async def moving(ledger: JetStreamLedger) -> AsyncIterator[Anew]:
+    """A drain."""
+    async with GroupCommit(ledger) as commit:
+        yield Anew(ledger, commit, "ada", "drained")
+
+
+@pytest.mark.parametrize("event_id", ["two/gone", "an id that nobody else has"])
+async def test_a_pod_that_was_deleted_meanwhile_is_not_submitted_anew(
+    bus: Bus, event_id: str
+) -> None:
+    """And the others of its gang are moved all the same, whatever ids the server remembers."""
+    ledger = await bus.connect("operator")
+    one, two = pod("one"), pod("two")
+    await submit(ledger, one, two)
+    unit = Unit((answer(one), answer(two)), "team/job")
+    await delete(ledger, "two", event_id)
+    async with moving(ledger) as anew:
+        moved = await anew.move(unit, basis=0)
+    assert ([each.name for each in moved.submitted], moved.ended) == (["one"], ("default/two",))
+    left = await live(ledger)
+    assert [each.name for each in left.values()] == ["one"]
+    assert "one" not in left, "it was ended, and submitted under another uid"
+
+
+async def test_two_who_drain_at_once_make_one_pod_of_one(bus: Bus) -> None:
+    """Both have listed it; the second finds it gone."""
+    ledger = await bus.connect("operator")
+    one = pod("one")
+    await submit(ledger, one)
+    async with moving(ledger) as first, moving(ledger) as second:
+        await first.move(Unit((answer(one),)), basis=0)
+        moved = await second.move(Unit((answer(one),)), basis=0)
+    assert [each.name for each in (await live(ledger)).values()] == ["one"]
+    assert (moved.submitted, moved.ended) == ((), ("default/one",))
+
+
+async def test_a_resized_pod_keeps_its_size(bus: Bus) -> None:
+    """What the gateway says that it asks for is what it asks for now."""
+    ledger = await bus.connect("operator")
+    one = pod("one", ask(memory_mib=4_000))
+    await submit(ledger, one)
+    now = msgspec.structs.replace(answer(one), asks=(ask(memory_mib=8_000),))
+    async with moving(ledger) as anew:
+        await anew.move(Unit((now,)), basis=0)
+    [again] = (await live(ledger)).values()
+    assert again.shape.asks == (ask(memory_mib=8_000),)
+
+
+async def test_one_that_ended_before_keeps_no_other_from_ending(bus: Bus) -> None:
+    """The server remembers its end, and refuses the batch that it is in."""
+    ledger = await bus.connect("operator")
+    pods = [pod("one"), pod("two"), pod("three")]
+    await submit(ledger, *pods)
+    await delete(ledger, "two")
+    ended = await end(ledger, [answer(each) for each in pods], "scaled down", basis=0)
+    assert set(ended) == {"default/one", "default/two", "default/three"}
+    assert await live(ledger) == {}
+
+
+async def test_of_two_who_replace_one_pod_the_second_is_told(bus: Bus) -> None:
+    """Both compared with the same live pod; what the second wanted is not lost without a word."""
+    ledger = await bus.connect("operator")
+    one = pod("one")
+    await submit(ledger, one)
+    basis = await ledger.last_revision()
+    wanted = [
+        PodDraft(namespace="default", name="one", shape=shape(ask(memory_mib=mib)), dialect="hami")
+        for mib in (1, 2)
+    ]
+    await replace(ledger, [(wanted[0], answer(one))], {}, basis=basis)
+    with pytest.raises(NotFound, match=r"default/one at revision 3; the same again"):
+        await replace(ledger, [(wanted[1], answer(one))], {}, basis=basis)
+    assert [each.shape for each in (await live(ledger)).values()] == [wanted[0].shape]
