@@ -5,6 +5,7 @@ Invariant: whatever goes wrong, the answer is an `ErrorAnswer` that names field,
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
@@ -19,6 +20,7 @@ from apportion.gateway.api.reads import PREFIX
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 COMPRESSED_BESIDE_BYTES = 16_384
+WRITE_TIMEOUT_S = 30.0
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
@@ -62,6 +64,17 @@ def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
         return response
 
     return guard
+
+
+async def write_in_time(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+    """Write, and hang up on a client that does not read. Raises ConnectionError."""
+    try:
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await response.write(data)
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionAbortedError("the client does not read") from None
 
 
 async def unknown_path(request: web.Request) -> NoReturn:

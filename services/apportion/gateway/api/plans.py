@@ -2,7 +2,7 @@
 
 The fork has the whole state at once and copies nothing, so the fold waits for the fork alone.
 Invariants: nothing is appended; so many plans are made at once, each within its time; whoever hangs
-up ends the plan that was made for it.
+up, or does not read, ends the plan that was made for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiohttp import web
 from apportion.core.explain.answers import ErrorAnswer
 from apportion.core.explain.plans import PlanLine, PlanProgress, PlanRequest
 from apportion.core.ledger.state import State
-from apportion.gateway.api.answering import json_response
+from apportion.gateway.api.answering import json_response, write_in_time
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import COMMON, RequestRefused, only
 from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
@@ -121,7 +121,7 @@ async def _streamed(request: web.Request, lines: AsyncIterator[bytes]) -> web.St
     await response.prepare(request)
     with contextlib.suppress(ConnectionError):
         async for line in lines:
-            await response.write(line + b"\n")
+            await write_in_time(request, response, line + b"\n")
     return response
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
 
+from apportion.gateway.api.answering import write_in_time
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import REVISION_MAX, RequestRefused, only, whole
 from apportion.gateway.feed import Feed
@@ -27,7 +27,6 @@ BEAT_S = 15.0
 """A word now and then keeps proxies from taking a silent stream for a dead one."""
 LOOK_S = 1.0
 """How soon a client that has left is noticed: nothing wakes us for that."""
-WRITE_TIMEOUT_S = 30.0
 HISTORY_EVENTS = 1_000
 
 
@@ -73,7 +72,7 @@ class EventStream:
         )
         try:
             await response.prepare(request)
-            with contextlib.suppress(ConnectionError, TimeoutError):
+            with contextlib.suppress(ConnectionError):
                 await self._write(request, response, cursor)
         finally:
             self._clients -= 1
@@ -93,14 +92,14 @@ class EventStream:
 
     async def _write(self, request: web.Request, response: web.StreamResponse, cursor: int) -> None:
         """Write until the client has left."""
-        await _within(response.write, b": the id of an event is its revision\n\n")
+        await write_in_time(request, response, b": the id of an event is its revision\n\n")
         silent_s = 0.0
         while request.transport is not None:
             records = self._feed.after(cursor, CHUNK_EVENTS)
             if records is None:
                 records = await self._history(cursor)
             if records:
-                await _within(response.write, b"".join(map(encoded, records)))
+                await write_in_time(request, response, b"".join(map(encoded, records)))
                 cursor = records[-1].revision
                 silent_s = 0.0
                 continue
@@ -110,7 +109,7 @@ class EventStream:
             except TimeoutError:
                 silent_s += LOOK_S
             if silent_s >= BEAT_S:
-                await _within(response.write, b": still here\n\n")
+                await write_in_time(request, response, b": still here\n\n")
                 silent_s = 0.0
 
     async def _history(self, cursor: int) -> list[Record]:
@@ -120,12 +119,6 @@ class EventStream:
         except LedgerError as error:
             raise ConnectionError(str(error)) from error
         return [each.record for each in found]
-
-
-async def _within(write: Callable[[bytes], Awaitable[None]], data: bytes) -> None:
-    """Write, unless the client has stopped reading. Raises TimeoutError."""
-    async with asyncio.timeout(WRITE_TIMEOUT_S):
-        await write(data)
 
 
 def encoded(record: Record) -> bytes:
