@@ -6,6 +6,7 @@ Invariant: a server that does not say it is no error: whoever asked knows less.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final
@@ -36,7 +37,7 @@ async def server_says(url: str) -> Mapping[str, Any]:
         return {}
     try:
         said = await asyncio.to_thread(_get, f"{url}/varz")
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+    except (OSError, http.client.HTTPException, ValueError, msgspec.DecodeError) as error:
         _log.warning("the monitoring port does not answer", url=url, error=str(error))
         return {}
     return said if isinstance(said, dict) else {}

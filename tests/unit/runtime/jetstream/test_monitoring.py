@@ -1,0 +1,31 @@
+"""nats-server's monitoring port, and what else may listen where somebody says that it is."""
+
+import asyncio
+
+import pytest
+
+from apportion.runtime.jetstream.monitoring import server_says
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'INFO {"server_id":"x"}\r\n',  # the port of clients
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        b"",
+    ],
+)
+async def test_what_is_no_monitoring_port_says_nothing(answer: bytes) -> None:
+    """The doctor knows less then, and goes on."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await server_says(f"http://127.0.0.1:{port}") == {}
