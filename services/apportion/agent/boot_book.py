@@ -1,12 +1,13 @@
 """What an agent has noted of its node and must know again after it was killed: a file of entries.
 
-Invariant: what is in the book is on the disk, and is of this boot of the machine: of an earlier one
-no container and no command runs any more.
+Invariant: what is in the book is on the disk, whoever writes at once and whatever write fails, and
+is of this boot of the machine: of an earlier one no container and no command runs any more.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -40,26 +41,31 @@ class BootBook(Generic[T]):
         except OSError:
             boot = ""
         self._file: _File[T] = self._restored(boot)
+        self._writing = threading.Lock()
 
     @property
     def entries(self) -> dict[str, T]:
-        """What is noted now, by name: to be read only."""
+        """What is noted now, by name: to be read only; it stays as it is when more is noted."""
         return self._file.entries
 
     def note(self, name: str, entry: T) -> None:
-        """Put it into the book. Raises OSError."""
-        if self._file.entries.get(name) != entry:
-            self._file.entries[name] = entry
-            self._save()
+        """Put it into the book. Raises OSError, and then the book is as it was."""
+        with self._writing:
+            if self._file.entries.get(name) != entry:
+                self._save(self._file.entries | {name: entry})
 
     def strike(self, *names: str) -> None:
-        """Strike them out, where they stand there. Raises OSError."""
-        found = [name for name in names if self._file.entries.pop(name, None) is not None]
-        if found:
-            self._save()
+        """Strike them out, where they stand there. Raises OSError, and then all still do."""
+        with self._writing:
+            left = {name: each for name, each in self._file.entries.items() if name not in names}
+            if len(left) < len(self._file.entries):
+                self._save(left)
 
-    def _save(self) -> None:
-        write_whole(self._path, msgspec.json.encode(self._file))
+    def _save(self, entries: dict[str, T]) -> None:
+        """On the disk first: whoever tries again after a failure is to find that it is undone."""
+        file = _File(self._file.boot, entries)
+        write_whole(self._path, msgspec.json.encode(file))
+        self._file = file
 
     def _restored(self, boot: str) -> _File[T]:
         file: _File[T]

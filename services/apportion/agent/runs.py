@@ -84,7 +84,7 @@ class Runs:
             self._book.strike(*over)
         except OSError as error:
             raise NotPrepared(f"the book of commands cannot be written: {error}") from None
-        return set(runs)
+        return set(self._book.entries)
 
     def owner(self, pid: int) -> Owner | None:
         """See `Books`."""
