@@ -8,6 +8,7 @@ can be seen of it has ended, whatever became of who started it, of this agent or
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -28,10 +29,13 @@ _in_mounts = re.compile(rf"/shares/([^/\s]+)_{CONTAINER}/?\s").findall
 
 
 class Run(Struct, frozen=True):
-    """One command. That of a container engine may end before its container does."""
+    """One command. That of a container engine may end before its container does, and one that this
+    agent does not see into may have started others.
+    """
 
     life: Life
     in_container: bool
+    open: bool = True
 
 
 class Runs:
@@ -59,7 +63,7 @@ class Runs:
             OSError: the books cannot be written.
         """
         self.see(life)
-        self._book.note(pod, Run(life, in_container))
+        self._book.note(pod, Run(life, in_container, self._open(life)))
 
     def end(self, pod: str) -> None:
         """Strike it out. Raises OSError."""
@@ -71,12 +75,12 @@ class Runs:
         return run is not None and not run.in_container
 
     async def pods(self) -> set[str]:
-        """See `Books`. A container's end its guardian tells, or the next `apportion run`."""
+        """See `Books`. Of what is not seen here its guardian tells the end, or a later run does."""
         runs = self._book.entries
         over = {
             pod
             for pod, run in runs.items()
-            if not run.in_container and not lives(run.life, self._proc)
+            if run.open and not run.in_container and not lives(run.life, self._proc)
         }
         if over:
             over -= await asyncio.to_thread(self._left)
@@ -93,6 +97,11 @@ class Runs:
             return None
         pod = self._pod(pid)
         return owner._replace(pod=pod, container=CONTAINER if pod else "")
+
+    def _open(self, life: Life) -> bool:
+        """Whether what the command starts is seen: other users' environments only root can read."""
+        own = os.geteuid()
+        return own == 0 or (self._proc / str(life.pid)).stat().st_uid == own
 
     def _left(self) -> set[str]:
         """The pods of which some process runs, though its first one may have ended."""

@@ -18,7 +18,7 @@ from msgspec import Struct
 from apportion.cli.exits import Wrong
 from apportion.core.explain.answers import PodAnswer
 from apportion.runtime.ledger.starting import MARK
-from apportion.runtime.process.lives import PROC, Life, lives, marked, sees_others
+from apportion.runtime.process.lives import PROC, Life, lives, marked
 
 ENGINES: Final = ("podman", "docker")
 LABEL: Final = "apportion.dev/pod"
@@ -110,13 +110,13 @@ def containers(engine: str, pod: str) -> list[str] | None:
 def ended(pods: Iterable[PodAnswer], node: str, user: str, proc: Path = PROC) -> list[PodAnswer]:
     """Those that were commands of this machine, and have ended unnoticed.
 
-    `user` is the namespace of this user's pods: containers of other users, and where the kernel
-    hides them their processes, cannot be seen, so that nothing is said of them.
+    `user` is the namespace of this user's pods: containers of other users, and which processes are
+    theirs, only root can see, so that nothing is said of them.
     """
     return [
         pod
         for pod, run in _of(pods, node)
-        if (pod.namespace == user or _tells(run, proc)) and not run.goes_on(pod.uid, proc)
+        if (pod.namespace == user or os.geteuid() == 0) and not run.goes_on(pod.uid, proc)
     ]
 
 
@@ -133,8 +133,3 @@ def _of(pods: Iterable[PodAnswer], node: str) -> Iterator[tuple[PodAnswer, Run]]
         run = Run.of_owner(pod.owner)
         if run is not None and run.node == node:
             yield pod, run
-
-
-def _tells(run: Run, proc: Path) -> bool:
-    """Whether what is seen here of another user's command is all that there is of it."""
-    return os.geteuid() == 0 or (not run.engine and sees_others(proc))

@@ -66,6 +66,19 @@ async def test_what_its_process_started_keeps_it_there(
     assert await runs.pods() == set()
 
 
+async def test_what_an_agent_cannot_see_goes_on_until_its_end_is_told(
+    tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command of another user may have left something that only root can tell to be its own."""
+    monkeypatch.setattr(os, "geteuid", lambda: Path(f"/proc/{process.pid}").stat().st_uid + 1)
+    runs = Runs(tmp_path, PROC)
+    runs.begin("uid-1", life(process), in_container=False)
+    process.communicate()
+    assert await Runs(tmp_path, PROC).pods() == {"uid-1"}
+    runs.end("uid-1")
+    assert await Runs(tmp_path, PROC).pods() == set()
+
+
 async def test_a_container_outlives_who_asked_for_it(
     tmp_path: Path, process: subprocess.Popen[bytes]
 ) -> None:

@@ -12,7 +12,6 @@ from typing import Final
 from msgspec import Struct
 
 PROC: Final = Path("/proc")
-_INIT: Final = 1
 _PARENT, _STARTED = 1, 19
 """Of the fields of `/proc/PID/stat` after the name, which may have anything in it; see proc(5)."""
 _STATE, _DEAD = 0, ("Z", "X", "x")
@@ -42,11 +41,6 @@ def parent_of(pid: int, proc: Path = PROC) -> int:
 def lives(life: Life, proc: Path = PROC) -> bool:
     """Whether it has not ended."""
     return life_of(life.pid, proc) == life
-
-
-def sees_others(proc: Path = PROC) -> bool:
-    """Whether other users' processes are seen here, which `hidepid` of proc(5) can prevent."""
-    return life_of(_INIT, proc) is not None
 
 
 def marked(variable: str, proc: Path = PROC) -> Iterator[tuple[int, str]]:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from apportion.runtime.process.lives import Life, life_of, lives, marked, parent_of, sees_others
+from apportion.runtime.process.lives import Life, life_of, lives, marked, parent_of
 
 
 def test_a_process_lives_until_it_ends() -> None:
@@ -38,12 +38,6 @@ def test_a_name_may_have_anything_in_it(tmp_path: Path) -> None:
     assert life_of(7, tmp_path) == Life(7, 22)
     assert life_of(8, tmp_path) is None
     assert parent_of(8, tmp_path) == 0
-
-
-def test_others_are_seen_by_the_first_process(tmp_path: Path) -> None:
-    """A kernel that hides other users' processes hides it from all but root."""
-    assert not sees_others(tmp_path)
-    assert sees_others()
 
 
 def test_a_mark_is_found_in_the_environment_of_whoever_inherits_it() -> None:
