@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from apportion.core.configuration import manifest_config
-from apportion.core.dialects import Container
+from apportion.core.dialects import Container, ManifestError
 from apportion.core.dialects.container import Role
 from apportion.core.dialects.names import DialectConfig
 from apportion.core.ledger.allocatable import beyond, cards, names_of, shown
@@ -62,12 +62,14 @@ class _Container(msgspec.Struct, frozen=True, rename="camel"):
     resources: _Resources = _Resources()
     restart_policy: str = ""
 
-    def read(self, at: int, *, init: bool) -> Container:
-        """As the sum over containers wants it."""
+    def read(self, at: int, names: Collection[str], *, init: bool) -> Container:
+        """As the sum over containers wants it, with its amounts of these names alone."""
         role: Role = "app" if not init else "sidecar" if self.restart_policy else "init"
-        said = self.resources
-        field = f"spec.containers[{at}]"
-        return Container(self.name, field, said.limits or {}, said.requests or {}, role)
+        limits, requests = (
+            {name: amount for name, amount in (said or {}).items() if name in names}
+            for said in (self.resources.limits, self.resources.requests)
+        )
+        return Container(self.name, f"spec.containers[{at}]", limits, requests, role)
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -256,7 +258,11 @@ class Allocatable:
                 raise KubeUnavailable(str(error)) from error
             found = _Pod()
         mine = found.metadata.uid == pod.uid
-        self._wrote[pod.uid] = _written(found.spec, names_of(self._config)) if mine else {}
+        try:
+            self._wrote[pod.uid] = _written(found.spec, names_of(self._config)) if mine else {}
+        except ManifestError as error:  # the kubelet took what we cannot add up
+            _log.warning("what pod %s asks for cannot be added up: %s", pod.uid, error)
+            self._wrote[pod.uid] = {}
 
     async def _patched(self, name: str, amounts: Mapping[str, str | None]) -> bool:
         """Whether the node shows these now; None takes a name away.
@@ -278,9 +284,8 @@ class Allocatable:
 
 
 def _written(spec: _Spec, names: Collection[str]) -> dict[str, int]:
-    """What the kubelet counts of these names."""
+    """What the kubelet counts of these names. Raises ManifestError."""
     parts = [*(spec.init_containers or ()), *spec.containers]
     inits = len(spec.init_containers or ())
-    containers = [part.read(at, init=at < inits) for at, part in enumerate(parts)]
-    needs = node_amounts(containers, {}, field="spec", claimed=frozenset())
-    return {name: amount for name, amount in needs.extended.items() if name in names}
+    containers = [part.read(at, names, init=at < inits) for at, part in enumerate(parts)]
+    return node_amounts(containers, {}, field="spec", claimed=frozenset()).extended

@@ -18,9 +18,12 @@ from apportion_schemas import (
     Configuration,
     ConfigurationChanged,
     NodeReported,
+    PodAdopted,
+    PodChanged,
     PodGone,
     PodPlaced,
     ResizeAsked,
+    Share,
 )
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.simulation.clocks import SkewedClock
@@ -208,6 +211,24 @@ def test_the_room_of_a_pod_that_was_made_smaller_is_for_others() -> None:
         second = world.place("q", 12_000)
         assert await world.bind(second) == Bound()
         assert world.shows()[MEMORY] == str(CARD_MIB + 8_000)
+
+    run_virtually(work())
+
+
+def test_what_a_pod_wrote_that_nobody_can_add_up_stops_nothing() -> None:
+    """Whoever may make pods may put such a one on a node by hand."""
+    world = World()
+
+    async def work() -> None:
+        body = kube_pod("p", share(10_000))
+        body["spec"]["containers"][0]["resources"]["limits"][MEMORY] = "1E"
+        uid = world.ask("POST", PODS, body)["metadata"]["uid"]
+        asked = pod(uid, ask(10_000), name="p", dialect="hami")
+        held = (Share("main", "g0", 2_000, 0),)
+        world.told(PodAdopted(pod=uid, node="n1", submitted=asked, attempt=1, shares=held))
+        world.told(PodChanged(uid=uid, labels={"a": "b"}))
+        async with world.keeping():
+            assert world.shows()[MEMORY] == str(CARD_MIB)
 
     run_virtually(work())
 
