@@ -179,6 +179,31 @@ async def test_D8_one_command_installs_it_and_a_pod_outlives_it(
     assert len(node.created("train", "main")) == 1
 
 
+async def test_one_command_shows_a_placement_where_no_gpu_is(
+    plane: ControlPlane, bus: Bus, node: RealKubelet, driver: FakeDriver, tmp_path: Path
+) -> None:
+    """agent.simulate, as on day one: the node has no label, and the pod runs on cards not there."""
+    said = tmp_path / "values.yaml"
+    wanted = values(bus, plane, node, driver)
+    wanted["agent"]["simulate"] = "8xH100-80GB"
+    said.write_text(yaml.safe_dump(wanted))
+    await passwords(plane, bus)
+    words = (str(CHART), "--namespace", SPACE, "-f", str(said), "--wait", "--timeout", "3m")
+    try:
+        await asyncio.to_thread(helm, "install", "apportion", *words, kubeconfig=plane.kubeconfig)
+        await node.offered(GPU, 80)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{await everything(plane)}") from None
+    await plane.apply(SAMPLE)
+    made = await node.made("train", "main")
+    assert made["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4000m"
+    assert made["env"]["NVIDIA_VISIBLE_DEVICES"] not in driver.ids
+    pods = (await plane.get("pods", namespace=SPACE))["items"]
+    names = {pod["metadata"]["labels"].get("app") for pod in pods}
+    assert "agent-simulated" in names
+    assert "agent" not in names
+
+
 async def passwords(plane: ControlPlane, bus: Bus) -> None:
     """The Secret that a person makes where the ledger's server is there already."""
     await plane.user("create", "namespace", SPACE)

@@ -4,7 +4,7 @@ As kube-scheduler's DynamicResources does it: the finalizer first, so that a cla
 not deleted, then allocation and reservation in one write. A claim is let go of once its pod has
 ended, also where Kubernetes' own controller does the same. Invariants: a claim is allocated as the
 pod's live placement says, or not at all; what an earlier placement of the pod left is taken back
-first; of a claim of somebody else nothing is changed.
+first; of a claim of somebody else, or of a pod that is bound, nothing is changed.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class ClaimBinding:
             pod = PodClaims(body)
             if pod.pod != placed.pod:
                 raise _Impossible("another pod has its name by now")
+            if pod.node:
+                return None  # by whom it was bound is for the binding to find out
             left = {share.container for share in placed.shares if claim_of(share.container)}
             for key in dict.fromkeys(pod.keys):
                 left.discard(await self._ready(key.partition("/")[2], placed, node))
@@ -176,11 +178,17 @@ class ClaimRelease:
                     continue
                 if not of_ours(claim.results):
                     continue
-                using = [
-                    each for each in claim.status.reserved_for if await self._uses(claim, each)
-                ]
-                if not using:
-                    await self._let_go(claim, bytes(item))
+                try:
+                    await self._unless_used(claim, bytes(item))
+                except KubeRefused as error:  # the next look at all claims tries again
+                    _log.warning("claim %s is not let go of: %s", claim.key, error)
+
+    async def _unless_used(self, claim: ResourceClaim, raw: bytes) -> None:
+        """Let the claim go if no pod uses it. Raises KubeUnavailable, KubeRefused."""
+        for each in claim.status.reserved_for:
+            if await self._uses(claim, each):
+                return
+        await self._let_go(claim, raw)
 
     async def _uses(self, claim: ResourceClaim, consumer: Consumer) -> bool:
         """Whether the pod is there; who else may have reserved a claim is for others to know."""

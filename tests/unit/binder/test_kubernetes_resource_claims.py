@@ -3,26 +3,31 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
 
 from apportion.binder.kubernetes_pace import Pace
-from apportion.binder.kubernetes_resource_claims import FINALIZER, LOOK_EVERY_S, ClaimRelease
+from apportion.binder.kubernetes_resource_claims import (
+    FINALIZER,
+    LOOK_EVERY_S,
+    ClaimBinding,
+    ClaimRelease,
+)
 from apportion.binder.kubernetes_slices import Slices
 from apportion.binder.kubernetes_target import KubernetesTarget
 from apportion.binder.target import Bound, Failed, Outcome
-from apportion.core.dra.names import container_of
+from apportion.core.dra.names import DRIVER, container_of
 from apportion.core.ledger.fold import Change
-from apportion.runtime.kube.client import JSON
+from apportion.runtime.kube.client import JSON, Answer
 from apportion_schemas import DeviceHealthChanged, NodeGone, PlacementVoided, PodGone, PodPlaced
 from tests.simulation.clocks import SkewedClock
 from tests.simulation.loop import rest, run_virtually
 from tests.support.fleet import gpu, node, observed
 from tests.support.kube_claims import claiming_pod, request, resource_claim
 from tests.support.ledger_of import Ledger
-from tests.support.memory_kube import MemoryKube
+from tests.support.memory_kube import MemoryKube, status_body
 from tests.support.memory_kube_api import MemoryKubeApi
 from tests.support.pods import ask, pod
 
@@ -39,11 +44,31 @@ class CaughtUp:
         """See Reader."""
 
 
+class Admission(MemoryKube):
+    """An API server with somebody who lets nothing be written that has `refused` in it."""
+
+    refused = b""
+
+    def handle(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "",
+    ) -> Answer:
+        """See MemoryKube."""
+        if method != "GET" and self.refused and self.refused in (body or b""):
+            return Answer(422, status_body(422, "Invalid", "not with us"))
+        return super().handle(method, path, query=query, body=body, content_type=content_type)
+
+
 class World:
     """A pod with a claim, placed on n1, and an API server."""
 
     def __init__(self, *, dra: bool = True) -> None:
-        self.kube = MemoryKube()
+        self.kube = Admission()
         self.clock = SkewedClock(random.Random(7), skew_s=0.0)
         self.uid = self.ask("POST", PODS, claiming_pod("p", "mine"))["metadata"]["uid"]
         made = self.ask("POST", CLAIMS, resource_claim("mine", request(memory="1000Mi")))
@@ -53,7 +78,7 @@ class World:
             observed("n1", version=1),
             pod(self.uid, ask(1000, container=container_of(self.claim_uid)), name="p"),
         ).settle()
-        api = MemoryKubeApi(self.kube)
+        self.api = api = MemoryKubeApi(self.kube)
         pace = Pace(self.clock)
         self.target = KubernetesTarget(api, self.ledger.state, pace, self.clock, dra=dra)
         self.release = ClaimRelease(api, self.ledger.state, self.clock)
@@ -128,19 +153,34 @@ def test_what_an_attempt_before_left_is_taken_back_first() -> None:
     """An allocation may not be changed, only taken away."""
 
     async def test(world: World) -> None:
-        await world.bind()
+        state = world.ledger.state
+        assert await ClaimBinding(world.api).ready(world.placed(), state.nodes["n1"]) is None
         before = world.claim()["status"]["allocation"]
         world.take(PlacementVoided(pod=world.uid, attempt=1, node="n1", reason="a test"))
         world.ledger.settle()
         assert world.placed().attempt == 2
         written: list[Any] = []
         world.kube.store.listen(lambda write: written.append(write.object.get("status", {})))
-        outcome = await world.bind()
+        assert await world.bind() == Bound()
         assert written[0] == {"allocation": None, "reservedFor": []}
-        assert isinstance(outcome, Failed)  # the pod itself was bound by the first attempt
         now = world.claim()["status"]["allocation"]
         assert now != before
         assert len(now["devices"]["results"]) == 1
+
+    virtually(test)
+
+
+def test_the_claim_of_a_pod_that_is_bound_stays_as_it_is() -> None:
+    """The first attempt has bound it after all, and its containers may run by now."""
+
+    async def test(world: World) -> None:
+        assert await world.bind() == Bound()
+        before = world.claim()
+        world.take(PlacementVoided(pod=world.uid, attempt=1, node="n1", reason="a test"))
+        world.ledger.settle()
+        assert world.placed().attempt == 2
+        assert isinstance(await world.bind(), Failed)
+        assert world.claim() == before
 
     virtually(test)
 
@@ -278,9 +318,61 @@ def test_what_was_left_over_while_nobody_was_here_is_found_at_the_start() -> Non
     virtually(test)
 
 
+def test_a_claim_that_may_not_be_written_keeps_no_other_one() -> None:
+    """It is tried again with the next look at all of them."""
+
+    async def test(world: World) -> None:
+        await world.bind()
+        other = world.ask("POST", CLAIMS, resource_claim("a", request()))
+        allocated = {"devices": {"results": [{"driver": DRIVER}]}}
+        world.ask("PUT", f"{CLAIMS}/a/status", other | {"status": {"allocation": allocated}})
+        world.kube.refused = other["metadata"]["uid"].encode()
+        world.ask("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 0})
+        world.take(PodGone(uid=world.uid, reason="deleted"))
+
+        async def go() -> None:
+            await rest(2.0)
+            assert free(world.claim())
+            world.kube.refused = b""
+            await rest(2 * LOOK_EVERY_S)
+            assert not world.ask("GET", f"{CLAIMS}/a")["status"].get("allocation")
+
+        reader: Any = CaughtUp()
+        await beside(world.release.run(reader), go())
+
+    virtually(test)
+
+
+def test_a_node_whose_devices_are_refused_keeps_no_other_node() -> None:
+    """Whatever is first in the line."""
+
+    async def test(world: World) -> None:
+        world.take(node("n2", gpu("g2")))
+        world.take(observed("n2", version=2))
+        world.kube.refused = b'"nodeName":"n2"'
+
+        async def go() -> None:
+            await rest(10.0)
+            assert {each["spec"]["nodeName"] for each in slices(world)} == {"n1"}
+            world.kube.refused = b""
+            await rest(10.0)
+            assert {each["spec"]["nodeName"] for each in slices(world)} == {"n1", "n2"}
+
+        reader: Any = CaughtUp()
+        await beside(world.slices.run(reader), go())
+
+    virtually(test)
+
+
+def slices(world: World) -> list[dict[str, Any]]:
+    """Those that are published."""
+    found: list[dict[str, Any]] = world.ask("GET", SLICES)["items"]
+    return found
+
+
 def generations(world: World) -> list[int]:
     """Those of the slices that are published."""
-    return [each["spec"]["pool"]["generation"] for each in world.ask("GET", SLICES)["items"]]
+    return [each["spec"]["pool"]["generation"] for each in slices(world)]
 
 
 def test_devices_are_published_and_every_change_is_a_new_generation() -> None:
@@ -295,7 +387,7 @@ def test_devices_are_published_and_every_change_is_a_new_generation() -> None:
             world.take(DeviceHealthChanged(node="n1", device="g0", healthy=False, reason="XID"))
             await rest(1.0)
             assert generations(world) == [2, 2]
-            first = world.ask("GET", SLICES)["items"][0]["metadata"]["name"]
+            first = slices(world)[0]["metadata"]["name"]
             world.ask("DELETE", f"{SLICES}/{first}")
             await rest(1.0)
             assert generations(world) == [3, 3]

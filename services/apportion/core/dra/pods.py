@@ -48,6 +48,7 @@ class _Container(_Part, frozen=True):
 
 
 class _Spec(_Part, frozen=True):
+    node_name: str = ""
     resource_claims: Annotated[list[_Reference], Meta(max_length=CLAIMS_MAX)] = []
     containers: Annotated[list[_Container], Meta(max_length=CONTAINERS_MAX)] = []
     init_containers: Annotated[list[_Container], Meta(max_length=CONTAINERS_MAX)] = []
@@ -98,6 +99,7 @@ class PodClaims:
             raise ManifestError(_IN_PODS, None, f"cannot be read ({error})", fix) from None
         self.pod = pod.metadata.uid
         self.namespace = pod.metadata.namespace
+        self.node = pod.spec.node_name
         made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
         self.named = [
             Named(
