@@ -83,6 +83,15 @@ class Keeping:
         """Have the folders there that containers are given. Raises OSError."""
         await asyncio.to_thread(self._make_places)
 
+    async def look(self) -> set[str]:
+        """The uids of the pods that the books have; what the ledger says of these is kept in mind.
+
+        Raises NotPrepared.
+        """
+        pods = await self._books.pods()
+        self._view.there = frozenset(pods)
+        return pods
+
     def loops(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         """What goes on until cancelled."""
         return [self._advise, self._tidy, self._resize]
@@ -122,7 +131,7 @@ class Keeping:
     async def _tidied(self) -> None:
         """Raises NotPrepared."""
         hands = self._hands
-        await asyncio.to_thread(hands.regions.keep, await self._books.pods())
+        await asyncio.to_thread(hands.regions.keep, await self.look())
         needed = await hands.needed.shares()
         modes = {device.id: device.mode for device in self._node.devices.values()}
         await hands.instances.keep([card for card in modes if modes[card] == "mig"], needed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import click
 
 from apportion.agent.backend import DevicesUnavailable
 from apportion.agent.host import local_host
+from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.nvml import QUIET_S, NvmlBackend
 from apportion.agent.options import places_options
 from apportion.agent.places import Places
@@ -113,7 +115,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
         )
         service.ready_when(agent.not_ready)
         if places is not None:
-            _hand_out(service, session, agent, nodes[0], places)
+            await _hand_out(service, session, agent, nodes[0], places)
         service.loop("report", agent.watch)
         service.loop("allocate", agent.allocate)
         service.loop("orders", agent.take_orders)
@@ -125,7 +127,9 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
                 await member.backend.close()
 
 
-def _hand_out(service: Service, session: Session, agent: Agent, node: Node, places: Places) -> None:
+async def _hand_out(
+    service: Service, session: Session, agent: Agent, node: Node, places: Places
+) -> None:
     """Let the node's shares be asked for by its kubelet, or by commands."""
     served: KubeletNode | RunNode
     metrics, clock, kubelet = service.metrics, service.clock, places.kubelet
@@ -140,6 +144,8 @@ def _hand_out(service: Service, session: Session, agent: Agent, node: Node, plac
 
         served = runs = RunNode(agent, node, places, metrics=metrics, clock=clock)
         service.loop("runs", lambda: runs.serve(session.ledger))
+    with contextlib.suppress(NotPrepared):  # a kubelet that is new here
+        await served.keeping.look()  # before the ledger is read, whose beginning tells of them
     service.ready_when(served.not_ready)
     service.loop("usage", lambda: served.keeping.sampling.run(session.ledger.publish))
     give_back()

@@ -108,7 +108,8 @@ class NodeView:
     `placed` has by pod and attempt, and by revision, each placement; `bound` the pods and attempts
     whose binding was seen. `held` are the claims of the pods that were bound last, answered or
     not: a container is started again long after its pod was answered for. Nobody tells an agent
-    that a pod is gone, so the oldest ones are forgotten. `answers` has the last answer for each of
+    that a pod is gone, so the oldest ones are forgotten but for those that are `there`: by the
+    node's books when these were last looked at. `answers` has the last answer for each of
     them, empty if it is allocated. `resized` are those whose containers may not know their size,
     `voided` what was placed and given up.
     """
@@ -120,6 +121,7 @@ class NodeView:
     placed: dict[_Key, dict[int, PodPlaced]] = field(default_factory=dict)
     bound: set[_Key] = field(default_factory=set)
     held: dict[str, Claim] = field(default_factory=dict)
+    there: frozenset[str] = frozenset()
     answers: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
     voided: dict[_Key, set[tuple[Share, ...]]] = field(default_factory=dict)
@@ -131,7 +133,7 @@ class NodeView:
         self.let_go(claim.pod)
         self.held[claim.pod] = claim
         if len(self.held) > HELD_MAX:
-            self.let_go(next(iter(self.held)))
+            self.let_go(next((pod for pod in self.held if pod not in self.there), ""))
         for waiter in (*self.waiting.pop(claim.pod, ()), *self.waiting.pop(ANY, ())):
             if not waiter.done():
                 waiter.set_result(None)

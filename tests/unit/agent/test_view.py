@@ -2,7 +2,7 @@
 
 import msgspec
 
-from apportion.agent.view import FleetView
+from apportion.agent.view import HELD_MAX, FleetView
 from apportion.core.devices.simulating import simulated_devices
 from apportion_schemas import (
     AllocationFailed,
@@ -128,6 +128,22 @@ def test_what_was_adopted_before_a_snapshot_is_judged_alike() -> None:
         view = FleetView(["n1"], remember=True)
         view.begin(Ledger(node("n1", gpu("GPU-a")), data).state)
         assert ("p" in view.nodes["n1"].held) is gets
+
+
+def test_a_pod_that_is_there_is_not_forgotten_for_all_that_came_since() -> None:
+    """Else its container could not be started again, and what was made for it were taken away."""
+    view = FleetView(["n1"], remember=True)
+    view.nodes["n1"].there = frozenset({"old"})
+    revision = 0
+    for name in ("old", "over", *(f"p-{number}" for number in range(HELD_MAX))):
+        for data in (placed(name, "GPU-a"), PodBound(pod=name, node="n1", attempt=1)):
+            revision += 1
+            view.apply(record_of(revision, data), event_of(data, f"id-{revision}"))
+    held = view.nodes["n1"].held
+    assert "old" in held
+    assert len(held) == HELD_MAX
+    assert not {"over", "p-0"} & held.keys()
+    assert f"p-{HELD_MAX - 1}" in held
 
 
 def test_inventory_is_the_last_report_with_the_health_since() -> None:
