@@ -1,7 +1,7 @@
 """One suite over every device backend: what an agent may rely on, simulated or real."""
 
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -93,6 +93,17 @@ async def test_every_device_has_a_load(backend: DeviceBackend) -> None:
     for load in loads:
         assert 0 <= load.memory <= devices[load.device].physical_memory_mib << 20
         assert load.cores is None or 0 <= load.cores <= 100
+
+
+async def test_memory_is_held_of_cgroups_that_are_there(
+    backend: DeviceBackend, tmp_path: Path
+) -> None:
+    """A driver without such limits says so, one that has them refuses what is no cgroup."""
+    with pytest.raises(NotMade):
+        await backend.hold_memory("GPU-nowhere", tmp_path, 1 << 30)
+    for device in await backend.inventory():
+        with suppress(NotMade):
+            assert not await backend.hold_memory(device.id, tmp_path / "none", 1 << 30)
 
 
 # ---------------------------------------------------------------- MIG instances

@@ -9,6 +9,7 @@ call, and `changed` returns whenever it may say something else, so an agent that
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from apportion.core.grants import MadeInstance
@@ -96,6 +97,15 @@ class DeviceBackend(Protocol):
 
         Raises:
             NotMade: the driver refuses it.
+        """
+
+    async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
+        """Let the processes of a cgroup, whose folder this is, have so many bytes of the device.
+
+        Whether the driver holds them to it; False where it has no such limits.
+
+        Raises:
+            NotMade: it has them, and refuses this one; the device is not here.
         """
 
     async def loads(self) -> tuple[Load, ...]:

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from apportion.agent.books import Books
 from apportion.agent.hands.daemons import Daemons
+from apportion.agent.hands.driver_limits import DriverLimits
 from apportion.agent.hands.instances import Instances
 from apportion.agent.hands.regions import Regions
 from apportion.agent.kubelet.port import NotPrepared
@@ -76,7 +77,10 @@ class Keeping:
             return adapt(held.pod, grants.grant(held, self._grants_node()))
 
         self.preparing = SharePreparing(view, lambda: node.devices, agent.answer, hands, granted)
-        self.sampling = Sampling(agent, node, hands.regions, books, clock=clock, places=places)
+        limits = DriverLimits(node.backend, places.cgroups) if places.driver_limits else None
+        self.sampling = Sampling(
+            agent, node, hands.regions, books, clock=clock, places=places, limits=limits
+        )
         self.sampling.expose(metrics, places.metrics_as)
 
     async def make_places(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pynvml as nvml
 
-from apportion.agent import nvml_mig
+from apportion.agent import nvml_limits, nvml_mig
 from apportion.agent.backend import DevicesUnavailable, Load, NotMade
 from apportion.agent.nvml_loads import Loads
 from apportion.core.devices.catalogue import mig_profiles
@@ -124,6 +124,10 @@ class NvmlBackend:
             nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else nvml.NVML_COMPUTEMODE_DEFAULT
         )
         await self._of(device, lambda card: nvml.nvmlDeviceSetComputeMode(card, mode))
+
+    async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:
+        """See `DeviceBackend`."""
+        return await self._of(device, lambda card: nvml_limits.hold(card, cgroup, memory))
 
     async def loads(self) -> tuple[Load, ...]:
         """See `DeviceBackend`."""

@@ -98,6 +98,20 @@ _OPTIONS = (
         help="How often the ledger is told of what they used.",
     ),
     click.option(
+        "--driver-limits",
+        type=click.Choice(("auto", "off")),
+        default="auto",
+        show_default=True,
+        help="Have the driver, too, hold containers to their memory, where it can (R615).",
+    ),
+    click.option(
+        "--cgroups",
+        type=click.Path(file_okay=False, path_type=Path),
+        default="/sys/fs/cgroup",
+        show_default=True,
+        help="Where the node's cgroups (version 2) are, for --driver-limits.",
+    ),
+    click.option(
         "--dra",
         is_flag=True,
         help="With --kubelet: prepare ResourceClaims as well (Kubernetes 1.34).",
@@ -116,6 +130,7 @@ def places_options(command: Command) -> Command:
         if fields["dra"] and not fields["kubelet"]:
             raise click.UsageError("--dra is about what a kubelet asks for: give --kubelet as well")
         fields["mps_launcher"] = tuple(shlex.split(fields["mps_launcher"]))
+        fields["driver_limits"] = fields["driver_limits"] == "auto"
         places = Places(**fields) if handed else None
         command(places=places, **given)
 

@@ -19,7 +19,8 @@ class Places(Struct, frozen=True):
     `metrics_as`: containers' use is told under these systems' names as well as under ours.
     `proc` is where the kernel tells of the node's processes. What is used is looked at every
     `sample_s` seconds, and written into the ledger every `record_s`. `dra`: the kubelet also asks
-    for claims here.
+    for claims here. `driver_limits`: the driver, too, holds containers to their memory, by their
+    cgroups below `cgroups`.
     """
 
     cdi: Path
@@ -34,6 +35,8 @@ class Places(Struct, frozen=True):
     sample_s: float = 5.0
     record_s: float = 3_600.0
     dra: bool = False
+    driver_limits: bool = True
+    cgroups: Path = Path("/sys/fs/cgroup")
 
     @property
     def mps(self) -> Path:

@@ -91,12 +91,12 @@ class Runs:
         return set(self._book.entries)
 
     def owner(self, pid: int) -> Owner | None:
-        """See `Books`."""
+        """See `Books`. No cgroup: what it is in is not the command's alone."""
         owner = self._owners.of(pid)
         if owner is None:
             return None
         pod = self._pod(pid)
-        return owner._replace(pod=pod, container=CONTAINER if pod else "")
+        return owner._replace(pod=pod, container=CONTAINER if pod else "", cgroup="")
 
     def _open(self, life: Life) -> bool:
         """Whether what the command starts is seen: other users' environments only root can read."""

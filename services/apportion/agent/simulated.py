@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 import msgspec
 
@@ -69,6 +70,12 @@ class SimulatedBackend:
 
     async def set_exclusive(self, device: str, *, exclusive: bool) -> None:
         """See `DeviceBackend`; no process ever runs on a simulated card."""
+
+    async def hold_memory(self, device: str, cgroup: Path, memory: int) -> bool:  # noqa: ARG002
+        """See `DeviceBackend`; there is no driver that could."""
+        if device not in self._devices:
+            raise NotMade(f"device {device} is not one of this node")
+        return False
 
     async def loads(self) -> tuple[Load, ...]:
         """See `DeviceBackend`; no process ever runs on a simulated card."""

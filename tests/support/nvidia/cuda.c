@@ -213,11 +213,12 @@ static uint64_t limit_of_mps(Device device) {
 static int within_cgroups(struct state *state, const struct process *process, uint64_t more) {
     struct limit *each = state->limits;
     for (; each < state->limits + LIMITS; each++) {
-        size_t length = strlen(each->path);
-        int below = !strncmp(process->cgroup, each->path, length) &&
+        const char *cgroup = cgroup_of(state, each);
+        size_t length = strlen(cgroup);
+        int below = !strncmp(process->cgroup, cgroup, length) &&
                     (!process->cgroup[length] || process->cgroup[length] == '/');
         if (!each->used || each->card != process->card || !below) continue;
-        uint64_t used = bytes_below(state, each->card, each->path);
+        uint64_t used = bytes_below(state, each->card, cgroup);
         if (more > each->hard || used > each->hard - more) return 0;
     }
     return 1;

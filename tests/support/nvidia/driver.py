@@ -30,7 +30,7 @@ MIB = 1 << 20
 DOUBLE_BIT_ECC = 2
 """`nvmlEventTypeDoubleBitEccError`."""
 _LINKS, _PROFILES, _STARTS = 18, 8, 8
-_UNSUPPORTED, _PREDATED = 0, 2
+_UNSUPPORTED, _SUPPORTED, _PREDATED = 0, 1, 2
 _LINK_NONE, _LINK_DOWN, _LINK_CARD = 0, 1, 3
 
 
@@ -84,7 +84,8 @@ def _library() -> Any:
     library.fake_xid.argtypes = [state, number, wide]
     library.fake_process.argtypes = [state, *[number] * 4, wide, number, number, ctypes.c_char_p]
     library.fake_costs.argtypes = [state, wide, wide]
-    for name in ("fake_fall_off", "fake_come_back", "fake_end_process", "fake_limits_supported"):
+    library.fake_limits_supported.argtypes = [state, number, ctypes.c_char_p]
+    for name in ("fake_fall_off", "fake_come_back", "fake_end_process"):
         getattr(library, name).argtypes = [state, number]
     for name in ("fake_close", "fake_unload", "fake_load", "fake_event_sets", "fake_clients"):
         getattr(library, name).argtypes = [state]
@@ -217,9 +218,17 @@ class FakeDriver:
         """NVML_COMPUTEMODE_*: 0 shared, 2 prohibited, 3 for one process."""
         self._set(card, compute_mode=mode)
 
-    def memory_limits(self, *, supported: bool) -> None:
-        """Whether `nvmlDeviceSetMemoryLimits_v1` is supported; it is not, unless this says so."""
-        self._library.fake_limits_supported(self._state, supported)
+    def memory_limits(self, cgroups: Path) -> None:
+        """Cards have limits of memory by cgroup from now on, and cgroups are mounted there.
+
+        Before, NVML answers NOT_SUPPORTED.
+        """
+        self._library.fake_limits_supported(self._state, _SUPPORTED, str(cgroups).encode())
+
+    def no_memory_limits(self, *, driver_too: bool = False) -> None:
+        """They have none; `driver_too`: the driver is older, and answers FUNCTION_NOT_FOUND."""
+        lacking = _PREDATED if driver_too else _UNSUPPORTED
+        self._library.fake_limits_supported(self._state, lacking, b"")
 
     def costs(self, *, context_mib: int = 300, kernel_us: int = 100) -> None:
         """What a context takes of a card's memory, and how long a kernel runs."""

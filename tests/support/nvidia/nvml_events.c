@@ -183,13 +183,24 @@ static struct limit *limit_of(struct visit *visit, const char *path, int make) {
     return make ? free_one : NULL;
 }
 
+static int has_limits(const struct visit *visit) {
+    int code = supported(visit->state->limits_supported);
+    return code || visit->card->mig != MIG_ON ? code : NOT_SUPPORTED;
+}
+
+/* As the real one, it opens the folder of the cgroup. */
+static int is_cgroup(const struct visit *visit, const char *path) {
+    size_t length = strlen(visit->state->cgroups);
+    return path && strlen(path) < PATH && !strncmp(path, visit->state->cgroups, length) &&
+           (!path[length] || path[length] == '/') && !access(path, F_OK);
+}
+
 int nvmlDeviceSetMemoryLimits_v1(Handle device, const SetLimit *wanted) {
     struct visit visit;
     int code = enter(device, FULL_DEVICE, &visit);
     if (code) return code;
-    if (!visit.state->limits_supported || visit.card->mig == MIG_ON)
-        return leave(&visit, NOT_SUPPORTED);
-    if (!wanted->path || strlen(wanted->path) >= PATH || wanted->soft > wanted->hard)
+    if ((code = has_limits(&visit))) return leave(&visit, code);
+    if (!is_cgroup(&visit, wanted->path) || wanted->soft > wanted->hard)
         return leave(&visit, INVALID_ARGUMENT);
     struct limit *limit = limit_of(&visit, wanted->path, 1);
     if (!limit) return leave(&visit, INSUFFICIENT_RESOURCES);
@@ -202,12 +213,11 @@ int nvmlDeviceGetMemoryLimits_v1(Handle device, GetLimit *out) {
     struct visit visit;
     int code = enter(device, FULL_DEVICE, &visit);
     if (code) return code;
-    if (!visit.state->limits_supported || visit.card->mig == MIG_ON)
-        return leave(&visit, NOT_SUPPORTED);
+    if ((code = has_limits(&visit))) return leave(&visit, code);
     struct limit *limit = out->path ? limit_of(&visit, out->path, 0) : NULL;
     if (!limit) return leave(&visit, NOT_FOUND);
     out->soft = limit->soft;
     out->hard = limit->hard;
-    out->used = bytes_below(visit.state, visit.index, limit->path);
+    out->used = bytes_below(visit.state, visit.index, cgroup_of(visit.state, limit));
     return leave(&visit, OK);
 }

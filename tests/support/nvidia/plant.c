@@ -168,9 +168,10 @@ int fake_end_process(struct state *state, unsigned pid) {
 
 /* ------------------------------------------------------------------ the driver as a whole */
 
-void fake_limits_supported(struct state *state, unsigned supported) {
+void fake_limits_supported(struct state *state, unsigned supported, const char *cgroups) {
     state_lock(state);
     state->limits_supported = supported;
+    snprintf(state->cgroups, sizeof state->cgroups, "%s", cgroups);
     done(state, 0);
 }
 

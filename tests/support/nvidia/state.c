@@ -221,3 +221,7 @@ uint64_t bytes_below(struct state *state, uint32_t card, const char *cgroup) {
             bytes += each->bytes;
     return bytes;
 }
+
+const char *cgroup_of(const struct state *state, const struct limit *limit) {
+    return limit->path + strlen(state->cgroups);
+}

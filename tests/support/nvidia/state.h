@@ -73,6 +73,7 @@ struct state {
     uint64_t epoch, event_count;     /* epoch: how often the driver was started */
     uint64_t context_bytes, kernel_us; /* what a context takes, and how long a kernel runs */
     uint32_t limits_supported, event_sets, clients;
+    char cgroups[PATH];              /* the folder that the node's cgroups are mounted at */
     char version[32];
     struct card cards[CARDS];
     struct process processes[PROCESSES];
@@ -101,5 +102,6 @@ void process_busy(struct process *process, uint64_t us);
 uint32_t process_percent(const struct process *process);
 uint64_t bytes_used(struct state *state, uint32_t card, int instance);
 uint64_t bytes_below(struct state *state, uint32_t card, const char *cgroup);
+const char *cgroup_of(const struct state *state, const struct limit *limit); /* as the kernel has it */
 
 #endif

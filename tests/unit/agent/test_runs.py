@@ -11,6 +11,7 @@ import pytest
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.runs import Runs
 from apportion.runtime.process.lives import Life, life_of
+from tests.unit.agent.usage.processes import UID, cgroup
 
 PROC = Path("/proc")
 
@@ -149,7 +150,7 @@ def test_a_container_s_process_is_known_by_its_region(tmp_path: Path) -> None:
         folder = proc / str(pid)
         folder.mkdir()
         (folder / "status").write_text(f"Name:\tpython\nNSpid:\t{pid}\t2\n")
-        (folder / "cgroup").write_text("0::/\n")
+        (folder / "cgroup").write_text(cgroup(UID))
         (folder / "stat").write_text(f"{pid} (python) S 0 {' '.join(map(str, range(5, 53)))}\n")
         line = f"36 35 98:0 /state/shares/{mount} /usr/local/vgpu rw - ext4 /dev/root rw\n"
         (folder / "mountinfo").write_text(line)
@@ -157,3 +158,4 @@ def test_a_container_s_process_is_known_by_its_region(tmp_path: Path) -> None:
     runs.begin("uid-1", Life(7, 22), in_container=True)
     owners = [runs.owner(pid) for pid in (7, 8, 9)]
     assert [owner.pod for owner in owners if owner] == ["uid-1", "", ""]
+    assert [owner.cgroup for owner in owners if owner] == ["", "", ""]

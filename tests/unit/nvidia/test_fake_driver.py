@@ -40,10 +40,13 @@ def used_mib(card: Any) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(card).used) // MIB
 
 
-def own_cgroup() -> bytes:
-    """The path of this test's cgroup, which its children share; empty where there is none."""
-    lines = Path("/proc/self/cgroup").read_bytes().splitlines()
-    return next((line[3:] for line in lines if line.startswith(b"0::")), b"")
+def own_cgroup(cgroups: Path) -> bytes:
+    """The folder of this test's cgroup below that one; its children are in it as well."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    path = next((line[3:] for line in lines if line.startswith("0::")), "")
+    folder = cgroups / path.lstrip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    return bytes(folder)
 
 
 # ---------------------------------------------------------------- apart
@@ -189,16 +192,19 @@ def test_an_exclusive_card_takes_one_process(driver: FakeDriver, card: Any) -> N
 
 
 def test_memory_limits_of_cgroups_are_off_by_default(driver: FakeDriver, card: Any) -> None:
-    """As with every driver that has not learnt them."""
+    """As with every driver that has not learnt them, or knows no such question."""
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(b"/pod", 0, MIB)
     with pytest.raises(pynvml.NVMLError_NotSupported):
         pynvml.nvmlDeviceSetMemoryLimits_v1(card, limits)
+    driver.no_memory_limits(driver_too=True)
+    with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+        pynvml.nvmlDeviceSetMemoryLimits_v1(card, limits)
 
 
-def test_memory_limits_of_cgroups_hold(driver: FakeDriver, card: Any) -> None:
-    """For every process below the path together; and what they use can be asked."""
-    driver.memory_limits(supported=True)
-    path = own_cgroup()
+def test_memory_limits_of_cgroups_hold(driver: FakeDriver, card: Any, tmp_path: Path) -> None:
+    """For every process below the folder together; and what they use can be asked."""
+    driver.memory_limits(tmp_path)
+    path = own_cgroup(tmp_path)
     limits = pynvml.c_nvmlSetMemoryLimits_v1_t(path, 1_000 * MIB, 1_000 * MIB)
     pynvml.nvmlDeviceSetMemoryLimits_v1(card, limits)
     with holding(driver, "alloc:200"):
@@ -359,10 +365,24 @@ def test_cards_are_found_by_bus_and_id(driver: FakeDriver, card: Any) -> None:
         pynvml.nvmlDeviceGetHandleByUUID(b"GPU-nobody")
 
 
-def test_pointers_of_limits_are_not_kept(driver: FakeDriver, card: Any) -> None:
+def test_limits_are_of_folders_that_are_there(
+    driver: FakeDriver, card: Any, tmp_path: Path
+) -> None:
+    """NVML opens them; what lies elsewhere is no cgroup."""
+    cgroups = tmp_path / "cgroup"
+    cgroups.mkdir()
+    driver.memory_limits(cgroups)
+    for path in (tmp_path, cgroups / "gone"):
+        limits = pynvml.c_nvmlSetMemoryLimits_v1_t(bytes(path), 0, MIB)
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            pynvml.nvmlDeviceSetMemoryLimits_v1(card, limits)
+
+
+def test_pointers_of_limits_are_not_kept(driver: FakeDriver, card: Any, tmp_path: Path) -> None:
     """The path is copied: who asks later with another buffer is answered."""
-    driver.memory_limits(supported=True)
-    pynvml.nvmlDeviceSetMemoryLimits_v1(card, pynvml.c_nvmlSetMemoryLimits_v1_t(b"/a", 1, 2))
-    said = pynvml.c_nvmlGetMemoryLimits_v1_t(bytes(bytearray(b"/a")))
+    driver.memory_limits(tmp_path)
+    path = bytes(tmp_path)
+    pynvml.nvmlDeviceSetMemoryLimits_v1(card, pynvml.c_nvmlSetMemoryLimits_v1_t(path, 1, 2))
+    said = pynvml.c_nvmlGetMemoryLimits_v1_t(bytes(bytearray(path)))
     pynvml.nvmlDeviceGetMemoryLimits_v1(card, said)
     assert (said.softLimit, said.hardLimit, said.currentUsed) == (1, 2, 0)

@@ -18,6 +18,9 @@ _BYTES_MAX: Final = 1 << 20
 _UID: Final = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 """Of a pod, with `_` for `-` where systemd makes the cgroups; of a static pod without either."""
 _in_cgroup = re.compile(rf"pod({_UID})(?:\.slice)?(?:/|$)", re.MULTILINE).search
+_container_in_cgroup = re.compile(
+    rf"^0::(/[^\n]*?pod(?:{_UID})(?:\.slice)?/[^/\n]+)", re.MULTILINE
+).search
 _in_mounts = re.compile(rf"/pods/({_UID})/containers/([a-z0-9-]{{1,63}})/").finditer
 
 
@@ -25,12 +28,14 @@ class Owner(NamedTuple):
     """The uid of its pod and the name of its container, each empty where it has none.
 
     `inner` is the process's own id in its container, and `command` the name of its program.
+    `cgroup` is the path of the container's own cgroup of version 2, as the kernel says it here.
     """
 
     pod: str
     container: str
     inner: int
     command: str
+    cgroup: str = ""
 
 
 class Owners:
@@ -53,7 +58,14 @@ class Owners:
             container = _container(_text(folder / "mountinfo"), pod) if pod else ""
         fields = dict(line.partition(":")[::2] for line in status.splitlines())
         ids = fields.get("NSpid", "").split() or [str(pid)]
-        return Owner(pod, container, int(ids[-1]), fields.get("Name", "").strip())
+        name = fields.get("Name", "").strip()
+        return Owner(pod, container, int(ids[-1]), name, _of_container(cgroup))
+
+
+def _of_container(cgroup: str) -> str:
+    """The cgroup right below the pod's: a container may make others in its own."""
+    found = _container_in_cgroup(cgroup)
+    return found[1] if found else ""
 
 
 def _container(mounts: str, pod: str) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from apportion.agent.books import Books
+from apportion.agent.hands.driver_limits import DriverLimits, limits_of
 from apportion.agent.hands.regions import Regions
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.places import Places
@@ -59,12 +60,15 @@ class Sampling:
         *,
         clock: Clock,
         places: Places,
+        limits: DriverLimits | None = None,
     ) -> None:
+        """`limits` are those that the driver is to hold the containers to that are seen."""
         self._agent = agent
         self._node = node
         self._view = agent.view_of(node.name)
         self._regions = regions
         self._books = books
+        self._limits = limits
         self._clock = clock
         self._saved = places.state / _SAVED
         self._sample_s = places.sample_s
@@ -119,6 +123,9 @@ class Sampling:
         self._look = counted.look(self._node.devices, readings)
         if self._look.pids:
             await asyncio.to_thread(tell_pids, self._regions, self._look.pids)
+        if self._limits is not None:
+            cgroups = self._look.cgroups
+            await self._limits.hold(limits_of(claims, cgroups, self._node.devices))
         self._warn()
         return True
 

@@ -68,12 +68,14 @@ class Look(NamedTuple):
     """All that was seen at one moment.
 
     `pids` has by container the processes that use a device: their id on the node, by the inner one.
+    `cgroups` has the cgroup of each container with such a process that the kernel names.
     """
 
     uses: tuple[Use, ...] = ()
     loads: tuple[Load, ...] = ()
     unshared: tuple[Unshared, ...] = ()
     pids: Mapping[Container, Mapping[int, int]] = {}
+    cgroups: Mapping[Container, str] = {}
 
 
 class Counted:
@@ -86,6 +88,7 @@ class Counted:
         self._loads = {(load.device, load.instance): load for load in loads}
         self._unshared: list[Unshared] = []
         self._pids: dict[Container, dict[int, int]] = {}
+        self._cgroups: dict[Container, str] = {}
         for load in self._loads.values():
             for process in load.processes:
                 self._add(load, process)
@@ -99,7 +102,8 @@ class Counted:
             for claim in self._claims.values()
             for position, share in _positions(claim, devices)
         )
-        return Look(uses, tuple(self._loads.values()), tuple(self._unshared), self._pids)
+        loads, unshared = tuple(self._loads.values()), tuple(self._unshared)
+        return Look(uses, loads, unshared, self._pids, self._cgroups)
 
     def _use(
         self, claim: Claim, position: int, share: Share, readings: Mapping[str, Reading]
@@ -129,6 +133,8 @@ class Counted:
             self._unshared.append(Unshared(load.device, process.pid, owner, held))
             return
         self._pids.setdefault((owner.pod, share.container), {})[owner.inner] = process.pid
+        if owner.cgroup and owner.container == share.container:
+            self._cgroups[owner.pod, share.container] = owner.cgroup
         key = (owner.pod, share.container, load.device, load.instance)
         memory, cores = self._used.get(key, (0, 0))
         both = None if cores is None or process.cores is None else cores + process.cores

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from apportion.agent.usage.owners import Owner, Owners
-from tests.unit.agent.usage.processes import OTHER, UID, write
+from tests.unit.agent.usage.processes import OTHER, UID, cgroup, write
 
+OWN_CGROUP = cgroup(UID).strip().removeprefix("0::")
 STATIC = "0123456789abcdef0123456789abcdef"
 FORMS = {
     "cgroup v1, cgroupfs": (f"9:memory:/kubepods/burstable/pod{UID}/4f1c\n1:cpu:/\n", UID),
@@ -28,13 +29,29 @@ FORMS = {
 def test_the_pod_is_that_of_its_cgroup(tmp_path: Path, text: str, pod: str) -> None:
     """In every form that there is."""
     write(tmp_path, 7, cgroups=text)
-    assert Owners(tmp_path).of(7) == Owner(pod, "", 7, "python")
+    owner = Owners(tmp_path).of(7)
+    assert owner is not None
+    assert owner[:4] == (pod, "", 7, "python")
+    unified = [line.removeprefix("0::") for line in text.splitlines() if line.startswith("0::")]
+    assert owner.cgroup == (unified[0] if pod and unified else "")
+
+
+def test_the_cgroup_is_the_containers_own(tmp_path: Path) -> None:
+    """Not one that it made within; and what is right in the pod's is no container."""
+    pod = f"/kubepods/pod{UID}"
+    write(tmp_path, 7, cgroups=f"0::{pod}/4f1c/init/pod{OTHER}/7\n")
+    write(tmp_path, 8, cgroups=f"0::{pod}\n")
+    first, second = Owners(tmp_path).of(7), Owners(tmp_path).of(8)
+    assert first is not None
+    assert second is not None
+    assert (first.pod, first.cgroup) == (UID, f"{pod}/4f1c")
+    assert (second.pod, second.cgroup) == (UID, "")
 
 
 def test_the_container_is_that_of_its_mounts(tmp_path: Path) -> None:
     """And its own id is the innermost one."""
     write(tmp_path, 4711, uid=UID, container="main", inner=8)
-    assert Owners(tmp_path).of(4711) == Owner(UID, "main", 8, "python")
+    assert Owners(tmp_path).of(4711) == Owner(UID, "main", 8, "python", OWN_CGROUP)
 
 
 def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
@@ -42,7 +59,7 @@ def test_another_pods_folder_names_nobody(tmp_path: Path) -> None:
     write(tmp_path, 7, uid=UID, container="main")
     mounts = tmp_path / "7" / "mountinfo"
     mounts.write_text(mounts.read_text().replace(UID, OTHER))
-    assert Owners(tmp_path).of(7) == Owner(UID, "", 7, "python")
+    assert Owners(tmp_path).of(7) == Owner(UID, "", 7, "python", OWN_CGROUP)
 
 
 def test_two_containers_at_once_are_none(tmp_path: Path) -> None:
@@ -50,7 +67,7 @@ def test_two_containers_at_once_are_none(tmp_path: Path) -> None:
     write(tmp_path, 7, uid=UID, container="main")
     mounts = tmp_path / "7" / "mountinfo"
     mounts.write_text(mounts.read_text() + mounts.read_text().replace("/main/", "/aide/"))
-    assert Owners(tmp_path).of(7) == Owner(UID, "", 7, "python")
+    assert Owners(tmp_path).of(7) == Owner(UID, "", 7, "python", OWN_CGROUP)
 
 
 def test_a_process_that_has_ended_is_nobodys(tmp_path: Path) -> None:

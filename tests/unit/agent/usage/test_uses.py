@@ -8,7 +8,7 @@ from apportion.agent.usage.regions import Reading
 from apportion.agent.usage.uses import Counted, Look
 from apportion.agent.view import Claim
 from apportion_schemas import Device, MigInstance, PodPlaced, Score, Share
-from tests.unit.agent.usage.processes import OTHER, UID, write
+from tests.unit.agent.usage.processes import OTHER, UID, cgroup, write
 
 MIB = 1 << 20
 CARD = "GPU-1"
@@ -145,3 +145,14 @@ def test_a_region_that_names_other_cards_too_is_not_believed(tmp_path: Path) -> 
     assert (use.memory_used // MIB, use.cores_used) == (900, 7)
     (use,) = look(tmp_path, held, loads, {(UID, "main"): all_of_them}).uses
     assert (use.memory_used // MIB, use.cores_used) == (300, 20)
+
+
+def test_cgroups_are_of_containers_with_a_share(tmp_path: Path) -> None:
+    """A container that uses its neighbour's card has none by which it could be held to a part."""
+    for pid, name in ((1, "main"), (2, "aide")):
+        write(tmp_path, pid, uid=UID, container=name)
+    running = (Running(1, 300 * MIB, 20), Running(2, 200 * MIB, 5))
+    found = look(tmp_path, [claim(UID, share())], [Load(CARD, 0, 0, None, running[1:])])
+    assert not found.cgroups
+    found = look(tmp_path, [claim(UID, share())], [Load(CARD, 0, 0, None, running)])
+    assert found.cgroups == {(UID, "main"): cgroup(UID).strip().removeprefix("0::")}

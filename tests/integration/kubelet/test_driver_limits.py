@@ -1,0 +1,131 @@
+"""The driver's own limits, over a whole agent: on the cgroup of a container that uses a card."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from apportion_schemas import NodeReported, Share
+from tests.support.facts import Facts
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.nats import Bus
+from tests.support.nvidia.driver import FakeDriver, fake_driver
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+from tests.unit.agent.usage.processes import UID, cgroup, write
+
+NODE = "n1"
+GPU = "nvidia.com/gpu"
+MIB = 1 << 20
+PID = 4711
+USED = "apportion_container_memory_used_bytes{"
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """A card, for the agent's process and for this one."""
+    with fake_driver(tmp_path, "1xT4") as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        pynvml.nvmlInit()
+        yield made
+
+
+@pytest.fixture
+def container(kubelet: FakeKubelet) -> Path:
+    """The folder of the container's cgroup, of which the process is."""
+    path = cgroup(UID).strip().removeprefix("0::/")
+    folder = kubelet.folder / "cgroup" / path
+    folder.mkdir(parents=True)
+    write(kubelet.folder / "proc", PID, uid=UID, container="main", inner=7)
+    return folder
+
+
+@asynccontextmanager
+async def running(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, *more: str
+) -> AsyncIterator[ServiceProcess]:
+    """The node's agent, with a pod that has 700 MiB of the card and has started."""
+    folder = kubelet.folder
+    options = ["--node", NODE, "--kubelet", str(folder), "--cdi", str(kubelet.cdi)]
+    options += ["--state", str(folder / "state"), "--run", str(folder / "run")]
+    options += ["--proc", str(folder / "proc"), "--cgroups", str(folder / "cgroup")]
+    options += ["--usage-sample", "0.2", *more]
+    async with ServiceProcess("agent", bus.server.url_for("agent"), *options) as agent:
+        await agent.ready()
+        await facts.count(NodeReported, 1)
+        await kubelet.offered(GPU, 10)
+        yield agent
+
+
+async def begun(kubelet: FakeKubelet, facts: Facts, driver: FakeDriver) -> Share:
+    """A pod with 700 MiB of the card, and its process on it."""
+    share = Share(container="main", device=driver.ids[0], memory_mib=700, cores=30)
+    await facts.hold(UID, NODE, share)
+    await kubelet.admit(UID, UID, GPU, {"main": 1})
+    await kubelet.begin(UID, "main")
+    driver.process(0, PID, 300, 20)
+    return share
+
+
+def hard_mib(driver: FakeDriver, folder: Path) -> int:
+    """What the driver holds the cgroup to; 0 where it does not."""
+    card = pynvml.nvmlDeviceGetHandleByUUID(driver.ids[0].encode())
+    told = pynvml.c_nvmlGetMemoryLimits_v1_t(bytes(folder))
+    try:
+        pynvml.nvmlDeviceGetMemoryLimits_v1(card, told)
+    except (pynvml.NVMLError_NotFound, pynvml.NVMLError_NotSupported):
+        return 0
+    return int(told.hardLimit) // MIB
+
+
+async def test_the_driver_holds_a_container_to_its_share(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
+) -> None:
+    """Once it uses the card; a resize reaches it, also one while no agent was there."""
+    driver.memory_limits(kubelet.folder / "cgroup")
+    async with running(bus, kubelet, facts) as agent:
+        share = await begun(kubelet, facts, driver)
+        await facts.until(lambda: hard_mib(driver, container) == 700, "the limit of the driver")
+        await facts.resize(UID, NODE, Share("main", share.device, 1300, 30))
+        await facts.until(lambda: hard_mib(driver, container) == 1300, "its new limit")
+        await agent.kill()
+        await facts.resize(UID, NODE, Share("main", share.device, 900, 30))
+        await agent.start()
+        await facts.until(lambda: hard_mib(driver, container) == 900, "what it missed")
+
+
+async def test_a_driver_without_limits_changes_nothing(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
+) -> None:
+    """It is said, once; the pod runs as it did. A driver that learns them is asked again."""
+    async with running(bus, kubelet, facts) as agent:
+        await begun(kubelet, facts, driver)
+        line = await agent.logged("has no limits of memory for cgroups")
+        driver.memory_limits(kubelet.folder / "cgroup")
+        await facts.until(lambda: hard_mib(driver, container) == 700, "the limit, after all")
+        said = [each["event"] for each in agent.log if "has no limits" in str(each.get("event"))]
+        assert said == [line["event"]]
+
+
+async def test_it_can_be_switched_off(
+    bus: Bus, kubelet: FakeKubelet, facts: Facts, driver: FakeDriver, container: Path
+) -> None:
+    """A look at its process that has come to its end, for another one followed, set nothing."""
+    driver.memory_limits(kubelet.folder / "cgroup")
+    async with running(bus, kubelet, facts, "--driver-limits", "off") as agent:
+        await begun(kubelet, facts, driver)
+        await until(lambda: used(agent, 300), "a look at its process", timeout_s=45)
+        driver.end_process(PID)
+        driver.process(0, PID, 400)
+        await until(lambda: used(agent, 400), "another look", timeout_s=45)
+        assert hard_mib(driver, container) == 0
+
+
+async def used(agent: ServiceProcess, mib: int) -> bool:
+    """Whether the last look saw the container use so much."""
+    _, text = await agent.get("/metrics")
+    lines = [line for line in text.splitlines() if line.startswith(USED)]
+    return any(float(line.split()[-1]) == mib * MIB for line in lines)
