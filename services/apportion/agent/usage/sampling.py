@@ -108,6 +108,8 @@ class Sampling:
 
     async def _looked(self) -> bool:
         """Look once; whether anything could be seen."""
+        # Processes before pods: a pod is in the books by the time that its first process runs.
+        loads = await self._node.backend.loads()
         try:
             pods = await self._books.pods()
         except NotPrepared as problem:
@@ -117,7 +119,6 @@ class Sampling:
             return False
         self._problem = ""
         claims = [claim for pod, claim in self._view.held.items() if pod in pods]
-        loads = await self._node.backend.loads()
         readings = await asyncio.to_thread(read, self._regions, self._wall_s())
         counted = await asyncio.to_thread(Counted, claims, loads, self._books.owner)
         self._look = counted.look(self._node.devices, readings)
