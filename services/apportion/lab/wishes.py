@@ -6,6 +6,7 @@ count; each name counts once.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from itertools import chain
 
@@ -15,17 +16,21 @@ from apportion.core.explain.plans import PlanRequest
 from apportion.core.ledger.state import State
 from apportion.core.manifests import ManifestConfig, PodDraft, read_documents
 from apportion.core.manifests.template import DEFAULT_CONFIG
-from apportion.lab.changes import Changes
-from apportion.lab.planning import Plan
+from apportion.lab.changes import Changes, WishInvalid
+from apportion.lab.planning import PODS_MAX, Plan
 from apportion.runtime.files.manifests import Document, Problem, read_manifest_text
 from apportion_schemas import PodGroupObserved
 
 
 def plan_of(request: PlanRequest, state: State) -> Plan:
-    """The plan that somebody sent, read as the cluster of this state reads manifests."""
+    """The plan that somebody sent, read as the cluster of this state reads manifests.
+
+    Raises:
+        WishInvalid: it has too many pods; a few lines may ask for millions.
+    """
     texts = {**({"manifest": request.manifest} if request.manifest else {}), **request.files}
     found = chain.from_iterable(read_manifest_text(text, name) for name, text in texts.items())
-    pods, groups, problems = read_pods(found, manifest_config(state.configuration))
+    pods, groups, problems = read_pods(found, manifest_config(state.configuration), most=PODS_MAX)
     return Plan(
         pods=tuple(pods),
         groups=tuple(groups),
@@ -35,9 +40,13 @@ def plan_of(request: PlanRequest, state: State) -> Plan:
 
 
 def read_pods(
-    found: Iterable[Document | Problem], config: ManifestConfig = DEFAULT_CONFIG
+    found: Iterable[Document | Problem],
+    config: ManifestConfig = DEFAULT_CONFIG,
+    *,
+    most: int = sys.maxsize,
 ) -> tuple[list[PodDraft], list[PodGroupObserved], list[str]]:
-    """Pods, gangs and problems of these documents."""
+    """Pods, gangs and problems of these documents. Raises WishInvalid for more than `most`."""
+    left = most
     pods: dict[str, PodDraft] = {}
     groups: dict[str, PodGroupObserved] = {}
     problems: list[str] = []
@@ -51,6 +60,9 @@ def read_pods(
             elif outcome.manifest is not None:
                 if outcome.manifest.group is not None:
                     groups[outcome.manifest.group.group] = outcome.manifest.group
+                left -= len(outcome.manifest.pods)
+                if left < 0:
+                    raise WishInvalid("manifest", f"more than {most} pods", "plan for fewer")
                 for pod in outcome.manifest.pods:
                     name = f"{pod.namespace}/{pod.name}"
                     if name in pods:

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
-from apportion.core.explain.plans import PlanAnswer, PlannedPod
+from apportion.core.explain.plans import PlanAnswer, PlannedPod, PlanRequest
 from apportion.core.ledger.digest import digest
+from apportion.core.ledger.state import State
 from apportion.core.manifests import PodDraft
 from apportion.lab.changes import Changes, WishInvalid
-from apportion.lab.planning import Plan, plan
+from apportion.lab.planning import PODS_MAX, Plan, plan
+from apportion.lab.wishes import plan_of
 from apportion_schemas import (
     Ask,
     DeviceHealthChanged,
@@ -242,3 +244,16 @@ def test_a_gang_is_planned_whole() -> None:
     ledger.decide()
     answer = planned(ledger, *pods[:4], groups=(smaller,))
     assert {each.outcome for each in answer.pods} == {"not-now"}
+
+
+@pytest.mark.parametrize("name", ["job", "job-{}"], ids=["one name", "names of their own"])
+def test_a_few_lines_that_ask_for_millions_of_pods_are_refused_unread(name: str) -> None:
+    """A million takes a third of a GiB, and a request of a MiB can ask for thirty."""
+    job = (
+        '{{"apiVersion": "batch/v1", "kind": "Job", "metadata": {{"name": "{}"}}, "spec": '
+        '{{"parallelism": 10000, "completions": 10000, "template": {{"spec": {{"containers": '
+        '[{{"name": "main", "image": "x"}}]}}}}}}}}'
+    )
+    text = "\n---\n".join(job.format(name.format(number)) for number in range(3_000))
+    with pytest.raises(WishInvalid, match=f"more than {PODS_MAX} pods"):
+        plan_of(PlanRequest(manifest=text), State())
