@@ -97,9 +97,14 @@ class Index:
 
     def _open(self) -> None:
         self._db = sqlite3.connect(self._path, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        except sqlite3.OperationalError:
+            raise  # somebody else has it, or the disk is full: nothing is wrong with the file
+        except sqlite3.DatabaseError:
+            version = -1
         if version not in (0, FORMAT):
             self._remake()
             return

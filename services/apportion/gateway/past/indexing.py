@@ -79,6 +79,7 @@ class Indexer:
         self._index = index
         self._checkpoints = checkpoints
         self._newest: Record | None = None
+        self._tried = 0
         self.failed = ""
         self.stored_ns: Callable[[], int] = lambda: 0
         self._teller = Teller(index.name_of)
@@ -122,6 +123,7 @@ class Indexer:
         revision = self.state.revision
         if self._newest is None or self.failed:
             return
+        self._tried = revision  # a disk that is full now is not asked again at every event
         try:
             self._checkpoints.add(self.state)
             self._index.keep("cells", self.cells.encode())
@@ -142,7 +144,8 @@ class Indexer:
     def _perhaps_keep(self, record: Record) -> None:
         self._newest = record
         kept = self._checkpoints.revisions
-        if self.state.revision - (kept[-1] if kept else 0) >= self._checkpoints.every_events:
+        last = max(kept[-1] if kept else 0, self._tried)
+        if self.state.revision - last >= self._checkpoints.every_events:
             self.keep()
 
     def _begin(self, state: State) -> None:

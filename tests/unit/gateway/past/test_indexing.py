@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.state import State
+from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.index import DEVICE, NODE, POD, Index
 from apportion.gateway.past.indexing import Indexer, open_index
 from apportion.runtime.ledger.port import Record
@@ -88,6 +91,32 @@ def test_what_was_kept_goes_on(tmp_path: Path) -> None:
     for revision, data in enumerate(EVENTS, 1):
         whole.take(Record(revision, subject_of(data), encode(event_of(data))))
     assert digest(indexer.state) == digest(whole.state)
+
+
+def test_a_disk_that_takes_no_checkpoint_is_asked_as_seldom(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint costs the whole state: tried at every event, nothing would ever catch up."""
+    index, _ = open_index(tmp_path, "c")
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    indexer = Indexer(State(), index, Checkpoints(folder, every_events=3))
+    folder.rmdir()
+    read(indexer)
+    assert capsys.readouterr().out.count("no checkpoint written") == len(EVENTS) // 3
+    folder.mkdir()
+    read(indexer, EVENTS[:3])
+    assert [int(path.stem) for path in folder.iterdir()] == [len(EVENTS) + 3]
+    assert index.revision == len(EVENTS) + 3
+
+
+@pytest.mark.parametrize("damage", [b"nothing of SQLite" * 99, b"SQLite format 3\0", b""])
+def test_a_file_that_is_no_index_is_made_anew(tmp_path: Path, damage: bytes) -> None:
+    """What is derived can be derived again, and nobody has to find out which file to remove."""
+    (tmp_path / "index.sqlite").write_bytes(damage)
+    index, checkpoints = open_index(tmp_path, "c")
+    read(Indexer(State(), index, checkpoints))
+    assert index.facts(POD, ["p1"], after=0, upto=99, limit=99) == [3, 4, 5, 7]
 
 
 def test_an_index_that_cannot_be_written(tmp_path: Path) -> None:
