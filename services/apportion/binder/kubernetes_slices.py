@@ -183,7 +183,7 @@ class Slices:
                 await self._renew(node)
             except (KubeUnavailable, KubeRefused) as error:
                 _log.warning("devices of %s are not published: %s; trying again", node, error)
-                self._mark(*list(marked)[at:])
+                self._mark(*list(marked)[at + 1 :], node)  # others before what may be refused again
                 await self._clock.pause(PAUSE_S)
                 return
 
