@@ -10,12 +10,14 @@ from apportion.binder.binding import ACK_WAIT_S, Binding
 from apportion.binder.main import DURABLE, PLACEMENTS, QUEUE_IN_FLIGHT_MAX
 from apportion.binder.target import Bound, LocalTarget, Outcome
 from apportion.core.devices.simulating import simulated_devices
+from apportion.core.ledger.turns import at_allocate
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
+    BindFailed,
     Host,
     NodeReported,
     PlacementVoided,
@@ -132,6 +134,28 @@ async def test_a_redelivery_is_harmless(bus: Bus, facts: Facts, *, recorded: boo
 
         await until(settled, "the queue to be empty")
     await bound(facts, "p")
+
+
+async def test_a_node_without_cdi_is_bound_one_pod_after_the_other(bus: Bus, facts: Facts) -> None:
+    """Another node does not wait for it; who was allocated and who is gone frees the way."""
+    card, other = simulated_devices("old", "2xT4")
+    host = at_allocate(Host(cpu_milli=64_000, memory_mib=65_536))
+    await facts.write(NodeReported(node="old", devices=(card, other), host=host))
+    await facts.submit("a", "b", "c", "elsewhere")
+    async with binder_of(bus) as binder:
+        await binder.ready()
+        await facts.place("a", "old", card.id)
+        await facts.place("b", "old", other.id)
+        await facts.place("c", "old", card.id)
+        await facts.place("elsewhere", NODE, DEVICE.id)
+        await facts.count(BindFailed, 2)  # by then both were handed over
+        await bound(facts, "a", "elsewhere")
+        await facts.write(SharesAllocated(pod="a", node="old", attempt=1, devices=(card.id,)))
+        await bound(facts, "a", "elsewhere", "b")
+        await facts.write(PodGone(uid="b"))
+        await bound(facts, "a", "elsewhere", "b", "c")
+    waited = [(event.pod, event.final) for event in facts.of(BindFailed)]
+    assert sorted(waited) == [("b", False), ("c", False)]
 
 
 class Slow(LocalTarget):

@@ -16,6 +16,7 @@ import logging
 from apportion.binder.target import Bound, Evicted, Failed, Outcome, Target
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.state import Phase, State
+from apportion.core.ledger.turns import ahead
 from apportion.runtime.ledger.port import Delivery, LedgerUnavailable, Record, WorkQueue
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
@@ -48,6 +49,8 @@ FETCH_PAUSE_S = 0.5
 TRIES_MAX = 8
 BACK_OFF = BackOff(0.5, 30.0)
 """How long a placement rests after so many failures."""
+TURN = BackOff(0.1, 1.0)
+"""How long one rests whose turn on its node has not come."""
 
 
 class Binding:
@@ -71,8 +74,9 @@ class Binding:
         self._unread = ""
         self._outcomes = metrics.counter(
             "apportion_bindings_total",
-            "Placements and evictions handed to this binder: bound, passed over, failed for now or "
-            "for good, evicted, not evicted yet, resized, or left to a newer build.",
+            "Placements and evictions handed to this binder: bound, passed over, waiting for its "
+            "turn, failed for now or for good, evicted, not evicted yet, resized, or left to a "
+            "newer build.",
             ("outcome",),
         )
         metrics.gauge(
@@ -165,6 +169,9 @@ class Binding:
             await self._tell_resized(placed, delivery)
             return
         live = isinstance(placed, PodPlaced) and self._is_live(placed, record.revision)
+        if live and ahead(self._state, self._state.pods[placed.pod]) is not None:
+            await self._wait_for_turn(placed, delivery)
+            return
         outcome = await self._bind(placed) if live else None
         if outcome is None or not self._is_live(placed, record.revision):
             # Settled already, perhaps while we called: by another binder, or by the pod's end.
@@ -175,6 +182,21 @@ class Binding:
             await self._record_bound(placed, delivery)
         else:
             await self._record_failed(placed, outcome, delivery)
+
+    async def _wait_for_turn(self, placed: PodPlaced, delivery: Delivery) -> None:
+        """Leave it for a moment, and say so once."""
+        message = f"node {placed.node} hands out shares at Allocate: one pod after the other"
+        if self._state.pods[placed.pod].last_failure != message:
+            data = BindFailed(
+                pod=placed.pod,
+                node=placed.node,
+                attempt=placed.attempt,
+                message=message,
+                final=False,
+            )
+            await self._publish(data, f"{placed.pod}/{placed.attempt}/bind-waits", delivery)
+        self._outcomes.labels("waits for its turn").inc()
+        await delivery.retry(TURN.after(delivery.attempt))
 
     async def _evict(self, evicted: PodEvicted, delivery: Delivery) -> None:
         """Let the pod end, unless that is over; it is tried until it is."""

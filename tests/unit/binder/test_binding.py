@@ -6,10 +6,11 @@ import json
 import pytest
 from msgspec import structs
 
-from apportion.binder.binding import BACK_OFF, TRIES_MAX, Binding
+from apportion.binder.binding import BACK_OFF, TRIES_MAX, TURN, Binding
 from apportion.binder.target import Bound, Evicted, Failed, Outcome
 from apportion.core.ledger.rationale import placement_of
 from apportion.core.ledger.state import NodeState, Phase, PodState, State
+from apportion.core.ledger.turns import at_allocate
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher
@@ -17,7 +18,10 @@ from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     BindFailed,
+    Device,
     Event,
+    Host,
+    NodeReported,
     PlacementVoided,
     PodBound,
     PodEvicted,
@@ -170,6 +174,33 @@ async def test_what_is_no_longer_so_is_passed_over(why: str) -> None:
             desk.pod.phase = Phase(phase)
     handed = await desk.settle()
     assert (desk.target.asked, desk.drafts, handed.answer) == (0, [], "ack")
+
+
+async def test_whose_turn_has_not_come_waits_and_says_so_once() -> None:
+    """On a node without CDI, behind a pod that the kubelet may be about to ask for."""
+    desk = Desk(Bound())
+    card = Device(
+        id="GPU-1", index=0, family="nvidia", model="T4", memory_mib=9000, physical_memory_mib=9000
+    )
+    host = at_allocate(Host(cpu_milli=1, memory_mib=1))
+    node = desk.state.nodes["n"]
+    node.reported = NodeReported(node="n", devices=(card,), host=host)
+    share = Share(container="main", device="GPU-1", memory_mib=700, cores=0)
+    desk.pod.placement = placement_of(structs.replace(PLACED, shares=(share,)))
+    first = PodState(structs.replace(desk.pod.submitted, uid="first"), b"", 1, "")
+    first.phase, first.placed_revision, first.placement = Phase.BOUND, 6, desk.pod.placement
+    node.pods["first"] = first
+    assert (await desk.settle()).answer == f"retry in {TURN.after(1)}"
+    (failed,) = desk.said
+    assert isinstance(failed, BindFailed)
+    assert (failed.final, desk.target.asked) == (False, 0)
+    assert "one pod after the other" in failed.message
+    desk.pod.last_failure = failed.message  # as the fold has it then
+    assert (await desk.settle(attempt=9)).answer == f"retry in {TURN.after(9)}"
+    assert len(desk.said) == 1
+    first.phase = Phase.ALLOCATED
+    assert (await desk.settle(attempt=10)).answer == "ack"
+    assert desk.said[1:] == [PodBound(pod="p", node="n", attempt=3)]
 
 
 async def test_other_events_of_the_channel_are_passed_over() -> None:

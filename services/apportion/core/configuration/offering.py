@@ -42,6 +42,22 @@ def offered(
     )
 
 
+def without_cdi(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """The devices of a node whose container runtime knows no CDI.
+
+    There a container gets what is its own before it starts, and a MIG instance is cut at its start.
+    """
+    trouble = (
+        f"{MISCONFIGURED}MIG instances are given by CDI, which the agent is told to do without"
+    )
+    return tuple(
+        structs.replace(each, healthy=False, health_reason=each.health_reason or trouble)
+        if each.mode == "mig"
+        else each
+        for each in devices
+    )
+
+
 def _offered(
     device: Device, said: NodeConfiguration, nvidia: NvidiaConfiguration, *, switchable: bool
 ) -> Device:

@@ -1,0 +1,84 @@
+"""On a node whose container runtime knows no CDI: whose turn it is to be bound.
+
+There the kubelet asks for a container's environment when it admits a pod, and names no pod. So the
+ledger must leave no doubt who is asked for. Invariant: of the pods that are placed on such a node
+and not allocated yet, the one that was placed first is bound first, and another one only if both
+get exactly the same. It follows from the ledger alone: nobody takes a lock, and whoever leaves the
+ledger, has failed, or whose agent is silent, is in nobody's way.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import structs
+
+from apportion.core import grants
+from apportion.core.grants import Edits, GrantRefused, Held
+from apportion.core.ledger.state import ALLOCATED, NodeState, PodState, State
+from apportion_schemas import Host
+
+HANDS_OUT: Final = "apportion.dev/hands-out"
+"""The label of a node's report that says when its containers get their environment."""
+AT_ALLOCATE: Final = "allocate"
+
+
+def at_allocate(host: Host) -> Host:
+    """The host of a node that hands out when the kubelet admits a pod."""
+    return structs.replace(host, labels={**host.labels, HANDS_OUT: AT_ALLOCATE})
+
+
+def hands_out_at_allocate(host: Host) -> bool:
+    """Whether its agent says so."""
+    return host.labels.get(HANDS_OUT) == AT_ALLOCATE
+
+
+def ahead(state: State, pod: PodState) -> PodState | None:
+    """The pod that has to be allocated before this one may be bound, or none."""
+    placed = pod.placement
+    node = state.nodes.get(placed.node) if placed is not None else None
+    if placed is None or not placed.shares or node is None or node.reported is None:
+        return None
+    if node.silent or not hands_out_at_allocate(node.reported.host):
+        return None
+    others = (
+        other
+        for other in node.pods.values()
+        if other.placed_revision < pod.placed_revision and _in_flight(state, other)
+    )
+    return next((other for other in others if not _alike(other, pod, node)), None)
+
+
+def _in_flight(state: State, pod: PodState) -> bool:
+    """Whether the kubelet may be about to ask for it.
+
+    One that is adopted was put there by somebody else, and waits for nobody.
+    """
+    placed = pod.placement
+    if placed is None or not placed.shares or pod.adopted:
+        return False
+    return pod.phase is not ALLOCATED and pod.uid not in state.failing
+
+
+def _alike(one: PodState, other: PodState, node: NodeState) -> bool:
+    """Whether their containers get the same, whichever of the two pods they are of."""
+    first = _edits(one, node)
+    return first is not None and first == _edits(other, node)
+
+
+def _edits(pod: PodState, node: NodeState) -> list[Edits] | None:
+    """What its containers get, in order; None where that is not known beforehand.
+
+    What a pod borrows, and a folder of its own, are of no other pod.
+    """
+    if pod.placement is None or pod.submitted.borrowing:
+        return None
+    shares = pod.placement.shares
+    devices = {name: found.device for name, found in node.by_id.items()}
+    try:
+        return [
+            grants.grant(Held.of(pod.uid, name, shares, devices), grants.Node()).edits
+            for name in dict.fromkeys(share.container for share in shares)
+        ]
+    except GrantRefused:
+        return None

@@ -1,0 +1,116 @@
+"""Whose turn it is on a node that hands out at Allocate."""
+
+import pytest
+
+from apportion.core.configuration.offering import without_cdi
+from apportion.core.devices.simulating import simulated_devices
+from apportion.core.ledger.turns import ahead, at_allocate
+from apportion_schemas import (
+    AllocationFailed,
+    Device,
+    Host,
+    NodeReported,
+    NodeSilent,
+    PodPlaced,
+    PodSubmitted,
+    Score,
+    Shape,
+    Share,
+)
+from tests.support.ledger_of import Ledger
+
+HOST = Host(cpu_milli=64_000, memory_mib=65_536)
+
+
+def ledger(spec: str = "2xT4", host: Host | None = None) -> Ledger:
+    """A node with such cards."""
+    devices = simulated_devices("n1", spec)
+    return Ledger(NodeReported(node="n1", devices=devices, host=host or at_allocate(HOST)))
+
+
+def place(book: Ledger, uid: str, *shares: Share) -> None:
+    """A pod with these shares."""
+    book.play(
+        PodSubmitted(uid=uid, namespace="d", name=uid, shape=Shape(), dialect="x"),
+        PodPlaced(
+            pod=uid, namespace="d", name=uid, attempt=1, node="n1", shares=shares,
+            score=Score(node="n1", total=1.0), previous=book.state.nodes["n1"].chain,
+        ),
+    )  # fmt: skip
+
+
+def of(card: Device, memory_mib: int = 700) -> Share:
+    """Some of it."""
+    return Share(container="main", device=card.id, memory_mib=memory_mib, cores=10)
+
+
+def two(spec: str = "2xT4", memory_mib: int = 1300, host: Host | None = None) -> Ledger:
+    """Pod a, and after it pod b."""
+    book = ledger(spec, host)
+    card = book.state.nodes["n1"].devices[0].device
+    place(book, "a", of(card))
+    place(book, "b", of(card, memory_mib))
+    return book
+
+
+def waits_for(book: Ledger) -> str:
+    """The uid of the pod that b waits for."""
+    found = ahead(book.state, book.pod("b"))
+    return found.uid if found is not None else ""
+
+
+def test_who_was_placed_first_goes_first() -> None:
+    """Bound or not: what a binder did that died at once is not in the ledger."""
+    book = two()
+    assert ahead(book.state, book.pod("a")) is None
+    assert waits_for(book) == "a"
+    book.bound("a")
+    assert waits_for(book) == "a"
+    book.allocated("a")
+    assert waits_for(book) == ""
+
+
+def test_nodes_with_cdi_know_no_turns() -> None:
+    """They bind as they come."""
+    assert waits_for(two(host=HOST)) == ""
+
+
+@pytest.mark.parametrize("end", ["gone", "voided", "failed", "silent"])
+def test_who_is_not_asked_for_any_more_frees_the_way(end: str) -> None:
+    """Nothing has to be taken back for it."""
+    book = two().bound("a")
+    match end:
+        case "gone":
+            book.gone("a")
+        case "voided":
+            book.voided("a")
+        case "failed":
+            book.play(AllocationFailed(pod="a", node="n1", attempt=1, message="full"))
+        case _:
+            book.play(NodeSilent(node="n1", grace_s=30))
+    assert waits_for(book) == ""
+
+
+def test_who_gets_the_same_waits_for_nobody() -> None:
+    """Equal parts of one card under MPS; a folder of HAMi-core is of one container alone."""
+    assert waits_for(two("1xT4:mps", 700)) == ""
+    assert waits_for(two("1xT4:mps", 701)) == "a"
+    assert waits_for(two("1xT4", 700)) == "a"
+
+
+def test_who_holds_no_share_is_in_nobodys_way() -> None:
+    """And has nobody in its own."""
+    book = ledger()
+    place(book, "a")
+    place(book, "b", of(book.state.nodes["n1"].devices[0].device))
+    place(book, "c")
+    assert waits_for(book) == ""
+    assert ahead(book.state, book.pod("c")) is None
+
+
+def test_cards_in_mig_mode_are_not_offered_there() -> None:
+    """Their instances are cut when a container starts, which is too late."""
+    cut, whole = without_cdi(simulated_devices("n1", "1xA100-40GB:mig+1xT4"))
+    assert not cut.healthy
+    assert "CDI" in cut.health_reason
+    assert whole.healthy
