@@ -101,6 +101,7 @@ def test_every_setting_has_its_rule() -> None:
         ("schedular.replicas=2", "schedular"),
         ("watcher.health=0", "watcher/health"),
         ("agent.simulate=many", "agent/simulate"),
+        ("agent.noCdi=true,dra.enabled=true", "agent.noCdi and dra.enabled"),
         ("monitoring.rule.enabled=true", "monitoring"),
     ],
 )
@@ -128,6 +129,17 @@ def test_the_agent_may_what_it_needs_and_no_more() -> None:
 
     assert rights() == {"drop": ["ALL"], "add": ["SYS_PTRACE"]}
     assert rights("--set", "agent.mig=true")["add"] == ["SYS_PTRACE", "SYS_ADMIN"]
+
+
+def test_an_agent_without_cdi_is_one_setting() -> None:
+    """And off unless it is said."""
+
+    def words(*settings: str) -> Any:
+        pod = documents(rendered(*settings))["DaemonSet", "agent"]["spec"]["template"]["spec"]
+        return pod["containers"][0]["args"]
+
+    assert "--no-cdi" not in words()
+    assert "--no-cdi" in words("--set", "agent.noCdi=true")
 
 
 def test_nodes_show_memory_and_cores_unless_it_is_said() -> None:

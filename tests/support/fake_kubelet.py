@@ -10,6 +10,7 @@ slots that a pod holds are given to no other one before that has ended.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ class Entry:
     resource: str
     ids: tuple[str, ...]
     init: bool = False
+    answer: bytes = b""
 
 
 class FakeKubelet:
@@ -62,6 +64,7 @@ class FakeKubelet:
 
     `took_s` has by call how long each answer took.
     `heard`: the API server told it of its pods. Until then it names none, whatever runs.
+    `knows_cdi`: its container runtime does; otherwise a container has what `Allocate` answered.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,6 +79,7 @@ class FakeKubelet:
         self._entries: list[Entry] = []
         self.registrations = 0
         self.heard = True
+        self.knows_cdi = True
         self.took_s: dict[calls.Call, list[float]] = {}
 
     async def __aenter__(self) -> Self:
@@ -137,19 +141,22 @@ class FakeKubelet:
             request = pb.AllocateRequest(containers=[pb.Slots(slots=ids)])
             answer = await self._call(resource, calls.ALLOCATE, request)
             answers[container] = answer.containers[0]
-            entry = Entry(pod, "default", name, container, resource, ids, container == init)
+            said = answer.containers[0].SerializeToString()
+            entry = Entry(pod, "default", name, container, resource, ids, container == init, said)
             self._entries.append(entry)
             self._write_checkpoint()
         return answers
 
     async def begin(self, pod: str, container: str) -> dict[str, str]:
-        """Start a container: the environment that its runtime gives it, by the CDI files.
+        """Start a container: the environment that its runtime gives it.
 
         Raises:
             Refused: the plugin does not let it start.
         """
         entry = next(e for e in self._entries if (e.pod, e.container) == (pod, container))
         await self._call(entry.resource, calls.PRE_START, pb.PreStartRequest(slots=entry.ids))
+        if not self.knows_cdi:
+            return dict(pb.Allocated.FromString(entry.answer).env)
         return environment(self.edits(entry.ids))
 
     def edits(self, ids: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -265,7 +272,7 @@ class FakeKubelet:
                 "ContainerName": entry.container,
                 "ResourceName": entry.resource,
                 "DeviceIDs": {"-1": list(entry.ids)},
-                "AllocResp": "",
+                "AllocResp": base64.b64encode(entry.answer).decode(),
             }
             for entry in self._entries
         ]

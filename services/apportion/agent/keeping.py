@@ -76,7 +76,14 @@ class Keeping:
         def granted(held: Held) -> Grant:
             return adapt(held.pod, grants.grant(held, self._grants_node()))
 
-        self.preparing = SharePreparing(view, lambda: node.devices, agent.answer, hands, granted)
+        self.preparing = SharePreparing(
+            view,
+            lambda: node.devices,
+            agent.answer,
+            hands,
+            granted,
+            at_allocate=places.no_cdi,
+        )
         limits = DriverLimits(node.backend, places.cgroups) if places.driver_limits else None
         self.sampling = Sampling(
             agent, node, hands.regions, books, clock=clock, places=places, limits=limits

@@ -16,6 +16,7 @@ from apportion.agent.keeping import Keeping
 from apportion.agent.kubelet.cdi import Specifications
 from apportion.agent.kubelet.claims import Behind, ClaimDoor
 from apportion.agent.kubelet.door import FrontDoor
+from apportion.agent.kubelet.handing import Handing
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.plugin import Plugin
 from apportion.agent.kubelet.port import NotPrepared
@@ -77,9 +78,12 @@ class KubeletNode:
         seconds = metrics.histogram(
             "apportion_agent_kubelet_seconds", "The kubelet's calls, answered.", ("call",)
         )
+        handing = self._handing() if places.no_cdi else None
         self.door = FrontDoor(
             plugins,
-            lambda name: Plugin(name, holders, keeping.preparing, specifications, seconds),
+            lambda name: Plugin(
+                name, holders, keeping.preparing, specifications, seconds, handing=handing
+            ),
         )
         self.claims = ClaimDoor(
             node.name,
@@ -88,6 +92,18 @@ class KubeletNode:
             devices=lambda: node.devices,
             behind=Behind(keeping.preparing, specifications, prepared, seconds, clock),
         )
+
+    def _handing(self) -> Handing:
+        return Handing(
+            self._holders,
+            self._agent.view_of(self._node.name),
+            self.keeping.preparing,
+            devices=lambda: self._node.devices,
+            families=lambda resource: self._count_names().get(resource, ()),
+        )
+
+    def _count_names(self) -> Mapping[str, tuple[str, ...]]:
+        return count_names(manifest_config(self._agent.configuration).dialects)
 
     def not_ready(self) -> list[str]:
         """What the kubelet has not been told of yet."""
@@ -120,12 +136,8 @@ class KubeletNode:
         reports = 0
         while True:
             reports = await self._agent.reported(reports + 1)
-            await self.door.offer(
-                slots_of(
-                    self._node.devices.values(),
-                    count_names(manifest_config(self._agent.configuration).dialects),
-                )
-            )
+            slots = slots_of(self._node.devices.values(), self._count_names())
+            await self.door.offer(slots)
 
 
 def slots_of(devices: Iterable[Device], names: Mapping[str, tuple[str, ...]]) -> dict[str, int]:

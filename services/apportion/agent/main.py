@@ -19,6 +19,7 @@ from apportion.agent.options import places_options
 from apportion.agent.places import Places
 from apportion.agent.reporting import Agent, Node
 from apportion.agent.simulated import SimulatedBackend
+from apportion.core.ledger.turns import at_allocate
 from apportion.runtime.files.fleets import FleetInvalid, SimulatedNode, numbered_nodes, read_fleet
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.config import ConfigError, ServiceConfig
@@ -105,6 +106,8 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
     """One life of the agent, until cancelled; with places, its node hands out shares."""
     async with open_session(service) as session:
         nodes = _nodes(service, session, backends)
+        if places is not None and places.no_cdi:
+            nodes[0].host = at_allocate(nodes[0].host)
         agent = Agent(
             nodes,
             session.ledger,

@@ -36,6 +36,11 @@ _OPTIONS = (
         help="Where container runtimes look for CDI specifications.",
     ),
     click.option(
+        "--no-cdi",
+        is_flag=True,
+        help="With --kubelet: the container runtime knows no CDI (containerd before 1.7).",
+    ),
+    click.option(
         "--state",
         type=click.Path(file_okay=False, path_type=Path),
         default="/var/lib/apportion",
@@ -129,6 +134,10 @@ def places_options(command: Command) -> Command:
         fields = {name: given.pop(name) for name in Places.__struct_fields__}
         if fields["dra"] and not fields["kubelet"]:
             raise click.UsageError("--dra is about what a kubelet asks for: give --kubelet as well")
+        if fields["no_cdi"] and not fields["kubelet"]:
+            raise click.UsageError("--no-cdi is about a kubelet's runtime: give --kubelet as well")
+        if fields["no_cdi"] and fields["dra"]:
+            raise click.UsageError("--dra needs a runtime that knows CDI: leave out --no-cdi")
         fields["mps_launcher"] = tuple(shlex.split(fields["mps_launcher"]))
         fields["driver_limits"] = fields["driver_limits"] == "auto"
         places = Places(**fields) if handed else None

@@ -20,7 +20,8 @@ class Places(Struct, frozen=True):
     `proc` is where the kernel tells of the node's processes. What is used is looked at every
     `sample_s` seconds, and written into the ledger every `record_s`. `dra`: the kubelet also asks
     for claims here. `driver_limits`: the driver, too, holds containers to their memory, by their
-    cgroups below `cgroups`.
+    cgroups below `cgroups`. `no_cdi`: the container runtime knows no CDI,
+    so that containers get what is theirs when the kubelet admits their pod.
     """
 
     cdi: Path
@@ -37,6 +38,7 @@ class Places(Struct, frozen=True):
     dra: bool = False
     driver_limits: bool = True
     cgroups: Path = Path("/sys/fs/cgroup")
+    no_cdi: bool = False
 
     @property
     def mps(self) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +22,7 @@ from apportion.agent.kubelet.port import Holder, NotPrepared
 from apportion.agent.needed import Needed, largest
 from apportion.agent.reporting import trouble_of
 from apportion.agent.view import Claim, NodeView
-from apportion.core.grants import Edits, Grant, GrantRefused, Held
+from apportion.core.grants import Edits, Grant, GrantRefused, Held, MadeInstance
 from apportion.core.grants.region import RegionInvalid
 from apportion_schemas import Device, Share
 from apportion_schemas.quantities import TEXT_MAX
@@ -58,12 +58,16 @@ class SharePreparing:
         answer: Answer,
         hands: Hands,
         granted: Callable[[Held], Grant],
+        *,
+        at_allocate: bool = False,
     ) -> None:
+        """`at_allocate`: containers have what they get before they are prepared for."""
         self._view = view
         self._devices = devices
         self._answer = answer
         self._hands = hands
         self._granted = granted
+        self._at_allocate = at_allocate
 
     async def prepare(self, holder: Holder) -> Edits:
         """See `port.Preparing`."""
@@ -76,6 +80,12 @@ class SharePreparing:
             raise NotPrepared(problem) from None
         await self._answer(claim, "")
         return prepared.edits
+
+    def plan(self, claim: Claim, container: str) -> Edits:
+        """What a container of the claim gets, before anything is made. Raises GrantRefused."""
+        own = {share.container for share in claim.placed.shares}
+        source = claim.placed.shares if container in own else claim.placed.borrowed
+        return self._granted(self._held(claim, container, source)).edits
 
     async def resize(self, pod: str) -> None:
         """Hold the containers of a pod that runs to what the ledger says that it holds now.
@@ -111,15 +121,9 @@ class SharePreparing:
         if any(device.mode in _OF_THE_CARD for device in self._devices().values()):
             needed = await hands.needed.shares(but=claim.pod)
         instances = await hands.instances.ensure(shares, needed)
-        held = Held.of(
-            claim.pod,
-            container,
-            shares,
-            self._devices(),
-            controls=dict[str, str](claim.placed.controls.get(container, {}).items()),
-            instances=instances,
-        )
-        prepared = self._granted(held)
+        prepared = self._granted(self._held(claim, container, shares, instances))
+        if self._at_allocate:
+            _check(holder, claim.of(container), prepared.edits)
         most = largest([*needed, *claim.placed.shares, *claim.placed.borrowed])
         for card in prepared.daemons:
             await hands.daemons.ensure(card, most[card])
@@ -128,6 +132,23 @@ class SharePreparing:
         if prepared.region is not None:
             await asyncio.to_thread(hands.regions.ensure, prepared.region)
         return prepared
+
+    def _held(
+        self,
+        claim: Claim,
+        container: str,
+        shares: Iterable[Share],
+        instances: Mapping[Share, MadeInstance] | None = None,
+    ) -> Held:
+        """Raises GrantRefused."""
+        return Held.of(
+            claim.pod,
+            container,
+            shares,
+            self._devices(),
+            controls=dict[str, str](claim.placed.controls.get(container, {}).items()),
+            instances=instances,
+        )
 
     async def _claim(self, holder: Holder) -> Claim:
         """What the ledger says of the pod, which may be on its way."""
@@ -170,6 +191,25 @@ def _of_container(claim: Claim, holder: Holder) -> tuple[list[Share], str]:
     container = names[-1]
     source = claim.placed.shares if container in own else claim.placed.borrowed
     return [each for each in source if each.container == container], container
+
+
+def _check(holder: Holder, to: str, edits: Edits) -> None:
+    """Let a container start only with what was meant for it, or is the same as that.
+
+    Who was resized since has an older environment; HAMi-core goes by its region.
+
+    Raises:
+        GrantRefused: at Allocate it was given something else, which cannot be changed any more.
+    """
+    if not holder.handed:
+        raise GrantRefused("the kubelet's checkpoint does not say what it was given at Allocate")
+    for handed in holder.handed:
+        if handed.to != to and handed.edits != edits:
+            given = f"what is for {handed.to}" if handed.to else "nothing"
+            raise GrantRefused(
+                f"at Allocate it was given {given}, for the ledger did not name this pod then; "
+                "delete the pod, so that another one is made"
+            )
 
 
 def _name(claim: Claim) -> str:

@@ -22,8 +22,9 @@ from apportion.agent.commands import command_subject, obey
 from apportion.agent.inventory import event_id, news
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView, NodeView
-from apportion.core.configuration.offering import MISCONFIGURED, offered
+from apportion.core.configuration.offering import MISCONFIGURED, offered, without_cdi
 from apportion.core.ledger.state import State
+from apportion.core.ledger.turns import hands_out_at_allocate
 from apportion.runtime.ledger.beats import AGENT_BEAT_S, beats_of
 from apportion.runtime.ledger.port import Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Publisher
@@ -229,6 +230,8 @@ class Agent:
             self._view.configuration,
             switchable=node.backend.simulated,
         )
+        if hands_out_at_allocate(node.host):
+            devices = without_cdi(devices)
         node.devices = {device.id: device for device in devices}
         node.report = NodeReported(
             node=node.name,

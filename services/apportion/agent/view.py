@@ -90,6 +90,10 @@ class Claim:
         """Its devices, in the order of its shares."""
         return tuple(dict.fromkeys(share.device for share in self.placed.shares))
 
+    def of(self, container: str) -> str:
+        """What tells a container of the claim from every other one."""
+        return f"{self.pod}/{self.attempt}/{container}"
+
     def sized(self, data: PodResized) -> Claim:
         """The claim with other amounts of its devices."""
         return replace(self, placed=msgspec.structs.replace(self.placed, shares=data.shares))
@@ -163,6 +167,19 @@ class NodeView:
                 if any(share.container == container for share in claim.placed.shares):
                     return claim
             await self._next(ANY)
+
+    async def another(self) -> None:
+        """Return once any pod has another claim."""
+        await self._next(ANY)
+
+    def unbound(self) -> bool:
+        """Whether a pod with shares is placed here whose binding was not seen."""
+        return any(
+            placed.shares
+            for key, placements in self.placed.items()
+            if key not in self.bound
+            for placed in placements.values()
+        )
 
     async def _next(self, pod: str) -> None:
         """Return once the pod, or any, has another claim."""

@@ -12,6 +12,8 @@ from apportion.agent.main import command
         (("--runs", "--kubelet", "/var/lib/kubelet"), "give one of the two"),
         (("--runs", "--nodes", "2", "--simulate", "1xT4"), "are for one node"),
         (("--runs", "--dra"), "give --kubelet as well"),
+        (("--runs", "--no-cdi"), "give --kubelet as well"),
+        (("--kubelet", "/var/lib/kubelet", "--no-cdi", "--dra"), "leave out --no-cdi"),
         (("--runs", "--library", "/nonexistent/libvgpu.so"), "does not exist"),
     ],
 )

@@ -20,12 +20,14 @@ from typing import Any, Final
 
 import grpc
 import msgspec
+from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import OPTIONS, POD_RESOURCES
-from apportion.agent.kubelet.port import Holder, NotPrepared
+from apportion.agent.kubelet.port import HANDED_TO, Handed, Holder, NotPrepared
 from apportion.agent.kubelet.prepared import Prepared
+from apportion.core.grants import Edits, Mount
 from apportion_schemas.quantities import Name
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
@@ -36,12 +38,16 @@ _Ids = list[str] | dict[str, list[str]] | None
 
 
 class _Entry(Struct, rename="pascal"):
-    """One container's devices; `DeviceIDs` is a list up to Kubernetes 1.19, then by NUMA node."""
+    """One container's devices; `DeviceIDs` is a list up to Kubernetes 1.19, then by NUMA node.
+
+    `AllocResp` is what `Allocate` answered, byte by byte: what the container is given.
+    """
 
     pod_uid: Name = msgspec.field(name="PodUID")
     container_name: str
     resource_name: str
     device_ids: _Ids = msgspec.field(name="DeviceIDs", default=None)
+    answer: bytes | None = msgspec.field(name="AllocResp", default=None)
 
     @property
     def ids(self) -> frozenset[str]:
@@ -93,7 +99,21 @@ class Holders:
         if name:
             self._ran |= pods
         containers = tuple(sorted({entry.container_name for entry in entries}))
-        return Holder(pods.pop(), namespace, name, containers, resource, tuple(sorted(slots)))
+        handed = tuple(_handed(entry.answer or b"") for entry in entries)
+        named_slots = tuple(sorted(slots))
+        return Holder(pods.pop(), namespace, name, containers, resource, named_slots, handed)
+
+    async def allocated(self, resource: str) -> dict[str, set[str]]:
+        """The containers that have slots of the resource, by their pod's uid.
+
+        Raises:
+            NotPrepared: the checkpoint cannot be read.
+        """
+        found: dict[str, set[str]] = {}
+        for entry in await asyncio.to_thread(self._entries):
+            if entry.resource_name == resource:
+                found.setdefault(entry.pod_uid, set()).add(entry.container_name)
+        return found
 
     async def pods(self) -> set[str]:
         """The uids that are in the checkpoint and not over, or have a claim: no other pod can use
@@ -177,3 +197,15 @@ class Holders:
             raise NotPrepared(
                 f"the kubelet's PodResources at {self._socket} do not answer: {error.details()}"
             ) from None
+
+
+def _handed(answer: bytes) -> Handed:
+    """What was answered at `Allocate`; what cannot be read was meant for nobody."""
+    try:
+        said = pb.Allocated.FromString(answer)
+    except DecodeError:
+        return Handed("", Edits())
+    mounts = tuple(
+        Mount(each.host_path, each.container_path, read_only=each.read_only) for each in said.mounts
+    )
+    return Handed(said.annotations.get(HANDED_TO, ""), Edits(dict(said.env), mounts))

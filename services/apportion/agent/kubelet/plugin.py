@@ -1,14 +1,15 @@
 """A device plugin of one count name: it hands out slots, and gives them their meaning later.
 
-Invariants: `Allocate` decides nothing, so it never fails and never waits, for a refusal there ends
-a pod for good; and a container starts only after `prepare` has said what it gets.
+Where the container runtime knows no CDI, they have it at once (`handing`). Invariants: `Allocate`
+never fails, for a refusal there ends a pod for good, and does not wait where it decides nothing;
+and a container starts only after `prepare` has said what it gets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from apportion.agent.kubelet import calls
 from apportion.agent.kubelet import kubelet_pb2 as pb
 from apportion.agent.kubelet.calls import serve
 from apportion.agent.kubelet.cdi import Specifications, device_name
+from apportion.agent.kubelet.handing import VISIBLE, Handing
 from apportion.agent.kubelet.holders import Holders
 from apportion.agent.kubelet.port import NotPrepared, Preparing
 from apportion.runtime.process.config import ConfigError
@@ -27,7 +29,6 @@ HEALTHY: Final = "Healthy"
 SOCKET_BYTES_MAX: Final = 107
 """Of a path; see unix(7), `sun_path`."""
 _ANNOTATION: Final = "cdi.k8s.io/apportion_"
-VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +49,15 @@ class Plugin:
         preparing: Preparing,
         specifications: Specifications,
         seconds: Histogram,
+        *,
+        handing: Handing | None = None,
     ) -> None:
+        """`handing` says at `Allocate` what a container gets; without it, CDI does at its start."""
         self.resource = resource
         self._holders = holders
         self._preparing = preparing
         self._specifications = specifications
+        self._handing = handing
         self._slots: list[str] = []
         self._changed = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
@@ -132,12 +137,10 @@ class Plugin:
             answer = pb.AllocateResponse()
             for container in request.containers:
                 slots = sorted(container.slots)
-                names = [device_name(slot) for slot in slots]
-                one = answer.containers.add()
-                # Whichever of the three the runtime knows; all of them name the same devices.
-                one.env[VISIBLE] = ",".join(names)
-                one.annotations[_ANNOTATION + slots[0]] = ",".join(names)
-                one.cdi_devices.extend(pb.CdiDevice(name=name) for name in names)
+                if self._handing is not None:
+                    answer.containers.append(await self._handing.answer(self.resource, len(slots)))
+                else:
+                    answer.containers.append(_by_cdi(slots))
             return answer
 
     async def _pre_start(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
@@ -152,4 +155,15 @@ class Plugin:
     async def _prepare(self, slots: frozenset[str]) -> None:
         holder = await self._holders.find(self.resource, slots)
         edits = await self._preparing.prepare(holder)
-        await asyncio.to_thread(self._specifications.write, holder.slots, edits)
+        if self._handing is None:
+            await asyncio.to_thread(self._specifications.write, holder.slots, edits)
+
+
+def _by_cdi(slots: Sequence[str]) -> Any:
+    """The slots by their names, in whichever of three ways the runtime knows."""
+    names = [device_name(slot) for slot in slots]
+    one = pb.Allocated()
+    one.env[VISIBLE] = ",".join(names)
+    one.annotations[_ANNOTATION + slots[0]] = ",".join(names)
+    one.cdi_devices.extend(pb.CdiDevice(name=name) for name in names)
+    return one

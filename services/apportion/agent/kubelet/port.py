@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from apportion.core.grants import Edits
+
+HANDED_TO: Final = "apportion.dev/handed-to"
+"""The annotation of what `Allocate` answers that says for which claim and container it is."""
+
+
+class Handed(Struct, frozen=True):
+    """What a container was given at `Allocate`, and for whom that was meant; to nobody if empty."""
+
+    to: str
+    edits: Edits
 
 
 class Holder(Struct, frozen=True):
     """Who holds slots, by the kubelet's own books.
 
     `containers` are several where an init container and another one, which starts after it, have
-    the same slots: the kubelet does not say which of them starts now.
+    the same slots: the kubelet does not say which of them starts now. `handed` is what each of them
+    was given already.
     """
 
     pod: str
@@ -22,6 +33,7 @@ class Holder(Struct, frozen=True):
     containers: tuple[str, ...]
     resource: str
     slots: tuple[str, ...]
+    handed: tuple[Handed, ...] = ()
 
 
 class NotPrepared(Exception):

@@ -1,0 +1,148 @@
+"""What a container gets at `Allocate`, on a node whose container runtime knows no CDI.
+
+The kubelet names slots there and no pod, and what it is answered cannot be changed later. The
+ledger leaves one pod that it can be about (`core.ledger.turns`): the one that was bound last and
+has containers without slots in the kubelet's checkpoint. The answer says for whom it was meant, and
+the kubelet keeps it in its checkpoint, where it is read before the container starts; so nothing has
+to be noted here, and is known again whatever was killed meanwhile.
+
+Invariants: an answer never fails, and comes after `PATIENCE_S` at the latest; what cannot be told
+for certain gives nothing. Whether it was right is found out at `PreStartContainer`, where the
+kubelet names the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from apportion.agent.kubelet import kubelet_pb2 as pb
+from apportion.agent.kubelet.holders import Holders
+from apportion.agent.kubelet.port import HANDED_TO, NotPrepared
+from apportion.agent.view import Claim, NodeView
+from apportion.core.dialects.slot import SLOT
+from apportion.core.grants import Edits, GrantRefused
+from apportion_schemas import Device, Share
+
+PATIENCE_S: Final = 2.0
+"""The kubelet admits no other pod meanwhile."""
+SETTLE_S: Final = 0.25
+"""How long a binding may be behind the kubelet, where another pod is still to be bound: the claim
+that is known may be of a pod that has gone, of which no agent is told."""
+VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+NOTHING: Final = "void"
+"""As the value of `VISIBLE`: NVIDIA's runtime gives such a container nothing at all."""
+
+_log = logging.getLogger(__name__)
+
+
+class Planning(Protocol):
+    """Says what a container of a claim gets, before anything is made."""
+
+    def plan(self, claim: Claim, container: str) -> Edits:
+        """Raises GrantRefused."""
+
+
+class Meant(NamedTuple):
+    """Whose slots they seem to be."""
+
+    claim: Claim
+    container: str
+
+
+class Handing:
+    """Answers the `Allocate` of one node."""
+
+    def __init__(
+        self,
+        holders: Holders,
+        view: NodeView,
+        planning: Planning,
+        *,
+        devices: Callable[[], Mapping[str, Device]],
+        families: Callable[[str], Collection[str]],
+    ) -> None:
+        """`families` are those of the devices that a resource's name counts."""
+        self._holders = holders
+        self._view = view
+        self._planning = planning
+        self._devices = devices
+        self._families = families
+
+    async def answer(self, resource: str, slots: int) -> Any:
+        """The kubelet's answer for a container that is given so many slots."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                claim, container = await self._meant(resource, slots)
+            edits = self._planning.plan(claim, container)
+        except TimeoutError:
+            problem = f"the ledger names no pod that is to get {slots} of {resource} now"
+        except (NotPrepared, GrantRefused) as error:
+            problem = str(error)
+        else:
+            return answered(edits, claim.of(container))
+        _log.warning("a container is given nothing at Allocate: %s", problem)
+        return answered(Edits({VISIBLE: NOTHING}), "")
+
+    async def _meant(self, resource: str, slots: int) -> Meant:
+        """As soon as there is one. Raises NotPrepared: the kubelet's books cannot be read."""
+        settled = False
+        while True:
+            found = self._newest(resource, slots, await self._holders.allocated(resource))
+            if found is not None and (settled or not self._view.unbound()):
+                return found
+            try:
+                async with asyncio.timeout(None if found is None else SETTLE_S):
+                    await self._view.another()
+            except TimeoutError:
+                settled = True
+
+    def _newest(
+        self, resource: str, slots: int, allocated: Mapping[str, Collection[str]]
+    ) -> Meant | None:
+        """The claim that was bound last, and its first container that waits for so many slots."""
+        waiting = [claim for pod, claim in self._view.held.items() if pod not in self._view.answers]
+        for claim in sorted(waiting, key=lambda claim: claim.bound_revision, reverse=True):
+            done = allocated.get(claim.pod, ())
+            sizes = self._sizes(claim, resource)
+            left = [name for name, size in sizes.items() if name not in done and size == slots]
+            if left:
+                return Meant(claim, self._of(claim, left[0], sizes))
+        return None
+
+    def _sizes(self, claim: Claim, resource: str) -> dict[str, int]:
+        """How many slots of the resource each container asks for, in the order of the asking."""
+        families, devices = self._families(resource), self._devices()
+        by_container: dict[str, list[Share]] = {}
+        for share in (*claim.placed.borrowed, *claim.placed.shares):
+            by_container.setdefault(share.container, []).append(share)
+        return {
+            name: 1 if resource == SLOT else len(shares)
+            for name, shares in by_container.items()
+            if all(each.device in devices for each in shares)
+            and all(devices[each.device].family in families for each in shares)
+        }
+
+    @staticmethod
+    def _of(claim: Claim, container: str, sizes: Mapping[str, int]) -> str:
+        """Under which name it holds them: of who borrows, the later one with the same slots."""
+        own = [share.container for share in claim.placed.shares]
+        if container in own:
+            return container
+        lenders = (name for name in own if sizes.get(name) == sizes[container])
+        return next(lenders, container)
+
+
+def answered(edits: Edits, to: str) -> Any:
+    """The kubelet's answer that gives this, with for whom it was meant."""
+    one = pb.Allocated(annotations={HANDED_TO: to})
+    one.env.update(edits.env)
+    for mount in edits.mounts:
+        one.mounts.add(
+            container_path=mount.container_path,
+            host_path=mount.host_path,
+            read_only=mount.read_only,
+        )
+    return one
