@@ -140,7 +140,7 @@ class SharePreparing:
         shares: Iterable[Share],
         instances: Mapping[Share, MadeInstance] | None = None,
     ) -> Held:
-        """Raises GrantRefused."""
+        """What the container holds. Raises GrantRefused where it holds nothing that is here."""
         return Held.of(
             claim.pod,
             container,

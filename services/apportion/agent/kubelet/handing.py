@@ -42,7 +42,11 @@ class Planning(Protocol):
     """Says what a container of a claim gets, before anything is made."""
 
     def plan(self, claim: Claim, container: str) -> Edits:
-        """Raises GrantRefused."""
+        """The edits of the container.
+
+        Raises:
+            GrantRefused: the node cannot give what the ledger says.
+        """
 
 
 class Meant(NamedTuple):
