@@ -19,6 +19,7 @@ from apportion.agent.hands.daemons import Daemons
 from apportion.agent.hands.driver_limits import DriverLimits
 from apportion.agent.hands.instances import Instances
 from apportion.agent.hands.regions import Regions
+from apportion.agent.hands.rounds import Rounds
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.needed import Needed, largest
 from apportion.agent.places import Places
@@ -71,18 +72,14 @@ class Keeping:
             Instances(node.backend),
             Daemons(places.mps, node.backend, places.mps_launcher),
             Needed(books, view),
+            Rounds(),
         )
 
         def granted(held: Held) -> Grant:
             return adapt(held.pod, grants.grant(held, self._grants_node()))
 
         self.preparing = SharePreparing(
-            view,
-            lambda: node.devices,
-            agent.answer,
-            hands,
-            granted,
-            at_allocate=places.no_cdi,
+            view, lambda: node.devices, agent.answer, hands, granted, at_allocate=places.no_cdi
         )
         limits = DriverLimits(node.backend, places.cgroups) if places.driver_limits else None
         self.sampling = Sampling(
@@ -134,7 +131,9 @@ class Keeping:
         await self._agent.reported(1)  # by then the ledger was read to its end
         while True:
             try:
-                await self._tidied()
+                async with self._hands.rounds.tidying() as alone:
+                    if alone:
+                        await self._tidied()
             except NotPrepared as problem:
                 _log.warning("nothing is tidied up: %s", problem)
             await asyncio.sleep(TIDY_S)

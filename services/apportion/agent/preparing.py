@@ -18,6 +18,7 @@ from apportion.agent.backend import NotMade
 from apportion.agent.hands.daemons import Daemons
 from apportion.agent.hands.instances import Instances
 from apportion.agent.hands.regions import Regions, open_to_all
+from apportion.agent.hands.rounds import Rounds
 from apportion.agent.kubelet.port import Holder, NotPrepared
 from apportion.agent.needed import Needed, largest
 from apportion.agent.reporting import trouble_of
@@ -46,6 +47,7 @@ class Hands(NamedTuple):
     instances: Instances
     daemons: Daemons
     needed: Needed
+    rounds: Rounds
 
 
 class SharePreparing:
@@ -73,7 +75,8 @@ class SharePreparing:
         """See `port.Preparing`."""
         claim = await self._claim(holder)
         try:
-            prepared = await self._made(claim, holder)
+            async with self._hands.rounds.preparing():
+                prepared = await self._made(claim, holder)
         except (GrantRefused, NotMade, RegionInvalid, OSError) as error:
             problem = f"the share of {_name(claim)} cannot be prepared: {error}"[:TEXT_MAX]
             await self._answer(claim, problem)
