@@ -43,6 +43,7 @@ class Lane(NamedTuple):
 LANES = (
     Lane("kubernetes", ("tests/contracts/kube", "tests/e2e", "tests/integration/kube")),
     Lane("nats", ("tests/contracts", "tests/faults", "tests/gpu", "tests/integration")),
+    Lane("security", ("tests/security",)),
     Lane("simulation", ("tests/simulation",), computes=True),
     Lane(
         "containers",
@@ -99,7 +100,7 @@ def commands(lane: Lane) -> Iterator[Sequence[str]]:
     if lane.name == "static":
         yield ["make", "check"]
         return
-    if lane.name in {"kubernetes", "containers"} and os.environ.get(REQUIRED) == "1":
+    if lane.name in {"kubernetes", "containers", "security"} and os.environ.get(REQUIRED) == "1":
         # Each returns at once where there is one, and waits for a build under way.
         yield [str(BUILD)]
         yield [str(BUILD), "--helm"]

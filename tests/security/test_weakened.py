@@ -1,0 +1,12 @@
+"""Guards are taken out by name, and one that nobody knows is no guard that was taken out."""
+
+import subprocess
+import sys
+
+
+def test_a_guard_of_another_name_is_refused() -> None:
+    """A test with a mistyped guard would attack the guarded system, and believe it weak."""
+    command = [sys.executable, "-m", "tests.security.weakened", "no-such", "--", "version"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "usage: python -m tests.security.weakened" in ended.stderr
