@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from apportion_schemas import DeviceHealthChanged, PodBound, PodPlaced, PodRefused
+from apportion_schemas import DeviceHealthChanged, PodPlaced, PodRefused, SharesAllocated
 from tests.support.kube_objects import kube_node, kube_pod, share
 from tests.support.kube_world import KubeWorld
 from tests.support.nvidia.driver import FakeDriver, fake_driver
@@ -32,7 +32,7 @@ async def test_a_card_that_fails_under_two_shares(world: KubeWorld, driver: Fake
     for verb in ("watcher", "scheduler", "binder"):
         await world.start(verb)
     await world.plane.apply(kube_pod("a", share(4_000)), kube_pod("b", share(4_000)))
-    await world.facts.count(PodBound, 2)
+    await world.facts.count(SharesAllocated, 2)
     began = monotonic()
     driver.xid(0, FELL_OFF_THE_BUS)
     (failed,) = await world.facts.count(DeviceHealthChanged, 1)

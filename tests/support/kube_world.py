@@ -90,13 +90,19 @@ class KubeWorld:
 
     async def described(self, name: str, *words: str, namespace: str = "default") -> str:
         """Wait until `kubectl describe pod` shows all of these words, and return what it shows."""
+        text = ""
 
-        async def shown() -> str:
+        async def shown() -> bool:
+            nonlocal text
             text = await self.plane.user("describe", "pod", name, "-n", namespace)
-            return text if all(word in text for word in words) else ""
+            return all(word in text for word in words)
 
         what = f"describe pod {name} to show {words}"
-        return await until(shown, what, timeout_s=SETTLE_S, interval_s=0.3)
+        try:
+            await until(shown, what, timeout_s=SETTLE_S, interval_s=0.3)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it shows:\n{text}") from None
+        return text
 
 
 @asynccontextmanager

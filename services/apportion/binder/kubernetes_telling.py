@@ -1,8 +1,9 @@
 """Tells people where they look: events of the pod, and its condition PodScheduled.
 
-The fold says what is so; a pod is told when that changed, and only the newest of it. Names and
-contents come from the ledger, so several binders, or one that begins anew, say the same thing once;
-what was said before and is so again counts up the event that there is.
+The fold says what is so; a pod is told when that changed. Of why it waits only the newest is worth
+telling; what happened to it (a card failed, then left the bus) is told in full. Names and contents
+come from the ledger, so several binders, or one that begins anew, say the same thing once; what was
+said before and is so again counts up the event that there is.
 Invariants: telling gives way to binding; what cannot be told is counted and let go, never
 gathered without limit.
 """
@@ -151,8 +152,9 @@ class Telling:
         if tale is None:
             return
         waiting = self._bad if tale.kind == "Warning" else self._good
-        waiting.pop(tale.uid, None)
-        waiting[tale.uid] = tale
+        key = _place_of(tale)
+        waiting.pop(key, None)
+        waiting[key] = tale
         if len(waiting) > UNTOLD_MAX:
             del waiting[next(iter(waiting))]
             self._reported.labels("dropped").inc()
@@ -311,6 +313,11 @@ class Telling:
         nominated = self._state.nominated.get(tale.uid)  # None takes it away
         status = {"conditions": [condition], "nominatedNodeName": nominated}
         return _encode({"metadata": {"uid": tale.uid}, "status": status})
+
+
+def _place_of(tale: Tale) -> str:
+    """Which untold tale this one takes the place of: why a pod waits, or what says the same."""
+    return tale.uid if tale.unschedulable else _event_name(tale)
 
 
 def _event_name(tale: Tale) -> str:

@@ -149,3 +149,26 @@ def test_owners_are_told_of_a_device_that_fails_and_recovers() -> None:
         running.cancel()
 
     run_virtually(main())
+
+
+def test_a_failure_that_is_followed_at_once_by_another_is_told_as_well() -> None:
+    """The XID is the cause and the lost card its symptom: neither takes the other's place."""
+
+    async def main() -> None:
+        told = Told()
+        running = asyncio.create_task(told.run())
+        told.write(
+            rack("n1", 2), member(told.uids["a"], ask(1000), group="", name="a"),
+            placed(told.uids["a"], "n1", [share("n1-g0")], name="a"),
+        )  # fmt: skip
+        await rest(1)
+        told.write(*(
+            DeviceHealthChanged(node="n1", device="n1-g0", healthy=False, reason=reason)
+            for reason in ("XID 79", "GPU is lost")
+        ))  # fmt: skip
+        await rest(1)
+        failed = "its device n1-g0 has failed"
+        assert told.messages() == [("a", f"{failed} (GPU is lost)"), ("a", f"{failed} (XID 79)")]
+        running.cancel()
+
+    run_virtually(main())
