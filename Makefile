@@ -83,6 +83,7 @@ generate: $(DEV) ## schemas, events, the kubelet's messages, compatibility, depl
 	$(VENV)/bin/python schemas/generate.py
 	$(VENV)/bin/python -m tests.compatibility
 	$(VENV)/bin/python -m tests.managed_resources
+	$(VENV)/bin/python -m tests.nats_configuration
 	$(VENV)/bin/python -m tests.kustomize
 
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

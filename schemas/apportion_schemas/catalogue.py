@@ -3,7 +3,7 @@
 Old events stay in the ledger, so a row holds every version of its event. Invariants: one event type
 has one writer and one kind of subject, which no version changes; a version that was written once
 keeps its fields. The JSON Schemas, `asyncapi.yaml` and the table in the documentation are made from
-here; the permissions in `nats.conf` are written by hand after it.
+here; who may append to a subject stands in `apportion.core.identity.roles`.
 """
 
 import re

@@ -16,8 +16,8 @@ from apportion.runtime.ledger.port import Draft, LedgerUnavailable, NotPermitted
 from tests.support.nats import Bus, draft
 
 EVENTS = {
-    "inventory.n1": {"agent"},
-    "allocation.n1": {"agent"},
+    "inventory.n1": {"agent", "intake"},
+    "allocation.n1": {"agent", "intake"},
     "workload.uid1": {"watcher", "operator"},
     "adoption.n1.uid1": {"watcher", "operator"},
     "cluster.node.n1": {"watcher", "operator"},
@@ -224,7 +224,7 @@ async def test_choices_go_from_the_gateway_to_schedulers_and_back(bus: Bus) -> N
 
     await scheduler.serve(CHOICES, answer)
     assert await gateway.request(CHOICES, b"n1", 5) == b"heard n1"
-    for role in set(ROLES) - {"gateway"}:
+    for role in set(ROLES) - {"gateway", "extender"}:
         assert not await _may_send(await bus.connect(role), CHOICES), role
     for role in set(ROLES) - {"scheduler"}:
         assert not await _may_listen(await bus.connect(role), CHOICES), role

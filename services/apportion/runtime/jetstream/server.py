@@ -23,19 +23,10 @@ from typing import IO
 
 import msgspec
 
+from apportion.core.identity.configuration import WITH_PASSWORDS
 from apportion.runtime.process.interrupting import children_that_interrupt_nobody
 
-ROLES = (
-    "bootstrap",
-    "agent",
-    "watcher",
-    "scheduler",
-    "binder",
-    "gateway",
-    "admission",
-    "operator",
-    "auditor",
-)
+ROLES = tuple(user.identity.name for user in WITH_PASSWORDS)
 DEFAULT_PORT = 4222
 MAX_STORE_BYTES = 10 << 30
 DISK_SHARE = 0.9

@@ -1,0 +1,133 @@
+"""nats-server's configuration, made of the table: the one in the package, and that of `up`.
+
+Invariant: what a user may do stands in the table and nowhere else; a password or the seed of a key
+is never part of a configuration, only the name of the variable that has it, or the public key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from apportion.core.identity.identity import EVERY_NODE, Identity
+from apportion.core.identity.permissions import ANSWER_S, permissions_of, role_of
+from apportion.core.identity.roles import ROLES
+
+_HEAD: Final = """\
+# Made by `make generate` of services/apportion/core/identity; change its table, not this file.
+#
+# The ledger's server. Everything that differs between installations comes from the environment:
+# NATS_HOST, NATS_PORT, NATS_MONITOR_PORT, NATS_STORE_DIR, NATS_MAX_STORE and, where users have
+# passwords, one APPORTION_<NAME>_PASSWORD for each. nats-server reads a value from the environment
+# as a piece of this file, so a password must start with a letter and hold letters and digits only.
+
+server_name: apportion
+host: $NATS_HOST
+port: $NATS_PORT
+http_port: $NATS_MONITOR_PORT
+
+max_payload: 1MB
+max_connections: 4096
+write_deadline: "10s"
+lame_duck_grace_period: "1s"
+lame_duck_duration: "30s"
+
+jetstream {
+  store_dir: $NATS_STORE_DIR
+  # An acknowledged event is on the disk, not in a cache that is written every two minutes.
+  sync_interval: always
+  max_file_store: $NATS_MAX_STORE
+}
+
+# Least privilege. One event type has one writer; only bootstrap makes the ledger's stream and the
+# bucket of its snapshots, and drops the ledger's archived beginning; nobody may delete the stream,
+# or delete from it (the stream itself denies that too); nobody reads another's replies. There is no
+# no_auth_user: a client without a user gets nothing.
+#
+# What this file cannot prevent: who may create consumers chooses where they deliver, so a reader
+# can have the server copy stored events to a plain subject. It cannot have them delivered to a
+# subject of the ledger (the server refuses the cycle), nor forge one.
+"""
+
+
+class User(msgspec.Struct, frozen=True):
+    """An identity, and how it shows that it is: by an nkey, or by the password in a variable."""
+
+    identity: Identity
+    nkey: str = ""
+    password_variable: str = ""
+
+
+def password_variable(name: str) -> str:
+    """Where the password of the user of this name is."""
+    return f"APPORTION_{name.upper().replace('-', '_')}_PASSWORD"
+
+
+WITH_PASSWORDS: Final = tuple(
+    User(
+        Identity(
+            role.name,
+            role.name,
+            nodes=(EVERY_NODE,) if role.name == "agent" else (),
+            shared=role.name == "agent",
+        ),
+        password_variable=password_variable(role.name),
+    )
+    for role in ROLES
+    if role.name != "callout"
+)
+"""One user for each role, as the configuration in the package has them."""
+
+
+def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
+    """The whole file. Raises InvalidIdentity."""
+    return f"{_HEAD}{accounts(users)}"
+
+
+def accounts(users: Sequence[User]) -> str:
+    """Its accounts, with all users. Raises InvalidIdentity."""
+    among = [user.identity for user in users]
+    lines = ["accounts {"]
+    for account in dict.fromkeys(role_of(identity).account for identity in among):
+        lines += [f"  {account} {{"]
+        if account == "APPORTION":
+            lines += ["    jetstream: enabled"]
+        lines += ["    users: ["]
+        for user in users:
+            if role_of(user.identity).account == account:
+                lines += _user(user, among)
+        lines += ["    ]", "  }"]
+    return "\n".join([*lines, "}", ""])
+
+
+def _user(user: User, among: Sequence[Identity]) -> Iterable[str]:
+    identity = user.identity
+    may = permissions_of(identity, among)
+    yield f"      {{ # {identity.name}: {role_of(identity).does}"
+    if user.nkey:
+        yield f"        nkey: {user.nkey}"
+    else:
+        yield f"        user: {identity.name}"
+        yield f"        password: ${user.password_variable}"
+    yield "        permissions {"
+    yield "          publish {"
+    yield from _subjects("allow", may.publish)
+    if may.deny_publish:
+        yield from _subjects("deny", may.deny_publish)
+    yield "          }"
+    yield "          subscribe {"
+    yield from _subjects("allow", may.subscribe)
+    yield "          }"
+    if may.responses:
+        yield f'          allow_responses: {{ max: 1, expires: "{ANSWER_S}s" }}'
+    yield "        }"
+    yield "      }"
+
+
+def _subjects(key: str, subjects: Iterable[str]) -> Iterable[str]:
+    yield f"            {key}: ["
+    for subject in subjects:
+        yield f'              "{subject}"'
+    yield "            ]"

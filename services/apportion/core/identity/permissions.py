@@ -1,0 +1,114 @@
+"""What one identity may send and hear: its role's row, with its own name and nodes filled in.
+
+Invariant: the same identities give the same permissions, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from apportion.core.identity.identity import EVERY_NODE, Identity, InvalidIdentity
+from apportion.core.identity.roles import BY_NAME, KEPT_CONFIGURATION, Role
+from apportion_schemas.catalogue import SUBJECTS, token
+
+_CONFIGURATION: Final = f"{SUBJECTS}.operator.configuration"
+_STREAM: Final = "APPORTION"
+_READS: Final = (
+    f"$JS.API.STREAM.MSG.GET.{_STREAM}",
+    "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
+    "$JS.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS",
+)
+ANSWER_S: Final = 60
+"""How long a request may be answered."""
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """Subjects with NATS' wildcards; what is not allowed is forbidden, and a denial wins.
+
+    `responses`: it may send once to the reply of each message that it was sent.
+    """
+
+    publish: tuple[str, ...]
+    deny_publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    responses: bool = False
+
+
+def role_of(identity: Identity) -> Role:
+    """The row of its role. Raises InvalidIdentity."""
+    role = BY_NAME.get(identity.role)
+    if role is None:
+        raise InvalidIdentity(f"role {identity.role!r}: write one of {', '.join(BY_NAME)}")
+    return role
+
+
+def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permissions:
+    """What it may do. `among` are all that the same server knows.
+
+    Those of the roles that it answers are answered, and nobody touches the consumers of another.
+    Raises InvalidIdentity.
+    """
+    role = role_of(identity)
+    return Permissions(
+        publish=tuple(
+            dict.fromkeys(
+                [
+                    *_filled([f"{SUBJECTS}.{each}" for each in role.appends], identity),
+                    *_filled(role.sends, identity),
+                    *_answers(role, among),
+                    *_reads(role, identity),
+                ]
+            )
+        ),
+        deny_publish=tuple(_foreign(identity)) if role.reads != "nothing" else (),
+        subscribe=(f"{identity.inbox}.>", *_filled(role.hears, identity)),
+        responses=role.answering,
+    )
+
+
+def _filled(subjects: Iterable[str], identity: Identity) -> Iterator[str]:
+    for subject in subjects:
+        if "{node}" not in subject:
+            yield subject.format(name=identity.name)
+            continue
+        for node in identity.nodes:
+            yield subject.format(name=identity.name, node=_node(node))
+
+
+def _node(node: str) -> str:
+    return node if node == EVERY_NODE else token(node)
+
+
+def _answers(role: Role, among: Sequence[Identity]) -> Iterator[str]:
+    for asker in role.answers:
+        names = [each.name for each in among if each.role == asker]
+        for name in names or [asker]:
+            yield f"{Identity(asker, name).inbox}.>"
+
+
+def _reads(role: Role, identity: Identity) -> Iterator[str]:
+    if role.reads == "everything":
+        yield from (f"$JS.API.STREAM.INFO.{_STREAM}", *_READS)
+        yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.>"
+        yield f"$JS.API.CONSUMER.INFO.{_STREAM}.>"
+        yield f"$JS.FC.{_STREAM}.>"
+    elif role.reads == "configuration":
+        yield f"$JS.API.STREAM.INFO.{_STREAM}"
+        # A consumer of this one subject; the server holds its settings to the name.
+        yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.*.{_CONFIGURATION}"
+        yield KEPT_CONFIGURATION
+        yield f"$JS.FC.{_STREAM}.>"
+    elif identity.role == "bootstrap":
+        yield f"$JS.API.STREAM.INFO.{_STREAM}"
+
+
+def _foreign(identity: Identity) -> Iterator[str]:
+    """The shared queue, of all but binders."""
+    if identity.role == "binder":
+        return
+    yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.binder.>"
+    yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.binder"
+    yield f"$JS.API.CONSUMER.MSG.NEXT.{_STREAM}.binder"

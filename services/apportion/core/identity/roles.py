@@ -1,0 +1,172 @@
+"""The table: what each role does, reads, sends and hears.
+
+Subjects hold `{name}`, which is the identity's, and `{node}`, once for each of its nodes.
+Invariants: an event has one writer, as the catalogue says; nobody who is `answering`, and so may
+send to whatever a request names as its reply, can send a request to himself.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+Reads = Literal["everything", "configuration", "nothing"]
+
+_AGENTS_APPEND: Final = ("inventory.{node}", "allocation.{node}", "usage.{node}")
+"""What agents write into the ledger themselves; empty once the intake does it for them."""
+_KEPT_CONFIGURATION: Final = (
+    "$JS.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS.$O.APPORTION_SNAPSHOTS.C.configuration"
+)
+"""The configuration of a ledger whose beginning was dropped."""
+
+
+class Role(msgspec.Struct, frozen=True, kw_only=True):
+    """One row.
+
+    `appends` are subjects below `apportion.v1`, `sends` and `hears` are whole ones. `answers`: the
+    roles to whose inboxes it may send, `answering`: it may send to the reply of any message that it
+    was sent. `consumers`: how many readers of the ledger it may have at once.
+    """
+
+    name: str
+    does: str
+    account: str = "APPORTION"
+    reads: Reads = "everything"
+    consumers: int = 4
+    appends: tuple[str, ...] = ()
+    sends: tuple[str, ...] = ()
+    hears: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    answering: bool = False
+
+
+ROLES: Final = (
+    Role(
+        name="bootstrap",
+        does="makes the ledger, and drops its archived beginning: `apportion ledger create | trim`",
+        reads="nothing",
+        sends=(
+            "$JS.API.INFO",
+            "$JS.API.STREAM.CREATE.APPORTION",
+            "$JS.API.STREAM.UPDATE.APPORTION",
+            "$JS.API.STREAM.PURGE.APPORTION",
+            "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
+            "$JS.API.STREAM.CREATE.OBJ_APPORTION_SNAPSHOTS",
+        ),
+    ),
+    Role(
+        name="agent",
+        does="tells of its nodes, and hands out their shares",
+        appends=_AGENTS_APPEND,
+        sends=(
+            # what the intake is to append for it, and what is used now, which nobody stores
+            "apportion.intake.{node}",
+            "apportion.usage.{node}",
+            "apportion.beat.agent.{node}",
+        ),
+        hears=("apportion.command.agent.{node}", "apportion.command.agent.{node}.>"),
+        answering=True,
+    ),
+    Role(
+        name="intake",
+        does="appends what agents tell, once it has looked at it",
+        appends=("inventory.*", "allocation.*", "usage.*"),
+        sends=("apportion.beat.intake.>",),
+        hears=("apportion.intake.*",),
+        answering=True,
+        consumers=8,
+    ),
+    Role(
+        name="watcher",
+        does="tells of pods, nodes and what else Kubernetes or a folder of manifests has",
+        appends=("workload.*", "adoption.>", "cluster.>"),
+        sends=("apportion.beat.watcher.>",),
+        hears=("apportion.beat.>",),
+    ),
+    Role(
+        name="scheduler",
+        does="places pods, writes prices and snapshots, and notes which agents are silent",
+        appends=("placement.*", "pending.*", "policy.prices", "presence.*"),
+        sends=(
+            "apportion.beat.scheduler.>",
+            # snapshots: any scheduler writes them, and frees the old ones
+            "$O.APPORTION_SNAPSHOTS.>",
+            "$JS.API.STREAM.PURGE.OBJ_APPORTION_SNAPSHOTS",
+        ),
+        hears=("apportion.command.scheduler.>", "apportion.beat.>"),
+        # where kube-scheduler wants a pod is handed on by these
+        answers=("gateway", "extender"),
+        consumers=16,
+    ),
+    Role(
+        name="binder",
+        does="binds pods to the nodes that were decided",
+        appends=("binding.*",),
+        sends=(
+            "apportion.beat.binder.>",
+            # the one shared queue
+            "$JS.API.CONSUMER.CREATE.APPORTION.binder",
+            "$JS.API.CONSUMER.CREATE.APPORTION.binder.>",
+            "$JS.API.CONSUMER.INFO.APPORTION.binder",
+            "$JS.API.CONSUMER.MSG.NEXT.APPORTION.binder",
+            "$JS.ACK.APPORTION.binder.>",
+        ),
+        hears=("apportion.beat.>",),
+        consumers=16,
+    ),
+    Role(
+        name="gateway",
+        does="answers people and programs from a fold of its own",
+        sends=(
+            "apportion.beat.gateway.>",
+            # where kube-scheduler wants a pod; what comes of it a scheduler writes
+            "apportion.command.scheduler.place",
+            "$SYS.REQ.USER.INFO",
+        ),
+        hears=("apportion.beat.>", "apportion.usage.*"),
+        consumers=16,
+    ),
+    Role(
+        name="extender",
+        does="answers kube-scheduler, and hands on where it wants a pod",
+        sends=("apportion.beat.extender.>", "apportion.command.scheduler.place"),
+        hears=("apportion.beat.>",),
+    ),
+    Role(
+        name="admission",
+        does="the webhook: reads the configuration, and appends nothing",
+        reads="configuration",
+    ),
+    Role(
+        name="operator",
+        does="the command line: what people do, and what they submit where there is no Kubernetes",
+        appends=("operator.>", "workload.*", "adoption.>", "cluster.>"),
+        sends=(
+            "apportion.command.agent.>",
+            # what this user itself may do: `apportion doctor`
+            "$SYS.REQ.USER.INFO",
+            # what `ledger trim` may drop: not a configuration that is kept nowhere else
+            _KEPT_CONFIGURATION,
+        ),
+        hears=("apportion.beat.>", "apportion.usage.*"),
+        consumers=32,
+    ),
+    Role(
+        name="auditor",
+        does="reads along with any NATS client",
+        sends=(_KEPT_CONFIGURATION, "$JS.API.CONSUMER.MSG.NEXT.APPORTION.*"),
+        hears=("_INBOX.>", "apportion.v1.>", "apportion.beat.>", "apportion.usage.*"),
+        consumers=16,
+    ),
+    Role(
+        name="callout",
+        does="says who a ServiceAccount is, and what it may do: the server asks it",
+        account="AUTH",
+        reads="nothing",
+        hears=("$SYS.REQ.USER.AUTH",),
+        answering=True,
+    ),
+)
+BY_NAME: Final = {role.name: role for role in ROLES}
+KEPT_CONFIGURATION: Final = _KEPT_CONFIGURATION

@@ -1,0 +1,90 @@
+"""The table: each row is sound by itself, and what is made of it is what is committed."""
+
+import pytest
+
+from apportion.core.identity.configuration import User, accounts
+from apportion.core.identity.identity import Identity, InvalidIdentity, check_name
+from apportion.core.identity.permissions import permissions_of
+from apportion.core.identity.roles import ROLES, Role
+from apportion.runtime.jetstream.examining import covers
+from apportion_schemas import CATALOGUE
+from tests.nats_configuration import differing
+
+by_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+
+
+def identity(role: str, *nodes: str) -> Identity:
+    """One of this role, called as the role."""
+    return Identity(role, role, nodes)
+
+
+def test_committed_configurations_are_the_generated_ones() -> None:
+    """The server obeys the file, people read the table; `make generate` mends it."""
+    assert differing() == []
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether a subject can be of both patterns."""
+    left, right = one.split("."), other.split(".")
+    for a, b in zip(left, right, strict=False):
+        if ">" in (a, b):
+            return True
+        if a != b and "*" not in (a, b):
+            return False
+    return len(left) == len(right)
+
+
+@by_role
+def test_who_answers_whatever_he_is_asked_cannot_ask_himself(role: Role) -> None:
+    """A request whose reply is a foreign subject, sent to oneself, would be leave to send there."""
+    may = permissions_of(identity(role.name, "n1"))
+    if may.responses:
+        assert not [(a, b) for a in may.publish for b in may.subscribe if overlap(a, b)]
+
+
+def test_an_agent_speaks_for_its_own_nodes_alone() -> None:
+    """Names with dots are tokens; what is of another node is not allowed."""
+    may = permissions_of(identity("agent", "n1", "gpu.example"))
+    sent = [each for each in may.publish if not each.startswith("$")]
+    assert {each.rpartition(".")[2] for each in sent} == {"n1", "gpu%2Eexample"}
+    assert covers(may.publish, "apportion.intake.n1")
+    assert not covers(may.publish, "apportion.intake.n2")
+    assert not covers(may.subscribe, "apportion.command.agent.n2.runs")
+
+
+def test_an_agent_without_nodes_speaks_for_none() -> None:
+    """Forgotten nodes are not all nodes."""
+    may = permissions_of(identity("agent"))
+    assert [each for each in may.publish if not each.startswith("$")] == []
+
+
+@by_role
+def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
+    """Each event has its writer; people stand in for the watcher, the intake for agents."""
+    stands_in = {"operator": "watcher", "intake": "agent"}
+    may = permissions_of(identity(role.name, "x"))
+    for row in CATALOGUE:
+        subject = f"apportion.v1.{row.channel}.x"
+        if covers(may.publish, subject):
+            assert row.writer in {role.name, stands_in.get(role.name)}, subject
+
+
+def test_who_is_answered_is_named() -> None:
+    """Schedulers answer the gateways that there are, whatever they are called."""
+    among = [Identity("gateway", "gateway-0"), Identity("gateway", "gateway-1")]
+    may = permissions_of(identity("scheduler"), among)
+    answered = [each for each in may.publish if each.startswith("_INBOX")]
+    assert answered == ["_INBOX_gateway-0.>", "_INBOX_gateway-1.>", "_INBOX_extender.>"]
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "A", "a b", "-a", "a-", "*", ">", "a" * 64, "a\n"])
+def test_a_name_is_a_token(name: str) -> None:
+    """It stands in subjects, and must widen none."""
+    with pytest.raises(InvalidIdentity, match="lower-case letters, digits and hyphens"):
+        check_name(name)
+
+
+def test_an_unknown_role_is_named() -> None:
+    """With those that there are."""
+    with pytest.raises(InvalidIdentity, match=r"role 'root': write one of bootstrap, agent, "):
+        accounts([User(Identity("root", "root"))])
