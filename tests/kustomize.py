@@ -44,7 +44,7 @@ def files() -> dict[Path, str]:
         for document in re.split(r"^---\n", said, flags=re.MULTILINE):
             found = _source.match(document)
             if found and found[1].startswith(only):
-                text = document[found.end() :].strip("\n")
+                text = document[found.end() :].strip()
                 documents.setdefault(found[1], []).append(f"{text}\n")
     made = {
         TARGET / name: GENERATED + "---\n".join(parts) for name, parts in sorted(documents.items())

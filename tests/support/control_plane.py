@@ -126,6 +126,7 @@ class ControlPlane:
             f"--cert-dir={self._folder / 'certificates'}",
             f"--token-auth-file={self._folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
+            "--allow-privileged=true",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             f"--service-account-issuer={self.url}",

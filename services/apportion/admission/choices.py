@@ -85,7 +85,7 @@ _OPTIONS = (
         show_default=True,
         show_envvar=True,
         metavar="NAME",
-        help="Where our services run; their accounts may change our annotations.",
+        help="Where our services run; the binder's account there may write our annotations.",
     ),
     click.option("--certificate", type=_file, metavar="FILE", help="Certificate to serve, in PEM."),
     click.option("--private-key", type=_file, metavar="FILE", help="Its key, in PEM."),

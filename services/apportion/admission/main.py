@@ -63,7 +63,7 @@ async def body(service: Service, choice: AdmissionChoice) -> None:
             metrics=service.metrics,
             schedulers=choice.schedulers,
             scheduler=choice.scheduler,
-            accounts=f"system:serviceaccounts:{choice.namespace}",
+            writer=f"system:serviceaccount:{choice.namespace}:binder",
             dra=choice.dra,
         )
         webhook = Webhook(choice, reviews, service)

@@ -46,7 +46,6 @@ class _Kube(Struct, frozen=True, rename="camel"):
 
 class _User(_Kube, frozen=True):
     username: str = ""
-    groups: list[str] = []
 
 
 class _Resource(_Kube, frozen=True):
@@ -78,8 +77,8 @@ class Reviews:
     """Answers reviews under the configuration in force.
 
     `unready` says why there is no answer yet, or is empty; `schedulers` are all names of ours,
-    and `scheduler` the one of them that is filled in; `accounts` is the group of our services'
-    accounts. `dra`: pods may have ResourceClaims, which the watcher reads.
+    and `scheduler` the one of them that is filled in; `writer` is the user who may
+    write our annotations. `dra`: pods may have ResourceClaims, which the watcher reads.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Reviews:
         metrics: Metrics,
         schedulers: Iterable[str],
         scheduler: str,
-        accounts: str,
+        writer: str,
         dra: bool = False,
     ) -> None:
         self._dra = dra
@@ -98,7 +97,7 @@ class Reviews:
         self._unready = unready
         self._schedulers = frozenset(schedulers)
         self._scheduler = scheduler
-        self._accounts = accounts
+        self._writer = writer
         self._reviews = metrics.counter(
             "apportion_admission_reviews_total", "Pods that were judged, by outcome.", ("outcome",)
         )
@@ -149,7 +148,7 @@ class Reviews:
             config=msgspec.structs.replace(config, resource_claims=self._dra),
             names=names,
             scheduler=scheduler,
-            accounts=self._accounts,
+            writer=self._writer,
             overwrite_env=configuration.nvidia.overwrite_env,
             disable_core_limit=configuration.nvidia.disable_core_limit,
         )
@@ -158,7 +157,7 @@ class Reviews:
             pod=request.object,
             before=request.old_object,
             namespace=request.namespace or "default",
-            groups=tuple(request.user_info.groups),
+            user=request.user_info.username,
         )
         return admit(asked, rules)
 

@@ -19,9 +19,12 @@ SERVICES = ("watcher", "scheduler", "binder", "gateway", "admission")
 
 @pytest.fixture(autouse=True)
 def _no_webhook_is_left(control_plane: ControlPlane) -> Iterator[None]:
-    """Nobody answers for it here, so every pod of later tests would wait for an answer."""
+    """Nobody answers for it here, so every pod of later tests would wait for an answer; and these
+    bind pods in everybody's name.
+    """
     yield
-    control_plane.kubectl("delete", "-k", str(DEPLOY / "admission"), "--ignore-not-found")
+    for folder in ("admission", "policies"):
+        control_plane.kubectl("delete", "-k", str(DEPLOY / folder), "--ignore-not-found")
 
 
 def test_everything_is_applied_and_again(control_plane: ControlPlane) -> None:

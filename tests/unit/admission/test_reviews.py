@@ -22,7 +22,7 @@ from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.kube_claims import claiming_pod
 from tests.support.kube_objects import kube_pod, share
 
-ACCOUNTS = "system:serviceaccounts:apportion"
+WRITER = "system:serviceaccount:apportion:binder"
 
 
 class Webhook:
@@ -39,7 +39,7 @@ class Webhook:
             metrics=self.metrics,
             schedulers=("apportion",),
             scheduler="apportion",
-            accounts=ACCOUNTS,
+            writer=WRITER,
             dra=dra,
         )
 
@@ -159,7 +159,7 @@ async def test_what_is_no_pod_goes_through(webhook: Webhook) -> None:
         (b'{"apiVersion":"v1","kind":"AdmissionReview","request":{}}', "apiVersion"),
         (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', "request"),
         (review({}, uid=""), "uid"),
-        (review({}, userInfo={"groups": "x"}), "groups"),
+        (review({}, userInfo={"username": 7}), "username"),
     ],
 )
 async def test_a_review_that_cannot_be_read_is_an_error_that_says_so(

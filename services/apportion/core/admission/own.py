@@ -1,7 +1,7 @@
 """Our own annotations: what we write on a pod when it is bound, and nobody else.
 
 They say what a pod holds, so a person could mislead others with them. Invariant: a pod is never
-created with one, and only our own services' accounts change one.
+created with one, and only our binder's account changes one.
 """
 
 from typing import Any

@@ -36,27 +36,27 @@ _NAMELESS = "pod"
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """What pods are judged by. `scheduler` is the name that is filled in; `accounts` is the group
-    of those who may change our annotations. `overwrite_env` and `disable_core_limit` are the keys
+    """What pods are judged by. `scheduler` is the name that is filled in; `writer` is the one user
+    who may write our annotations. `overwrite_env` and `disable_core_limit` are the keys
     of the configuration.
     """
 
     config: ManifestConfig = ManifestConfig()
     names: SchedulerNames = SchedulerNames()
     scheduler: str = "apportion"
-    accounts: str = "system:serviceaccounts:apportion"
+    writer: str = "system:serviceaccount:apportion:binder"
     overwrite_env: bool = False
     disable_core_limit: bool = False
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """One request: `pod` and `before` are documents; `namespace` and `groups` are the request's."""
+    """One request: `pod` and `before` are documents; `namespace` and `user` are the request's."""
 
     operation: str
     pod: Any
     before: Any = None
     namespace: str = "default"
-    groups: tuple[str, ...] = ()
+    user: str = ""
 
 
 class Admitted(Struct, frozen=True):
@@ -76,7 +76,7 @@ def admit(asked: Asked, rules: Rules) -> Admitted | Rejected:
     """What becomes of the request."""
     try:
         if asked.operation == UPDATE:
-            if rules.accounts not in asked.groups:
+            if rules.writer != asked.user:
                 check_changed(asked.before, asked.pod)
             return Admitted("update")
         if asked.operation != CREATE:

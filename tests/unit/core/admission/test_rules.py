@@ -16,7 +16,7 @@ from apportion_schemas import Configuration
 from tests.support.kube_objects import kube_pod, share
 
 ROOT = Path(__file__).resolve().parents[4]
-ACCOUNTS = "system:serviceaccounts:apportion"
+WRITER = "system:serviceaccount:apportion:binder"
 
 
 def rules(document: dict[str, Any] | None = None) -> Rules:
@@ -354,15 +354,15 @@ def test_nobody_creates_a_pod_with_our_annotations() -> None:
     ("before", "after"),
     [({}, {"a": "1"}), ({"a": "1"}, {"a": "2"}), ({"a": "1"}, {})],
 )
-def test_only_our_accounts_change_them(before: dict[str, str], after: dict[str, str]) -> None:
+def test_only_our_binder_changes_them(before: dict[str, str], after: dict[str, str]) -> None:
     """Added, rewritten or removed; whatever else changes is nobody's business."""
     old, new = (
         kube_pod("p", annotations={f"apportion.dev/{k}": v for k, v in notes.items()})
         for notes in (before, after)
     )
-    asked = Asked(operation="UPDATE", pod=new, before=old, groups=("system:authenticated",))
+    asked = Asked(operation="UPDATE", pod=new, before=old, user=f"{WRITER}-2")
     assert 'metadata.annotations["apportion.dev/a"]' in rejection(admit(asked, rules()))
-    ours = structs.replace(asked, groups=("system:serviceaccounts", ACCOUNTS))
+    ours = structs.replace(asked, user=WRITER)
     assert isinstance(admit(ours, rules()), Admitted)
     labelled = structs.replace(asked, pod={**old, "metadata": {**old["metadata"], "labels": {}}})
     assert isinstance(admit(labelled, rules()), Admitted)

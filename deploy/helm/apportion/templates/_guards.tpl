@@ -1,0 +1,35 @@
+{{/* The name of one of our accounts, as the API server has it. */}}
+{{- define "apportion.account" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
+{{- end }}
+
+{{/* Who may write what other schedulers' device plugins obey, as a list of CEL. */}}
+{{- define "apportion.writers" -}}
+['{{ include "apportion.account" (dict "root" . "name" "binder") }}'{{ range .Values.guards.writers }}, '{{ . }}'{{ end }}]
+{{- end }}
+
+{{/* Annotations that device plugins of HAMi, Volcano and vcuda obey (RE2). tests/unit/core/admission holds it to what is written when a pod is bound. */}}
+{{- define "apportion.pluginAnnotations" -}}
+^(hami[.]io/(.+-devices-(allocated|to-allocate)|.+-mig-allocations|vgpu-(node|time)|bind-(phase|time))|volcano[.]sh/(vgpu-(ids-new|node|time)|devices-to-allocate|bind-(phase|time)|predicate-time)|(tencent|docker)[.]com/(predicate-.+|gpu-assigned)|huawei[.]com/(Ascend[0-9].*|ascend[0-9].*|npu-core))$
+{{- end }}
+
+{{/* Resources that are devices of ours (RE2): by domain, and what a configuration calls otherwise. */}}
+{{- define "apportion.deviceNames" -}}
+^((nvidia|volcano|tencent|docker|huawei|cambricon|apportion)[.](com|sh|dev)/.+{{ range .Values.guards.resources }}|{{ . | replace "." "[.]" }}{{ end }})$
+{{- end }}
+
+{{/* CEL: whether the pod asks for devices. */}}
+{{- define "apportion.asksForDevices" -}}
+(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))
+.exists(c, has(c.resources) && (
+(has(c.resources.limits) && c.resources.limits.exists(k, k.matches({{ include "apportion.deviceNames" . | squote }})))
+|| (has(c.resources.requests) && c.resources.requests.exists(k, k.matches({{ include "apportion.deviceNames" . | squote }})))))
+{{- if .Values.dra.enabled }}
+|| (has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)
+{{- end }}
+{{- end }}
+
+{{/* Folders of a node from which devices, or the shares of others, can be had (RE2). */}}
+{{- define "apportion.devicePaths" -}}
+^[/.]*$|^(/[.]?)+(dev|proc|sys|run|var(/[.]?)+run)(/.*)?$|^(/[.]?)+(var|var(/[.]?)+lib|etc)[/.]*$|^(/[.]?)+(var(/[.]?)+lib(/[.]?)+(kubelet|apportion|containerd|containers|docker|crio)|etc(/[.]?)+cdi)(/.*)?$
+{{- end }}

@@ -1,0 +1,100 @@
+"""Attack 8: a tenant writes down himself what his pod is said to hold."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.policies import holding, without
+
+TENANT = "system:serviceaccount:team:tenant"
+ACCOUNTS = {
+    "binder": "system:serviceaccount:apportion:binder",
+    "hami": "system:serviceaccount:kube-system:hami-scheduler",
+}
+OURS, THEIRS = "apportion.dev/shares", "hami.io/vgpu-devices-allocated"
+MESSAGES = {OURS: "written by Apportion alone", THEIRS: "schedulers and device plugins alone"}
+HELD = "GPU-00000000-0000-0000-0000-000000000000,NVIDIA,16000,100:;"
+
+
+async def ask(plane: ControlPlane, who: str, verb: str, path: str, body: Any, *, ok: bool) -> str:
+    """What the API server says to this user, who may do anything to pods."""
+    text = json.dumps(body)
+    if verb == "create":
+        words = ("create", "--raw", path, "-f", "-")
+    else:
+        name, _, part = path.partition("/")
+        sub = (f"--subresource={part}",) if part else ()
+        words = ("patch", "pod", name, "--type=merge", *sub, "-p", text)
+    as_him = (f"--as={who}", "--as-group=system:masters")
+    return await plane.user(*words, *as_him, stdin=text, ok=ok)
+
+
+def binding(name: str, key: str) -> dict[str, Any]:
+    """A Binding that carries the annotation."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "annotations": {key: HELD}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+
+
+WAYS = ("pod", "change", "status", "binding", "bindings")
+
+
+async def forge(plane: ControlPlane, who: str, way: str, key: str, *, ok: bool) -> str:
+    """Try to get the annotation onto a pod, this way."""
+    pods, name = "/api/v1/namespaces/default/pods", f"p-{way}"
+    notes = {"metadata": {"annotations": {key: HELD}}}
+    if way == "pod":
+        made = kube_pod(name, share(), annotations={key: HELD})
+        return await ask(plane, who, "create", pods, made, ok=ok)
+    await plane.apply(kube_pod(name, share()))
+    if way in {"change", "status"}:
+        path = name if way == "change" else f"{name}/status"
+        return await ask(plane, who, "patch", path, notes, ok=ok)
+    path = f"{pods}/{name}/binding" if way == "binding" else pods.replace("/pods", "/bindings")
+    return await ask(plane, who, "create", path, binding(name, key), ok=ok)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("key", [OURS, THEIRS])
+@pytest.mark.parametrize("guard", ["weak", "guarded"])
+async def test_an_annotation_that_says_what_a_pod_holds(
+    world: KubeWorld, guard: str, key: str
+) -> None:
+    """A tenant with every right to pods tries each way in: with the pod, afterwards, through its
+    status, through a binding. He gained cards that his pod never used, charged whole.
+    """
+    plane = world.plane
+    await plane.apply(kube_node("n1"))
+    weakened = without(MESSAGES[key]) if guard == "weak" else without()
+    async with holding(plane, weakened):
+        for way in WAYS:
+            said = await forge(plane, TENANT, way, key, ok=guard == "weak")
+            if guard == "guarded":
+                assert MESSAGES[key] in said, (way, said)
+                assert f'metadata.annotations["{key}"]' in said
+
+
+@pytest.mark.timeout(120)
+async def test_those_whose_job_it_is_go_on(world: KubeWorld) -> None:
+    """Our binder writes both, HAMi's scheduler its own and not ours; others change the rest."""
+    plane = world.plane
+    await plane.apply(kube_node("n1"))
+    async with holding(plane, without()):
+        await forge(plane, ACCOUNTS["binder"], "binding", OURS, ok=True)
+        await forge(plane, ACCOUNTS["binder"], "change", THEIRS, ok=True)
+        await forge(plane, ACCOUNTS["hami"], "status", THEIRS, ok=True)
+        assert "Apportion alone" in await forge(plane, ACCOUNTS["hami"], "bindings", OURS, ok=False)
+        await plane.user("annotate", "pod", "p-change", "team=blue")
+        await plane.user("label", "pod", "p-change", "team=blue")
+        wish = kube_pod("wish", share(), annotations={"volcano.sh/gpu-index": "0"})
+        await plane.apply(wish)
+        # What is there may be taken out by nobody else either, nor by taking all annotations out.
+        said = await plane.user("annotate", "pod", "p-binding", f"{OURS}-", ok=False)
+        assert "Apportion alone" in said

@@ -1,0 +1,111 @@
+"""Attack 13: a tenant asks for a share, and for the means to take the whole node beside it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.control_plane import ControlPlane
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+from tests.support.policies import holding, without
+
+PRIVILEGED = {"securityContext": {"privileged": True}}
+
+
+def pod(name: str, *, limits: Any = None, main: Any = None, **spec: Any) -> dict[str, Any]:
+    """A pod with a share, whose container has more to it."""
+    made = kube_pod(name, share() if limits is None else limits, **spec)
+    made["spec"]["containers"][0] |= main or {}
+    return made
+
+
+def mounting(path: str) -> dict[str, Any]:
+    """A pod with a share and a folder of its node."""
+    return pod("mounts", volumes=[{"name": "v", "hostPath": {"path": path}}])
+
+
+ATTACKS = {
+    "privileged": (pod("p", main=PRIVILEGED), "securityContext.privileged"),
+    "init": (
+        pod("p", initContainers=[{"name": "i", "image": "i", **PRIVILEGED}]),
+        "securityContext.privileged",
+    ),
+    "pids": (pod("p", hostPID=True), "spec.hostPID"),
+    "ipc": (pod("p", hostIPC=True), "spec.hostPID"),
+    "capability": (
+        pod("p", main={"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}),
+        "capabilities.add",
+    ),
+    "environment": (
+        pod("p", main={"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}),
+        "NVIDIA_VISIBLE_DEVICES",
+    ),
+    "node": (pod("p", nodeName="n1"), "spec.nodeName"),
+}
+REACHING = (
+    "/", "//", "/.", "/dev", "/dev/nvidia0", "//dev/", "/./dev/nvidiactl", "/proc",
+    "/sys/fs/cgroup", "/run/containerd", "/var/run", "/var/.//run/cdi", "/var", "/var/lib",
+    "/var/lib/", "/var/lib/kubelet/device-plugins", "/var/lib/apportion", "/etc", "/etc/cdi",
+)  # fmt: skip
+FOLDERS = "a hostPath of"
+HARMLESS = ("/data", "/mnt/dev", "/srv/run", "/var/lib/mysql", "/var/log", "/etc/ssl", "/device")
+
+
+async def create(
+    plane: ControlPlane, made: dict[str, Any], *, ok: bool, space: str = "default"
+) -> str:
+    """What `kubectl create` says; nothing stays."""
+    words = ("create", "--dry-run=server", "-n", space, "-f", "-")
+    return await plane.user(*words, stdin=json.dumps(made), ok=ok)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("guard", ["weak", "guarded"])
+async def test_a_share_and_the_rest_of_the_node(world: KubeWorld, guard: str) -> None:
+    """A tenant whose pod has a share asks for a privileged container, the node's processes, a
+    capability, a folder or all cards by name. He had every device of the node, whatever his share.
+    """
+    plane = world.plane
+    weak = guard == "weak"
+    markers = {marker for _, marker in ATTACKS.values()} | {FOLDERS}
+    await plane.apply(kube_node("n1"))
+    async with holding(plane, without(*markers) if weak else without()):
+        for name, (made, marker) in ATTACKS.items():
+            said = await create(plane, made, ok=weak)
+            assert weak or marker in said, (name, said)
+        for path in REACHING:
+            said = await create(plane, mounting(path), ok=weak)
+            assert weak or FOLDERS in said, (path, said)
+
+
+@pytest.mark.timeout(120)
+async def test_all_others_go_on(world: KubeWorld) -> None:
+    """Folders of data, pods without a share, and a namespace that was let off."""
+    plane = world.plane
+    labels = {"apportion.dev/unconfined": "allowed"}
+    metadata = {"name": "let-off", "labels": labels}
+    await plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    async with holding(plane, without()):
+        for path in HARMLESS:
+            await create(plane, mounting(path), ok=True)
+        await create(plane, pod("p", limits={}, main=PRIVILEGED, hostPID=True), ok=True)
+        hidden = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}
+        await create(plane, pod("p", main=hidden), ok=True)
+        for made, _ in ATTACKS.values():
+            await create(plane, made, ok=True, space="let-off")
+
+
+@pytest.mark.timeout(120)
+async def test_a_container_that_comes_later(world: KubeWorld) -> None:
+    """`kubectl debug` of one's own pod with a share, privileged: as good as having been so."""
+    plane = world.plane
+    await plane.apply(pod("p"))
+    later = {"name": "d", "image": "i", **PRIVILEGED}
+    body = json.dumps({"spec": {"ephemeralContainers": [later]}})
+    told = ("--subresource=ephemeralcontainers", "--dry-run=server")
+    words = ("patch", "pod", "p", *told, "-p", body)
+    async with holding(plane, without("securityContext.privileged")):
+        await plane.user(*words)
+    async with holding(plane, without()):
+        assert "securityContext.privileged" in await plane.user(*words, ok=False)

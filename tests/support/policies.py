@@ -1,0 +1,88 @@
+"""Our ValidatingAdmissionPolicies in a cluster of a test, whole or with a validation left out.
+
+Invariant: after a test the API server holds nobody to them any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import yaml
+
+from tests.support.control_plane import ROOT, ControlPlane
+from tests.support.polling import until
+
+MANIFESTS = ROOT / "deploy" / "kubernetes" / "policies"
+LEFT_OUT = "true"
+"""The validation that is left out holds for everything."""
+
+
+def without(*markers: str) -> Callable[[dict[str, Any]], None]:
+    """Weakens a policy: its validations with one of these in their message are left out."""
+
+    def weaken(policy: dict[str, Any]) -> None:
+        for validation in policy["spec"]["validations"]:
+            said = validation.get("message", "") + validation.get("messageExpression", "")
+            if any(marker in said for marker in markers):
+                validation["expression"] = LEFT_OUT
+
+    return weaken
+
+
+@asynccontextmanager
+async def holding(
+    plane: ControlPlane, weaken: Callable[[dict[str, Any]], None]
+) -> AsyncIterator[None]:
+    """The policies of the manifests, in force."""
+    documents: list[dict[str, Any]] = []
+    for path in sorted(MANIFESTS.glob("[!k]*.yaml")):
+        documents += yaml.safe_load_all(path.read_text("utf-8"))
+    for document in documents:
+        if document["kind"] == "ValidatingAdmissionPolicy":
+            weaken(document)
+    probe = f"probe-{uuid4()}"  # of its own: that of a test before may be in force still
+    documents.append(_probe(probe))
+    documents.append(_bound(documents[-1]))
+    try:
+        await plane.apply(*documents)
+        await _in_force(plane, probe)
+        yield
+    finally:
+        listed = {"apiVersion": "v1", "kind": "List", "items": documents}
+        await plane.user("delete", "--ignore-not-found", "-f", "-", stdin=json.dumps(listed))
+
+
+def _probe(name: str) -> dict[str, Any]:
+    """A policy like ours, applied after them; once it holds, so do they."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "zz-probe"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule | {"operations": ["CREATE"]}]},
+            "validations": [{"expression": f"object.metadata.name != '{name}'"}],
+        },
+    }
+
+
+def _bound(policy: dict[str, Any]) -> dict[str, Any]:
+    name = policy["metadata"]["name"]
+    return {
+        "apiVersion": policy["apiVersion"],
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+
+
+async def _in_force(plane: ControlPlane, name: str) -> None:
+    async def refused() -> bool:
+        said = await plane.user("create", "configmap", name, "--dry-run=server", ok=None)
+        return not said
+
+    await until(refused, "the API server to hold to the policies", interval_s=0.1, timeout_s=30)

@@ -1,0 +1,53 @@
+"""The policies of the API server name what is written on bound pods, and what is asked for."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from apportion.core.dialects import DialectConfig, ascend, cambricon, hami, vcuda, volcano_share
+from apportion.core.dialects.listing import claimed, recovers
+
+POLICIES = Path(__file__).resolve().parents[4] / "deploy" / "kubernetes" / "policies"
+WISHED = "volcano.sh/gpu-index"
+"""A pod may wish for a card by its index when it is made."""
+PLAIN = (
+    "hami.io/vgpu-mode", "hami.io/node-scheduler-policy", "hami.io/webhook", "volcano.sh/vgpu-mode",
+    "hami.io/use-Ascend310P-uuid", "huawei.com/vnpu-mode", "volcano.sh/task-spec", "team",
+    "nvidia.com/use-gputype", "scheduling.k8s.io/group-name",
+)  # fmt: skip
+"""What people write themselves."""
+
+
+def patterns(name: str) -> set[str]:
+    """Every pattern of a policy."""
+    (policy, _) = yaml.safe_load_all((POLICIES / f"{name}.yaml").read_text("utf-8"))
+    return set(re.findall(r"k\.matches\('([^']+)'\)", str(policy["spec"]).replace("\\'", "'")))
+
+
+def test_whatever_is_read_back_as_held_is_guarded() -> None:
+    """An annotation that a pod's holding is read from is nobody else's to write."""
+    (pattern,) = patterns("annotations")
+    missed = {key for key in recovers() if not re.fullmatch(pattern, key)}
+    assert missed == {WISHED}
+    assert not [key for key in PLAIN if re.fullmatch(pattern, key)]
+
+
+@pytest.mark.parametrize("module", [ascend, cambricon, hami, vcuda, volcano_share])
+def test_whatever_is_written_for_a_device_plugin_is_guarded(module: object) -> None:
+    """As the modules of the dialects spell it."""
+    (pattern,) = patterns("annotations")
+    text = Path(str(module.__file__)).read_text("utf-8")  # type: ignore[attr-defined]
+    written = re.findall(
+        r'"((?:hami.io|volcano.sh)/(?:bind|vgpu-(?:node|time)|predicate)[^"]*)"', text
+    )
+    assert not [key for key in written if not re.fullmatch(pattern, key)]
+
+
+def test_whatever_asks_for_devices_is_looked_at() -> None:
+    """By every name of every dialect."""
+    (pattern,) = patterns("shares")
+    assert not [name for name in claimed(DialectConfig()) if not re.fullmatch(pattern, name)]
+    assert not re.fullmatch(pattern, "cpu")
+    assert not re.fullmatch(pattern, "hugepages-2Mi")
