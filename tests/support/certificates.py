@@ -17,4 +17,4 @@ def given_certificate(folder: Path) -> tuple[Issued, tuple[str, ...]]:
     certificate, key = folder / "tls.crt", folder / "tls.key"
     certificate.write_bytes(issued.certificate)
     key.write_bytes(issued.key)
-    return issued, ("--certificate", str(certificate), "--private-key", str(key))
+    return issued, ("--tls-cert", str(certificate), "--tls-key", str(key))

@@ -5,7 +5,6 @@ Invariant: a combination that could not work is named before anything is started
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +14,13 @@ from apportion.core.manifests.schedulers import OURS
 from apportion.runtime.process.config import Address, ConfigError, parse_address
 from apportion.runtime.service.kube_options import KubeChoice
 from apportion.runtime.service.options import Command
+from apportion.runtime.service.serving_tls import (
+    CERTIFICATE,
+    KEY,
+    ServedFiles,
+    served_files,
+    serving_tls_options,
+)
 
 LISTEN = "127.0.0.1:8443"
 HOST = "admission.apportion.svc"
@@ -36,12 +42,11 @@ class AdmissionChoice(Struct, frozen=True, kw_only=True):
     schedulers: tuple[str, ...]
     namespace: str
     kube: KubeChoice
-    files: tuple[Path, Path] | None = None
+    files: ServedFiles | None = None
     life_s: float
     dra: bool = False
 
 
-_file = click.Path(dir_okay=False, path_type=Path)
 _OPTIONS = (
     click.option(
         "--listen",
@@ -87,8 +92,7 @@ _OPTIONS = (
         metavar="NAME",
         help="Where our services run; the binder's account there may write our annotations.",
     ),
-    click.option("--certificate", type=_file, metavar="FILE", help="Certificate to serve, in PEM."),
-    click.option("--private-key", type=_file, metavar="FILE", help="Its key, in PEM."),
+    serving_tls_options,
     click.option(
         "--certificate-days",
         type=click.FloatRange(min=0.0001, max=3650),
@@ -112,17 +116,13 @@ def admission_choice(given: dict[str, Any], kube: KubeChoice) -> AdmissionChoice
     Raises:
         ConfigError: the options do not go together.
     """
-    pair = (given["certificate"], given["private_key"])
-    if (pair[0] is None) != (pair[1] is None):
-        raise ConfigError(
-            "--certificate and --private-key", None, "give both, or neither to have one made"
-        )
-    if pair[0] is None and not kube.wanted:
+    files = served_files(given["tls_cert"], given["tls_key"], given["tls_client_ca"])
+    if files is None and not kube.wanted:
         raise ConfigError(
             "--kubernetes",
             "not given",
             "give it, or --kubeconfig: a certificate that is made here is kept and published in "
-            "the cluster; or give one with --certificate and --private-key",
+            f"the cluster; or give one with {CERTIFICATE} and {KEY}",
         )
     if len(given["schedulers"]) > SCHEDULERS_MAX:
         raise ConfigError(
@@ -141,7 +141,7 @@ def admission_choice(given: dict[str, Any], kube: KubeChoice) -> AdmissionChoice
         schedulers=given["schedulers"],
         namespace=given["namespace"],
         kube=kube,
-        files=None if pair[0] is None else pair,
+        files=files,
         life_s=given["certificate_days"] * DAY_S,
         dra=given["dra"],
     )

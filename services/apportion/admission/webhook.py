@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from apportion.admission.certificates.given import GivenCertificate
 from apportion.admission.certificates.keeper import Keeper
-from apportion.admission.certificates.tls import Tls
 from apportion.admission.choices import AdmissionChoice
 from apportion.admission.reviews import REVIEW_BYTES_MAX, Reviews
 from apportion.runtime.service.http import HttpServer, listening
 from apportion.runtime.service.lifecycle import Service
+from apportion.runtime.service.serving_tls import Tls, given_tls
 
 SECRET = "admission-certificates"  # noqa: S105 - the name of a Secret
 WEBHOOKS = "apportion"
@@ -54,8 +53,7 @@ class Webhook:
 
     async def run(self) -> None:
         """Serve, and keep the certificate fresh, until cancelled."""
-        tls = Tls()
-        async with self._made_or_given(tls) as certificates, asyncio.TaskGroup() as tasks:
+        async with self._made_or_given() as (tls, certificates), asyncio.TaskGroup() as tasks:
             self._certificates = certificates
             tasks.create_task(certificates.run(), name="certificates")
             await certificates.serving()
@@ -74,14 +72,15 @@ class Webhook:
                 await asyncio.Event().wait()
 
     @asynccontextmanager
-    async def _made_or_given(self, tls: Tls) -> AsyncIterator[_Certificates]:
+    async def _made_or_given(self) -> AsyncIterator[tuple[Tls, _Certificates]]:
         choice, clock = self._choice, self._service.clock
         if choice.files is not None:
-            yield GivenCertificate(*choice.files, tls, clock)
+            yield given_tls(choice.files, clock)
             return
         from apportion.admission.certificates.kube import KubeStore  # noqa: PLC0415 - kube_options
 
         async with choice.kube.open() as api:
             secret = (choice.namespace, SECRET)
             store = KubeStore(api, secret=secret, configuration=WEBHOOKS)
-            yield Keeper(store, tls, clock, choice.hosts, choice.life_s)
+            tls = Tls()
+            yield tls, Keeper(store, tls, clock, choice.hosts, choice.life_s)

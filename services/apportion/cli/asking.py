@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -16,8 +17,11 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 import msgspec
 
+from apportion.cli.connection import GATEWAY_TLS
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.core.explain.answers import Answer, ErrorAnswer, Page
+from apportion.runtime.process.config import ConfigError
+from apportion.runtime.process.tls import ClientTls, explained, files_of
 
 TIMEOUT_S = 40.0  # longer than the gateway waits for a revision
 ANSWER_BYTES_MAX = 64 << 20
@@ -47,11 +51,16 @@ class Gateway:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise Wrong(f"gateway is {url!r}; write http://host:port")
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        self._connection = kind(parts.hostname, parts.port, timeout=timeout_s)
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            self._connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=timeout_s, context=_trusted()
+            )
+        else:
+            self._connection = http.client.HTTPConnection(
+                parts.hostname, parts.port, timeout=timeout_s
+            )
         self._patience_s = patience_s
 
     def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
@@ -163,9 +172,23 @@ class Gateway:
         raise AssertionError("the second attempt returns or raises")
 
 
+def _trusted() -> ssl.SSLContext:
+    """Whom to believe that it is the gateway: see `connection`. Raises Wrong."""
+    try:
+        return ClientTls(files_of(GATEWAY_TLS)).context()
+    except ConfigError as error:
+        raise Wrong(str(error)) from None
+
+
 def _unreachable(url: str, error: Exception) -> str:
     reason: Any = error
-    if isinstance(error, socket.gaierror):
+    if tls := explained(error, GATEWAY_TLS):
+        return f"the gateway at {url} is not believed: {tls}"
+    ended = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
+    if url.startswith("https") and ended:
+        # So it ends, mostly without a word, where a server does not believe its client.
+        reason = f"{error}; if it wants a certificate of its clients, name one: {GATEWAY_TLS}_CERT"
+    elif isinstance(error, socket.gaierror):
         reason = f"no such host ({error.strerror})"
     elif isinstance(error, OSError):
         reason = error.strerror or error

@@ -20,11 +20,14 @@ import click
 import msgspec
 
 from apportion.cli.exits import Unreachable
+from apportion.runtime.service.tls_options import client_tls_options
 
 CONNECTION = "connection.json"
 DATA_ENV = "APPORTION_DATA"
 NATS_ENV = "APPORTION_NATS_URL"
 GATEWAY_ENV = "APPORTION_GATEWAY"
+GATEWAY_TLS = GATEWAY_ENV
+"""What the variables begin with that name the files of TLS with the gateway."""
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -105,6 +108,7 @@ _NATS: Option = click.option("--nats", default="", metavar="URL", help=f"The led
 _GATEWAY: Option = click.option(
     "--gateway", default="", metavar="URL", help=f"The gateway.  [{GATEWAY_ENV}]"
 )
+_GATEWAY_TLS: Option = client_tls_options("gateway", GATEWAY_TLS, "the gateway's")
 JSON: Option = click.option("--json", "as_json", is_flag=True, help="JSON instead of words.")
 
 
@@ -127,9 +131,9 @@ def _where(*options: Option) -> Option:
     return decorate
 
 
-asks_gateway = _where(_GATEWAY)
+asks_gateway = _where(_GATEWAY, _GATEWAY_TLS)
 """Gives a command `where` and `as_json`, and the options for a gateway."""
 asks_ledger = _where(_NATS)
 """The same for a ledger."""
-asks_both = _where(_NATS, _GATEWAY)
+asks_both = _where(_NATS, _GATEWAY, _GATEWAY_TLS)
 """The same for both."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -37,15 +38,25 @@ from apportion.runtime.process.config import Address, ConfigError, ServiceConfig
 from apportion.runtime.service.http import HttpServer, listening
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
+from apportion.runtime.service.serving_tls import (
+    ServedFiles,
+    given_tls,
+    served_files,
+    serving_tls_options,
+)
 
 LISTEN = "127.0.0.1:8470"
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """Where one gateway answers; `extender` is None where it serves no kube-scheduler."""
+    """Where one gateway answers; `extender` is None where it serves no kube-scheduler.
+
+    Without `files` it answers over plain HTTP.
+    """
 
     api: Address
     extender: Address | None = None
+    files: ServedFiles | None = None
     seen: Seen = Seen()
 
 
@@ -66,7 +77,7 @@ class Places(Struct, frozen=True, kw_only=True):
     envvar="APPORTION_EXTENDER",
     show_envvar=True,
     metavar="HOST:PORT",
-    help="Where a kube-scheduler may ask for devices, over HTTP.  [default: nowhere]",
+    help="Where a kube-scheduler may ask for devices.  [default: nowhere]",
 )
 @click.option(
     "--archives",
@@ -100,6 +111,7 @@ class Places(Struct, frozen=True, kw_only=True):
     type=click.Path(dir_okay=False, path_type=Path),
     help="What an hour of a card costs, by model (TOML), for reports of cost.  [default: none]",
 )
+@serving_tls_options
 @service_options
 def command(
     *,
@@ -110,6 +122,7 @@ def command(
     prices: Path | None,
     monitor: str,
     config: ServiceConfig,
+    **tls: Path | None,
 ) -> None:
     """Answer questions about the cluster over HTTP: nodes, devices, pods, why, live events.
 
@@ -122,6 +135,7 @@ def command(
         places = Places(
             api=parse_address("--listen", listen),
             extender=None if extender is None else parse_address("--extender", extender),
+            files=served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"]),
             seen=Seen(monitor and monitor_url("--monitor", monitor), archives),
         )
         if prices is not None:
@@ -149,20 +163,20 @@ class Gateway:
         try:
             await jetstream.check_stream(ledger)
             feed = Feed(await Snapshots(ledger.wire).restore())
-            life = _Life(service, ledger, feed, self._places.seen)
+            life = _Life(service, ledger, feed, self._places)
             service.ready_when(life.reader.not_ready)
             async with AsyncExitStack() as open_servers:
                 past = LookingBack(service.config, self._past)
                 open_servers.push_async_callback(past.close)
+                scheme = "https" if life.tls else "http"
                 if self._places.extender is not None:
                     server = life.extender(self._places.extender)
                     address = await open_servers.enter_async_context(listening(server))
-                    service.log.info("extending", url=f"http://{address}")
+                    service.log.info("extending", url=f"{scheme}://{address}")
                 server = life.api(self._places.api, measures, past)
                 address = await open_servers.enter_async_context(listening(server))
-                service.log.info(
-                    "answering", url=f"http://{address}{PREFIX}/", console=f"http://{address}/"
-                )
+                at = f"{scheme}://{address}"
+                service.log.info("answering", url=f"{at}{PREFIX}/", console=f"{at}/")
                 service.loop("past", lambda: life.begin_past(past))
                 await life.reader.run()
         finally:
@@ -172,9 +186,11 @@ class Gateway:
 class _Life:
     """What one life of the gateway folds, and the servers that answer from it."""
 
-    def __init__(self, service: Service, ledger: JetStreamLedger, feed: Feed, seen: Seen) -> None:
+    def __init__(
+        self, service: Service, ledger: JetStreamLedger, feed: Feed, places: Places
+    ) -> None:
         self._service = service
-        self._seen = seen
+        self._seen = places.seen
         self._ledger = ledger
         self._feed = feed
         self._observers: list[Callable[[Change], None]] = []
@@ -185,6 +201,11 @@ class _Life:
             on_change=self._observe,
             after=feed.state.revision,
         )
+        self.tls: ssl.SSLContext | None = None
+        if places.files is not None:
+            tls, files = given_tls(places.files, service.clock)
+            self.tls = tls.context
+            service.loop("certificates", files.run)
 
     def _observe(self, change: Change) -> None:
         for observe in self._observers:
@@ -243,6 +264,7 @@ class _Life:
                 *console_routes(),
             ],
             key="--listen",
+            tls=self.tls,
         )
 
     def extender(self, listen: Address) -> HttpServer:
@@ -269,5 +291,6 @@ class _Life:
             not_ready=self._service.reasons_against_ready,
             routes=extender.routes(),
             key="--extender",
+            tls=self.tls,
             request_bytes_max=REQUEST_BYTES_MAX,
         )

@@ -1,14 +1,11 @@
 """Certificates of the webhook: when they change, who trusts them, and what is served meanwhile."""
 
 import asyncio
-import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
-from apportion.admission.certificates.given import GivenCertificate
 from apportion.admission.certificates.issued import CertificateError, Issued, issue, read
 from apportion.admission.certificates.keeper import (
     Keeper,
@@ -18,9 +15,8 @@ from apportion.admission.certificates.keeper import (
     served,
     settle_s,
 )
-from apportion.admission.certificates.tls import Tls
 from apportion.runtime.process.clock import SystemClock
-from apportion.runtime.process.config import ConfigError
+from apportion.runtime.service.serving_tls import Pem, Tls
 from tests.support.polling import until
 
 NAMES = ("localhost", "127.0.0.1")
@@ -80,12 +76,13 @@ async def test_what_is_served_was_trusted_before_through_a_whole_life() -> None:
     """Look by look over four lives: the API server, which hears late, always knows it."""
     store, clock, tls = Memory(), At(), Tls()
     keeper = Keeper(store, tls, clock, NAMES, LIFE_S)
-    seen: list[Issued] = []
+    seen: list[Pem] = []
     delay = 3  # looks that the API server is behind
     while clock.now_s < NOW_S + 4 * LIFE_S:
         await keeper.look()
         assert tls.used is not None
-        assert tls.used.ends_s > clock.now_s
+        (live,) = (each for each in store.chain if each.certificate == tls.used.certificate)
+        assert live.ends_s > clock.now_s
         heard = store.trusted[max(len(store.trusted) - 1 - delay, 0)]
         assert tls.used.certificate in heard
         if tls.used not in seen:
@@ -126,7 +123,7 @@ async def test_of_two_replicas_one_makes_it() -> None:
     store.rival = theirs = made()
     await Keeper(store, tls, At(), NAMES, LIFE_S).look()
     assert store.chain == (theirs,)
-    assert tls.used == theirs
+    assert tls.used == Pem(theirs.certificate, theirs.key)
 
 
 async def test_a_store_that_is_away_is_told_and_asked_again() -> None:
@@ -161,50 +158,3 @@ def test_what_cannot_be_served_is_named(certificate: bytes, key: bytes, words: s
     """A broken file, and halves of two pairs."""
     with pytest.raises(CertificateError, match=words):
         read(certificate, key)
-
-
-async def _answers(port: int, trusted: Issued) -> bool:
-    """Whether a client that trusts only this certificate gets through to 127.0.0.1."""
-    context = ssl.create_default_context(cadata=trusted.certificate.decode())
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    except ssl.SSLError:
-        return False
-    writer.close()
-    return True
-
-
-def _write(folder: Path, issued: Issued) -> None:
-    (folder / "tls.crt").write_bytes(issued.certificate)
-    (folder / "tls.key").write_bytes(issued.key)
-
-
-async def test_given_files_are_read_again_when_they_change(tmp_path: Path) -> None:
-    """New connections get the new certificate; a half that does not fit changes nothing."""
-    now_s = SystemClock().now().timestamp()
-    first, second = (issue(NAMES, now_s=now_s, life_s=LIFE_S) for _ in range(2))
-    _write(tmp_path, first)
-    tls = Tls()
-    given = GivenCertificate(tmp_path / "tls.crt", tmp_path / "tls.key", tls, SystemClock())
-    server = await asyncio.start_server(
-        lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context
-    )
-    port = server.sockets[0].getsockname()[1]
-    assert await _answers(port, first)
-    (tmp_path / "tls.crt").write_bytes(second.certificate)
-    given.look()
-    assert "has another key" in given.problem
-    assert await _answers(port, first)
-    _write(tmp_path, second)
-    given.look()
-    assert given.problem == ""
-    assert await _answers(port, second)
-    assert not await _answers(port, first)
-    server.close()
-    await server.wait_closed()
-
-
-def test_files_that_cannot_be_used_at_the_start_are_an_error(tmp_path: Path) -> None:
-    """Named by option, path and fix."""
-    with pytest.raises(ConfigError, match=r"--certificate is .*cannot be read"):
-        GivenCertificate(tmp_path / "no.crt", tmp_path / "no.key", Tls(), SystemClock())

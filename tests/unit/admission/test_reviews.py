@@ -207,7 +207,7 @@ async def test_outcomes_are_counted(webhook: Webhook) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"private_key": Path("key")}, "--certificate and --private-key"),
+        ({"tls_key": Path("key")}, "--tls-cert and --tls-key together"),
         ({"kube": False}, "--kubernetes is 'not given'"),
         ({"scheduler": "else"}, "name one of --scheduler-name"),
         ({"listen": "nowhere"}, "write host:port"),
@@ -218,8 +218,8 @@ def test_options_that_do_not_go_together_are_named(options: dict[str, Any], word
     """Before anything is started."""
     given = {
         "listen": "127.0.0.1:0", "hosts": ("localhost",), "scheduler": "apportion",
-        "schedulers": ("apportion",), "namespace": "apportion", "certificate": None,
-        "private_key": None, "certificate_days": 1.0, "kube": True,
+        "schedulers": ("apportion",), "namespace": "apportion", "tls_cert": None,
+        "tls_key": None, "tls_client_ca": None, "certificate_days": 1.0, "kube": True,
     } | options  # fmt: skip
     with pytest.raises(ConfigError, match=words):
         admission_choice(given, KubeChoice(wanted=given.pop("kube")))

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from apportion.admission.certificates.issued import Issued, issue
-from apportion.admission.certificates.tls import Tls
 from apportion.runtime.process.clock import Clock
+from apportion.runtime.service.serving_tls import Pem, Tls
 
 LIFE_S = 90 * 86_400.0
 SETTLE_MAX_S = 600.0
@@ -121,5 +121,6 @@ class Keeper:
         if chain != stored and not await self._store.save(chain, version):
             return await self.look()  # another replica was first: theirs counts
         await self._store.publish(b"".join(each.certificate for each in chain))
-        self._tls.use(served(chain, now_s, self._life_s))
+        due_now = served(chain, now_s, self._life_s)
+        self._tls.use(Pem(due_now.certificate, due_now.key))
         return None

@@ -1,0 +1,98 @@
+"""The gateway over HTTPS, as its users reach it: a certificate of a CA that they were told of."""
+
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.authority import Authority, Pair
+from tests.support.nats import running_bus
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+HOST = "127.0.0.1"
+
+
+class Gateway:
+    """A gateway that shows a certificate, and asks its clients for one."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.authority = Authority(folder)
+        self.pair = self.authority.issue("gateway", HOST)
+        options = ["--listen", f"{HOST}:0", "--tls-cert", str(self.pair.certificate)]
+        options += ["--tls-key", str(self.pair.key), "--tls-client-ca", str(self.authority.ca)]
+        self.process = ServiceProcess("gateway", url, *options)
+        self.url = ""
+
+    async def ready(self) -> None:
+        """Wait until it is, and learn its address."""
+        await self.process.ready()
+        line = await self.process.logged("answering")
+        self.url = str(line["console"])
+        assert self.url.startswith("https://")
+
+    def asked(self, ca: Path | None = None, client: Pair | None = None) -> tuple[int, str]:
+        """How `apportion get nodes` ends, and what it says."""
+        told = {"APPORTION_GATEWAY": self.url}
+        if ca is not None:
+            told["APPORTION_GATEWAY_CA"] = str(ca)
+        command = [sys.executable, "-m", "apportion.cli.main", "get", "nodes"]
+        if client is not None:
+            command += ["--gateway-cert", str(client.certificate)]
+            command += ["--gateway-cert-key", str(client.key)]
+        done = subprocess.run(
+            command, env=os.environ | told, capture_output=True, text=True, check=False, timeout=50
+        )
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    """One, ready."""
+    async with running_bus(tmp_path / "bus") as bus:
+        made = Gateway(bus.server.url_for("gateway"), tmp_path)
+        async with made.process:
+            await made.ready()
+            yield made
+
+
+async def test_a_verb_believes_the_ca_it_was_told_of(gateway: Gateway, tmp_path: Path) -> None:
+    """And no other; and the gateway believes no client that shows nothing, or another CA's."""
+    ours = gateway.authority.issue("person")
+    code, said = gateway.asked(gateway.authority.ca, ours)
+    assert code == 0, said
+    code, said = gateway.asked(None, ours)
+    assert code == 3
+    assert "is not believed" in said
+    assert "name its CA in APPORTION_GATEWAY_CA" in said
+    code, said = gateway.asked(gateway.authority.ca)
+    assert code == 3
+    assert "APPORTION_GATEWAY_CERT" in said
+    code, said = gateway.asked(gateway.authority.ca, Authority(tmp_path, "other").issue("stranger"))
+    assert code == 3
+    code, said = gateway.asked(tmp_path / "no.crt", ours)
+    assert code == 2
+    assert "APPORTION_GATEWAY_CA is" in said
+    assert "cannot be read" in said
+
+
+async def test_a_renewed_certificate_is_served_without_a_restart(gateway: Gateway) -> None:
+    """What was written over the old files is what a new connection gets."""
+
+    def shown() -> str:
+        port = int(gateway.url.rstrip("/").rpartition(":")[2])
+        return ssl.get_server_certificate((HOST, port))
+
+    before = gateway.pair.certificate.read_text()
+    assert shown().split() == before.split()
+    gateway.authority.issue("gateway", HOST)
+
+    async def renewed() -> bool:
+        return shown().split() == gateway.pair.certificate.read_text().split()
+
+    await until(renewed, "the new certificate to be served", timeout_s=20)
+    assert gateway.pair.certificate.read_text() != before
