@@ -24,8 +24,8 @@ from apportion.core.ledger.state import State
 from apportion.core.placement.engine import Engine
 from apportion.core.placement.pricing.fleet import node_types
 from apportion.core.placement.pricing.shape_histogram import ShapeHistogram
+from apportion.runtime.process.collecting import seldom_look_for_cycles
 from apportion.runtime.process.huge_pages import gather
-from apportion.runtime.service.lifecycle import GC_THRESHOLDS
 from apportion.runtime.solving.learning import learn
 from apportion_schemas import (
     Ask,
@@ -233,7 +233,7 @@ class Fleet:
         cls._bench.fill(0.7)
         cls._bench.learn()
         cls._bench.measure(WARM_DECISIONS)
-        gc.set_threshold(*GC_THRESHOLDS)  # as in every service
+        seldom_look_for_cycles()  # as in every service
         gc.collect()
         gc.freeze()
         gather()  # as every service does

@@ -23,8 +23,8 @@ from msgspec import structs
 
 from apportion.core.configuration import read_configuration
 from apportion.core.placement.pricing.fleet import node_types
+from apportion.runtime.process.collecting import seldom_look_for_cycles
 from apportion.runtime.process.huge_pages import gather
-from apportion.runtime.service.lifecycle import GC_THRESHOLDS
 from apportion.runtime.solving.learning import learn
 from apportion_schemas import (
     Ask,
@@ -93,7 +93,7 @@ def event_costs(nodes: int, policy: Policy) -> dict[str, float]:
 
 def _measured(nodes: int, policy: Policy) -> dict[str, float]:
     costs = EventCosts(Bench(nodes, policy), FULL)
-    gc.set_threshold(*GC_THRESHOLDS)  # as in every service
+    seldom_look_for_cycles()  # as in every service
     gc.collect()
     gc.freeze()
     gather()

@@ -38,8 +38,8 @@ from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.port import ALL_SUBJECTS, Draft, Record
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.collecting import seldom_look_for_cycles
 from apportion.runtime.process.metrics import Metrics
-from apportion.runtime.service.lifecycle import GC_THRESHOLDS
 from apportion.scheduler.snapshotting import Snapshotting
 from apportion_schemas import (
     Ask,
@@ -263,7 +263,7 @@ async def run(folder: Path, events: int, nodes: int, scale: float) -> dict[str, 
 
 def in_a_folder(given: argparse.Namespace) -> dict[str, float]:
     """One run, of which nothing is left."""
-    gc.set_threshold(*GC_THRESHOLDS)  # as in every service
+    seldom_look_for_cycles()  # as in every service
     with tempfile.TemporaryDirectory() as folder:
         return uvloop.run(run(Path(folder), given.events, given.nodes, given.snapshot_scale))
 

@@ -100,14 +100,21 @@ async def get(url: str, path: str) -> tuple[int, str]:
 
 
 async def verb(bus: Bus, *arguments: str, code: int = 0) -> str:
+    """What a verb prints that reads the ledger; its complaint where it must fail."""
+    return await said_by(*arguments, "--nats", bus.server.url_for("operator"), code=code)
+
+
+async def said_by(*arguments: str, code: int = 0) -> str:
     """What a verb prints; its complaint where it must fail."""
-    command = [sys.executable, "-m", "apportion.cli.main", *arguments]
-    url = bus.server.url_for("operator")
     done = await asyncio.to_thread(
         subprocess.run,
-        [*command, "--nats", url], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-m", "apportion.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env=os.environ | {"COLUMNS": "200"},
-    )  # fmt: skip
+    )
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
 
@@ -165,6 +172,11 @@ async def test_the_gateway_says_the_same(bus: Bus, facts: Facts, prices: Path) -
             bus, "report", "cost", "--from", "1", "--to", "8", "--prices", str(prices), "--json"
         )
         assert json.loads(body) == json.loads(said)
+        gateway = at.removesuffix("/api/v1/")
+        asked = ("--from", "1", "--to", "8", "--json", "--gateway", gateway)
+        assert json.loads(await said_by("report", "cost", *asked)) == json.loads(said)
+        wrong = await said_by("report", "usage", "--from", "soon", "--gateway", gateway, code=2)
+        assert "from" in wrong
         [row] = json.loads(body)["rows"]
         assert row["key"] == "default"
         assert row["cost"] == pytest.approx(row["granted_gpu_hours"] * 3_600_000, abs=4)

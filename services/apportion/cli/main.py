@@ -16,6 +16,7 @@ from typing import NamedTuple
 import click
 
 from apportion.cli.exits import INTERNAL
+from apportion.runtime.process.collecting import seldom_look_for_cycles
 
 
 class Verb(NamedTuple):
@@ -126,6 +127,7 @@ def root() -> None:
 
 def main() -> None:
     """Run the verb that the arguments name; see `exits` for the exit codes."""
+    seldom_look_for_cycles()
     try:
         root.main(prog_name="apportion")
     except Exception as error:

@@ -1,40 +1,32 @@
-"""`apportion report`: what was granted, used and worth, read from the ledger itself."""
+"""`apportion report`: what was granted, used and worth.
+
+The gateway is asked where there is one. What it does not have (somebody's own prices or archives)
+or does not print (CSV) is made here from the ledger itself; see `report_ledger`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from apportion.cli.connection import Command, Where, asks_ledger
-from apportion.cli.exits import NotFound, Wrong
+from apportion.cli.asking import Gateway
+from apportion.cli.connection import Command, Where, asks_both
+from apportion.cli.exits import Unreachable
 from apportion.cli.output import console, plain, print_json, show, table
 from apportion.cli.rows import Rows
-from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.health import moment
 from apportion.core.reports.answers import IdleAnswer, IdleRow, ReportAnswer, ReportRow
-from apportion.core.reports.meters import TooMuch
-from apportion.core.reports.prices import PriceError
 from apportion.core.reports.report import NOTHING
 from apportion.core.reports.rows import WrongBy, by_of
-from apportion.runtime.jetstream.accounting import TooEarly
-from apportion.runtime.jetstream.periods import PeriodError
-from apportion.runtime.jetstream.reports import (
-    Asked,
-    answered,
-    as_csv,
-    as_focus,
-    read,
-    read_prices,
-)
-from apportion.runtime.ledger.archive import ArchiveError
-from apportion.runtime.process.clock import SystemClock
 
 FORMATS = ("table", "csv", "json", "focus")
 IDLE_LISTED = 40
+TIMEOUT_S = 75.0  # longer than the gateway works at a report
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTIONS = (
     click.option("--by", default="namespace", show_default=True,
@@ -63,7 +55,8 @@ def command() -> None:
     """What was granted, what was used of it, and what it costs.
 
     A share counts as the part of its card's memory that it holds. Granted, free, cordoned and
-    broken hours add up to the capacity that there was.
+    broken hours add up to the capacity that there was. The gateway makes it, where there is one;
+    with --prices, --archive, and as CSV it is made here, from the ledger itself.
 
     Exit codes: 0 done; 1 the period is not in the ledger, or prices or an archive cannot be used;
     2 wrong usage; 3 the ledger cannot be reached; 4 a newer build wrote in it.
@@ -78,7 +71,7 @@ def _report(verb: Command) -> Command:
 
 @command.command(epilog="Example:  apportion report usage --by namespace --from -24h")
 @_report
-@asks_ledger
+@asks_both
 def usage(**given: Any) -> None:
     """Hours of cards and memory: granted, and used where the nodes tell it."""
     _make("usage", **given)
@@ -86,7 +79,7 @@ def usage(**given: Any) -> None:
 
 @command.command(epilog="Example:  apportion report cost --by label:team --prices prices.toml")
 @_report
-@asks_ledger
+@asks_both
 def cost(**given: Any) -> None:
     """The same with money, by a price file."""
     _make("cost", **given)
@@ -94,67 +87,62 @@ def cost(**given: Any) -> None:
 
 @command.command(epilog="Example:  apportion report idle --by user --from -7d")
 @_report
-@asks_ledger
+@asks_both
 def idle(**given: Any) -> None:
     """Shares that did nothing for an hour or more."""
     _make("idle", **given)
 
 
 def _make(report: str, *, where: Where, as_json: bool, form: str, **given: Any) -> None:
-    prices: Path | None = given.pop("prices")
     if report == "idle" and (form == "focus" or given["step"]):
         raise click.UsageError("idle has no --step and no --format focus")
-    if prices is None and (report == "cost" or form == "focus"):
-        raise click.UsageError("give --prices FILE: what an hour of a card costs, by model")
     try:
-        asked = Asked(
-            report=report,
-            by=by_of(given["by"]),
-            start=given["start"],
-            end=given["end"],
-            step=given["step"],
-            prices=read_prices(prices) if prices else None,
-            archives=given["archives"],
-            account=given["account"],
-        )
-        run(_print(where, asked, "json" if as_json else form))
+        given["by"] = by_of(given["by"])
     except WrongBy as error:
         raise click.UsageError(f"--{error}") from None
-    except PeriodError as error:
-        raise Wrong(f"--{error}; {error.fix}") from None
-    except (TooEarly, TooMuch, ArchiveError, OSError) as error:
-        raise NotFound(str(error)) from None
-    except PriceError as error:
-        raise NotFound(f"--prices {prices}: {error}") from None
-
-
-async def _print(where: Where, asked: Asked, form: str) -> None:
-    async with open_ledger(where.nats_url()) as ledger:
-        reading = await read(ledger, asked, SystemClock().now(), _progress())
-    if form == "focus":
-        sys.stdout.write(as_focus(asked, reading))
-        return
-    answer = await answered(asked, reading)
-    if form == "json":
+    answer = _answer(where, report, "json" if as_json else form, given)
+    if isinstance(answer, str):
+        sys.stdout.write(answer)
+    elif as_json or form == "json":
         print_json(answer)
-    elif form == "csv":
-        sys.stdout.write(as_csv(answer))
     elif isinstance(answer, IdleAnswer):
         _show_idle(answer)
     else:
         _show(answer)
 
 
-def _progress() -> Callable[[int, int], None]:
-    """How far the ledger has been read, on a terminal."""
-    out = console(stderr=True)
+def _answer(
+    where: Where, report: str, form: str, given: Mapping[str, Any]
+) -> ReportAnswer | IdleAnswer | str:
+    """The gateway's answer, or one that is made here; text where the form is csv or focus."""
+    url = "" if given["prices"] or given["archives"] else _gateway(where)
+    if url and form in {"table", "json"}:
+        return _asked(url, report, given)
+    # The ledger's client alone is most of what it takes to ask a gateway.
+    from apportion.cli.report_ledger import read_report
 
-    def tell(revision: int, last: int) -> None:
-        if out.is_terminal:
-            end = "\n" if revision >= last else "\r"
-            out.print(f"read {revision:,} of {last:,} events", end=end)
+    return read_report(where, report, form, given)
 
-    return tell
+
+def _gateway(where: Where) -> str:
+    """Its URL, where there is one and the person did not tell of a ledger alone."""
+    if where.nats and not where.gateway:
+        return ""
+    with contextlib.suppress(Unreachable):
+        return where.gateway_url()
+    return ""
+
+
+def _asked(url: str, report: str, given: Mapping[str, Any]) -> ReportAnswer | IdleAnswer:
+    """What the gateway says of it."""
+    query = {
+        "by": str(given["by"]), "from": given["start"], "to": given["end"], "step": given["step"],
+    }  # fmt: skip
+    query = {name: value for name, value in query.items() if value}
+    gateway = Gateway(url, timeout_s=TIMEOUT_S)
+    if report == "idle":
+        return gateway.ask("report", report, answer=IdleAnswer, query=query)
+    return gateway.ask("report", report, answer=ReportAnswer, query=query)
 
 
 def _show(answer: ReportAnswer) -> None:

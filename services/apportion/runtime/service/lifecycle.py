@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -35,6 +34,7 @@ from apportion.runtime.ledger.port import (
 from apportion.runtime.process import huge_pages
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import Clock, SystemClock
+from apportion.runtime.process.collecting import seldom_look_for_cycles
 from apportion.runtime.process.compilation import outdated
 from apportion.runtime.process.config import ConfigError, ServiceConfig
 from apportion.runtime.process.interrupting import interrupt_nobody
@@ -42,7 +42,6 @@ from apportion.runtime.process.logs import Logger, configure_logs, get_logger
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import HttpServer
 
-GC_THRESHOLDS = (50_000, 20, 100)
 EXIT_OK = 0
 EXIT_ERROR = 70
 EXIT_STUCK = 75
@@ -144,9 +143,7 @@ def run_service(
     `small`: on asyncio's own loop, which is slower and three megabytes smaller.
     """
     configure_logs(service=name, level=config.log_level, form=config.log_format)
-    # What a service allocates it keeps, or drops without a cycle: looking for cycles after every
-    # 700 objects took a tenth to a fifth of its processor time.
-    gc.set_threshold(*GC_THRESHOLDS)
+    seldom_look_for_cycles()
     interrupt_nobody()
     if late := outdated():
         get_logger(name).error(
