@@ -7,11 +7,29 @@ permissions or manifests are, a test takes out by generating them from a wider t
 In a process of its own: `python -m tests.security.weakened GUARD -- agent --node n1 ...`.
 """
 
+import asyncio
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from unittest import mock
 
-GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {}
+
+@contextlib.contextmanager
+def looks_at_the_ledger() -> Iterator[None]:
+    """Settings are looked at when a service begins, and never again."""
+    from apportion.runtime.service.soundness import Soundness  # noqa: PLC0415
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    with mock.patch.object(Soundness, "watch", never):
+        yield
+
+
+GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "looks at the ledger": looks_at_the_ledger,
+}
 """The name of a guard, and what takes it out for the length of a `with`."""
 
 

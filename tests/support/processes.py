@@ -24,11 +24,14 @@ class ServiceProcess:
     """`apportion <verb> ...` against one ledger; use as `async with`, which ends it for sure.
 
     `build` is where Python looks first for modules, from the next start on: it makes another build
-    of what it finds there.
+    of what it finds there. `first` is Python that runs before the verb, in its process.
     """
 
-    def __init__(self, verb: str, url: str, *options: str, build: Path | None = None) -> None:
+    def __init__(
+        self, verb: str, url: str, *options: str, build: Path | None = None, first: str = ""
+    ) -> None:
         self.verb = verb
+        self._first = first
         self.build = build
         self._arguments = ["--nats", url, "--health", "127.0.0.1:0", "--log-format", "json"]
         self._arguments += options
@@ -56,7 +59,7 @@ class ServiceProcess:
 
     async def start(self) -> None:
         """Start, and wait until it listens."""
-        code = f"from apportion.{self.verb}.main import command; command()"
+        code = f"{self._first}\nfrom apportion.{self.verb}.main import command; command()"
         self._health = ""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", code, *self._arguments, env=environment(self.build),

@@ -56,6 +56,7 @@ async def body(service: Service, choice: AdmissionChoice) -> None:
     ledger = await jetstream.connect(service.config.nats_url, name=service.name)
     try:
         await jetstream.check_stream(ledger)
+        service.watch(ledger)
         known = _Known(service, ConfigurationLedger(ledger.wire))
         reviews = Reviews(
             lambda: known.cluster.state.configuration,

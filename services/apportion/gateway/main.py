@@ -162,6 +162,7 @@ class Gateway:
         ledger = await jetstream.connect(service.config.nats_url, name=service.name)
         try:
             await jetstream.check_stream(ledger)
+            service.watch(ledger)
             feed = Feed(await Snapshots(ledger.wire).restore())
             life = _Life(service, ledger, feed, self._places)
             service.ready_when(life.reader.not_ready)

@@ -117,9 +117,18 @@ class DecisionMetrics:
 class Cycle:
     """One scheduler's loop over one state."""
 
-    def __init__(self, state: State, ledger: Ledger, *, clock: Clock, publisher: Publisher) -> None:
+    def __init__(
+        self,
+        state: State,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        publisher: Publisher,
+        sound: Callable[[], Awaitable[None]],
+    ) -> None:
         self._state = state
         self._ledger = ledger
+        self._sound = sound
         self._clock = clock
         self._publisher = publisher
         self._stirred = asyncio.Event()
@@ -157,6 +166,7 @@ class Cycle:
         await joined()
         await reader.caught_up()
         while True:
+            await self._sound()
             self._stirred.clear()
             started = self._clock.monotonic()
             decision = self._decide(max(EVENTS_MAX >> self._refusals, 1))

@@ -111,7 +111,7 @@ async def body(
         cluster = StateFold(await session.restored())
         expose(service.metrics, cluster.state, device_metrics)
         publisher = Publisher(f"scheduler/{name}", service.clock, session.append)
-        cycle = Cycle(cluster.state, session.ledger, clock=service.clock, publisher=publisher)
+        cycle = _cycle(service, session, cluster.state, publisher)
         membership = _membership(service, session, cycle, f"{name}/{life}")
         learning = Learning(cluster.state, session.ledger, publisher)
         snapshotting = _snapshotting(service, session, cluster.state, snapshot_every)
@@ -136,6 +136,16 @@ async def body(
         if snapshotting is not None and snapshot_every:
             service.loop("write snapshots", lambda: snapshotting.run(reader))
         await reader.run()
+
+
+def _cycle(service: Service, session: Session, state: State, publisher: Publisher) -> Cycle:
+    return Cycle(
+        state,
+        session.ledger,
+        clock=service.clock,
+        publisher=publisher,
+        sound=service.soundness.sound,
+    )
 
 
 def _reader(

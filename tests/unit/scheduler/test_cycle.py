@@ -69,7 +69,9 @@ class Scheduler:
         self.cluster = StateFold()
         clock = SkewedClock(random.Random(7), skew_s=0.0)
         publisher = Publisher("scheduler/test", clock, _nothing)
-        self.cycle = Cycle(self.cluster.state, self.ledger, clock=clock, publisher=publisher)
+        self.cycle = Cycle(
+            self.cluster.state, self.ledger, clock=clock, publisher=publisher, sound=_at_once
+        )
         self.reader: Reader[Change] = Reader(
             self.ledger, self.cluster, metrics=self.metrics, on_change=self.cycle.observe
         )

@@ -15,11 +15,12 @@ class LedgerFacts(Struct, frozen=True, kw_only=True):
 
     `oldest` and `recommended` are versions of the server that this build needs and wants;
     `outdated` is whether fixes are missing from the one that is there. `drifted` are the settings
-    of the stream that are not as they must be, in words. `lagging` are servers of the cluster that
-    do not hold all of the stream. `skews` are of this machine and of those who wrote last.
-    `missing` are subjects that this user needs and may not use; None where nobody could ask.
-    `sync_always`, and how much of the server's disk the ledger may take, are known only from the
-    server's monitoring port. Ages are in seconds by the server's clock.
+    of the stream that are not as they must be, in words, and `lost_records` are gone between
+    its first and its last. `lagging` are servers of the cluster that do not hold all of the
+    stream. `skews` are of this machine and of those who wrote last. `missing` are subjects that
+    this user needs and may not use; None where nobody could ask. `sync_always`, and how much of
+    the server's disk the ledger may take, are known only from the server's monitoring port.
+    Ages are in seconds by the server's clock.
     """
 
     user: str
@@ -30,6 +31,7 @@ class LedgerFacts(Struct, frozen=True, kw_only=True):
     replicas: int = 1
     lagging: tuple[str, ...] = ()
     drifted: tuple[str, ...] = ()
+    lost_records: int = 0
     size_bytes: int = 0
     max_bytes: int = -1
     first_revision: int = 0

@@ -87,6 +87,11 @@ def stream(facts: Facts) -> Found | None:
         return None
     if ledger.drifted:
         return broken("; ".join(ledger.drifted), "`apportion ledger check` names each setting")
+    if ledger.lost_records:
+        return broken(
+            f"{ledger.lost_records:,} events are gone from the middle of the ledger",
+            "`apportion verify` names the first; keep a copy of the server's store",
+        )
     return ok("the stream's settings are as Apportion makes them")
 
 

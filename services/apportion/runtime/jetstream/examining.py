@@ -75,6 +75,7 @@ async def examine(wire: Wire, *, clock: Clock, server_says: Mapping[str, Any]) -
         replicas=info.config.get("num_replicas", 1),
         lagging=_lagging(info),
         drifted=tuple(str(error) for error in stream.drift(info.config)),
+        lost_records=info.lost,
         size_bytes=info.state.bytes,
         max_bytes=info.config.get("max_bytes", -1),
         first_revision=info.state.first_seq,

@@ -19,7 +19,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Sequence
 
-from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream import consumers, stream
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Message, Wire, call_api
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
@@ -67,6 +67,8 @@ class Follower:
         self._created = ""
         self._generation = itertools.count(1)
         self._live = 0
+        self._consumer: dict[str, object] = {}
+        self._looked_at = (0, 0)
         self._heard = False
         self._again = asyncio.Event()
         self._caught_up = asyncio.Event()
@@ -208,6 +210,25 @@ class Follower:
             await call_api(self._wire, api, body)
         except ApiRefused as refused:
             raise LedgerUnavailable(str(refused)) from refused
+        self._consumer = config
+
+    async def drift(self, info: stream.StreamInfo) -> list[LedgerError]:
+        """What of our consumer somebody has changed, or that nothing comes of the stream any more.
+
+        `info` describes the stream now. A new consumer takes its place. Raises LedgerUnavailable.
+        """
+        if not (self._consumer and self._live and self.running):
+            self._looked_at = (0, 0)
+            return []
+        drifted: list[LedgerError] = [*await consumers.look(self._wire, self._consumer)]
+        position, newest = self._looked_at
+        self._looked_at = self._position, info.state.last_seq
+        if self._whole and self._position == position < newest:
+            what = f"nothing has come since revision {position}, and the ledger had {newest}"
+            drifted.append(LedgerError(f"{what}; its reader begins anew with another consumer"))
+        if drifted:
+            self._renew()
+        return drifted
 
     async def _look(self) -> None:
         """Ask the stream's leader whether it holds what we have, and at first how far to read.

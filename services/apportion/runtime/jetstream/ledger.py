@@ -57,6 +57,8 @@ class JetStreamLedger:
         self._clock = SystemClock()
         self._appender = Appender(wire, ack_timeout_s=ack_timeout_s)
         self._followers: list[following.Follower] = []
+        self._queues: list[work_queue.Queue] = []
+        self._held = ""
 
     async def __aenter__(self) -> Self:
         return self
@@ -84,6 +86,8 @@ class JetStreamLedger:
         began = self._clock.monotonic()
         outcome = "ok"
         try:
+            if self._held:
+                raise LedgerUnavailable(self._held)
             revisions = await self._appender.append(drafts)
         except LedgerError as failure:
             outcome = _OUTCOMES.get(type(failure), "refused")
@@ -125,9 +129,28 @@ class JetStreamLedger:
         self, durable: str, subjects: Sequence[str], *, ack_wait_s: float, max_in_flight: int
     ) -> WorkQueue:
         """See ledger.Ledger. Raises LedgerDrifted, LedgerUnavailable, NotPermitted."""
-        return await work_queue.open_queue(
+        queue = await work_queue.open_queue(
             self._wire, durable, subjects, ack_wait_s=ack_wait_s, max_in_flight=max_in_flight
         )
+        self._queues.append(queue)
+        return queue
+
+    async def look(self) -> stream.Look:
+        """What of the stream and of our consumers is not as it must be. Raises LedgerUnavailable.
+
+        A reader whose consumer somebody has changed goes on with a new one.
+        """
+        info = await stream.read_info(self._wire)
+        drifted: list[LedgerError] = [*stream.drift(info.config)]
+        for follower in self._followers:
+            drifted += await follower.drift(info)
+        for queue in self._queues:
+            drifted += await queue.drift()
+        return stream.Look(tuple(str(each) for each in drifted), info.lost)
+
+    def hold(self, why: str) -> None:
+        """Append nothing, for this reason; the empty one ends it."""
+        self._held = why
 
     async def publish(self, subject: str, payload: bytes) -> None:
         """See ledger.Ledger. Raises LedgerUnavailable."""

@@ -44,10 +44,43 @@ WANTED: Mapping[str, object] = {
     "max_msgs_per_subject": -1,
     "max_msg_size": MAX_MESSAGE_BYTES,
     "duplicate_window": DUPLICATE_WINDOW_S * 1_000_000_000,
+    "mirror": None,
+    "sources": None,
+    "republish": None,
+    "subject_transform": None,
+    "sealed": False,
+    "no_ack": False,
+    "discard_new_per_subject": False,
+    "allow_msg_counter": False,
+    "allow_msg_schedules": False,
+    "allow_batched": False,
+    "subject_delete_marker_ttl": 0,
 }
-"""Every setting that the ledger's promises rest on. max_bytes and replicas are the operator's.
+"""Every setting that the ledger's promises rest on; what is not set is as good as its zero.
 
 With `deny_purge`, which the server never takes back, a ledger is kept whole for ever: sound, too.
+"""
+FREE = frozenset(
+    {
+        "name",
+        "description",
+        "metadata",
+        "deny_purge",
+        "max_bytes",
+        "max_consumers",
+        "consumer_limits",
+        "num_replicas",
+        "placement",
+        "compression",
+        "first_seq",
+        "allow_direct",
+        "mirror_direct",
+        "persist_mode",
+    }
+)
+"""What is the operator's, or changes no record: a server that knows another setting is looked at
+(`tests/integration/ledger/test_stream.py`) before it is ours. Of `persist_mode` the server itself
+refuses any but the default beside `allow_atomic`.
 """
 
 
@@ -90,6 +123,20 @@ class StreamInfo(msgspec.Struct, frozen=True):
     created: str
     ts: str = ""
     cluster: StreamCluster | None = None
+
+    @property
+    def lost(self) -> int:
+        """How many records are gone between the first and the last that are there."""
+        state = self.state
+        there = state.last_seq - state.first_seq + 1 if state.messages else 0
+        return max(there - state.messages, 0)
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a look at the ledger's set-up found: settings in words, and records that are gone."""
+
+    drifted: tuple[str, ...] = ()
+    lost: int = 0
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -208,7 +255,7 @@ def drift(config: Mapping[str, object]) -> list[LedgerDrifted]:
     return [
         LedgerDrifted(f"stream {STREAM} {name}", config.get(name), wanted)
         for name, wanted in WANTED.items()
-        if config.get(name, False if wanted is False else None) != wanted
+        if config.get(name) != wanted and (config.get(name) or wanted)
     ]
 
 
@@ -236,7 +283,9 @@ async def create(wire: Wire, *, replicas: int, max_bytes: int) -> StreamInfo:
 
 
 async def _create(wire: Wire, *, replicas: int, max_bytes: int) -> None:
-    wanted = {**WANTED, "name": STREAM, "num_replicas": replicas, "max_bytes": max_bytes}
+    # A server refuses settings that it does not know, also where they are off.
+    wanted = {name: value for name, value in WANTED.items() if value}
+    wanted |= {"name": STREAM, "num_replicas": replicas, "max_bytes": max_bytes}
     try:
         await call_api(wire, f"STREAM.CREATE.{STREAM}", wanted)
     except ApiRefused as refused:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from apportion.runtime.jetstream import consumers
 from apportion.runtime.jetstream.wire import (
     STREAM,
     ApiRefused,
@@ -34,15 +34,6 @@ _AT_ONCE_S = 0.1
 _QUIET_S = 0.02
 """After the first record of a fetch, silence for this long means that no more are there."""
 _EXISTS_DIFFERENTLY = frozenset({10013, 10148})
-
-
-class _ConsumerInfo(msgspec.Struct, frozen=True):
-    config: dict[str, Any]
-    num_pending: int = 0
-    num_ack_pending: int = 0
-
-
-_decode_info = msgspec.json.Decoder(_ConsumerInfo).decode
 
 
 class QueueDelivery:
@@ -79,9 +70,10 @@ class QueueDelivery:
 class Queue:
     """See ledger.WorkQueue. What comes too late for one fetch is kept for the next."""
 
-    def __init__(self, wire: Wire, durable: str) -> None:
+    def __init__(self, wire: Wire, settings: Mapping[str, object]) -> None:
         self._wire = wire
-        self._durable = durable
+        self._settings = settings
+        self._durable = str(settings["durable_name"])
         self._inbox = wire.new_inbox()
         self._ready: collections.deque[QueueDelivery] = collections.deque()
         self._turn = asyncio.Lock()
@@ -144,8 +136,12 @@ class Queue:
 
     async def waiting(self) -> int:
         """See ledger.WorkQueue. Raises LedgerUnavailable."""
-        info = await _read_info(self._wire, self._durable)
+        info = await consumers.read_info(self._wire, self._durable)
         return info.num_pending + info.num_ack_pending
+
+    async def drift(self) -> list[LedgerDrifted]:
+        """What of the queue's place somebody has changed. Raises LedgerUnavailable."""
+        return await consumers.look(self._wire, self._settings)
 
 
 async def open_queue(
@@ -178,20 +174,9 @@ async def open_queue(
     except ApiRefused as refused:
         if refused.error.err_code not in _EXISTS_DIFFERENTLY:
             raise LedgerUnavailable(str(refused)) from refused
-        found = (await _read_info(wire, durable)).config
-        for setting, value in wanted.items():
-            if found.get(setting) != value:
-                raise LedgerDrifted(
-                    f"consumer {durable} {setting}", found.get(setting), value
-                ) from refused
+        for drifted in await consumers.look(wire, wanted):
+            raise drifted from refused
         raise LedgerUnavailable(str(refused)) from refused
-    queue = Queue(wire, durable)
+    queue = Queue(wire, wanted)
     await queue.begin()
     return queue
-
-
-async def _read_info(wire: Wire, durable: str) -> _ConsumerInfo:
-    try:
-        return _decode_info(await call_api(wire, f"CONSUMER.INFO.{STREAM}.{durable}"))
-    except ApiRefused as refused:
-        raise LedgerUnavailable(str(refused)) from refused

@@ -41,6 +41,7 @@ from apportion.runtime.process.interrupting import interrupt_nobody
 from apportion.runtime.process.logs import Logger, configure_logs, get_logger
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import HttpServer
+from apportion.runtime.service.soundness import Examined, Soundness
 
 EXIT_OK = 0
 EXIT_ERROR = 70
@@ -75,6 +76,7 @@ class Service:
         self.metrics = Metrics()
         self.appends = Acceptance(self.metrics, clock)
         self.log: Logger = get_logger(name)
+        self.soundness = Soundness(self.metrics, clock, self.log)
         self.stopping = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._checks: list[Callable[[], list[str]]] = []
@@ -85,6 +87,10 @@ class Service:
         if self._tasks is None:
             raise RuntimeError(f"loop {name} started outside of the service body")
         self._tasks.create_task(_named(name, run), name=name)
+
+    def watch(self, ledger: Examined) -> None:
+        """Look at the ledger's set-up for as long as this life of the body lasts."""
+        self.loop("look at the ledger", lambda: self.soundness.watch(ledger))
 
     def ready_when(self, not_ready: Callable[[], list[str]]) -> None:
         """Ask `not_ready` for its reasons whenever /readyz is asked; forgotten with the body."""
@@ -97,7 +103,7 @@ class Service:
         if not self._checks:
             return ["connecting"]  # a body that has not said when it is ready is not
         reasons = [reason for check in self._checks for reason in check()]
-        return reasons + self.appends.not_ready()
+        return reasons + self.appends.not_ready() + self.soundness.not_ready()
 
     async def run_body(self, main: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
         """One life of the body: `main`, and the loops that it started, until all have ended."""

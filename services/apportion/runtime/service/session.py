@@ -52,6 +52,8 @@ async def open_session(service: Service) -> AsyncIterator[Session]:
         LedgerUnavailable, NotPermitted, ServerTooOld, LedgerDrifted: see `jetstream.connect`.
     """
     ledger = await (service.connect or (lambda: _connect(service)))()
+    if isinstance(ledger, JetStreamLedger):
+        service.watch(ledger)
     try:
         async with GroupCommit(ledger, clock=service.clock) as commit:
             append = Insistence(commit.append, service.clock).append

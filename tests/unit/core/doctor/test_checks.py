@@ -80,6 +80,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
     ("replicas", "soon", ledger(replicas=1), "1 server holds the ledger"),
     ("replicas", "broken", ledger(lagging=("nats-2",)), "nats-2"),
     ("stream", "broken", ledger(drifted=("max_age is 5",)), "max_age is 5"),
+    ("stream", "broken", ledger(lost_records=3), "3 events are gone"),
     ("disk", "soon", ledger(store_bytes=80), "80%"),
     ("disk", "broken", ledger(store_bytes=95), "95%"),
     ("disk", "broken", ledger(size_bytes=97, max_bytes=100), "97%"),

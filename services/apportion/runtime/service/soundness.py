@@ -1,0 +1,96 @@
+"""Whether the ledger is still set up as it must be, looked at for as long as a service runs.
+
+A stream that is changed under a running service would go on taking events, and drop others for
+each: so nothing is appended and nothing decided until it is put back. Invariants: a service is not
+ready from the look that finds a wrong setting to the one that finds none, and says once what is
+wrong; that nobody could look says nothing, for others say that the ledger is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from apportion.runtime.jetstream.stream import Look
+from apportion.runtime.ledger.port import LedgerUnavailable
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.logs import Logger
+from apportion.runtime.process.metrics import Metrics
+
+LOOK_S: Final = 40.0
+"""A pause is half of it to all of it: every 30 s, and all services at different times."""
+LOOK_AGAIN_S: Final = 4.0
+
+
+class Examined(Protocol):
+    """What looks at the ledger's set-up, and holds what is appended while it is wrong."""
+
+    async def look(self) -> Look:
+        """What is not as it must be. Raises LedgerUnavailable."""
+
+    def hold(self, why: str) -> None:
+        """Append nothing, for this reason; the empty one ends it."""
+
+
+class Soundness:
+    """What the last look at the ledger's set-up found, through all lives of a service."""
+
+    def __init__(self, metrics: Metrics, clock: Clock, log: Logger) -> None:
+        self._clock = clock
+        self._log = log
+        self._drifted: tuple[str, ...] = ()
+        self._lost = 0
+        self._sound = asyncio.Event()
+        self._sound.set()
+        metrics.gauge(
+            "apportion_ledger_drifted",
+            "Settings of the stream, or of a consumer of this process, that are not as they must "
+            "be; /readyz names them.",
+        ).set_function(lambda: len(self._drifted))
+        metrics.gauge(
+            "apportion_ledger_lost_records",
+            "Records that are gone between the first and the last of the ledger.",
+        ).set_function(lambda: self._lost)
+
+    def not_ready(self) -> list[str]:
+        """What is wrong, each with its fix; empty where nothing is."""
+        return list(self._drifted)
+
+    async def sound(self) -> None:
+        """Return once nothing is known to be wrong: at once, as a rule."""
+        await self._sound.wait()
+
+    async def watch(self, ledger: Examined) -> None:
+        """Look now and then, until cancelled. What is opened was looked at, so it begins sound."""
+        self._note((), ledger)
+        while True:
+            await self._clock.pause(LOOK_AGAIN_S if self._drifted else LOOK_S)
+            try:
+                look = await ledger.look()
+            except LedgerUnavailable:
+                continue
+            self._note(look.drifted, ledger)
+            self._note_lost(look.lost)
+
+    def _note(self, drifted: tuple[str, ...], ledger: Examined) -> None:
+        if drifted and drifted != self._drifted:
+            self._log.error("nothing is appended while the ledger is not sound", found=drifted)
+        if self._drifted and not drifted:
+            self._log.warning(
+                "the ledger's settings are as they must be again; `apportion verify` tells whether "
+                "events were lost meanwhile"
+            )
+        self._drifted = drifted
+        ledger.hold("; ".join(drifted))
+        if drifted:
+            self._sound.clear()
+        else:
+            self._sound.set()
+
+    def _note_lost(self, lost: int) -> None:
+        if lost > self._lost:
+            self._log.critical(
+                "the ledger lost events: who begins anew may have to stop; see recovery",
+                records=lost,
+            )
+        self._lost = lost

@@ -1,0 +1,95 @@
+"""What a running service sees of its ledger's set-up: the stream, and the consumers it reads by."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
+from apportion.runtime.jetstream.consumers import read_info
+from apportion.runtime.jetstream.stream import Look
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerUnavailable, Record
+from tests.support.nats import PlainServer, draft
+from tests.support.polling import until
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[JetStreamLedger]:
+    """A ledger on a server where everybody may do anything."""
+    server = PlainServer(tmp_path / "plain")
+    await server.start()
+    ledger = await connect(server.url, name="test")
+    await create_stream(ledger)
+    yield ledger
+    await ledger.close()
+    await server.stop()
+
+
+async def deafen(ledger: JetStreamLedger, name: str) -> None:
+    """Change the consumer's filter to what nobody says; it goes on beating."""
+    filter_subject = "apportion.v1.nothing"
+    config = {**(await read_info(ledger.wire, name)).config, "filter_subject": filter_subject}
+    config.pop("filter_subjects", None)
+    body = {"stream_name": STREAM, "config": config, "action": "update"}
+    await call_api(ledger.wire, f"CONSUMER.CREATE.{STREAM}.{name}.{filter_subject}", body)
+
+
+async def names(ledger: JetStreamLedger) -> list[str]:
+    """The consumers that there are."""
+    answer = msgspec.json.decode(await call_api(ledger.wire, f"CONSUMER.NAMES.{STREAM}"))
+    return list(answer["consumers"] or ())
+
+
+@pytest.mark.parametrize(
+    "subjects",
+    [
+        (ALL_SUBJECTS,),
+        ("apportion.v1.workload.*",),
+        ("apportion.v1.workload.*", "apportion.v1.x.*"),
+    ],
+    ids=["whole", "one subject", "two subjects"],
+)
+async def test_a_reader_that_was_made_deaf_hears_again(
+    ledger: JetStreamLedger, subjects: tuple[str, ...]
+) -> None:
+    """Its consumer is as it made it, until somebody changes the filter: named, and replaced."""
+    heard: list[Record] = []
+    following = await ledger.follow(heard.append, subjects=subjects)
+    await ledger.append([draft()])
+    await until(lambda: _true(heard), "the first record")
+    assert await ledger.look() == Look()
+    [name] = await names(ledger)
+    await deafen(ledger, name)
+    await ledger.append([draft()])
+    looked = await ledger.look()
+    assert looked.drifted[0].startswith(f"setting consumer {name} filter_subject")
+    await until(lambda: _true(len(heard) == 2), "the second record")
+    assert await ledger.look() == Look()
+    await following.stop()
+    assert await ledger.look() == Look()
+
+
+async def test_a_queue_that_was_changed_is_named(ledger: JetStreamLedger) -> None:
+    """Of several workers none may replace the shared place, so it stays named until put back."""
+    subject = "apportion.v1.placement.*"
+    await ledger.work_queue("binder", [subject], ack_wait_s=5, max_in_flight=10)
+    assert await ledger.look() == Look()
+    await deafen(ledger, "binder")
+    looked = await ledger.look()
+    assert "consumer binder filter_subject is 'apportion.v1.nothing'" in looked.drifted[0]
+
+
+async def test_what_is_held_is_not_appended(ledger: JetStreamLedger) -> None:
+    """For as long as there is a reason, with the reason."""
+    ledger.hold("somebody turned a screw")
+    with pytest.raises(LedgerUnavailable, match="turned a screw"):
+        await ledger.append([draft()])
+    assert await ledger.last_revision() == 0
+    ledger.hold("")
+    assert await ledger.append([draft()]) == [1]
+
+
+async def _true(value: object) -> object:
+    return value

@@ -1,0 +1,115 @@
+"""Attack 11: whoever holds bootstrap's identity sets `max_msgs_per_subject` to 1 under everybody.
+
+The server then drops all but the newest event of each subject, and goes on dropping one for each
+that is appended: history is gone, and nobody says so, for services looked at the stream's settings
+only when they began.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.runtime.jetstream.wire import STREAM, Wire, call_api
+from apportion_schemas import PodPlaced
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, pod
+from tests.support.polling import until
+from tests.support.processes import NO_AGENTS, ServiceProcess
+
+HASTE = """
+from apportion.runtime.service import soundness
+soundness.LOOK_S = soundness.LOOK_AGAIN_S = 0.4
+"""
+"""So that a test does not wait for half a minute; nothing else is different."""
+UNGUARDED = """
+import contextlib
+from tests.security.weakened import GUARDS
+contextlib.ExitStack().enter_context(GUARDS["looks at the ledger"]())
+"""
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A running server."""
+    async with running_bus(tmp_path / "data") as running:
+        yield running
+
+
+async def scheduling(bus: Bus, facts: Facts, first: str) -> ServiceProcess:
+    """A scheduler that has placed one pod."""
+    await facts.open()
+    scheduler = ServiceProcess(
+        "scheduler", bus.server.url_for("scheduler"), *NO_AGENTS, first=first
+    )
+    await scheduler.__aenter__()
+    await scheduler.ready()
+    await facts.write(pod("before", ask(1000)))
+    await facts.write(rack("n1", 8))
+    await facts.count(PodPlaced, 1)
+    return scheduler
+
+
+async def told(scheduler: ServiceProcess, line: str) -> None:
+    """Wait for a line of its metrics."""
+
+    async def there() -> bool:
+        return line in (await scheduler.get("/metrics"))[1].splitlines()
+
+    await until(there, line)
+
+
+async def stream_info(wire: Wire) -> dict[str, Any]:
+    """The stream as the server describes it."""
+    info: dict[str, Any] = json.loads(await call_api(wire, f"STREAM.INFO.{STREAM}"))
+    return info
+
+
+async def one_for_each_subject(wire: Wire, most: int) -> dict[str, Any]:
+    """What bootstrap may do; the stream as it is then."""
+    info = await stream_info(wire)
+    wanted = {**info["config"], "max_msgs_per_subject": most}
+    await call_api(wire, f"STREAM.UPDATE.{STREAM}", wanted)
+    return await stream_info(wire)
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -> None:
+    """Without the looks the scheduler is ready, and places on while events vanish.
+
+    With them it decides nothing, says why in its log, at /readyz and in a metric, and goes on where
+    it was once the setting is put back; that events were lost stays to be seen.
+    """
+    facts = Facts(bus)
+    scheduler = await scheduling(bus, facts, HASTE if guarded else UNGUARDED)
+    try:
+        boot = (await bus.connect("bootstrap")).wire
+        await facts.write(rack("n1", 8))  # reported again: two on its subject
+        broken = await one_for_each_subject(boot, 1)
+        assert broken["state"]["messages"] < broken["state"]["last_seq"]
+        if not guarded:
+            await facts.write(pod("after", ask(1000)))
+            await facts.count(PodPlaced, 2)
+            assert (await scheduler.get("/readyz"))[0] == 200
+            return
+        found = await scheduler.logged("nothing is appended while the ledger is not sound")
+        assert "max_msgs_per_subject is 1 on the server and must be -1" in str(found["found"])
+        status, reasons = await scheduler.get("/readyz")
+        assert (status, "max_msgs_per_subject is 1" in reasons) == (503, True)
+        await told(scheduler, "apportion_ledger_drifted 1.0")
+        await told(scheduler, "apportion_ledger_lost_records 1.0")
+        revision = await facts.write(pod("after", ask(1000)))
+        await told(scheduler, f"apportion_fold_revision {revision:.1f}")
+        marked = await facts.write(rack("n2", 1))
+        await told(scheduler, f"apportion_fold_revision {marked:.1f}")
+        assert (await stream_info(boot))["state"]["last_seq"] == marked
+        await one_for_each_subject(boot, -1)
+        await facts.count(PodPlaced, 2)
+        await scheduler.ready()
+        assert len([each for each in scheduler.log if "found" in each]) == 1
+    finally:
+        await scheduler.kill()
