@@ -15,11 +15,11 @@ import msgspec
 
 from apportion.cli.asking import Gateway
 from apportion.cli.submissions import Dropped, Ended, submission_of
-from apportion.cli.submitting import Wish
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.explain.lines import ask_words, listed
 from apportion.core.ledger.shaping import shape_key, spec_digest
 from apportion.core.manifests import PodDraft, submitted
+from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import PodSubmitted
 

@@ -142,6 +142,8 @@ def _show(answer: PlanAnswer) -> None:
     _show_pods(out, "POD THAT WAITS NOW", answer.helped)
     _show_evicted(out, answer)
     _show_waiting(out, answer)
+    if answer.when:
+        out.print(plain(answer.when), soft_wrap=True)
     _show_totals(out, answer)
 
 

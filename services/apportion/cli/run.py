@@ -28,11 +28,12 @@ from apportion.cli.guardian import Duty, leave_behind
 from apportion.cli.run_pod import Asked, document, draft_of, label, room_for
 from apportion.cli.run_wait import Telling, placed
 from apportion.cli.runs import Run, ended, engine_of, unreachable, with_device
-from apportion.cli.submitting import WAIT_S, Submitted, Wish, append
+from apportion.cli.submitting import WAIT_S, Submitted, append
 from apportion.cli.writing import open_ledger, person, run, user, write
 from apportion.core.explain.answers import NodeDetail, PodAnswer, PodDetail
 from apportion.core.grants.on_host import PRELOAD
 from apportion.core.manifests import PodDraft
+from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.starting import MARK, End, Greet, Start, Started, subject_of

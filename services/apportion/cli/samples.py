@@ -17,7 +17,7 @@ from apportion.cli.connection import Where
 from apportion.cli.exits import NotFound
 from apportion.cli.output import phase, plain, table
 from apportion.cli.reading import read_manifests
-from apportion.cli.submitting import Wish, append, look_up
+from apportion.cli.submitting import append, look_up
 from apportion.cli.tables import shown_phase
 from apportion.cli.writing import open_ledger
 from apportion.core.configuration import manifest_config
@@ -25,6 +25,7 @@ from apportion.core.explain import words
 from apportion.core.explain.answers import PodAnswer, PodDetail, Why
 from apportion.core.explain.lines import shares_words
 from apportion.runtime.files.manifests import Problem
+from apportion.runtime.files.wishes import Wish
 
 DECIDE_TIMEOUT_S = 30.0
 _HERE = Path(__file__).parent

@@ -24,19 +24,18 @@ from apportion.cli.reading import read_manifests, read_trace
 from apportion.cli.rows import Rows
 from apportion.cli.submitting import (
     Submitted,
-    Wish,
     append,
     append_limits,
     end,
-    limit_name,
     look_up,
     stands,
 )
 from apportion.cli.submitting import replace as replace_pods
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain import words
-from apportion.core.explain.lines import shares_words
+from apportion.core.explain.lines import limit_name, shares_words
 from apportion.runtime.files.manifests import Problem
+from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion_schemas import Shape
 

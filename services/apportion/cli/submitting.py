@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from uuid import uuid4
 
 import msgspec
@@ -20,7 +19,9 @@ from apportion.cli.exits import NotFound
 from apportion.cli.submissions import subject_of_pod
 from apportion.cli.writing import person
 from apportion.core.explain.answers import PodAnswer, PodDetail, RevisionAnswer
+from apportion.core.explain.lines import limit_name
 from apportion.core.manifests import PodDraft, submitted
+from apportion.runtime.files.wishes import Wish
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
@@ -45,21 +46,6 @@ ASK_ONE_BY_ONE = 16
 """Up to so many pods are looked up by name; for more, the lists of their namespaces are read."""
 
 Progress = Callable[[int], None]
-
-
-@dataclass(slots=True)
-class Wish:
-    """What was read: pods and gangs, in the order in which they came; queues and quotas.
-
-    `deployments` are the namespaces and owners of pods of which there may be fewer than before.
-    `slips` are names in it that are probably not meant so, each with where it stands.
-    """
-
-    pods: list[PodDraft] = field(default_factory=list)
-    groups: dict[str, PodGroupObserved] = field(default_factory=dict)
-    limits: list[QueueObserved | QuotaObserved] = field(default_factory=list)
-    deployments: set[tuple[str, str]] = field(default_factory=set)
-    slips: list[str] = field(default_factory=list)
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -204,13 +190,6 @@ async def stands(ledger: JetStreamLedger, limit: QueueObserved | QuotaObserved) 
     revision = await ledger.last_on_subject(subject_of(limit))
     record = await stream.read_record(ledger.wire, revision) if revision else None
     return decode(record.payload, subject=record.subject).data if record else None
-
-
-def limit_name(limit: QueueObserved | QuotaObserved) -> str:
-    """How people are told of it."""
-    if isinstance(limit, QueueObserved):
-        return f"queue {limit.queue}"
-    return f"quota {limit.namespace}/{limit.quota}"
 
 
 async def end(

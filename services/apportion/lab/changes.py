@@ -1,4 +1,4 @@
-"""What may be otherwise in a course: nodes that are lost, nodes that come, another policy.
+"""What may be otherwise in a course: nodes that are lost or come, another policy, other limits.
 
 Invariant: a change is facts of the ledger's own kinds, applied by the fold, so whatever a scheduler
 would make of such facts the course makes of them.
@@ -13,6 +13,7 @@ from typing import Final, get_args
 from msgspec import Struct, structs
 
 from apportion.core.devices.simulating import SimulationInvalid, simulated_devices
+from apportion.core.explain.lines import limit_name
 from apportion.core.ledger.state import NodeState, PodState, State
 from apportion.lab.course import Course
 from apportion.runtime.files.fleets import (
@@ -29,6 +30,8 @@ from apportion_schemas import (
     PodSubmitted,
     Policy,
     PolicyChanged,
+    QueueObserved,
+    QuotaObserved,
 )
 from apportion_schemas.quantities import Payload
 
@@ -52,14 +55,15 @@ class WishInvalid(ValueError):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """What is otherwise; see `PlanRequest`."""
+    """What is otherwise; see `PlanRequest`. `limits` are queues and quotas as they would be."""
 
     lose: tuple[str, ...] = ()
     add: tuple[str, ...] = ()
     policy: str = ""
+    limits: tuple[QueueObserved | QuotaObserved, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.lose or self.add or self.policy)
+        return bool(self.lose or self.add or self.policy or self.limits)
 
 
 class Displaced(Struct, frozen=True):
@@ -80,7 +84,7 @@ def apply(course: Course, changes: Changes) -> list[Displaced]:
     lost = _lost(course.state, changes.lose)
     if changes.policy:
         course.apply(_policy(course.state, changes.policy))
-    for fact in added:
+    for fact in (*added, *changes.limits):
         course.apply(fact)
     return _lose(course, lost)
 
@@ -89,7 +93,8 @@ def words(changes: Changes) -> tuple[str, ...]:
     """What is otherwise, as in `without node-3`, one text for each change."""
     said = [f"without {name}" for name in changes.lose]
     said += [f"with {text} more" for text in changes.add]
-    return (*said, *([f"by the policy {changes.policy}"] if changes.policy else []))
+    said += [f"by the policy {changes.policy}"] if changes.policy else []
+    return (*said, *(f"with {limit_name(each)} as in the manifest" for each in changes.limits))
 
 
 def known_policy(name: str) -> Policy:

@@ -26,10 +26,10 @@ from apportion.lab.course import Course, copied
 from apportion.lab.planning import Plan, plan
 from apportion.lab.recording import Recorded
 from apportion.lab.replaying import Otherwise, replay
-from apportion.lab.wishes import read_pods
 from apportion.runtime.files.fleets import SimulatedNode
 from apportion.runtime.files.manifests import read_manifest_files
-from apportion_schemas import PodGone, PodGroupObserved, PolicyChanged
+from apportion.runtime.files.wishes import read_wish
+from apportion_schemas import PodGone, PodGroupObserved, PolicyChanged, QueueObserved, QuotaObserved
 
 Row = dict[str, Any]
 
@@ -40,12 +40,14 @@ class Pods(NamedTuple):
     pods: list[PodDraft]
     groups: list[PodGroupObserved] = []
     problems: list[str] = []
+    limits: list[QueueObserved | QuotaObserved] = []
 
 
 def read_manifests(*names: str | Path, config: ManifestConfig = DEFAULT_CONFIG) -> Pods:
-    """The pods and gangs of files and folders, as `apportion submit` reads them."""
+    """The pods, gangs, queues and quotas of files and folders, as `apportion submit` reads them."""
     found = read_manifest_files([str(name) for name in names], sys.stdin.buffer)
-    return Pods(*read_pods(found, config))
+    wish, problems = read_wish(found, config)
+    return Pods(wish.pods, [*wish.groups.values()], [*map(str, problems)], wish.limits)
 
 
 class Cluster:
@@ -75,8 +77,8 @@ class Cluster:
         Keys: namespace, pod, node (empty while it waits), devices, sentence.
         """
         pods = wanted if isinstance(wanted, Pods) else Pods(list(wanted))
-        for group in pods.groups:
-            self._course.apply(group)
+        for fact in (*pods.limits, *pods.groups):
+            self._course.apply(fact)
         uids = []
         for draft in pods.pods:
             self._number += 1
@@ -107,7 +109,9 @@ class Cluster:
         wish = Plan(
             pods=tuple(pods.pods),
             groups=tuple(pods.groups),
-            changes=Changes(lose=tuple(lose), add=tuple(add), policy=policy),
+            changes=Changes(
+                lose=tuple(lose), add=tuple(add), policy=policy, limits=tuple(pods.limits)
+            ),
             problems=tuple(pods.problems),
         )
         return plan(self.state, wish)

@@ -49,6 +49,9 @@ WAITING_NAMED: Final = 50
 BESIDE_NAMED: Final = 20
 ONE: Final = {"fit": "fits", "are live already": "is live already"}
 """The words for several pods as those for one."""
+UNTIL_WHEN: Final = (
+    "when is not known: the ledger does not say how long the pods run that are in the way"
+)
 WORST: Final[tuple[Outcome, ...]] = ("never", "not-now", "fits", "unchanged")
 
 Tell = Callable[[PlanProgress], None]
@@ -202,6 +205,7 @@ class _Answering:
             waiting=tuple(map(self._ahead, islice(others, WAITING_NAMED))),
             before=_totals(self._today.course.state if self._today else self._before),
             after=_totals(self._state),
+            when=UNTIL_WHEN if "not-now" in outcomes else "",
             problems=wish.problems,
         )
 

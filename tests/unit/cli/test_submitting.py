@@ -3,9 +3,10 @@
 import pytest
 
 from apportion.cli.comparing import only_new
-from apportion.cli.submitting import BATCH, Wish, _batched, _ordered
+from apportion.cli.submitting import BATCH, _batched, _ordered
 from apportion.core.explain.answers import PodAnswer
 from apportion.core.manifests import PodDraft
+from apportion.runtime.files.wishes import Wish
 from apportion_schemas import PodGroupObserved, PodSubmitted
 from tests.support.pods import gang, shape
 

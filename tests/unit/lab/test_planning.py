@@ -80,6 +80,35 @@ def test_a_pod_that_fits_on_an_empty_fleet_waits() -> None:
     assert [row.nodes for row in one.refused.causes] == [2]
 
 
+def test_no_time_is_promised_to_a_pod_that_would_wait() -> None:
+    """Nobody says how long pods run, so the answer says that; where nobody waits, nothing."""
+    assert "when is not known" in planned(full(), draft("new", cards(2))).when
+    assert planned(Ledger(rack("n1", 2)), draft("new", cards(2))).when == ""
+
+
+def test_a_queue_of_the_manifest_counts() -> None:
+    """What it would allow is compared with what is allowed today, and nobody is told to submit."""
+    ledger = Ledger(rack("n1", 4))
+    small = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: ml}
+spec: {capability: {nvidia.com/gpu: 1}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p, annotations: {scheduling.volcano.sh/queue-name: ml}}
+spec:
+  schedulerName: apportion
+  containers: [{name: main, image: x, resources: {limits: {nvidia.com/gpu: 2}}}]
+"""
+    answer = plan(ledger.state, plan_of(PlanRequest(manifest=small), ledger.state))
+    assert answer.problems == ()
+    assert answer.changes == ("with queue ml as in the manifest",)
+    assert (only(answer).outcome, only(answer).without) == ("never", "fits")
+    assert "queue ml" in only(answer).sentence
+
+
 @pytest.mark.parametrize(
     "wanted",
     [

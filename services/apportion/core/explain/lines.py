@@ -149,6 +149,13 @@ def listed(things: list[str]) -> str:
     return ", ".join(things[:LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def limit_name(limit: QueueObserved | QuotaObserved) -> str:
+    """How people are told of it."""
+    if isinstance(limit, QueueObserved):
+        return f"queue {limit.queue}"
+    return f"quota {limit.namespace}/{limit.quota}"
+
+
 def rejection_words(rejected: PodRejected) -> str:
     """Why a pod cannot be read, as in `spec.nodeName: 'n1' has been placed already: remove it`."""
     return f"{rejected.field}: {rejected.value} {rejected.problem}: {rejected.fix}"
@@ -199,7 +206,7 @@ def _reported(data: NodeReported) -> str:
 
 def _health(data: DeviceHealthChanged) -> str:
     became = "recovered" if data.healthy else f"failed: {data.reason or 'no reason given'}"
-    return f"device {device_words(data.device)} of {data.node} {became}"
+    return f"device {data.device} of {data.node} {became}"
 
 
 def _observed(data: NodeObserved) -> str:

@@ -93,7 +93,8 @@ class PlanAnswer(Answer, frozen=True):
     manifest; `moved` held a place on a node that is lost, and are taken as submitted again;
     `helped` wait now and would have a place. `evicted` would go for others. `waiting` are the first
     that would wait then, in the order of their turns. `before` is the cluster without the plan and
-    `after` with it. `problems` are documents that were refused, with field, value and fix.
+    `after` with it. `when`: for pods that would wait, what is known of how long. `problems` are
+    documents that were refused, with field, value and fix.
     """
 
     revision: int
@@ -107,6 +108,7 @@ class PlanAnswer(Answer, frozen=True):
     waiting: tuple[Ahead, ...] = ()
     before: Totals | None = None
     after: Totals | None = None
+    when: str = ""
     problems: tuple[str, ...] = ()
 
 

@@ -143,7 +143,7 @@ class WhatIfPage {
 
   draw(plan, nodes, took) {
     mount($("#answer"), answer(`${sentenceCase(plan.sentence)}${/[.!]$/.test(plan.sentence) ? "" : "."}`, [
-      `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`]));
+      `as of ${revisionWords(plan.revision)}`, plan.changes.join(", "), `answered in ${num(took)} ms on a copy`, plan.when]));
     mount($("#result"), html`${plan.problems.length ? html`<section class="card"><h2>What cannot be used</h2>${plan.problems.map(words => html`<p class="note bad"><span>${words}</span></p>`)}</section>` : ""}
       ${this.beforeAfter(plan, nodes)}
       ${plan.pods.map(pod => this.planned(pod))}
