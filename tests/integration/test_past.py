@@ -443,8 +443,14 @@ async def test_verbs(gateway: Gateway, facts: Facts) -> None:
     diff = await said("diff", "--from", "4", "--to", "8")
     assert re.search(r"default/a +placement +n1: n1-g0 16 MiB +- +6 ", diff)
     assert re.search(r"n1 +cordon +- +fan +7 .* ann", diff)
+    assert diff.index("NODES") < diff.index("PLACEMENTS"), "the few come before the many"
     assert "nothing differs" in await said("diff", "--from", "3", "--to", "3")
     assert "14:20" in await said("get", "pods", "--at", "soon", code=2)
+    assert re.search(r"^default +b .* 0s ", await said("get", "pods", "--at", "3"), re.MULTILINE), (
+        "its age is that of then"
+    )
+    assert "it is a node: `apportion who n1`" in await said("why", "n1", code=1)
+    assert "it is a device: `apportion who n1-g0`" in await said("why", "n1-g0", code=1)
     await facts.submit("c")
     listed = json.loads((await said("get", "pods", "--at", "-0s", "--json")).partition("\n")[2])
     assert [item["name"] for item in listed["items"]] == ["b", "c"]

@@ -14,7 +14,8 @@ from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import DiffAnswer, DiffRow
 from apportion.core.explain.words import device_words
 
-LISTS = ("placements", "nodes", "devices", "configuration", "policy")
+LISTS = ("nodes", "devices", "configuration", "policy", "placements")
+"""The few that explain the many come first: a busy span has hundreds of placements."""
 
 
 @click.command(epilog="Example:  apportion diff --from -2h --to -1h")

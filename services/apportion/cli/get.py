@@ -21,7 +21,8 @@ from apportion.cli.listing import (
     Kind,
     Listing,
 )
-from apportion.cli.moments import AT, pinned
+from apportion.cli.moments import AT, dated
+from apportion.cli.tables import Look
 
 PHASES = ("pending", "refused", "placed", "bound", "allocated", "rejected")
 _NODE = click.option(
@@ -117,8 +118,9 @@ def _list(
     if watch and query.get("at") is not None:
         raise click.UsageError("--watch and --at: the past does not change")
     gateway = Gateway(where.gateway_url())
-    asked = pinned(gateway, query)
-    listing = Listing(gateway, kind, names, asked, "json" if as_json else form or "")
+    asked, now = dated(gateway, query)
+    look = Look(wide=form == "wide", now=None if watch else now)
+    listing = Listing(gateway, kind, names, asked, "json" if as_json else form or "", look)
     if not watch:
         listing.print()
         return

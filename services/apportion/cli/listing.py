@@ -44,7 +44,7 @@ class Kind(NamedTuple):
     name: Callable[[Any], str]
     answers_to: Callable[[Any, str], bool]
     order: Callable[[Any], Any] | None
-    rows: Callable[[Iterable[Any], bool], Rows]
+    rows: Callable[[Iterable[Any], tables.Look], Rows]
 
 
 def _full_name(item: PodAnswer | PlacementAnswer) -> str:
@@ -55,7 +55,8 @@ def _is_pod(item: PodAnswer | PlacementAnswer, name: str) -> bool:
     return name in (item.name, _full_name(item))
 
 
-def _is_device(item: DeviceAnswer, name: str) -> bool:
+def is_device(item: DeviceAnswer, name: str) -> bool:
+    """Whether it is meant by that name: its id, or enough of the beginning of it."""
     begins = len(name) >= PREFIX_MIN and item.device.startswith(name)
     return begins or item.device == name
 
@@ -74,7 +75,7 @@ DEVICES = Kind(
     "devices",
     DeviceAnswer,
     lambda device: str(device.device),
-    _is_device,
+    is_device,
     lambda device: (natural(device.node), device.index),
     tables.devices,
 )
@@ -96,13 +97,17 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Listing(NamedTuple):
-    """What is asked for: items of a kind, those of the names or all, by a query, and in a form."""
+    """What is asked for: items of a kind, those of the names or all, by a query, and in a form.
+
+    `look` is how tables show them.
+    """
 
     gateway: Gateway
     kind: Kind
     names: Sequence[str]
     query: dict[str, Any]
     form: Form
+    look: tables.Look
 
     def print(self) -> None:
         """All of it, once. Raises NotFound where a name is of nothing; the others are printed."""
@@ -179,7 +184,7 @@ class Listing(NamedTuple):
             for item in items:
                 click.echo(self.kind.name(item))
         elif items:
-            rows = self.kind.rows(items, self.form == "wide")
+            rows = self.kind.rows(items, self.look)
             rows.header = header
             show(rows)
         elif not (self.names or piece):

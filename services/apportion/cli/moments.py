@@ -6,6 +6,7 @@ Invariant: all pages of one answer are of one revision, whatever happens while t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from apportion.cli.asking import Gateway
 from apportion.cli.output import console
 from apportion.core.explain.health import moment
 from apportion.core.explain.past_answers import MomentAnswer
+from apportion.runtime.ledger.moments import MomentError, parse_moment
 
 FORMS = "14:20, -10m, 2026-11-20T03:00 (UTC) or a revision"
 AT = click.option("--at", metavar="MOMENT", help=f"As it was then: {FORMS}.")
@@ -24,10 +26,26 @@ def pinned(gateway: Gateway, query: Mapping[str, Any]) -> dict[str, Any]:
 
     Says on standard error which that is. Raises NotFound, Wrong, Unreachable.
     """
+    return dated(gateway, query)[0]
+
+
+def dated(gateway: Gateway, query: Mapping[str, Any]) -> tuple[dict[str, Any], datetime]:
+    """As `pinned`, and what time it is then: ages in an answer about the past are of that time."""
     asked = {name: value for name, value in query.items() if value is not None}
-    if "at" in asked:
-        meant = gateway.ask("moment", answer=MomentAnswer, query={"at": asked["at"]})
-        asked["at"] = meant.revision
-        words = f"as of revision {meant.revision}, {moment(meant.time)}"
-        console(stderr=True).print(words, style="dim")
-    return asked
+    now = datetime.now(UTC)
+    if "at" not in asked:
+        return asked, now
+    text = str(asked["at"])
+    meant = gateway.ask("moment", answer=MomentAnswer, query={"at": text})
+    asked["at"] = meant.revision
+    words = f"as of revision {meant.revision}, {moment(meant.time)}"
+    console(stderr=True).print(words, style="dim")
+    return asked, _time(text, now) or datetime.fromisoformat(meant.time)
+
+
+def _time(text: str, now: datetime) -> datetime | None:
+    """The time that was written; None for a revision, and where the gateway's clock differs."""
+    try:
+        return parse_moment(text, now).time
+    except MomentError:
+        return None

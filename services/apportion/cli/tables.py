@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from rich.text import Text
 
@@ -22,6 +23,16 @@ from apportion.core.explain.lines import ask_words, listed, shares_words
 from apportion.core.explain.words import device_words
 
 
+class Look(NamedTuple):
+    """How a list is looked at: with all columns or not, and of which time ages are (None: now)."""
+
+    wide: bool = False
+    now: datetime | None = None
+
+
+PLAIN = Look()
+
+
 def shown_phase(pod: PodAnswer) -> str:
     """The phase, or `refused` for a pending pod that has been looked at in vain."""
     return "refused" if pod.phase == "pending" and pod.refused_revision else pod.phase
@@ -38,13 +49,13 @@ def age(time: str, now: datetime) -> str:
     return f"{seconds}s"
 
 
-def pods(items: Iterable[PodAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
+def pods(items: Iterable[PodAnswer], look: Look = PLAIN) -> Rows:
     """One row for each pod: where it is and what it holds, or what it waits for."""
-    more = ("UID", "ATTEMPT", "PRIORITY", "DIALECT", "GANG") if wide else ()
+    more = ("UID", "ATTEMPT", "PRIORITY", "DIALECT", "GANG") if look.wide else ()
     made = table("NAMESPACE", "NAME", "PHASE", "NODE", "REVISION", "AGE", *more, "HOLDS OR WANTS",
                  right=("REVISION", "AGE", "ATTEMPT", "PRIORITY"), wraps=("HOLDS OR WANTS",),
                  drops=("REVISION", "AGE", "NAMESPACE"))  # fmt: skip
-    now = datetime.now(UTC)
+    now = look.now or datetime.now(UTC)
     for pod in items:
         if pod.rejection:
             held = pod.rejection
@@ -64,31 +75,31 @@ def pods(items: Iterable[PodAnswer], wide: bool = False) -> Rows:  # noqa: FBT00
             pod.namespace, pod.name, phase(shown_phase(pod)), pod.node,
             str(newest or ""), age(pod.submitted_time, now),
             *((pod.uid, str(pod.attempt), str(pod.priority), pod.dialect, pod.group)
-              if wide else ()), held,
+              if look.wide else ()), held,
         )  # fmt: skip
     return made
 
 
-def placements(items: Iterable[PlacementAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
+def placements(items: Iterable[PlacementAnswer], look: Look = PLAIN) -> Rows:
     """One row for each placement."""
-    more = ("UID", "ATTEMPT") if wide else ()
+    more = ("UID", "ATTEMPT") if look.wide else ()
     made = table("REVISION", "NAMESPACE", "NAME", "NODE", "PHASE", "AGE", "SCORE", *more, "SHARES",
                  right=("REVISION", "AGE", "SCORE", "ATTEMPT"), wraps=("SHARES",),
                  drops=("SCORE", "AGE", "REVISION"))  # fmt: skip
-    now = datetime.now(UTC)
+    now = look.now or datetime.now(UTC)
     for placed in items:
         made.add_row(
             str(placed.placed_revision), placed.namespace, placed.name,
             placed.node, phase(placed.phase), age(placed.placed_time, now),
-            f"{placed.score.total:.1f}", *((placed.uid, str(placed.attempt)) if wide else ()),
+            f"{placed.score.total:.1f}", *((placed.uid, str(placed.attempt)) if look.wide else ()),
             shares_words(placed.shares),
         )  # fmt: skip
     return made
 
 
-def nodes(items: Iterable[NodeAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
+def nodes(items: Iterable[NodeAnswer], look: Look = PLAIN) -> Rows:
     """One row for each node."""
-    more = ("DRIVER", "LABELS") if wide else ()
+    more = ("DRIVER", "LABELS") if look.wide else ()
     made = table("NODE", "STATE", "DEVICES", "MODELS", "PODS", "CPU", "MEMORY", *more,
                  right=("DEVICES", "PODS", "CPU", "MEMORY"), wraps=("STATE", "MODELS", "LABELS"),
                  drops=("MEMORY", "CPU", "PODS"))  # fmt: skip
@@ -99,7 +110,7 @@ def nodes(items: Iterable[NodeAnswer], wide: bool = False) -> Rows:  # noqa: FBT
             f"{node.cpu_used_milli / 1000:g}/{node.cpu_milli / 1000:g}",
             f"{node.memory_used_mib / 1024:.0f}/{node.memory_mib / 1024:.0f} GiB",
             *((node.driver, ",".join(f"{k}={v}" for k, v in sorted(node.labels.items())))
-              if wide else ()),
+              if look.wide else ()),
         )  # fmt: skip
     return made
 
@@ -115,7 +126,7 @@ def node_state(node: NodeAnswer) -> Text:
     return Text("ready", "green") if node.ready else Text("not ready", "red")
 
 
-def devices(items: Iterable[DeviceAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
+def devices(items: Iterable[DeviceAnswer], look: Look = PLAIN) -> Rows:
     """One row for each device; in the wide form with its whole id."""
     amounts = ("MEMORY FREE", "CORES FREE", "SLOTS FREE")
     made = table(
@@ -127,7 +138,7 @@ def devices(items: Iterable[DeviceAnswer], wide: bool = False) -> Rows:  # noqa:
         *amounts,
         "STATE",
         "PODS",
-        *(("FAMILY", "NUMA") if wide else ()),
+        *(("FAMILY", "NUMA") if look.wide else ()),
         right=("#", *amounts, "NUMA"),
         wraps=("MODEL", "STATE", "PODS"),
         drops=("MODE", "SLOTS FREE", "CORES FREE", "MODEL"),
@@ -135,12 +146,13 @@ def devices(items: Iterable[DeviceAnswer], wide: bool = False) -> Rows:  # noqa:
     for device in items:
         made.add_row(
             device.node, str(device.index),
-            device.device if wide else device_words(device.device),
+            device.device if look.wide else device_words(device.device),
             device.model, device.mode,
             f"{device.memory_free_mib:,}/{device.memory_mib:,} MiB",
             f"{device.cores_free}/{device.cores}", f"{device.slots_free}/{device.slots}",
             device_state(device), holders(device),
-            *((device.family, "" if device.numa is None else str(device.numa)) if wide else ()),
+            *((device.family, "" if device.numa is None else str(device.numa))
+              if look.wide else ()),
         )  # fmt: skip
     return made
 
@@ -162,9 +174,9 @@ def holders(device: DeviceAnswer) -> str:
     return listed(list(dict.fromkeys(f"{held.namespace}/{held.pod}" for held in device.holders)))
 
 
-def gangs(items: Iterable[GangAnswer], wide: bool = False) -> Rows:  # noqa: FBT001, FBT002 - one form or the other
+def gangs(items: Iterable[GangAnswer], look: Look = PLAIN) -> Rows:
     """One row for each gang; the wide form has no more to tell."""
-    del wide
+    del look
     made = table("GANG", "NEEDS", "PODS", "PHASES", "QUEUE", right=("NEEDS", "PODS"),
                  wraps=("PHASES",))  # fmt: skip
     for gang in items:

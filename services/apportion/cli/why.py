@@ -13,9 +13,17 @@ from apportion.cli.asking import Gateway
 from apportion.cli.completing import PODS
 from apportion.cli.connection import Where, asks_gateway
 from apportion.cli.exits import NotFound
+from apportion.cli.listing import is_device
 from apportion.cli.moments import AT, pinned
 from apportion.cli.output import console, plain, print_json, table
-from apportion.core.explain.answers import PodAnswer, Why, WhyPlaced, WhyRefused
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    NodeDetail,
+    PodAnswer,
+    Why,
+    WhyPlaced,
+    WhyRefused,
+)
 from apportion.core.explain.lines import listed, share_words
 from apportion.core.explain.words import device_words
 
@@ -85,9 +93,23 @@ def _ask(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, 
         if not spaces:
             near = get_close_matches(name, {each.name for each in pods}, n=3)
             full = [f"{p.namespace}/{p.name}" for p in pods if p.name in near]
-            hint = f"; did you mean {listed(full)}?" if full else ""
-            raise NotFound(f"{error.message}{hint}") from None
+            hint = f"did you mean {listed(full)}?" if full else ""
+            hint = _other_kind(gateway, name, there) or hint
+            raise NotFound("; ".join(filter(None, (error.message, hint)))) from None
     return gateway.ask("pods", spaces[0], name, "why", answer=Why, query=query)
+
+
+def _other_kind(gateway: Gateway, name: str, there: Mapping[str, Any]) -> str:
+    """Which verb answers for it, where it is the name of a node or a device; empty else."""
+    try:
+        gateway.ask("nodes", name, answer=NodeDetail, query=there)
+        kind = "node"
+    except NotFound:
+        _, devices = gateway.items("devices", DeviceAnswer, there)
+        if not any(is_device(each, name) for each in devices):
+            return ""
+        kind = "device"
+    return f"it is a {kind}: `apportion who {name}` tells who is on it, `apportion history` more"
 
 
 def show_placed(out: Console, placed: WhyPlaced) -> None:

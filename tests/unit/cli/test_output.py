@@ -1,6 +1,7 @@
 """What reaches the screen: no markup and no control character from outside is obeyed."""
 
 import io
+from datetime import datetime, timedelta
 
 import pytest
 from rich.console import Console
@@ -55,6 +56,9 @@ def test_tables_say_what_matters() -> None:
     )
     shown = printed(tables.pods([pod_answer(ledger.state, ledger.pod(uid)) for uid in "ab"]))
     assert "refused" in shown
+    now = datetime.fromisoformat(ledger.pod("a").submitted_time) + timedelta(minutes=5)
+    then = tables.pods([pod_answer(ledger.state, ledger.pod("a"))], tables.Look(now=now))
+    assert " 5m " in printed(then)
     assert "not enough memory free on the device (1 node)" in shown
     shown = printed(tables.devices(device_answers(ledger.node("n1"))))
     assert "failed: XID 79" in shown
