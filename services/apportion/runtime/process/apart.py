@@ -86,7 +86,7 @@ async def _frames(reader: asyncio.StreamReader, until: float) -> AsyncIterator[b
 
 
 def _fork(work: Callable[[Tell], bytes], seconds: float) -> tuple[int, int]:
-    """The fork, and the end of the pipe where it is heard."""
+    """The fork, and the end of the pipe where it is heard. Raises OSError."""
     ours, its = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -96,6 +96,9 @@ def _fork(work: Callable[[Tell], bytes], seconds: float) -> tuple[int, int]:
             pid = os.fork()
         if pid == 0:
             _be_the_fork(work, its, seconds)
+    except OSError:
+        os.close(ours)
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(its)

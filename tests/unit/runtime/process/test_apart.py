@@ -1,5 +1,6 @@
 """Work in a fork: what it tells is heard, what it changes is not seen, and it ends."""
 
+import errno
 import os
 import time
 from contextlib import aclosing
@@ -12,6 +13,10 @@ from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apar
 
 def _children() -> list[str]:
     return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+
+
+def _open_files() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 async def test_what_it_tells_and_answers_is_heard_and_nothing_else_changes() -> None:
@@ -52,6 +57,21 @@ async def test_a_fork_without_end_is_ended() -> None:
     with pytest.raises(TookTooLong):
         _ = [frame async for frame in apart(work, seconds=0.2)]
     assert not _children()
+
+
+async def test_no_pipe_is_left_where_there_is_no_process_for_the_fork(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As at a limit of processes: the error is told, and nothing stays open."""
+
+    def full() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", full)
+    before = _open_files()
+    with pytest.raises(BlockingIOError):
+        _ = [frame async for frame in apart(lambda _: b"", seconds=30)]
+    assert _open_files() == before
 
 
 async def test_whoever_stops_listening_ends_it() -> None:
