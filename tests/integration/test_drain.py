@@ -1,5 +1,6 @@
 """Draining a node and a device beside a real `apportion up`: what ran there runs elsewhere."""
 
+import asyncio
 import json
 import os
 import signal
@@ -10,7 +11,14 @@ from typing import Any
 
 import pytest
 
+from apportion.cli.moving import UNIT_MAX
+from apportion_schemas import Host, NodeCordoned
+from tests.support.facts import Facts
+from tests.support.fleet import gpu, node
+from tests.support.nats import running_bus
+from tests.support.pods import gang, member, share
 from tests.support.polling import wait_until
+from tests.support.processes import ServiceProcess
 from tests.support.standalone import APPORTION, Standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -164,6 +172,34 @@ def test_two_people_have_a_reason_each(up: Standalone) -> None:
     assert up.json("uncordon", "n-3", "--of", "bob", "--by", "ada")["event"] == "NodeUncordoned"
     [node] = [each for each in up.json("get", "nodes")["items"] if each["node"] == "n-3"]
     assert (node["cordon"], node["cordons"]) == ("", [])
+
+
+async def test_a_gang_that_is_too_large_is_named_before_anything_is_done(tmp_path: Path) -> None:
+    """It can be moved in one piece or not at all, so its node is not even cordoned."""
+    names = [f"w{number}" for number in range(UNIT_MAX + 1)]
+    async with running_bus(tmp_path / "nats") as bus:
+        facts = Facts(bus)
+        await facts.open()
+        host = Host(cpu_milli=64_000, memory_mib=64_000, pods=1_000)
+        cards = [gpu(f"n1-g{index}", slots=250) for index in range(3)]
+        await facts.write(node("n1", *cards, host=host))
+        await facts.write(gang("default/big", min_available=2))
+        await facts.write(*(member(name, group="default/big") for name in names))
+        for number, name in enumerate(names):
+            held = share(cards[number % 3].id, memory_mib=1, cores=0)
+            await facts.hold(name, "n1", held, bound=False)
+        gateway = bus.server.url_for("gateway")
+        async with ServiceProcess("gateway", gateway, "--listen", "127.0.0.1:0") as process:
+            await process.ready()
+            url = str((await process.logged("answering"))["url"]).removesuffix("/api/v1/")
+            drain = await asyncio.create_subprocess_exec(
+                *APPORTION, "drain", "n1", "--reason", "x", "--gateway", url,
+                "--nats", bus.server.url_for("operator"), stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            _, said = await drain.communicate()
+    assert drain.returncode == 1
+    assert f"gang default/big has {len(names)} pods, and {UNIT_MAX} can be moved" in said.decode()
+    assert not facts.of(NodeCordoned)
 
 
 def test_what_is_not_there_is_named(up: Standalone, tmp_path: Path) -> None:

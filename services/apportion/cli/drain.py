@@ -115,9 +115,10 @@ def command(
 
 
 async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_run: bool) -> None:
-    """Fill the report."""
+    """Fill the report. Raises NotFound, before anything is done, for what cannot be moved."""
     gateway = Gateway(where.gateway_url())
     if not dry_run:
+        await asyncio.to_thread(_units, gateway, order, at_least=basis)
         reason = (DRAINING + order.reason)[:REASON_MAX]
         data: Payload = (
             DeviceCordoned(device=order.device, by=order.who, reason=reason)
