@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -410,18 +411,20 @@ async def test_refusals(gateway: Gateway) -> None:
         assert body["field"], path
 
 
-async def test_verbs(gateway: Gateway, facts: Facts) -> None:
+async def asked(gateway: Gateway, *words: str, code: int = 0) -> str:
+    """What a verb prints, all of it."""
+    verb = await asyncio.create_subprocess_exec(
+        *APPORTION, *words, "--gateway", gateway.url, env={**os.environ, "COLUMNS": "200"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await verb.communicate()
+    assert verb.returncode == code, output
+    return output.decode()
+
+
+async def test_verbs(gateway: Gateway) -> None:
     """Every verb that reads takes a moment, and the story can be asked for by anybody's name."""
-
-    async def said(*words: str, code: int = 0) -> str:
-        verb = await asyncio.create_subprocess_exec(
-            *APPORTION, *words, "--gateway", gateway.url, env={**os.environ, "COLUMNS": "200"},
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        output, _ = await verb.communicate()
-        assert verb.returncode == code, output
-        return output.decode()
-
+    said = partial(asked, gateway)
     pods = await said("get", "pods", "--at", "4")
     assert "as of revision 4, 20" in pods
     assert re.search(r"default +a +placed +n1 ", pods)
@@ -435,6 +438,11 @@ async def test_verbs(gateway: Gateway, facts: Facts) -> None:
     who = await said("who", "n1-g0", "--since", "1")
     assert re.search(r"n1 +n1-g0 +default/a +16 MiB +0 +20.*Z +20.*Z +4\n", who)
     assert "nobody held anything of n1 at revision 8" in await said("who", "n1")
+
+
+async def test_verbs_about_what_was(gateway: Gateway, facts: Facts) -> None:
+    """The story, what differs, and what nobody can be asked."""
+    said = partial(asked, gateway)
     story = await said("history", "a")
     assert re.findall(r"^[\d:.]{12} .{8} +(\d+) ", story, re.MULTILINE) == ["2", "4", "5", "6"]
     assert "cordoned by ann: fan" in await said("history", "n1")
