@@ -1,34 +1,142 @@
-"""The examples of reading along run as they stand, as the auditor whom the docs name."""
+"""The examples of reading along run as they stand, as the auditor whom the docs name.
+
+Of the nats CLI, which takes minutes to build, a machine that has it runs the command of the README;
+elsewhere what that command says to the server is said, byte by byte.
+"""
 
 import asyncio
+import json
+import shutil
+import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
 
 from tests.support.facts import Facts
 from tests.support.fleet import rack
-from tests.support.nats import running_bus
+from tests.support.nats import Bus, running_bus
+from tests.support.polling import until
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "read-along"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "read-along"
+SUBJECT = "apportion.v1.placement.>"
 
 
-async def test_nats_py(tmp_path: Path) -> None:
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """Three placements on two nodes."""
+    opened = Facts(bus)
+    await opened.open()
+    await opened.write(rack("n1", 2), rack("n2", 2))
+    await opened.submit("a", "b", "c", "d")
+    for uid, node in (("a", "n1"), ("b", "n2"), ("c", "n1")):
+        await opened.place(uid, node)
+    return opened
+
+
+async def printed(*command: str) -> list[list[str]]:
+    """The words of each line that it prints."""
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    return [line.split() for line in out.decode().splitlines()]
+
+
+def all_in_order(lines: list[list[str]]) -> None:
+    """Every placement came, once, and no link of the chain is broken."""
+    assert [line[2:] for line in lines] == [
+        ["PodPlaced", "n1"], ["PodPlaced", "n2"], ["PodPlaced", "n1"],
+    ]  # fmt: skip
+    revisions = [int(line[0]) for line in lines]
+    assert revisions == sorted(revisions)
+
+
+@pytest.mark.usefixtures("facts")
+async def test_nats_py(bus: Bus) -> None:
     """An ordered consumer gets every placement in order, and the chain of each node holds."""
-    async with running_bus(tmp_path / "nats") as bus:
-        facts = Facts(bus)
-        await facts.open()
-        await facts.write(rack("n1", 2), rack("n2", 2))
-        await facts.submit("a", "b", "c")
-        for uid, node in (("a", "n1"), ("b", "n2"), ("c", "n1")):
-            await facts.place(uid, node)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(EXAMPLES / "nats_py.py"), bus.server.url_for("auditor"),
-            "--limit", "3", stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        out, _ = await asyncio.wait_for(process.communicate(), 60)
-        assert process.returncode == 0
-        lines = [line.split() for line in out.decode().splitlines()]
-        assert [(line[2], line[3]) for line in lines] == [
-            ("PodPlaced", "n1"), ("PodPlaced", "n2"), ("PodPlaced", "n1"),
-        ]  # fmt: skip
-        revisions = [int(line[0]) for line in lines]
-        assert revisions == sorted(revisions)
+    example = str(EXAMPLES / "nats_py.py")
+    url = bus.server.url_for("auditor")
+    all_in_order(await printed(sys.executable, example, url, "--limit", "3"))
+
+
+def built_with_go(target: Path) -> None:
+    """The example as a program; skips where there is no Go, or nowhere to have its client from."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no Go on this machine")
+    got = done(go, "mod", "download")
+    if got.returncode:
+        pytest.skip(f"the Go client cannot be had: {got.stderr[-300:]}")
+    made = done(go, "build", "-o", str(target), ".")
+    assert made.returncode == 0, made.stderr
+
+
+def done(*command: str) -> subprocess.CompletedProcess[str]:
+    """The command, run where the Go example is."""
+    return subprocess.run(command, cwd=EXAMPLES / "go", capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("facts")
+async def test_go(bus: Bus, tmp_path: Path) -> None:
+    """The same in Go, by a consumer that nobody acknowledges."""
+    await asyncio.to_thread(built_with_go, tmp_path / "example")
+    url = bus.server.url_for("auditor")
+    all_in_order(await printed(str(tmp_path / "example"), url, "3"))
+
+
+async def test_what_the_nats_cli_says_is_answered(bus: Bus, facts: Facts) -> None:
+    """`nats sub` connects with user and password, subscribes, and shows what comes."""
+    readme = await asyncio.to_thread((ROOT / "README.md").read_text)
+    assert f"nats sub -s nats://auditor:PASSWORD@127.0.0.1:4222 '{SUBJECT}'" in readme
+    url = urlsplit(bus.server.url_for("auditor"))
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    assert (await reader.readline()).startswith(b"INFO ")
+    hello = {"verbose": False, "pedantic": False, "user": url.username, "pass": url.password,
+             "lang": "go", "headers": True, "no_responders": True}  # fmt: skip
+    writer.write(f"CONNECT {json.dumps(hello)}\r\nPING\r\n".encode())
+    assert await reader.readline() == b"PONG\r\n"
+    writer.write(f"SUB {SUBJECT}  1\r\nPING\r\n".encode())
+    assert await reader.readline() == b"PONG\r\n"
+    await facts.place("d", "n2")
+    head = (await asyncio.wait_for(reader.readline(), 20)).split()
+    assert (head[0], head[1], head[2]) == (b"HMSG", b"apportion.v1.placement.n2", b"1")
+    text = await reader.readexactly(int(head[-1]))
+    assert json.loads(text[int(head[-2]) :])["data"]["pod"] == "d"
+    writer.close()
+
+
+async def test_nats_cli(bus: Bus, facts: Facts) -> None:
+    """The command of the README, where the nats CLI is."""
+    nats = shutil.which("nats")
+    if nats is None:
+        pytest.skip("no nats CLI on this machine")
+    process = await asyncio.create_subprocess_exec(
+        nats, "sub", "-s", bus.server.url_for("auditor"), SUBJECT, "--count", "1",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+
+    async def subscribed() -> bool:
+        async with aiohttp.request("GET", f"{bus.server.monitor_url}/connz?subs=1") as page:
+            connections = (await page.json())["connections"]
+        return any(
+            SUBJECT in each.get("subscriptions_list", ())
+            for each in connections
+            if each.get("name", "").startswith("NATS CLI")
+        )
+
+    await until(subscribed, "the CLI to subscribe")
+    await facts.place("d", "n2")
+    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    assert b'"apportion.v1.placement.n2"' in out

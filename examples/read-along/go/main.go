@@ -1,0 +1,119 @@
+// Read along in Go: every placement from the ledger's beginning, in order, and the chain.
+//
+//	go run . nats://auditor:PASSWORD@127.0.0.1:4222 [LIMIT]
+//
+// A consumer is read that nobody has to acknowledge; it is gone by itself soon after this program.
+// Each placement names the SHA-256 of the one before it on its node, so whoever reads from the
+// beginning sees if one was changed, left out or put in.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+type event struct {
+	Type string `json:"type"`
+	Time string `json:"time"`
+	Data struct {
+		Previous string `json:"previous"`
+	} `json:"data"`
+}
+
+func main() {
+	if len(os.Args) < 2 {
+		log.Fatal("give the URL that `apportion up` prints, with the auditor's password")
+	}
+	limit := 0
+	if len(os.Args) > 2 {
+		limit, _ = strconv.Atoi(os.Args[2])
+	}
+	broken, err := readAlong(os.Args[1], limit)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if broken > 0 {
+		os.Exit(1)
+	}
+}
+
+// readAlong prints each event of placement.<node>, and tells how many links of the chain are broken.
+func readAlong(address string, limit int) (broken int, err error) {
+	server, err := url.Parse(address)
+	if err != nil {
+		return 0, err
+	}
+	who := server.User.Username()
+	// What a user is answered on, and the consumers that it may make, begin with its own name.
+	client, err := nats.Connect(address, nats.CustomInboxPrefix("_INBOX_"+who))
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	messages, err := placements(client, who+"-1")
+	if err != nil {
+		return 0, err
+	}
+	defer messages.Stop()
+	newest := map[string]string{}
+	for seen := uint64(1); limit == 0 || seen <= uint64(limit); seen++ {
+		message, err := messages.Next()
+		if err != nil {
+			return broken, err
+		}
+		metadata, err := message.Metadata()
+		if err != nil {
+			return broken, err
+		}
+		if metadata.Sequence.Consumer != seen {
+			return broken, fmt.Errorf("a message was lost after %d; begin again", seen-1)
+		}
+		var placed event
+		if err := json.Unmarshal(message.Data(), &placed); err != nil {
+			return broken, err
+		}
+		node := message.Subject()[strings.LastIndex(message.Subject(), ".")+1:]
+		note := ""
+		if placed.Data.Previous != newest[node] {
+			broken++
+			note = " CHAIN BROKEN"
+		}
+		digest := sha256.Sum256(message.Data())
+		newest[node] = hex.EncodeToString(digest[:])
+		kind := placed.Type[strings.LastIndex(placed.Type, "/")+1:]
+		fmt.Println(metadata.Sequence.Stream, placed.Time, kind, node+note)
+	}
+	return broken, nil
+}
+
+func placements(client *nats.Conn, name string) (jetstream.MessagesContext, error) {
+	ctx, done := context.WithTimeout(context.Background(), 10*time.Second)
+	defer done()
+	api, err := jetstream.New(client)
+	if err != nil {
+		return nil, err
+	}
+	consumer, err := api.CreateConsumer(ctx, "APPORTION", jetstream.ConsumerConfig{
+		Name:              name,
+		FilterSubject:     "apportion.v1.placement.>",
+		AckPolicy:         jetstream.AckNonePolicy,
+		InactiveThreshold: 30 * time.Second,
+		MemoryStorage:     true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return consumer.Messages()
+}
