@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser
 
-from apportion.runtime.jetstream.client import Messages
+from apportion.runtime.jetstream.nats_client import Messages
 
 HEADERS = b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n"
 payloads = st.lists(

@@ -53,7 +53,7 @@ def command(*, config: ServiceConfig, **given: Any) -> None:
 
 async def body(service: Service, choice: AdmissionChoice) -> None:
     """One life of the service, until cancelled."""
-    ledger = await jetstream.connect(service.config.nats_url, name=service.name)
+    ledger = await jetstream.connect(service.config.reach, name=service.name)
     try:
         await jetstream.check_stream(ledger)
         service.watch(ledger)

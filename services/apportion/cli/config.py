@@ -78,7 +78,7 @@ def apply(*, where: Where, as_json: bool, file: str, reason: str, by: str) -> No
     revision = now.configuration_revision
     if changed:
         event = ConfigurationChanged(by=person(by), reason=reason, configuration=wanted)
-        revision = run(write(where.nats_url(), event, basis=now.revision)).revision or 0
+        revision = run(write(where.reach(), event, basis=now.revision)).revision or 0
         if configuration_at(where, revision).configuration_revision < revision:
             raise NotFound(f"revision {revision} was refused; the gateway's log says why")
     _tell_absent(where, wanted)

@@ -19,7 +19,7 @@ from apportion.core.manifests import ManifestConfig
 
 async def configuration_now(where: Where) -> ConfigurationAnswer:
     """The configuration in force at the ledger's end. Raises LedgerError, Unreachable."""
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         newest = await ledger.last_revision()
     return await asyncio.to_thread(configuration_at, where, newest)
 

@@ -20,11 +20,14 @@ import click
 import msgspec
 
 from apportion.cli.exits import Unreachable
+from apportion.runtime.process.reach import Reach
 from apportion.runtime.service.tls_options import client_tls_options
 
 CONNECTION = "connection.json"
 DATA_ENV = "APPORTION_DATA"
 NATS_ENV = "APPORTION_NATS_URL"
+NATS_KEY_ENV = "APPORTION_NATS_KEY"
+NATS_TOKEN_ENV = "APPORTION_NATS_TOKEN"  # noqa: S105 - the name of a variable
 GATEWAY_ENV = "APPORTION_GATEWAY"
 GATEWAY_TLS = GATEWAY_ENV
 """What the variables begin with that name the files of TLS with the gateway."""
@@ -46,15 +49,17 @@ class Where(msgspec.Struct, frozen=True):
     data: Path
     nats: str = ""
     gateway: str = ""
+    nats_key: Path | None = None
+    nats_token: Path | None = None
 
-    def nats_url(self, role: str = "operator") -> str:
-        """The ledger's URL for this role; it holds a password. Raises Unreachable."""
+    def reach(self, role: str = "operator") -> Reach:
+        """How this role comes to the ledger. Raises Unreachable."""
         if self.nats:
-            return self.nats
+            return Reach(self.nats, self.nats_key, self.nats_token)
         from apportion.runtime.jetstream.server import ServerFailed, load_credentials
 
         try:
-            return load_credentials(self.data).url_for(role)
+            return load_credentials(self.data).reach_for(role)
         except ServerFailed as error:
             raise Unreachable(str(error)) from None
 
@@ -105,6 +110,15 @@ _DATA: Option = click.option(
     help=f"Folder of the `apportion up` to talk to.  [{DATA_ENV}]",
 )
 _NATS: Option = click.option("--nats", default="", metavar="URL", help=f"The ledger.  [{NATS_ENV}]")
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_KEY: Option = click.option(
+    "--nats-key", type=_FILE, metavar="FILE", envvar=NATS_KEY_ENV, show_envvar=True,
+    help="With --nats: seed of the nkey by which to connect.",
+)  # fmt: skip
+_TOKEN: Option = click.option(
+    "--nats-token", type=_FILE, metavar="FILE", envvar=NATS_TOKEN_ENV, show_envvar=True,
+    help="With --nats: token by which to connect.",
+)  # fmt: skip
 _GATEWAY: Option = click.option(
     "--gateway", default="", metavar="URL", help=f"The gateway.  [{GATEWAY_ENV}]"
 )
@@ -120,6 +134,8 @@ def _where(*options: Option) -> Option:
                 data=given.pop("data") or default_data(),
                 nats=given.pop("nats", "") or os.environ.get(NATS_ENV, ""),
                 gateway=given.pop("gateway", "") or os.environ.get(GATEWAY_ENV, ""),
+                nats_key=given.pop("nats_key", None),
+                nats_token=given.pop("nats_token", None),
             )
             command(where=where, **given)
 
@@ -133,7 +149,7 @@ def _where(*options: Option) -> Option:
 
 asks_gateway = _where(_GATEWAY, _GATEWAY_TLS)
 """Gives a command `where` and `as_json`, and the options for a gateway."""
-asks_ledger = _where(_NATS)
+asks_ledger = _where(_NATS, _KEY, _TOKEN)
 """The same for a ledger."""
-asks_both = _where(_NATS, _GATEWAY, _GATEWAY_TLS)
+asks_both = _where(_NATS, _KEY, _TOKEN, _GATEWAY, _GATEWAY_TLS)
 """The same for both."""

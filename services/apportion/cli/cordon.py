@@ -154,7 +154,7 @@ def find(where: Where, target: str) -> tuple[int, str, str]:
 
 
 def _write(where: Where, data: Payload, basis: int, target: str, *, as_json: bool) -> None:
-    appended = run(write(where.nats_url(), data, basis=basis))
+    appended = run(write(where.reach(), data, basis=basis))
     done = Done(
         type(data).__name__, target, appended.revision, getattr(data, "by", ""),
         getattr(data, "reason", ""),

@@ -85,7 +85,7 @@ def _find(
 
 async def _delete(where: Where, found: list[tuple[int, PodAnswer]], report: Report) -> None:
     who = person("")
-    async with open_ledger(where.nats_url()) as ledger, GroupCommit(ledger) as commit:
+    async with open_ledger(where.reach()) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{who}", SystemClock(), commit.append)
         for first in range(0, len(found), BATCH):
             batch = found[first : first + BATCH]

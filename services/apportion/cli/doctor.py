@@ -88,9 +88,9 @@ def _of_gateway(where: Where) -> tuple[DoctorAnswer | None, str]:
 async def _of_ledger(where: Where, monitor: str) -> tuple[LedgerFacts | None, str]:
     """What is seen of the ledger from here, or why nothing is."""
     try:
-        url = where.nats_url()
+        reach = where.reach()
         said: Mapping[str, Any] = await server_says(monitor)
-        ledger = await jetstream.connect(url, name="apportion doctor")
+        ledger = await jetstream.connect(reach, name="apportion doctor")
         try:
             return await examine(ledger.wire, clock=SystemClock(), server_says=said), ""
         finally:

@@ -125,13 +125,13 @@ async def _drain(where: Where, order: Order, report: Report, *, basis: int, dry_
             if order.device
             else NodeCordoned(node=order.node, by=order.who, reason=reason)
         )
-        report.revision = (await write(where.nats_url(), data, basis=basis)).revision or 0
+        report.revision = (await write(where.reach(), data, basis=basis)).revision or 0
     units = await asyncio.to_thread(_units, gateway, order, at_least=report.revision)
     report.left = {name: "not moved yet" for unit in units for name in unit.names}
     if dry_run or not units:
         return
     deadline = time.monotonic() + order.timeout_s
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         if await of_kubernetes(ledger, order.node):
             await _through_kubernetes(gateway, order, report, units, deadline)
         else:

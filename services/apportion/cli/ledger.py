@@ -22,6 +22,7 @@ from apportion.runtime.jetstream.stream import StreamInfo
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.archive import ArchiveError, ArchiveWriter
 from apportion.runtime.ledger.port import LedgerDrifted, Record
+from apportion.runtime.process.reach import Reach
 
 Look = Callable[[JetStreamLedger], Awaitable[StreamInfo]]
 """What is done to the stream, or asked of it."""
@@ -106,7 +107,7 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
     Nothing of the ledger is changed, and an archive may be as large as the ledger.
     """
     try:
-        written = run(_archive(where.nats_url(), file))
+        written = run(_archive(where.reach(), file))
     except (ArchiveError, OSError) as error:
         raise NotFound(f"no archive written: {error}") from None
     if as_json:
@@ -115,8 +116,8 @@ def archive(*, where: Where, as_json: bool, file: Path) -> None:
         console().print(f"{written.revisions} events in", plain(written.file), soft_wrap=True)
 
 
-async def _archive(url: str, file: Path) -> Archived:
-    async with open_ledger(url) as ledger:
+async def _archive(reach: Reach, file: Path) -> Archived:
+    async with open_ledger(reach) as ledger:
         info = await jetstream.check_stream(ledger)
         last = info.state.last_seq
         with ArchiveWriter(file, stream=STREAM, created=info.created) as writer:
@@ -134,11 +135,11 @@ async def _archive(url: str, file: Path) -> Archived:
 
 
 def _outcome(where: Where, role: str, look: Look) -> StreamInfo | LedgerDrifted:
-    return run(_looked(where.nats_url(role), look))
+    return run(_looked(where.reach(role), look))
 
 
-async def _looked(url: str, look: Look) -> StreamInfo | LedgerDrifted:
-    ledger = await jetstream.connect(url, name="apportion cli")
+async def _looked(reach: Reach, look: Look) -> StreamInfo | LedgerDrifted:
+    ledger = await jetstream.connect(reach, name="apportion cli")
     try:
         return await look(ledger)
     except LedgerDrifted as drifted:

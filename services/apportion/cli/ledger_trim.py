@@ -19,6 +19,7 @@ from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.retention import CannotDrop, Droppable, droppable
 from apportion.runtime.ledger.archive import ArchiveError
+from apportion.runtime.process.reach import Reach
 
 END = 1 << 62
 DAY_S = 86_400.0
@@ -40,6 +41,9 @@ class Trimmed(msgspec.Struct, frozen=True):
               show_default=True, metavar="SECONDS", help="Keep what is younger.")  # fmt: skip
 @click.option("--bootstrap-nats", default="", metavar="URL", envvar="APPORTION_BOOTSTRAP_NATS_URL",
               show_envvar=True, help="The ledger, as the user `bootstrap`.")  # fmt: skip
+@click.option("--bootstrap-key", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              metavar="FILE", envvar="APPORTION_BOOTSTRAP_NATS_KEY", show_envvar=True,
+              help="Seed of its nkey.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what could be dropped, and drop nothing.")
 @asks_ledger
 def trim(
@@ -50,18 +54,18 @@ def trim(
     last: int | None,
     older_than_s: float,
     bootstrap_nats: str,
+    bootstrap_key: Path | None,
     dry_run: bool,
 ) -> None:
     """Drop the ledger's beginning, as far as ARCHIVE and the snapshots keep it.
 
     Keep the archive: `apportion verify --before ARCHIVE` reads it and the ledger as one chain.
     """
-    dropping = "" if dry_run else bootstrap_nats or where.nats_url("bootstrap")
+    given = Reach(bootstrap_nats, bootstrap_key) if bootstrap_nats else None
+    dropping = None if dry_run else given or where.reach("bootstrap")
     try:
         outcome = run(
-            _trim(
-                where.nats_url(), dropping, archive, at_most=last or END, older_than_s=older_than_s
-            )
+            _trim(where.reach(), dropping, archive, at_most=last or END, older_than_s=older_than_s)
         )
     except (ArchiveError, OSError) as error:
         raise NotFound(f"nothing dropped: {error}") from None
@@ -76,7 +80,7 @@ def trim(
 
 
 async def _trim(
-    reading: str, dropping: str, archive: Path, *, at_most: int, older_than_s: float
+    reading: Reach, dropping: Reach | None, archive: Path, *, at_most: int, older_than_s: float
 ) -> Trimmed | CannotDrop:
     async with open_ledger(reading) as ledger:
         try:
@@ -89,8 +93,8 @@ async def _trim(
     return Trimmed(count, max(found.first, found.last + 1), found.because)
 
 
-async def _drop(url: str, found: Droppable) -> None:
-    ledger = await jetstream.connect(url, name="apportion cli")
+async def _drop(reach: Reach, found: Droppable) -> None:
+    ledger = await jetstream.connect(reach, name="apportion cli")
     try:
         await stream.drop(ledger.wire, last=found.last)
     finally:

@@ -67,7 +67,7 @@ def set_(
         node_policy=nodes or summary.policy.node_policy,
         device_policy=devices or summary.policy.device_policy,
     )
-    appended = run(write(where.nats_url(), changed, basis=summary.revision))
+    appended = run(write(where.reach(), changed, basis=summary.revision))
     if as_json:
         print_json({"revision": appended.revision, "policy": changed})
     else:

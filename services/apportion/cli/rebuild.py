@@ -31,6 +31,7 @@ from apportion.runtime.ledger.port import FenceRefused, Record
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.config import ConfigError
+from apportion.runtime.process.reach import Reach
 from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
 from apportion_schemas import LedgerRebuilt, PodAdopted
 from apportion_schemas.quantities import TEXT_MAX
@@ -89,14 +90,19 @@ def command(*, where: Where, as_json: bool, reason: str, by: str, **given: Any) 
     kube = kube_choice(**{name: given[name] for name in ("kubernetes", "kubeconfig", "context")})
     rebuilt = LedgerRebuilt(by=person(by), reason=reason[:TEXT_MAX], cluster="")
     schedulers = frozenset(given["schedulers"])
-    work = _rebuild(where.nats_url(), kube, rebuilt, schedulers, dry_run=given["dry_run"])
+    work = _rebuild(where.reach(), kube, rebuilt, schedulers, dry_run=given["dry_run"])
     _say(run(work), as_json=as_json, dry_run=given["dry_run"])
 
 
 async def _rebuild(
-    url: str, kube: KubeChoice, rebuilt: LedgerRebuilt, schedulers: frozenset[str], *, dry_run: bool
+    reach: Reach,
+    kube: KubeChoice,
+    rebuilt: LedgerRebuilt,
+    schedulers: frozenset[str],
+    *,
+    dry_run: bool,
 ) -> Rebuilt:
-    async with open_ledger(url) as ledger:
+    async with open_ledger(reach) as ledger:
         state = await _folded(ledger)
         if state.pods:
             raise NotFound(

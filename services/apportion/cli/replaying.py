@@ -34,6 +34,7 @@ from apportion.lab.recording import Recorded, RecordingFailed
 from apportion.lab.replaying import Otherwise, replay
 from apportion.runtime.files.fleets import FleetInvalid, read_fleet
 from apportion.runtime.ledger.archive import ArchiveError
+from apportion.runtime.process.reach import Reach
 from apportion_schemas import UnknownEvent
 
 Tell = Callable[[int, int], None]
@@ -63,7 +64,7 @@ def replayed(where: Where, asked: Asked) -> ReplayAnswer:
             if asked.archives:
                 recorded = record_archives(asked.archives, wanted, tell=tell)
             else:
-                recorded = run(_read(where.nats_url(), wanted, tell))
+                recorded = run(_read(where.reach(), wanted, tell))
         with _bar("replaying") as tell:
             return replay(recorded, otherwise, tell=tell)
 
@@ -75,15 +76,15 @@ def shadowed(where: Where, asked: Asked, follow: Seen | None) -> ShadowAnswer | 
         with _said(), _bar("comparing", quiet=follow is not None) as tell:
             if asked.archives:
                 return shadow_archives(asked.archives, wanted, tell=tell)
-            return run(_shadow(where.nats_url(), wanted, tell, follow))
+            return run(_shadow(where.reach(), wanted, tell, follow))
     except KeyboardInterrupt:
         if follow is None:
             raise
         return None
 
 
-async def _shadow(url: str, wanted: Wanted, tell: Tell, follow: Seen | None) -> ShadowAnswer:
-    async with open_ledger(url) as ledger:
+async def _shadow(reach: Reach, wanted: Wanted, tell: Tell, follow: Seen | None) -> ShadowAnswer:
+    async with open_ledger(reach) as ledger:
         return await shadow_ledger(ledger, wanted, tell=tell, follow=follow)
 
 
@@ -100,8 +101,8 @@ def _said() -> Iterator[None]:
         raise NotFound(str(error)) from None
 
 
-async def _read(url: str, wanted: Wanted, tell: Tell) -> Recorded:
-    async with open_ledger(url) as ledger:
+async def _read(reach: Reach, wanted: Wanted, tell: Tell) -> Recorded:
+    async with open_ledger(reach) as ledger:
         return await record_ledger(ledger, wanted, tell=tell)
 
 

@@ -64,7 +64,7 @@ def read_report(
 
 
 async def _made(where: Where, asked: Asked, form: str) -> ReportAnswer | IdleAnswer | str:
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         reading = await read(ledger, asked, SystemClock().now(), _progress())
     if form == "focus":
         return as_focus(asked, reading)

@@ -22,6 +22,7 @@ from apportion.core.explain.lines import shares_words
 from apportion.core.explain.words import resize_refused
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import Record
+from apportion.runtime.process.reach import Reach
 from apportion_schemas import (
     InvalidEvent,
     PodResized,
@@ -90,7 +91,7 @@ def command(
         pod=_running(found.pod), by=person(by), memory_mib=memory, cores=cores,
         container=container, reason=reason,
     )  # fmt: skip
-    said = run(_ask(where.nats_url(), wish, found.revision, timeout_s))
+    said = run(_ask(where.reach(), wish, found.revision, timeout_s))
     _show(f"{space}/{name}", said, as_json=as_json)
 
 
@@ -104,10 +105,10 @@ def _running(pod: PodAnswer) -> str:
     return pod.uid
 
 
-async def _ask(url: str, wish: ResizeAsked, basis: int, timeout_s: float) -> Said:
+async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) -> Said:
     """Append the wish, and wait for the answer to it. Raises LedgerError, Unreachable."""
-    asked = (await write(url, wish, basis=basis)).revision or 0
-    async with open_ledger(url) as ledger:
+    asked = (await write(reach, wish, basis=basis)).revision or 0
+    async with open_ledger(reach) as ledger:
         try:
             async with asyncio.timeout(timeout_s):
                 return await _answer(ledger, wish.pod, asked)

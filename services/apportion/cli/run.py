@@ -144,7 +144,7 @@ async def _submitted(where: Where, this: Run, draft: PodDraft) -> Submitted:
         NotFound, Unreachable: the agent, or why it would not start it.
         LedgerError: nothing was submitted.
     """
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, Greet(this.life.pid, this.life.started))
         basis = await ledger.last_revision()
         (pod,) = await append(ledger, Wish([draft]), basis=basis, progress=lambda _: None)
@@ -173,7 +173,7 @@ async def _shared(
             raise NotFound(f"{pod.full_name} was deleted while it waited")
 
     start = Start(pod.uid, this.life.pid, this.life.started, bool(this.engine))
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         try:
             async with asyncio.timeout(timeout_s):
                 decision = await placed(ledger, pod, telling, sweep)
@@ -222,11 +222,11 @@ async def _end(where: Where, this: Run, pod: Submitted, why: str) -> None:
         NotFound, Unreachable: the agent is away, or cannot.
         LedgerError: its end could not be written.
     """
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         await _asked(ledger, this, End(pod.uid))
     if why:
         gone = PodGone(uid=pod.uid, reason=f"{why} ({person('')})")
-        await write(where.nats_url(), gone, basis=pod.revision, event_id=f"{pod.uid}/gone")
+        await write(where.reach(), gone, basis=pod.revision, event_id=f"{pod.uid}/gone")
 
 
 async def _asked(ledger: JetStreamLedger, this: Run, wish: Greet | Start | End) -> Started:

@@ -66,7 +66,7 @@ async def submit_samples(where: Where, out: Console) -> Samples:
     config = manifest_config((await configuration_now(where)).configuration)
     wish, problems = read_manifests([str(folder)], config)
     gateway = Gateway(where.gateway_url())
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         newest = await ledger.last_revision()
         basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
         record = where.data / SUBMITTED

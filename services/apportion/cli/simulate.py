@@ -107,7 +107,7 @@ def _obeyed(where: Where, node: str, order: Order) -> None:
 
 
 async def _ask(where: Where, node: str, order: Order) -> Answer:
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         subject = f"apportion.command.agent.{token(node)}"
         reply = await ledger.request(subject, msgspec.json.encode(order), TIMEOUT_S)
     return msgspec.json.decode(reply, type=Answer)

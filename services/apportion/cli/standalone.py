@@ -99,7 +99,7 @@ class Up:
         await supervisor.start_server(remove=wanted.ephemeral)
         self._check_fleet()
         server = supervisor.server
-        ledger = await jetstream.connect(server.url_for("bootstrap"), name="apportion up")
+        ledger = await jetstream.connect(server.reach_for("bootstrap"), name="apportion up")
         try:
             await jetstream.create_stream(ledger)
         finally:

@@ -129,7 +129,7 @@ def command(
 async def _submit(where: Where, wish: Wish, report: Report, choice: Choice) -> None:
     """Fill the report."""
     gateway = Gateway(where.gateway_url())
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         newest = await ledger.last_revision()
         basis, live = await asyncio.to_thread(look_up, gateway, wish.pods, at_least=newest)
         found = await asyncio.to_thread(compared, wish, live, gateway)

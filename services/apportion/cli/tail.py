@@ -89,7 +89,7 @@ async def _tail(
         if shown == limit:
             raise _Done
 
-    async with open_ledger(where.nats_url()) as ledger:
+    async with open_ledger(where.reach()) as ledger:
         begin = await _first(ledger, start)
         subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
         try:

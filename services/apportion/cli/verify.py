@@ -25,6 +25,7 @@ from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.archive import ArchiveError, read_archive, read_opening
 from apportion.runtime.ledger.port import LedgerHole, Record
+from apportion.runtime.process.reach import Reach
 from apportion_schemas import UnknownEvent
 
 SHOWN = 10
@@ -150,16 +151,16 @@ def command(
     if archives:
         outcome = _verify_archives(archives, start, last or 0)
     else:
-        outcome = run(_verify_ledger(where.nats_url(), start, last, before))
+        outcome = run(_verify_ledger(where.reach(), start, last, before))
     _say(outcome, as_json=as_json)
     if not outcome.ok:
         sys.exit(REFUSED if outcome.found else OUTDATED)
 
 
 async def _verify_ledger(
-    url: str, start: int, last: int | None, before: tuple[Path, ...]
+    reach: Reach, start: int, last: int | None, before: tuple[Path, ...]
 ) -> Verified:
-    async with open_ledger(url) as ledger:
+    async with open_ledger(reach) as ledger:
         info = await jetstream.check_stream(ledger)
         newest = info.state.last_seq
         if last is not None and last > newest:

@@ -31,6 +31,7 @@ from apportion.runtime.ledger.port import (
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.logs import configure_logs
+from apportion.runtime.process.reach import Reach
 from apportion_schemas import InvalidEvent, UnknownEvent
 from apportion_schemas.quantities import NAME_MAX, Payload
 
@@ -71,13 +72,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def open_ledger(url: str) -> AsyncIterator[JetStreamLedger]:
+async def open_ledger(reach: Reach) -> AsyncIterator[JetStreamLedger]:
     """The ledger, checked, for as long as the block lasts. Raises LedgerError.
 
     What goes wrong with it meanwhile is said on stderr: a verb's answer alone is on stdout.
     """
     configure_logs(service="cli", level="warning")
-    ledger = await jetstream.connect(url, name="apportion cli")
+    ledger = await jetstream.connect(reach, name="apportion cli")
     try:
         await jetstream.check_stream(ledger)
         yield ledger
@@ -85,9 +86,9 @@ async def open_ledger(url: str) -> AsyncIterator[JetStreamLedger]:
         await ledger.close()
 
 
-async def write(url: str, data: Payload, *, basis: int, event_id: str = "") -> Appended:
+async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") -> Appended:
     """Append one event, under a new id or its own. Raises LedgerError, InvalidEvent."""
-    async with open_ledger(url) as ledger, GroupCommit(ledger) as commit:
+    async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
         publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
         event_id = event_id or f"{type(data).__name__}/{uuid4()}"
         return await publisher.publish(data, event_id=event_id, basis=basis)

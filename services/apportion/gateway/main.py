@@ -159,7 +159,7 @@ class Gateway:
     async def body(self, service: Service) -> None:
         """One life of the gateway, until cancelled."""
         measures = self._measures = self._measures or Measures(service.metrics)
-        ledger = await jetstream.connect(service.config.nats_url, name=service.name)
+        ledger = await jetstream.connect(service.config.reach, name=service.name)
         try:
             await jetstream.check_stream(ledger)
             service.watch(ledger)

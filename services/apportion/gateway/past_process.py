@@ -48,9 +48,9 @@ class PastProcess:
         """One life of the process: connect, listen, read the ledger, until cancelled."""
         self._measures = self._measures or Measures(service.metrics)
         service.loop("parent", lambda: _end_with_parent(service))
-        url = service.config.nats_url
-        ledger = await jetstream.connect(url, name="gateway (index of the past)")
-        looks = await jetstream.connect(url, name="gateway (looks into the past)")
+        reach = service.config.reach
+        ledger = await jetstream.connect(reach, name="gateway (index of the past)")
+        looks = await jetstream.connect(reach, name="gateway (looks into the past)")
         try:
             past = await open_past(
                 ledger, looks, kept=self._kept, archives=self._archives, metrics=service.metrics

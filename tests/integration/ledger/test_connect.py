@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger, connect
+from apportion.runtime.jetstream.nats_client import LeavingClient
 from apportion.runtime.jetstream.server import EmbeddedServer
 from apportion.runtime.jetstream.wire import Message
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, ServerTooOld
@@ -168,10 +169,10 @@ async def test_a_cancellation_that_comes_with_the_server_s_answer_is_not_lost(
 ) -> None:
     """A reader that is stopped just as it begins would go on, and who stops it wait for ever."""
     wire = (await bus.connect()).wire
-    client = jetstream._LeavingClient
+    client = LeavingClient
     answered = client._process_pong
 
-    async def cancel_with_the_answer(self: jetstream._LeavingClient) -> None:
+    async def cancel_with_the_answer(self: LeavingClient) -> None:
         await answered(self)
         listening.cancel()
 

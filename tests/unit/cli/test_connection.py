@@ -19,7 +19,7 @@ from apportion.cli.exits import UNREACHABLE, Unreachable
 def test_told_wins(tmp_path: Path) -> None:
     """An option or variable is used as it is, without a look at the folder."""
     where = Where(data=tmp_path / "none", nats="nats://u:p@h:1", gateway="http://h:2/")
-    assert where.nats_url() == "nats://u:p@h:1"
+    assert where.reach().url == "nats://u:p@h:1"
     assert where.gateway_url() == "http://h:2"
 
 
@@ -40,7 +40,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert str(tmp_path) in refused.value.message
     assert refused.value.exit_code == UNREACHABLE
     with pytest.raises(Unreachable, match="APPORTION_NATS_URL"):
-        where.nats_url()
+        where.reach()
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"gateway": 7}', "[]"])

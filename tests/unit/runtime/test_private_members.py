@@ -31,6 +31,7 @@ PRIVATE = {
         "_process_connect_init": "what fails here leaves its connection open",
         "_transport": "nothing public aborts a connection",
         "_io_writer": "nothing public aborts a connection",
+        "_public_nkey": "who signs a challenge with a key that may change says whose it is",
         "_current_server": "nothing public names the server that a password is asked for",
     },
     "kubernetes_asyncio": {},

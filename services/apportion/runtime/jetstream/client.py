@@ -1,46 +1,36 @@
-"""The ledger on NATS JetStream: the only module that knows the client library.
+"""The ledger on NATS JetStream: one connection to its server, and the ledger over it.
 
 It keeps the connection: reconnects for ever with jitter, ends every wait when the connection is
 lost or the server forbids a subject, and never shows a password. Invariant: nothing is sent while
 disconnected, so what cannot be sent is unavailable, and only what was sent can be unknown.
-
-Some of that needs private members of the library. tests/unit/runtime/test_private_members.py lists
-them, each with its reason, and the version that they were seen in.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 import re
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.asked import Asked
 from apportion.runtime.jetstream.ledger import AppendWatch, JetStreamLedger, unwatched
+from apportion.runtime.jetstream.nats_client import (
+    Client,
+    LeavingClient,
+    Server,
+    Subscription,
+    errors,
+)
 from apportion.runtime.jetstream.wire import LostReply, Message, Receiver, Unsubscribe
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, ServerTooOld
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.logs import get_logger
+from apportion.runtime.process.reach import CannotShow, Reach, reach_of
 
-# The library takes aiohttp where it is there, for web sockets, which no URL of ours names: that is
-# a tenth of a second of every verb. Whoever serves HTTP imports it as ever.
-_LEAN = "aiohttp" not in sys.modules
-if _LEAN:
-    sys.modules["aiohttp"] = None  # type: ignore[assignment]  # it is not there, says the import
-import nats.errors  # noqa: E402
-from nats.aio.client import Client, Server  # noqa: E402
-from nats.aio.subscription import Subscription  # noqa: E402
-from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser  # noqa: E402
-
-if _LEAN:
-    del sys.modules["aiohttp"]
-
-__all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream", "shown"]
+__all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream"]
 
 CONNECT_TIMEOUT_S = 10.0
 ACK_TIMEOUT_S = 10.0
@@ -60,199 +50,33 @@ _VIOLATION = re.compile(
     r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE
 )
 _NO_RESPONDERS = "503"
-_RECORD_REPLY = b"$JS.ACK."
-_MESSAGES = (b"HMSG ", b"MSG ")
-_BLANK = re.compile(r"\s")
-
-
-def shown(url: str) -> str:
-    """`url`, of one server or of several, without user and password, for messages and logs."""
-    servers = (urlsplit(_full(part.strip())) for part in url.split(","))
-    return ",".join(f"{each.scheme}://{each.netloc.rpartition('@')[2]}" for each in servers)
-
-
-def _full(url: str) -> str:
-    return url if "://" in url else f"nats://{url}"
-
-
-class _Waiting:
-    """One request under way and the subjects whose refusal ends it."""
-
-    __slots__ = ("reply", "subjects")
-
-    def __init__(self, subjects: frozenset[str]) -> None:
-        self.subjects = subjects
-        self.reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-
-class _Arrived:
-    """A message as it arrived; see wire.Message. A record of the stream is without its headers."""
-
-    __slots__ = ("data", "headers", "reply", "subject")
-
-    def __init__(
-        self, subject: str, reply: str, data: bytes, headers: dict[str, str] | None
-    ) -> None:
-        self.subject = subject
-        self.reply = reply
-        self.data = data
-        self.headers = headers
-
-
-class Messages(Parser):
-    """The client's parser, with a short way for messages that have arrived whole, as most have."""
-
-    _whole = 0
-    """How many bytes the message takes that has begun, where that is known."""
-
-    async def parse(self, data: bytes = b"") -> None:
-        """Take what has arrived; the beginning of a message is kept for what comes next."""
-        if self.state == AWAITING_CONTROL_LINE:
-            if self.buf and len(self.buf) + len(data) < self._whole:
-                self.buf.extend(data)  # a large one is put together once, not at every read
-                return
-            if self.buf:
-                data = bytes(self.buf) + data
-                self.buf.clear()
-            data = data[await self._take(data) :]
-            if data.startswith(_MESSAGES):
-                self.buf.extend(data)
-                return
-        await super().parse(data)
-
-    async def _take(self, data: bytes) -> int:
-        """Hand on the whole messages that `data` begins with; how many bytes they take."""
-        at = self._whole = 0
-        while data.startswith(_MESSAGES, at):
-            # [H]MSG <subject> <number of the subscription> [reply] [<bytes of headers>] <bytes>
-            line_end = data.find(b"\r\n", at)
-            if line_end < 0:
-                break
-            verb, subject, sid, *more = data[at:line_end].split(b" ")
-            start = line_end + 2
-            end = start + int(more[-1])
-            if len(data) < end + 2:
-                self._whole = end + 2 - at
-                break
-            at = end + 2
-            body = start + int(more[-2]) if verb == b"HMSG" else start
-            reply = more[0] if len(more) > 1 + (verb == b"HMSG") else b""
-            process = self.nc._process_msg  # noqa: SLF001 - what the client's own parser calls
-            await process(int(sid), subject, reply, data[body:end], data[start:body])
-        return at
-
-
-class _LeavingClient(Client):
-    """The client, without its patience for a server that it has given up, and quicker.
-
-    Before it turns to another server it waits until what it still has to send is sent, which a
-    frozen server, or one behind a broken line, never takes. And it hands each message to a task by
-    a queue, its headers read, which takes two thirds of the time that a message takes.
-    """
-
-    def __init__(self, tell: Callable[[Exception], Awaitable[None]]) -> None:
-        super().__init__()
-        self._ps = Messages(self)
-        self._tell = tell
-        self._at_once: dict[int, Receiver] = {}
-
-    def take_at_once(self, subscription: Subscription, receive: Receiver) -> None:
-        """Hand the messages of a subscription on as they arrive, before anything else is read."""
-        self._at_once[subscription._id] = receive  # noqa: SLF001 - messages come with it alone
-
-    def forget(self, subscription: Subscription) -> None:
-        """Its messages go the client's own way again."""
-        self._at_once.pop(subscription._id, None)  # noqa: SLF001 - see take_at_once
-
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
-    ) -> None:
-        receive = self._at_once.get(sid)
-        if receive is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
-        record = reply.startswith(_RECORD_REPLY)
-        found = None if record else await self._process_headers(headers)
-        try:
-            await receive(_Arrived(subject.decode(), reply.decode(), data, found))
-        except Exception as failure:  # noqa: BLE001 - as with the client's own: told, and it goes on
-            await self._tell(failure)
-
-    async def _process_pong(self) -> None:
-        # Who gave up waiting still gets the server's answer, at which the client would end reading.
-        if self._pongs and self._pongs[0].done():
-            self._pongs[0] = asyncio.get_running_loop().create_future()
-        await super()._process_pong()
-
-    async def send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str]) -> None:
-        """The client's `publish` without what makes up three quarters of its time.
-
-        Raises:
-            nats.errors.Error: this cannot be a message.
-        """
-        if not subject or _BLANK.search(subject + reply):
-            raise nats.errors.BadSubjectError
-        if len(payload) > self.max_payload:
-            raise nats.errors.MaxPayloadError
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        if not lines.count("\n") == lines.count("\r") == len(headers):
-            raise nats.errors.BadHeaderError(lines)
-        if lines:
-            head = f"NATS/1.0\r\n{lines}\r\n".encode()
-            line = f"HPUB {subject} {reply} {len(head)} {len(head) + len(payload)}\r\n".encode()
-        else:
-            head = b""
-            line = f"PUB {subject} {reply} {len(payload)}\r\n".encode()
-        await self._send_command(b"%b%b%b\r\n" % (line, head, payload))
-        if self._flush_queue is not None and self._flush_queue.empty():
-            await self._flush_pending()
-
-    @property
-    def own_password(self) -> str | None:
-        """What the URL of the server at hand holds."""
-        return self._current_server.uri.password if self._current_server else None
-
-    async def _process_op_err(self, e: Exception) -> None:
-        if self.is_connected:
-            self._abort()
-        await super()._process_op_err(e)
-
-    async def _process_connect_init(self) -> None:
-        try:
-            await super()._process_connect_init()
-        except BaseException:
-            self._abort()  # the next attempt would forget this connection, and leave it open
-            raise
-
-    def _abort(self) -> None:
-        writer = getattr(self._transport, "_io_writer", None)
-        if writer is not None:
-            writer.transport.abort()
 
 
 class Connection:
     """One connection to nats-server; see wire.Wire and, for `server_version`, check_version."""
 
-    def __init__(self, url: str) -> None:
-        self._url = shown(url)
-        first = urlsplit(_full(url.partition(",")[0].strip()))
-        self.user = first.username or ""
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._url = reach.shown
+        self.user = reach.user
         self.server_version = "", False
-        self._password = first.password
-        self._client = _LeavingClient(self._error)
+        self._client = LeavingClient(self._error)
         self._up = asyncio.Event()
         self._closed = False
         self._refused = asyncio.Event()
         self._last_error = "no server answered"
-        self._waiting: dict[str, _Waiting] = {}
-        self._tokens = itertools.count(1)
+        self._asked = Asked()
         self._inbox = ""
         self._reconnected: list[Callable[[], None]] = []
         self._refused_subscriptions: set[str] = set()
 
-    async def open(self, url: str, *, name: str, timeout_s: float) -> None:
+    async def open(self, *, name: str, timeout_s: float) -> None:
         """Connect. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
-        connecting = asyncio.ensure_future(self._connect(url, name))
+        try:
+            self._reach.check()
+        except CannotShow as failure:
+            raise NotPermitted(str(failure)) from failure
+        connecting = asyncio.ensure_future(self._connect(name))
         refused = asyncio.ensure_future(self._refused.wait())
         try:
             await asyncio.wait(
@@ -266,7 +90,7 @@ class Connection:
                     "is nats-server running there, and is APPORTION_NATS_URL right?"
                 )
             connecting.result()
-        except (nats.errors.Error, OSError, ValueError) as failure:
+        except (errors.Error, OSError, ValueError) as failure:
             raise LedgerUnavailable(f"cannot connect to {self._url}: {failure}") from failure
         finally:
             connecting.cancel()
@@ -275,11 +99,13 @@ class Connection:
         self.server_version = check_version(self._client)
         self._up.set()
         self._inbox = self._client.new_inbox()
-        await self._listen(f"{self._inbox}.*", self._reply_arrived)
+        await self._listen(f"{self._inbox}.*", self._asked.arrived)
 
-    async def _connect(self, url: str, name: str) -> None:
+    async def _connect(self, name: str) -> None:
+        reach = self._reach
+        word = self._token_here if reach.token else self._password_here if reach.password else None
         await self._client.connect(
-            servers=[part.strip() for part in url.split(",")],
+            servers=[part.strip() for part in reach.url.split(",")],
             name=name,
             error_cb=self._error,
             disconnected_cb=self._down,
@@ -292,8 +118,9 @@ class Connection:
             ping_interval=PING_INTERVAL_S,
             max_outstanding_pings=2,
             inbox_prefix=f"_INBOX_{self.user}" if self.user else "_INBOX",
-            user=self.user if self._password else None,
-            password=self._password_here if self._password else None,
+            user=self.user if word else None,
+            password=word,
+            signature_cb=self._client.answer_with(reach.read_key) if reach.key else None,
         )
 
     def _password_here(self) -> str:
@@ -301,7 +128,14 @@ class Connection:
 
         One that another server named comes without, and would refuse us: it gets the first one.
         """
-        return self._client.own_password or self._password or ""
+        return self._client.own_password or self._reach.password or ""
+
+    def _token_here(self) -> str:
+        """The token as it is now, which goes where a password would."""
+        try:
+            return self._reach.read_token()
+        except CannotShow as failure:
+            raise OSError(str(failure)) from failure  # it is told, and tried again
 
     @property
     def connected(self) -> bool:
@@ -336,7 +170,7 @@ class Connection:
             raise LedgerUnavailable(f"not connected to {self._url} ({self._last_error})")
         try:
             await self._client.send(subject, payload, reply, headers)
-        except nats.errors.Error as failure:
+        except errors.Error as failure:
             raise LedgerUnavailable(f"cannot send to {subject}: {failure}") from failure
 
     async def request(
@@ -349,16 +183,15 @@ class Connection:
         also: frozenset[str] = frozenset(),
     ) -> Message:
         """See wire.Wire."""
-        token = str(next(self._tokens))
-        waiting = self._waiting[token] = _Waiting(also | {subject})
         try:
-            await self.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
-            async with asyncio.timeout(timeout_s):
-                message = await waiting.reply
+            with self._asked.one(also | {subject}) as (token, reply):
+                await self.publish(
+                    subject, payload, reply=f"{self._inbox}.{token}", headers=headers
+                )
+                async with asyncio.timeout(timeout_s):
+                    message = await reply
         except TimeoutError:
             raise LostReply(f"no answer from {self._url} within {timeout_s:g} s") from None
-        finally:
-            del self._waiting[token]
         if message.headers and not message.data and _status(message) == _NO_RESPONDERS:
             raise LedgerUnavailable(
                 f"nobody takes {subject} at {self._url}: the stream, or JetStream, or the service "
@@ -385,12 +218,12 @@ class Connection:
         """See wire.Wire."""
         try:
             subscription = await self._listen(subject, receive, waits=waits)
-        except nats.errors.Error as failure:
+        except errors.Error as failure:
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
 
         async def unsubscribe() -> None:
             self._client.forget(subscription)
-            with contextlib.suppress(nats.errors.Error):
+            with contextlib.suppress(errors.Error):
                 await subscription.unsubscribe()
 
         try:
@@ -398,7 +231,7 @@ class Connection:
             # its first ping ahead of what it has queued, so only the second one is later.
             await self._answered()
             await self._answered()
-        except (nats.errors.Error, LostReply) as failure:
+        except (errors.Error, LostReply) as failure:
             await unsubscribe()
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
         if subject.lower() in self._refused_subscriptions:
@@ -413,16 +246,14 @@ class Connection:
         its own. It also forgets, once it is connected again, what it has asked before, and would
         wait ten seconds for nothing.
         """
-        token = str(next(self._tokens))
-        waiting = self._waiting[token] = _Waiting(frozenset())
         flushing = asyncio.ensure_future(self._client.flush())
-        ends: set[asyncio.Future[Any]] = {flushing, waiting.reply}
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            flushing.cancel()
-            del self._waiting[token]
-        (waiting.reply if waiting.reply.done() else flushing).result()
+        with self._asked.one(frozenset()) as (_, lost):
+            ends: set[asyncio.Future[Any]] = {flushing, lost}
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                flushing.cancel()
+            (lost if lost.done() else flushing).result()
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """See wire.Wire."""
@@ -432,7 +263,7 @@ class Connection:
     async def close(self) -> None:
         """Leave. Requests under way end as LostReply."""
         self._closed = True
-        with contextlib.suppress(nats.errors.Error, OSError):
+        with contextlib.suppress(errors.Error, OSError):
             if self._client.is_connected:
                 await self._client.flush(2)
         await self._close_client()
@@ -446,16 +277,9 @@ class Connection:
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
 
-    async def _reply_arrived(self, message: Message) -> None:
-        waiting = self._waiting.get(message.subject.rpartition(".")[2])
-        if waiting is not None and not waiting.reply.done():
-            waiting.reply.set_result(message)
-
     def _lose(self, reason: str) -> None:
         self._up.clear()
-        for waiting in self._waiting.values():
-            if not waiting.reply.done():
-                waiting.reply.set_exception(LostReply(f"connection to {self._url} {reason}"))
+        self._asked.lose(f"connection to {self._url} {reason}")
 
     async def _down(self) -> None:
         self._lose("lost")
@@ -479,21 +303,22 @@ class Connection:
             if "authorization violation" in text.lower():
                 self._refused.set()
             return
-        # The client library hands errors over in lower case.
         verb, subject = violation.group(1).lower(), violation.group(2).lower()
         if verb == "subscription":
             self._refused_subscriptions.add(subject)
             return
-        for waiting in self._waiting.values():
-            for forbidden in waiting.subjects:
-                if forbidden.lower() == subject and not waiting.reply.done():
-                    waiting.reply.set_exception(self._not_permitted("send to", forbidden))
+        self._asked.forbid(subject, lambda sent: self._not_permitted("send to", sent))
 
     def _wrong_user(self) -> NotPermitted:
-        return NotPermitted(
-            f"{self._url} refuses user {self.user!r}: user or password is wrong; "
-            "check the user and password in APPORTION_NATS_URL"
-        )
+        return NotPermitted(f"{self._url} refuses user {self.user!r}: user or {self._shows()}")
+
+    def _shows(self) -> str:
+        """What he showed, and where it is looked up."""
+        if self._reach.key:
+            return f"key is wrong, or was revoked; check {self._reach.key}"
+        if self._reach.token:
+            return f"token is wrong, or has expired; check {self._reach.token}"
+        return "password is wrong; check the user and password in APPORTION_NATS_URL"
 
     def _not_permitted(self, verb: str, subject: str) -> NotPermitted:
         return NotPermitted(
@@ -544,21 +369,21 @@ def check_version(client: Client) -> tuple[str, bool]:
 
 
 async def connect(
-    url: str,
+    to: Reach | str,
     *,
     name: str,
     timeout_s: float = CONNECT_TIMEOUT_S,
     ack_timeout_s: float = ACK_TIMEOUT_S,
     watch: AppendWatch = unwatched,
 ) -> JetStreamLedger:
-    """A ledger on the server at `url` (`nats://user:password@host:port`, several by comma).
+    """A ledger on the server there; a URL alone is `nats://user:password@host:port`.
 
     `name` is shown in the server's list of connections. Raises LedgerUnavailable, NotPermitted,
     ServerTooOld. The stream is not looked at: see create_stream and check_stream.
     """
-    wire = Connection(url)
+    wire = Connection(reach_of(to))
     try:
-        await wire.open(url, name=name, timeout_s=timeout_s)
+        await wire.open(name=name, timeout_s=timeout_s)
     except BaseException:
         await wire.close()
         raise

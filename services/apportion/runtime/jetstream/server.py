@@ -25,6 +25,7 @@ import msgspec
 
 from apportion.core.identity.configuration import WITH_PASSWORDS
 from apportion.runtime.process.interrupting import children_that_interrupt_nobody
+from apportion.runtime.process.reach import Reach
 
 ROLES = tuple(user.identity.name for user in WITH_PASSWORDS)
 DEFAULT_PORT = 4222
@@ -51,6 +52,10 @@ class Credentials(msgspec.Struct, frozen=True):
     def url_for(self, role: str) -> str:
         """The URL with which `role` connects; it holds the password, so do not show it."""
         return f"nats://{role}:{self.passwords[role]}@{self.host}:{self.port}"
+
+    def reach_for(self, role: str) -> Reach:
+        """How `role` comes to it."""
+        return Reach(self.url_for(role))
 
 
 def load_credentials(data_dir: Path) -> Credentials:
@@ -141,6 +146,10 @@ class EmbeddedServer:
     def url_for(self, role: str) -> str:
         """The URL with which `role` connects."""
         return self.credentials.url_for(role)
+
+    def reach_for(self, role: str) -> Reach:
+        """How `role` comes to it."""
+        return self.credentials.reach_for(role)
 
     async def start(self) -> None:
         """Start the server and return once it serves. Raises ServerFailed."""

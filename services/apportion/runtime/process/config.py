@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, cast, get_args
 from urllib.parse import urlsplit
 
 import msgspec
+
+from apportion.runtime.process.reach import Reach
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["console", "json"]
 
 ENVIRONMENT = {
     "nats_url": "APPORTION_NATS_URL",
+    "nats_key": "APPORTION_NATS_KEY",
+    "nats_token": "APPORTION_NATS_TOKEN",
     "health": "APPORTION_HEALTH",
     "log_level": "APPORTION_LOG_LEVEL",
     "log_format": "APPORTION_LOG_FORMAT",
@@ -63,6 +68,13 @@ class ServiceConfig(msgspec.Struct, frozen=True):
     log_level: LogLevel
     log_format: LogFormat
     stop_timeout_s: float
+    nats_key: Path | None = None
+    nats_token: Path | None = None
+
+    @property
+    def reach(self) -> Reach:
+        """How the service comes to its ledger."""
+        return Reach(self.nats_url, self.nats_key, self.nats_token)
 
 
 def read_config(
@@ -87,6 +99,8 @@ def read_config(
         log_level=cast("LogLevel", _one_of(*text("log_level"), get_args(LogLevel))),
         log_format=cast("LogFormat", _one_of(*text("log_format"), get_args(LogFormat))),
         stop_timeout_s=_seconds(*text("stop_timeout_s")),
+        nats_key=_file(*text("nats_key")),
+        nats_token=_file(*text("nats_token")),
     )
 
 
@@ -101,7 +115,10 @@ def parse_address(key: str, found: str) -> Address:
 
 
 def _nats_url(key: str, found: str) -> str:
-    fix = "write nats://user:password@host:port, several servers separated by commas"
+    fix = (
+        "write nats://user:password@host:port, or nats://user@host:port with a key or a token; "
+        "several servers separated by commas"
+    )
     if not found:
         raise ConfigError(key, found, fix)
     for part in found.split(","):
@@ -113,6 +130,15 @@ def _nats_url(key: str, found: str) -> str:
         if not usable:
             raise ConfigError(key, part.rpartition("@")[2], fix)
     return found
+
+
+def _file(key: str, found: str) -> Path | None:
+    if not found:
+        return None
+    path = Path(found)
+    if not path.is_file() or not os.access(path, os.R_OK):
+        raise ConfigError(key, found, "name a file that is there and that this user may read")
+    return path
 
 
 def _one_of(key: str, found: str, allowed: tuple[str, ...]) -> str:

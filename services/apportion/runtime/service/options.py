@@ -31,6 +31,8 @@ def _option(name: str, meaning: str, *also: str, **more: Any) -> Callable[[Comma
 
 _OPTIONS = (
     _option("nats_url", "Server of the ledger.", "--nats", metavar="URL"),
+    _option("nats_key", "Seed of the nkey by which it connects.", metavar="FILE"),
+    _option("nats_token", "Token by which it connects.", metavar="FILE"),
     _option("health", "Where /healthz, /readyz, /metrics are.", metavar="HOST:PORT"),
     _option("log_level", "How much is logged.", type=click.Choice(get_args(LogLevel))),
     _option("log_format", "For people, or JSON.", type=click.Choice(get_args(LogFormat))),

@@ -78,7 +78,7 @@ def _snapshots_of(ledger: Ledger) -> Snapshots | None:
 
 async def _connect(service: Service) -> Ledger:
     ledger = await jetstream.connect(
-        service.config.nats_url, name=service.name, watch=service.appends.note
+        service.config.reach, name=service.name, watch=service.appends.note
     )
     try:
         await jetstream.check_stream(ledger)

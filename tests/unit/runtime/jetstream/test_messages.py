@@ -3,7 +3,7 @@
 import pytest
 from nats.aio.subscription import Subscription
 
-from apportion.runtime.jetstream.client import Messages, _LeavingClient
+from apportion.runtime.jetstream.nats_client import LeavingClient, Messages
 from apportion.runtime.jetstream.wire import Message
 
 LARGE = bytes(range(256)) * 400
@@ -23,7 +23,7 @@ def listening() -> tuple[Messages, list[tuple[str, str, bytes]]]:
     async def receive(message: Message) -> None:
         arrived.append((message.subject, message.reply, message.data))
 
-    client = _LeavingClient(tell)
+    client = LeavingClient(tell)
     client.take_at_once(Subscription(client, 1), receive)
     return Messages(client), arrived
 

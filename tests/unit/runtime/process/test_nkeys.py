@@ -1,0 +1,74 @@
+"""NATS' keys: what others write we read, and what we write is read; nothing secret is shown."""
+
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.process.nkeys import (
+    ACCOUNT,
+    SERVER,
+    USER,
+    InvalidKey,
+    check_public,
+    new_key,
+    parse_seed,
+    read_seed,
+    write_seed,
+)
+
+SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
+PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
+"""A pair that the documentation of NATS shows."""
+
+
+def test_a_known_pair() -> None:
+    """The seed that NATS' documentation has gives the public key that it has."""
+    key = parse_seed(SEED)
+    assert key.public == PUBLIC
+    assert key.seed == SEED
+    assert check_public(PUBLIC) == PUBLIC
+
+
+@pytest.mark.parametrize(("kind", "letter"), [(USER, "U"), (ACCOUNT, "A"), (SERVER, "N")])
+def test_a_new_key_says_whose_it_is(kind: int, letter: str) -> None:
+    """By its first letter; and it is read as it was written."""
+    key = new_key(kind)
+    assert key.public.startswith(letter)
+    assert key.seed.startswith(f"S{letter}")
+    assert parse_seed(key.seed).public == key.public
+    assert new_key(kind).public != key.public
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (SEED[:-1] + "A", "checksum"),
+        (SEED.lower(), "letters A to Z"),
+        (PUBLIC, "it is no seed"),
+        ("SUAC", "checksum"),
+    ],
+)
+def test_what_is_no_seed_is_refused_unseen(text: str, cause: str) -> None:
+    """With the cause, and without the text, which may be a secret with one letter wrong."""
+    with pytest.raises(InvalidKey, match=cause) as refused:
+        parse_seed(text)
+    assert text not in str(refused.value)
+
+
+def test_a_file_is_its_owners_and_is_not_written_over(tmp_path: Path) -> None:
+    """Another key in its place would lock somebody out."""
+    path = tmp_path / "me.nk"
+    key = new_key()
+    write_seed(path, key)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_seed(path).public == key.public
+    with pytest.raises(FileExistsError):
+        write_seed(path, new_key())
+
+
+def test_a_file_without_a_seed_is_named(tmp_path: Path) -> None:
+    """As is one that is empty."""
+    path = tmp_path / "me.nk"
+    path.write_text("hello\n")
+    with pytest.raises(InvalidKey, match=r"me\.nk holds no seed"):
+        read_seed(path)
