@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from apportion.admission.reviews import WARNINGS_MAX
 from apportion_schemas import Configuration, ConfigurationChanged, PodBound
 from apportion_schemas.configuration import NvidiaConfiguration
 from tests.support.control_plane import free_port
@@ -85,6 +86,27 @@ async def test_who_is_rejected_and_who_is_left_alone(world: KubeWorld) -> None:
             await plane.user("label", "--overwrite", "namespace", f"left-{name}", f"{key}=ignore")
             left = await dry(world, pod("left", many), "-n", f"left-{name}")
             assert left["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.timeout(120)
+async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorld) -> None:
+    """Which name it is, where, and what was probably meant; the pod is taken all the same."""
+    slip = pod("slip", MEMORY, annotations={"nvidia.com/use-gputypes": "A100"})
+    many = pod(
+        "many", MEMORY, annotations={f"nvidia.com/slip-{n}-{'x' * 40}": "" for n in range(60)}
+    )
+    async with running_webhook(world):
+        told = ("--dry-run=server", "--warnings-as-errors")
+        said = await create(world, slip, *told, ok=False)
+        assert 'Warning: metadata.annotations["nvidia.com/use-gputypes"]' in said
+        assert "nvidia.com/use-gputype" in said
+        assert "1 warning received" in said
+        said = await create(world, many, *told, ok=False)
+        shown = said.count("Warning: metadata.annotations[")
+        assert 0 < shown <= WARNINGS_MAX, "so many that the API server cuts none of them off"
+        assert f"{shown} warnings received" in said
+        assert (await dry(world, slip))["spec"]["schedulerName"] == "apportion"
+        await create(world, pod("well", MEMORY), *told)
 
 
 @pytest.mark.timeout(120)

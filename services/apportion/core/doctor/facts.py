@@ -99,14 +99,15 @@ class KubeFacts(Struct, frozen=True, kw_only=True):
     """The API server, as one user sees it.
 
     `problem` is why it cannot be asked; `denied` is what this user may not do of what the services
-    do. `webhook` is empty where none is set up, else `ready` or what is wrong with it.
+    do. `webhook` is empty where none is set up, else `ready` or what is wrong with it; None where
+    this user may not look.
     """
 
     url: str
     version: str = ""
     problem: str = ""
     denied: tuple[str, ...] = ()
-    webhook: str = ""
+    webhook: str | None = ""
 
 
 class Facts(Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ def rights(facts: Facts) -> Found | None:
 def webhook(facts: Facts) -> Found | None:
     """Whether a webhook that is set up is there to answer."""
     kube = facts.kube
-    if kube is None or kube.problem:
+    if kube is None or kube.problem or kube.webhook is None:
         return None
     if not kube.webhook:
         return ok("no webhook is set up")

@@ -18,6 +18,7 @@ from apportion.runtime.kube.reach import VERSION
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 WEBHOOK: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/apportion"
 NOT_FOUND: Final = 404
+FORBIDDEN: Final = 403
 
 
 class Right(NamedTuple):
@@ -74,25 +75,32 @@ async def _allowed(api: KubeApi, right: Right) -> bool:
     return bool(said.get("status", {}).get("allowed"))
 
 
-async def _webhook(api: KubeApi) -> str:
-    """Empty where none is set up, `ready`, or what it lacks; see KubeFacts."""
+async def _webhook(api: KubeApi) -> str | None:
+    """Empty where none is set up, `ready`, or what it lacks; None where this user may not look."""
     answer = await api.request("GET", WEBHOOK)
     if answer.status == NOT_FOUND:
         return ""
+    if answer.status == FORBIDDEN:
+        return None
     if not answer.ok:
         raise answer.refusal()
-    hooks = msgspec.json.decode(answer.body).get("webhooks") or [{}]
-    config: dict[str, Any] = hooks[0].get("clientConfig", {})
-    if not config.get("caBundle"):
+    configs: list[dict[str, Any]] = [
+        hook.get("clientConfig", {}) for hook in msgspec.json.decode(answer.body)["webhooks"]
+    ]
+    if not all(config.get("caBundle") for config in configs):
         return "the API server has no certificate to trust it by (caBundle is empty)"
-    service = config.get("service")
-    if service is None:
-        return "ready"
-    space, name = service.get("namespace", ""), service.get("name", "")
-    found = await api.request("GET", f"/api/v1/namespaces/{space}/endpoints/{name}")
-    if found.status != NOT_FOUND and not found.ok:
-        raise found.refusal()
-    subsets = msgspec.json.decode(found.body).get("subsets") if found.ok else None
-    if not any(each.get("addresses") for each in subsets or ()):
-        return f"nobody answers behind its Service {space}/{name}"
+    services = {
+        (service.get("namespace", ""), service.get("name", ""))
+        for config in configs
+        if (service := config.get("service")) is not None
+    }
+    for space, name in sorted(services):
+        found = await api.request("GET", f"/api/v1/namespaces/{space}/endpoints/{name}")
+        if found.status == FORBIDDEN:
+            return None
+        if found.status != NOT_FOUND and not found.ok:
+            raise found.refusal()
+        subsets = msgspec.json.decode(found.body).get("subsets") if found.ok else None
+        if not any(each.get("addresses") for each in subsets or ()):
+            return f"nobody answers behind its Service {space}/{name}"
     return "ready"
