@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from apportion.gateway.api.stream import CLIENTS_MAX
+from apportion.gateway.api.stream import CLIENTS_MAX, EACH_MAX
 from apportion.gateway.feed import WINDOW_EVENTS
 from apportion.runtime.ledger.port import Draft
 from apportion_schemas import NodeObserved, PodRejected, ShareUse, UsageSample
@@ -57,10 +57,12 @@ class Events:
         self._text = ""
 
     @classmethod
-    async def open(cls, url: str, query: str = "", *headers: str) -> "Events":
-        """Ask for the stream and read the status line and headers."""
+    async def open(
+        cls, url: str, query: str = "", *headers: str, client: str = "127.0.0.1"
+    ) -> "Events":
+        """Ask for the stream, from this address, and read the status line and headers."""
         host, port = url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), local_addr=(client, 0))
         asked = [f"GET /api/v1/events{query} HTTP/1.1", f"Host: {host}", *headers, "", ""]
         writer.write("\r\n".join(asked).encode())
         head = await reader.readuntil(b"\r\n\r\n")
@@ -287,11 +289,19 @@ def _noise(number: int) -> Draft:
 
 async def test_clients_of_the_stream_are_bounded(gateway: Gateway) -> None:
     """One too many is refused with what else to do; a place that is given up can be taken."""
-    clients = [await Events.open(gateway.url) for _ in range(CLIENTS_MAX)]
+    clients = [await Events.open(gateway.url) for _ in range(EACH_MAX)]
     status, body = await gateway.get("/api/v1/events")
-    assert status == 503
+    assert (status, body["error"]) == (
+        429,
+        "16 streams of events are open already, all of 127.0.0.1",
+    )
+    for number in range(EACH_MAX, CLIENTS_MAX):
+        address = f"127.0.0.{2 + number // EACH_MAX}"
+        clients.append(await Events.open(gateway.url, client=address))
+    with pytest.raises(AssertionError, match="503"):
+        await Events.open(gateway.url, client="127.0.0.9")
     assert "NATS" in body["fix"]
-    await clients.pop().close()
+    await clients.pop(0).close()
 
     async def taken() -> list[Events]:
         try:

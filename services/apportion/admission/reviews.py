@@ -16,19 +16,22 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
 from apportion.core.configuration import manifest_config
 from apportion.core.manifests.schedulers import scheduler_names
 from apportion.core.manifests.suspects import suspects
 from apportion.runtime.process.metrics import Metrics
-from apportion.runtime.service.callers import answering, read_body
+from apportion.runtime.service.callers import answering, read_body, read_pod
+from apportion.runtime.service.limits import Limits
 from apportion_schemas import Configuration
 
 PATH = "/admission"
-REVIEW_BYTES_MAX = 8 << 20
-"""A change carries the pod twice, and etcd takes objects up to 1.5 MiB."""
+LIMITS = Limits(
+    body_bytes=3_200_000, heavy_bytes=1 << 20, each_per_s=0, each_at_once=256
+)  # fmt: skip
+"""A change carries the pod twice, and etcd takes objects up to 1.5 MiB: 3 MiB, and a little."""
 OURS = ("taken", "read", "no device")
 """Cases in which a slip in a name is our business; one without a device may be meant to have one.
 """
@@ -38,6 +41,9 @@ _REJECTED = 400
 
 _encode = msgspec.json.Encoder().encode
 ShortText = Annotated[str, Meta(max_length=1024)]
+
+
+_NULL = Raw(b"null")
 
 
 class _Kube(Struct, frozen=True, rename="camel"):
@@ -60,8 +66,8 @@ class _Request(_Kube, frozen=True, kw_only=True):
     sub_resource: ShortText = ""
     namespace: ShortText = ""
     user_info: _User = _User()
-    object: Any = None
-    old_object: Any = None
+    object: Raw = _NULL
+    old_object: Raw = _NULL
 
 
 class _Review(_Kube, frozen=True):
@@ -124,8 +130,10 @@ class Reviews:
         """
         review = read_body(_decode, body, "an AdmissionReview of admission.k8s.io/v1")
         request = review.request
-        verdict = self._judge(request)
-        slips = self._slips(request, verdict)
+        about = (request.resource.group, request.resource.resource, request.sub_resource)
+        asked = _asked(request) if about == ("", "pods", "") else None
+        verdict = self._judge(asked) if asked else Admitted("not a pod")
+        slips = self._slips(asked, verdict) if asked else {}
         self._reviews.labels("rejected" if isinstance(verdict, Rejected) else verdict.why).inc()
         return _encode(
             {
@@ -135,10 +143,7 @@ class Reviews:
             }
         )
 
-    def _judge(self, request: _Request) -> Admitted | Rejected:
-        about = request.resource
-        if (about.group, about.resource, request.sub_resource) != ("", "pods", ""):
-            return Admitted("not a pod")
+    def _judge(self, asked: Asked) -> Admitted | Rejected:
         configuration = self._configuration()
         names, scheduler = scheduler_names(configuration, self._schedulers), self._scheduler
         if scheduler not in names.ours:  # the configuration names others, and one of them is taken
@@ -152,23 +157,27 @@ class Reviews:
             overwrite_env=configuration.nvidia.overwrite_env,
             disable_core_limit=configuration.nvidia.disable_core_limit,
         )
-        asked = Asked(
-            operation=request.operation,
-            pod=request.object,
-            before=request.old_object,
-            namespace=request.namespace or "default",
-            user=request.user_info.username,
-        )
         return admit(asked, rules)
 
-    def _slips(self, request: _Request, verdict: Admitted | Rejected) -> dict[str, list[str]]:
+    def _slips(self, asked: Asked, verdict: Admitted | Rejected) -> dict[str, list[str]]:
         """Warnings, which kubectl shows, of names in a pod that are probably not meant so."""
         if isinstance(verdict, Rejected) or verdict.why not in OURS:
             return {}
         dialects = manifest_config(self._configuration()).dialects
-        found = itertools.islice(suspects(request.object, dialects, placed=True), WARNINGS_MAX)
+        found = itertools.islice(suspects(asked.pod, dialects, placed=True), WARNINGS_MAX)
         said = [f"{each.field} {each.why}"[:WARNING_CHARS_MAX] for each in found]
         return {"warnings": said} if said else {}
+
+
+def _asked(request: _Request) -> Asked:
+    """What the API server wants to know of a pod. Raises BadBody."""
+    return Asked(
+        operation=request.operation,
+        pod=read_pod(request.object),
+        before=read_pod(request.old_object),
+        namespace=request.namespace or "default",
+        user=request.user_info.username,
+    )
 
 
 def _response(verdict: Admitted | Rejected) -> dict[str, Any]:

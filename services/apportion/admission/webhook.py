@@ -12,7 +12,7 @@ from typing import Protocol
 
 from apportion.admission.certificates.keeper import Keeper
 from apportion.admission.choices import AdmissionChoice
-from apportion.admission.reviews import REVIEW_BYTES_MAX, Reviews
+from apportion.admission.reviews import LIMITS, Reviews
 from apportion.runtime.service.http import HttpServer, listening
 from apportion.runtime.service.lifecycle import Service
 from apportion.runtime.service.serving_tls import Tls, given_tls
@@ -64,7 +64,7 @@ class Webhook:
                 routes=self._reviews.routes(),
                 key="--listen",
                 tls=tls.context,
-                request_bytes_max=REVIEW_BYTES_MAX,
+                limits=LIMITS,
             )
             async with listening(server) as address:
                 self._service.log.info("admitting", url=f"https://{address}/")

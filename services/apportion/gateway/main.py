@@ -242,7 +242,7 @@ class _Life:
         api = Api(
             self._feed, rows, uses, unready=self._unready, measures=measures, look_back=past.handle
         )
-        stream = EventStream(self._feed, self._ledger, measures=measures)
+        stream = EventStream(self._feed, past.records, measures=measures)
         plans = Plans(api.present, measures=measures)
         doctor = Doctor(
             self._feed,
@@ -273,7 +273,7 @@ class _Life:
         # It asks the columns of the nodes, and brings numpy for them.
         from apportion.core.placement.fit_query import FitQuery  # noqa: PLC0415
         from apportion.gateway.extender.binding import ExtenderBinding  # noqa: PLC0415
-        from apportion.gateway.extender.extender import REQUEST_BYTES_MAX, Extender  # noqa: PLC0415
+        from apportion.gateway.extender.extender import LIMITS, Extender  # noqa: PLC0415
 
         state = self._feed.state
         fit_query = FitQuery(state)
@@ -293,5 +293,5 @@ class _Life:
             routes=extender.routes(),
             key="--extender",
             tls=self.tls,
-            request_bytes_max=REQUEST_BYTES_MAX,
+            limits=LIMITS,
         )

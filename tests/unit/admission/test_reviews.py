@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from apportion.admission.choices import admission_choice
-from apportion.admission.reviews import PATH, REVIEW_BYTES_MAX, Reviews
+from apportion.admission.reviews import LIMITS, PATH, Reviews
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.http import HttpServer
@@ -71,7 +71,7 @@ async def webhook(request: pytest.FixtureRequest) -> AsyncIterator[Webhook]:
         metrics=made.metrics,
         not_ready=list,
         routes=made.reviews.routes(),
-        request_bytes_max=REVIEW_BYTES_MAX,
+        limits=LIMITS,
     )
     made.url = f"http://{await server.start()}{PATH}"
     yield made
@@ -183,7 +183,7 @@ async def test_a_deeply_nested_pod_is_rejected_and_not_crashed_on(webhook: Webho
 
 async def test_a_body_over_the_limit_is_refused(webhook: Webhook) -> None:
     """With a status of its own, before it is all read."""
-    status, answer = await webhook.post(b" " * (REVIEW_BYTES_MAX + 1))
+    status, answer = await webhook.post(b" " * (LIMITS.body_bytes + 1))
     assert status == 413
     assert answer["fix"]
 
@@ -234,3 +234,20 @@ async def test_a_pod_with_claims_goes_through_where_they_are_read(
     answer = await webhook.ask(claiming_pod("p", "mine"))
     assert answer["allowed"] is on
     assert on or "spec.resourceClaims" in answer["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "said"),
+    [
+        ({"spec": {"containers": [{}] * 600}}, "600 containers; at most 512"),
+        ({"spec": {"containers": [{}] * 300, "initContainers": [{}] * 300}}, "600 containers"),
+        ({"metadata": {"annotations": {"a": "x" * 1_600_000}}}, "bytes; at most 1600000"),
+    ],
+)
+async def test_a_pod_that_is_larger_than_pods_are_is_not_looked_at(
+    webhook: Webhook, pod: Any, said: str
+) -> None:
+    """What each container costs is paid for as many as there can be, and no more."""
+    status, answer = await webhook.post(review(pod))
+    assert status == 400
+    assert said in answer["error"]

@@ -6,8 +6,9 @@ Invariant: whatever goes wrong, the answer is an `ErrorAnswer` that names field,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NoReturn
 
 import msgspec
@@ -17,6 +18,8 @@ from apportion.core.explain.answers import ErrorAnswer
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import RequestRefused
 from apportion.gateway.api.reads import PREFIX
+from apportion.runtime.service.http import CLIENT
+from apportion.runtime.service.limits import AtOnce, TooMany
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 COMPRESSED_BESIDE_BYTES = 16_384
@@ -56,6 +59,8 @@ def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
             response = json_response(refused.answer, status=refused.status)
             if refused.retry_after_s:
                 response.headers["Retry-After"] = str(refused.retry_after_s)
+        except (web.HTTPException, ConnectionError):
+            raise
         except Exception:  # noqa: BLE001 - one bad answer must not look like no gateway
             _log.exception("could not answer %s", request.path_qs)
             error = ErrorAnswer(error="internal error; the gateway's log has the cause")
@@ -64,6 +69,25 @@ def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
         return response
 
     return guard
+
+
+@contextlib.contextmanager
+def place_of(places: AtOnce, request: web.Request, what: str, fix: str) -> Iterator[None]:
+    """A place among those that are at work at a time, as far as there is one for this client.
+
+    `what` is done, in words for a refusal. Raises RequestRefused.
+    """
+    client = request.get(CLIENT, "")
+    try:
+        places.enter(client)
+    except TooMany as many:
+        whose = f", all of {client}" if many.of_client else ""
+        status = 429 if many.of_client else 503
+        raise RequestRefused(status, f"{many.count} {what} already{whose}", fix=fix) from None
+    try:
+        yield
+    finally:
+        places.leave(client)
 
 
 async def write_in_time(request: web.Request, response: web.StreamResponse, data: bytes) -> None:

@@ -21,12 +21,18 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from apportion.gateway.api.answering import HEADERS
+from apportion.gateway.api.answering import HEADERS, place_of
 from apportion.gateway.api.query import RequestRefused
+from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.config import ENVIRONMENT, ServiceConfig
 from apportion.runtime.process.logs import get_logger
+from apportion.runtime.service.limits import AtOnce
 
+RECORDS = "/records"
+"""Where the child gives records, in msgpack."""
+HTTP_OK = 200
 LOOKS_MAX = 16
+LOOKS_EACH = 8
 LOOK_S = 60.0
 BEGIN_S = 30.0
 LEAVE_S = 5.0
@@ -38,6 +44,7 @@ SOCKET = "ask.sock"
 MODULE = "apportion.gateway.past_process"
 
 _log = get_logger(__name__)
+_records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class PastOptions(msgspec.Struct, frozen=True):
@@ -60,17 +67,15 @@ class LookingBack:
         self._session: aiohttp.ClientSession | None = None
         self._folder: Path | None = None
         self._beginning = asyncio.Lock()
-        self._looks = 0
+        self._looks = AtOnce(LOOKS_MAX, each=LOOKS_EACH)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The answer of the child to this request. Raises RequestRefused."""
-        if self._looks >= LOOKS_MAX:
-            raise RequestRefused(
-                503,
-                f"{self._looks} looks into the past are under way already",
-                fix="ask again in a moment, or ask another gateway",
-            )
-        self._looks += 1
+        fix = "ask again in a moment, or ask another gateway"
+        with place_of(self._looks, request, "looks into the past are under way", fix):
+            return await self._look(request)
+
+    async def _look(self, request: web.Request) -> web.StreamResponse:
         try:
             async with asyncio.timeout(LOOK_S):
                 session = await self.begin()
@@ -94,8 +99,23 @@ class LookingBack:
             raise RequestRefused(
                 503, f"nobody answers for the past: {error}", fix="ask again; see the gateway's log"
             ) from None
-        finally:
-            self._looks -= 1
+
+    async def records(self, after: int) -> list[Record]:
+        """Some records behind a revision, the next one first.
+
+        Raises:
+            ConnectionError: nobody answers for the past, or the ledger is away.
+        """
+        try:
+            async with asyncio.timeout(LOOK_S):
+                session = await self.begin()
+                async with session.get(RECORDS, params={"after": str(after)}) as answer:
+                    body = await answer.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise ConnectionError(f"nobody answers for the past: {error}") from error
+        if answer.status != HTTP_OK:
+            raise ConnectionError(f"the past cannot be read: {body[:500]!r}")
+        return _records(body)
 
     async def begin(self) -> aiohttp.ClientSession:
         """The way to a child that answers; it is begun where there is none. Raises OSError."""

@@ -18,15 +18,17 @@ from apportion.core.ledger.state import State
 from apportion.gateway.api.answering import Handler, guarded, json_response
 from apportion.gateway.api.differing import Differing
 from apportion.gateway.api.log import Log
+from apportion.gateway.api.looking_back import RECORDS
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.moments import Moments
 from apportion.gateway.api.plans import Plans
-from apportion.gateway.api.query import COMMON, RequestRefused, only
+from apportion.gateway.api.query import COMMON, REVISION_MAX, RequestRefused, only, whole
 from apportion.gateway.api.reads import PREFIX, Answering, reads
 from apportion.gateway.api.stories import Stories
 from apportion.gateway.api.timeline import timeline
 from apportion.gateway.api.whys import PastView, Whys
 from apportion.gateway.past.past import Past
+from apportion.gateway.past.pieces import Pieces
 from apportion.gateway.past.states import BeforeBeginning
 from apportion.runtime.ledger.archive import ArchiveError
 from apportion.runtime.ledger.port import LedgerError
@@ -41,6 +43,7 @@ class PastApi:
         self._measures = measures
         self._moments = Moments(past, now)
         self._log = Log(past)
+        self._pieces = Pieces(past.chronicle)
         self._stories = Stories(past, self._moments)
         self._differing = Differing(past, self._moments)
         self._whys = Whys(past, self._stories)
@@ -62,6 +65,7 @@ class PastApi:
         yield self._route("diff", "diff", self._diff)
         plan = guarded(self._measures, "plan", _sound(self._plans.handle))
         yield web.post(f"{PREFIX}/plan", plan)
+        yield web.get(RECORDS, guarded(self._measures, "records", _sound(self._records)))
 
     async def _state(self, request: web.Request) -> State:
         """The state at the moment that the request names, to be read at once."""
@@ -86,6 +90,12 @@ class PastApi:
         revision = await self._moments.revision("at", request.query.get("at", ""))
         time = await self._past.chronicle.time_at(revision)
         return json_response(MomentAnswer(revision=revision, time=time))
+
+    async def _records(self, request: web.Request) -> web.StreamResponse:
+        """Records behind a revision, for those who follow the gateway's events from far back."""
+        after = whole("after", request.query.get("after", ""), most=REVISION_MAX)
+        found = await self._pieces.behind(after)
+        return web.Response(body=msgspec.msgpack.encode(found))
 
     async def _timeline(self, request: web.Request) -> web.StreamResponse:
         return json_response(await timeline(self._past, self._moments, request.query))

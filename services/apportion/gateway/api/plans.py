@@ -25,13 +25,11 @@ from apportion.gateway.api.answering import json_response, write_in_time
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import COMMON, RequestRefused, only
 from apportion.runtime.process.apart import ApartFailed, Tell, TookTooLong, apart
-from apportion.runtime.service.http import MAX_REQUEST_BYTES
 
 AT_ONCE = 2
 SECONDS = 60.0
 TELL_EVERY_S = 0.5
 LINES = "application/x-ndjson"
-DRAINED_MAX = 64 << 20
 HUNG_UP = 499
 """Nobody reads it: it is for the count of requests by status."""
 LISTED_MAX = 1_000
@@ -130,7 +128,7 @@ def _failed(status: int, error: str, *, field: str = "", fix: str = "") -> bytes
 
 
 async def _read(request: web.Request) -> PlanRequest:
-    body = await _body(request)
+    body = await request.read()
     try:
         wanted = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -148,24 +146,6 @@ async def _read(request: web.Request) -> PlanRequest:
                 fix=f"at most {LISTED_MAX}",
             )  # fmt: skip
     return wanted
-
-
-async def _body(request: web.Request) -> bytes:
-    """All of it; of one that is too large the rest is read too, for else nobody hears why."""
-    body = b""
-    size = 0
-    async for part in request.content.iter_any():
-        size += len(part)
-        if size <= MAX_REQUEST_BYTES:
-            body += part
-        elif size > DRAINED_MAX:
-            break
-    if size > MAX_REQUEST_BYTES:
-        raise RequestRefused(
-            413, f"the body has more than {MAX_REQUEST_BYTES} bytes", field="body",
-            fix="plan for fewer pods at once",
-        )  # fmt: skip
-    return body
 
 
 def _now() -> str:

@@ -10,24 +10,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
 
-from apportion.gateway.api.answering import write_in_time
+from apportion.gateway.api.answering import place_of, write_in_time
 from apportion.gateway.api.measures import Measures
-from apportion.gateway.api.query import REVISION_MAX, RequestRefused, only, whole
+from apportion.gateway.api.query import REVISION_MAX, only, whole
 from apportion.gateway.feed import Feed
-from apportion.runtime.ledger.history import history
-from apportion.runtime.ledger.port import Ledger, LedgerError, Record
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.service.limits import AtOnce
 
 CLIENTS_MAX = 64
+EACH_MAX = 16
+"""Streams of one client: nobody holds them all."""
 CHUNK_EVENTS = 256
 BEAT_S = 15.0
 """A word now and then keeps proxies from taking a silent stream for a dead one."""
 LOOK_S = 1.0
 """How soon a client that has left is noticed: nothing wakes us for that."""
-HISTORY_EVENTS = 1_000
 
 
 class _Type(msgspec.Struct):
@@ -40,43 +42,42 @@ _decode_type = msgspec.json.Decoder(_Type).decode
 
 
 class EventStream:
-    """The streams of one gateway."""
+    """The streams of one gateway; `records` gives those behind a revision that `feed` has no more.
+
+    It raises ConnectionError where it cannot, which ends the stream, to be resumed.
+    """
 
     def __init__(
         self,
         feed: Feed,
-        ledger: Ledger,
+        records: Callable[[int], Awaitable[list[Record]]],
         *,
         measures: Measures,
         clients_max: int = CLIENTS_MAX,
     ) -> None:
         self._feed = feed
-        self._ledger = ledger
-        self._clients = 0
-        self._clients_max = clients_max
+        self._records = records
+        self._clients = AtOnce(clients_max, each=EACH_MAX)
         self._measures = measures
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """`GET /api/v1/events?from=REVISION`; without `from`, from now on."""
         cursor = self._cursor(request)
-        if self._clients >= self._clients_max:
-            raise RequestRefused(
-                503,
-                f"{self._clients} clients follow the events already",
-                fix="ask another gateway, or read the ledger itself with any NATS client",
-            )
-        self._clients += 1
-        self._measures.stream_clients.inc()
+        fix = "ask another gateway, or read the ledger itself with any NATS client"
+        with place_of(self._clients, request, "streams of events are open", fix):
+            self._measures.stream_clients.inc()
+            try:
+                return await self._followed(request, cursor)
+            finally:
+                self._measures.stream_clients.dec()
+
+    async def _followed(self, request: web.Request, cursor: int) -> web.StreamResponse:
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
-        try:
-            await response.prepare(request)
-            with contextlib.suppress(ConnectionError):
-                await self._write(request, response, cursor)
-        finally:
-            self._clients -= 1
-            self._measures.stream_clients.dec()
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            await self._write(request, response, cursor)
         return response
 
     def _cursor(self, request: web.Request) -> int:
@@ -97,7 +98,7 @@ class EventStream:
         while request.transport is not None:
             records = self._feed.after(cursor, CHUNK_EVENTS)
             if records is None:
-                records = await self._history(cursor)
+                records = await self._records(cursor)
             if records:
                 await write_in_time(request, response, b"".join(map(encoded, records)))
                 cursor = records[-1].revision
@@ -111,14 +112,6 @@ class EventStream:
             if silent_s >= BEAT_S:
                 await write_in_time(request, response, b": still here\n\n")
                 silent_s = 0.0
-
-    async def _history(self, cursor: int) -> list[Record]:
-        """What the window holds no more. A ledger that is away ends the stream, to be resumed."""
-        try:
-            found = await history(self._ledger, cursor, HISTORY_EVENTS)
-        except LedgerError as error:
-            raise ConnectionError(str(error)) from error
-        return [each.record for each in found]
 
 
 def encoded(record: Record) -> bytes:

@@ -33,14 +33,17 @@ from apportion.gateway.extender.wire import (
 )
 from apportion.runtime.process.metrics import Metrics
 from apportion.runtime.service.callers import answering, read_body
+from apportion.runtime.service.limits import Limits
 from apportion_schemas import RefusalCode
 
 PREFIXES = ("/scheduler", "")
 """gpu-admission's, and HAMi's."""
 SCORE_MAX = 10
 """`MaxExtenderPriority` of kube-scheduler."""
-REQUEST_BYTES_MAX = 128 << 20
-"""5,000 nodes as whole objects of 25 KiB."""
+LIMITS = Limits(
+    body_bytes=8 << 20, heavy_bytes=1 << 20, each_per_s=0, each_at_once=256
+)  # fmt: skip
+"""A pod and 20,000 names of nodes, or 300 nodes as whole objects of 25 KiB."""
 UNTOLD = "no agent of Apportion has told of this node's devices"
 VERBS = ("filter", "predicates", "prioritize", "priorities", "bind")
 

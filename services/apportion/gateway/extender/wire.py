@@ -11,6 +11,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from apportion.runtime.service.callers import read_pod
+
 NODES_MAX = 20_000
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
 
@@ -51,7 +53,6 @@ class _Nodes(Struct, frozen=True):
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_pod = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_nodes = msgspec.json.Decoder(_Nodes).decode
 _decode_node = msgspec.json.Decoder(_Node).decode
 _decode_names = msgspec.json.Decoder(Annotated[list[Name], Meta(max_length=NODES_MAX)]).decode
@@ -64,11 +65,15 @@ def decode_filter(body: bytes) -> FilterArgs:
 
     Raises:
         msgspec.MsgspecError: it is not.
+        BadBody: the pod is larger than pods are.
     """
     fields = _lower(body)
     if "pod" not in fields:
         raise msgspec.ValidationError("Object missing required field `Pod`")
-    return FilterArgs(_decode_pod(fields["pod"]), _candidates(fields))
+    pod = read_pod(fields["pod"])
+    if not isinstance(pod, dict):
+        raise msgspec.ValidationError("`Pod` is not an object")
+    return FilterArgs(pod, _candidates(fields))
 
 
 def decode_binding(body: bytes) -> BindingArgs:

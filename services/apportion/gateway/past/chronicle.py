@@ -143,6 +143,7 @@ class Chronicle:
     def __init__(self, ledger: JetStreamLedger, archives: Sequence[ArchiveFile] = ()) -> None:
         self._ledger = ledger
         self.archives = list(archives)
+        self._consumer = asyncio.Lock()
 
     async def span(self) -> tuple[int, int]:
         """The first and the last revision that can be read. Raises LedgerError."""
@@ -165,7 +166,8 @@ class Chronicle:
                 await archive.read(deliver, after=after, upto=min(upto, archive.last))
                 after = min(upto, archive.last)
         if after < upto:
-            await self._read_ledger(deliver, after=after, upto=upto)
+            async with self._consumer:  # of the ledger: one for all that is looked at
+                await self._read_ledger(deliver, after=after, upto=upto)
 
     async def _read_ledger(self, deliver: Deliver, *, after: int, upto: int) -> None:
         span = _Span(deliver, upto)

@@ -6,18 +6,25 @@ process goes on.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from apportion.core.explain.answers import ErrorAnswer
+from apportion.runtime.service.http import refused
 
 _log = logging.getLogger(__name__)
-_encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
+
+POD_BYTES_MAX = 1_600_000
+"""etcd takes objects up to 1.5 MiB."""
+CONTAINERS_MAX = 512
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode = msgspec.json.Decoder().decode
 
 
 class BadBody(Exception):
@@ -36,6 +43,31 @@ def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
         raise BadBody(f"the body is not {wanted}: {str(error)[:300]}") from None
 
 
+def read_pod(raw: msgspec.Raw | bytes) -> Any:
+    """A pod that somebody sent, or what is in its place.
+
+    Raises:
+        BadBody: it is no JSON, or larger than a pod can be; that is found out without reading it.
+    """
+    if len(raw) > POD_BYTES_MAX:
+        raise BadBody(f"the pod has {len(raw)} bytes; at most {POD_BYTES_MAX}")
+    count = _containers(bytes(raw))
+    if count > CONTAINERS_MAX:
+        raise BadBody(f"the pod has {count} containers; at most {CONTAINERS_MAX}")
+    return read_body(_decode, bytes(raw), "a pod")
+
+
+def _containers(raw: bytes) -> int:
+    """How many there are of all kinds; what has another form is for others to refuse."""
+    count = 0
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        spec = _fields(_fields(raw).get("spec", b"{}"))
+        for kind in ("containers", "initContainers", "ephemeralContainers"):
+            with contextlib.suppress(msgspec.ValidationError):
+                count += len(_list(spec.get(kind, b"[]")))
+    return count
+
+
 def answering(
     handle: Callable[[web.Request], Awaitable[bytes]], unready: Callable[[], str]
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -43,21 +75,18 @@ def answering(
 
     async def answered(request: web.Request) -> web.StreamResponse:
         if reason := unready():
-            return _error(503, f"not ready: {reason}", "ask again; see /readyz")
+            return refused(503, f"not ready: {reason}", "ask again; see /readyz")
         try:
             body = await handle(request)
         except BadBody as error:
-            return _error(400, str(error), "send what a Kubernetes API server or scheduler sends")
-        except web.HTTPRequestEntityTooLarge as error:
-            return _error(413, error.text or "too large", "send less in one request")
+            return refused(400, str(error), "send what a Kubernetes API server or scheduler sends")
+        except (web.HTTPException, ConnectionError):
+            raise
         except Exception:  # noqa: BLE001 - one bad request must not look like no service
             _log.exception("could not answer %s", request.path[:200])
-            return _error(500, "internal error; the log of this service has the cause", "report it")
+            return refused(
+                500, "internal error; the log of this service has the cause", "report it"
+            )
         return web.Response(body=body, content_type="application/json")
 
     return answered
-
-
-def _error(status: int, error: str, fix: str) -> web.Response:
-    body = _encode(ErrorAnswer(error=error, fix=fix))
-    return web.Response(body=body, status=status, content_type="application/json")

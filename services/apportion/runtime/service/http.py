@@ -1,28 +1,48 @@
 """HTTP surface of a process: /healthz, /readyz, /metrics, and what a service adds.
 
-Invariant: /readyz is true only while nobody has a reason against it, and it gives the reasons.
+Every surface has its limits here: the gateway's, the extender's, the webhook's, and those that
+probes ask. Invariants: /readyz is true only while nobody has a reason against it, and it gives the
+reasons; no client keeps others from being answered, and one that is refused is told why.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import ExitStack, asynccontextmanager
 from ssl import SSLContext
 
 import msgspec
 from aiohttp import web
 
+from apportion.core.explain.answers import ErrorAnswer
 from apportion.runtime.process.config import Address, ConfigError
 from apportion.runtime.process.metrics import CONTENT_TYPE, Metrics
+from apportion.runtime.service.connections import Connections, Watched
+from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany
 
-MAX_REQUEST_BYTES = 1 << 20
+PROBES = ("/healthz", "/readyz")
+"""What the machine that runs us asks, and nobody has to wait for."""
+CLIENT = web.RequestKey("client", str)
+"""Under this key a request says who asks: an address, or a person where there is a login."""
 _CLOSE_TIMEOUT_S = 2.0
+_AGAIN_S = 1
+LIMITS = Limits()
+_BACKLOG = 512
+
+Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def address_of(request: web.BaseRequest) -> str:
+    """The client as far as a connection tells: its address."""
+    return request.remote or "local"
 
 
 class HttpServer:
     """Serves one address from `start` to `stop`; `routes` come on top of the common ones.
 
-    `tls` makes it HTTPS; a request body has at most `request_bytes_max` bytes.
+    `tls` makes it HTTPS. `client` names who asks, for `limits` to each. `guard` stands before
+    every route but the probes, as a middleware of aiohttp.
     """
 
     def __init__(
@@ -34,31 +54,50 @@ class HttpServer:
         routes: Iterable[web.AbstractRouteDef] = (),
         key: str = "APPORTION_HEALTH",
         tls: SSLContext | None = None,
-        request_bytes_max: int = MAX_REQUEST_BYTES,
+        limits: Limits = LIMITS,
+        client: Callable[[web.BaseRequest], str] = address_of,
+        guard: Callable[[web.Request, Handle], Awaitable[web.StreamResponse]] | None = None,
     ) -> None:
         self._address = address
         self._tls = tls
         self._metrics = metrics
         self._not_ready = not_ready
         self._key = key
-        app = web.Application(client_max_size=request_bytes_max)
-        app.add_routes(
-            [
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._render_metrics),
-                *routes,
-            ]
+        self._limits = limits
+        self._client = client
+        self._guard = guard
+        self._connections = Connections(limits)
+        self._pace = Pace(limits.each_per_s, limits.each_burst)
+        self._at_once = AtOnce(limits.connections, each=limits.each_at_once)
+        self._heavy = AtOnce(limits.heavy_at_once, each=-(-limits.heavy_at_once // 2))
+        app = web.Application(client_max_size=limits.body_bytes, middlewares=[self._limited])
+        app.add_routes([*self._common(), *routes])
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_CLOSE_TIMEOUT_S,
+            keepalive_timeout=limits.idle_s,
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_TIMEOUT_S)
+        self._server: asyncio.Server | None = None
+
+    def _common(self) -> Iterable[web.AbstractRouteDef]:
+        yield web.get("/healthz", self._healthz)
+        yield web.get("/readyz", self._readyz)
+        yield web.get("/metrics", self._render_metrics)
 
     async def start(self) -> Address:
         """Listen, and return the address with the port really taken. Raises ConfigError."""
         await self._runner.setup()
-        host, port = self._address.host, self._address.port
-        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls)
+        made = self._runner.server
+        assert made is not None  # noqa: S101 - it is there after the setup
+        loop, address = asyncio.get_running_loop(), self._address
+        handshake_s = None if self._tls is None else self._limits.head_s
         try:
-            await site.start()
+            self._server = await loop.create_server(
+                lambda: Watched(made(), self._connections),
+                address.host, address.port, ssl=self._tls, backlog=_BACKLOG,
+                ssl_handshake_timeout=handshake_s,
+            )  # fmt: skip
         except OSError as failure:
             await self._runner.cleanup()
             raise ConfigError(
@@ -66,11 +105,55 @@ class HttpServer:
                 str(self._address),
                 f"cannot listen there ({failure.strerror or failure}); choose a free port",
             ) from failure
-        return Address(host, self._runner.addresses[0][1])
+        return Address(address.host, self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Stop listening and end what is open."""
+        if self._server is not None:
+            self._server.close()
         await self._runner.cleanup()
+
+    @web.middleware
+    async def _limited(self, request: web.Request, handler: Handle) -> web.StreamResponse:
+        """The request within the limits, or why it is not answered."""
+        connection = self._connections.of(request)
+        if connection is not None:
+            connection.began(request)
+        try:
+            if request.path in PROBES:
+                return await handler(request)
+            return await self._within(request, handler)
+        finally:
+            if connection is not None:
+                connection.answered()
+
+    async def _within(self, request: web.Request, handle: Handle) -> web.StreamResponse:
+        client, limits = self._client(request), self._limits
+        request[CLIENT] = client
+        if not self._pace.allows(client):
+            return refused(
+                429, f"{client} asks for more than {limits.each_per_s:g} things a second",
+                "ask less often; /api/v1/events tells what is new", again_s=_AGAIN_S,
+            )  # fmt: skip
+        size = request.content_length
+        if size is not None and size > limits.body_bytes:
+            return too_large(limits.body_bytes)
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._at_once.one(client))
+                if request.can_read_body and (size is None or size >= limits.heavy_bytes):
+                    held.enter_context(self._heavy.one(client))
+            except TooMany as many:
+                whose = f"of {client} " if many.of_client else ""
+                return refused(
+                    429 if many.of_client else 503,
+                    f"{many.count} requests {whose}are being answered already",
+                    "ask again in a moment, and fewer at once", again_s=_AGAIN_S,
+                )  # fmt: skip
+            try:
+                return await (self._guard(request, handle) if self._guard else handle(request))
+            except web.HTTPRequestEntityTooLarge:
+                return too_large(limits.body_bytes)
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return _json({"status": "ok"})
@@ -95,6 +178,25 @@ async def listening(server: HttpServer) -> AsyncIterator[Address]:
         yield address
     finally:
         await server.stop()
+
+
+def refused(
+    status: int, error: str, fix: str, *, field: str = "", again_s: int = 0
+) -> web.Response:
+    """Why a request is not answered, as JSON; `again_s`: asked again after so long it may be."""
+    response = _json(ErrorAnswer(error=error, field=field, fix=fix), status=status)
+    response.headers.update({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+    if again_s:
+        response.headers["Retry-After"] = str(again_s)
+    return response
+
+
+def too_large(most: int) -> web.Response:
+    """The refusal of a body that is larger than this surface takes. Its rest is not read."""
+    error = f"the body has more than {most} bytes"
+    response = refused(413, error, "send less in one request", field="body")
+    response.force_close()
+    return response
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:

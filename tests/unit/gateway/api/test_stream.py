@@ -14,8 +14,6 @@ from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import encode
 from tests.support.ledger_of import event_of
-from tests.support.memory_ledger import MemoryLedger
-from tests.support.memory_server import MemoryServer
 from tests.support.pods import pod
 
 
@@ -46,13 +44,16 @@ def test_separators_that_json_allows_stay_data() -> None:
     assert lines[2] == f"data: {payload.decode()}"
 
 
+async def _nothing(after: int) -> list[Record]:
+    raise AssertionError(f"the window has all that there is behind {after}")
+
+
 async def test_a_silent_stream_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Again and again, or a proxy takes it for dead; a comment is no event to a client."""
     monkeypatch.setattr(stream, "LOOK_S", 0.02)
     monkeypatch.setattr(stream, "BEAT_S", 0.05)
-    ledger = MemoryLedger(MemoryServer(), role="gateway")
     application = web.Application()
-    events = EventStream(Feed(), ledger, measures=Measures(Metrics()))
+    events = EventStream(Feed(), _nothing, measures=Measures(Metrics()))
     application.router.add_get("/events", events.handle)
     async with TestClient(TestServer(application)) as client, asyncio.timeout(10):
         answer = await client.get("/events")

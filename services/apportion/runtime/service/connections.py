@@ -1,0 +1,151 @@
+"""The connections of one HTTP surface: counted, and ended where a request does not become whole.
+
+aiohttp waits for the head of a first request, and for a body, as long as a client likes. So each of
+its protocols is held by one of ours, which passes on what comes and looks at the clock.
+
+Invariants: a connection has one deadline at a time, but while a request is being answered; a client
+that sends half a request holds a connection for `head_s` and `body_s` at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from typing import Any
+
+from aiohttp import web
+
+from apportion.runtime.service.limits import AtOnce, Limits, TooMany
+
+SAID_EVERY_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class _Phase(enum.Enum):
+    HEAD = "the head of its request was not whole"
+    BODY = "the body of its request was not whole"
+    BUSY = ""
+    IDLE = "it asked for nothing, or did not read its answer,"
+
+
+class Connections:
+    """All connections of one surface."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.at_once = AtOnce(limits.connections, each=limits.connections_each)
+        self.watched: dict[asyncio.BaseTransport, Watched] = {}
+        self._ended = 0
+        self._said_s = 0.0
+
+    def ended(self, address: str, why: str) -> None:
+        """Tell of a connection that we ended; of many at once, how many."""
+        self._ended += 1
+        now = time.monotonic()
+        if now - self._said_s >= SAID_EVERY_S:
+            more = f" ({self._ended - 1} more before it)" if self._ended > 1 else ""
+            _log.warning("a connection from %s was ended: %s%s", address, why, more)
+            self._ended, self._said_s = 0, now
+
+    def of(self, request: web.BaseRequest) -> Watched | None:
+        """The connection that a request came over; None where it is gone."""
+        return None if request.transport is None else self.watched.get(request.transport)
+
+
+class Watched(asyncio.Protocol):
+    """One connection, in front of aiohttp's protocol for it."""
+
+    def __init__(self, handler: asyncio.Protocol, connections: Connections) -> None:
+        self._handler = handler
+        self._connections = connections
+        self._limits = connections.limits
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._phase = _Phase.HEAD
+        self.address = ""
+
+    def connection_made(self, transport: Any) -> None:
+        """Hand it on, unless there are too many."""
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else "local"
+        try:
+            self._connections.at_once.enter(self.address)
+        except TooMany as many:
+            whose = f"{self.address} has" if many.of_client else "there are"
+            self._connections.ended(self.address, f"{whose} {many.count} connections already")
+            transport.abort()
+            return
+        self._transport = transport
+        self._connections.watched[transport] = self
+        self._handler.connection_made(transport)
+        self._enter(_Phase.HEAD)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand it on; the first byte of a request sets its deadline."""
+        if self._transport is None:
+            return
+        if self._phase is _Phase.IDLE:
+            self._enter(_Phase.HEAD)
+        self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Tell aiohttp that the client sends nothing more."""
+        return self._handler.eof_received() if self._transport is not None else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Hand it on, and forget it."""
+        if self._transport is None:
+            return
+        self._stop_timer()
+        self._connections.at_once.leave(self.address)
+        del self._connections.watched[self._transport]
+        self._transport = None
+        self._handler.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Tell aiohttp that the client does not read as fast as it writes."""
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell aiohttp that the client has read on."""
+        self._handler.resume_writing()
+
+    def began(self, request: web.BaseRequest) -> None:
+        """The head of a request is whole; its body may not be."""
+        if request.content.is_eof():
+            self._enter(_Phase.BUSY)
+        else:
+            self._enter(_Phase.BODY)
+            request.content.on_eof(self._whole)
+
+    def _whole(self) -> None:
+        if self._phase is _Phase.BODY:
+            self._enter(_Phase.BUSY)
+
+    def answered(self) -> None:
+        """The request has its answer, which may still have to be read."""
+        self._enter(_Phase.IDLE)
+
+    def _enter(self, phase: _Phase) -> None:
+        self._stop_timer()
+        self._phase = phase
+        limits = self._limits
+        seconds = {_Phase.HEAD: limits.head_s, _Phase.BODY: limits.body_s}.get(phase, limits.idle_s)
+        if phase is not _Phase.BUSY and self._transport is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(seconds, self._late, seconds)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self, seconds: float) -> None:
+        if self._transport is None:
+            return
+        if self._phase is not _Phase.IDLE:
+            why = f"{self._phase.value} after {seconds:g} s"
+            self._connections.ended(self.address, why)
+        self._transport.abort()

@@ -1,0 +1,196 @@
+"""What one client may take of an HTTP surface, and what becomes of half a request."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from apportion.runtime.process.config import Address
+from apportion.runtime.process.metrics import Metrics
+from apportion.runtime.service.http import HttpServer
+from apportion.runtime.service.limits import AtOnce, Limits, Pace, TooMany
+
+HEAD = b"GET /hello HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"
+
+
+class Surface:
+    """A server with a route that answers, one that waits for a word, and one that reads."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.release = asyncio.Event()
+        self.writers: dict[asyncio.StreamReader, asyncio.StreamWriter] = {}
+        self.waiting = asyncio.Semaphore(0)
+        self.reading = asyncio.Semaphore(0)
+        self.server = HttpServer(
+            Address("127.0.0.1", 0),
+            metrics=Metrics(),
+            not_ready=list,
+            limits=limits,
+            routes=[
+                web.get("/hello", self._hello),
+                web.get("/wait", self._wait),
+                web.post("/read", self._read),
+            ],
+        )
+        self.address = Address("", 0)
+
+    async def _hello(self, _request: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    async def _wait(self, _request: web.Request) -> web.Response:
+        self.waiting.release()
+        await self.release.wait()
+        return web.Response(text="waited")
+
+    async def _read(self, request: web.Request) -> web.Response:
+        self.reading.release()
+        return web.Response(text=str(len(await request.read())))
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Status and body."""
+        async with aiohttp.request("GET", f"http://{self.address}{path}") as answer:
+            return answer.status, await answer.text()
+
+    async def post(self, size: int) -> tuple[int, str]:
+        """Status and body of a post of so many bytes."""
+        url = f"http://{self.address}/read"
+        async with aiohttp.request("POST", url, data=b"x" * size) as answer:
+            return answer.status, await answer.text()
+
+    async def connect(self, sent: bytes) -> asyncio.StreamReader:
+        """A connection that has sent this, and nothing more."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.address.port)
+        writer.write(sent)
+        self.writers[reader] = writer
+        return reader
+
+
+async def until_end(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the other side has ended the connection."""
+    async with asyncio.timeout(10):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+@asynccontextmanager
+async def surface(**limits: float) -> AsyncIterator[Surface]:
+    """A surface with these limits."""
+    made = Surface(Limits(**limits))  # type: ignore[arg-type]
+    made.address = await made.server.start()
+    try:
+        yield made
+    finally:
+        made.release.set()
+        for writer in made.writers.values():
+            writer.transport.abort()
+        await made.server.stop()
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD, POST], ids=["nothing", "half a head", "half a body"])
+async def test_a_request_that_does_not_become_whole_ends_its_connection(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two hundred of them would else be open as long as their client likes."""
+    async with surface(head_s=0.2, body_s=0.2) as made:
+        reader = await made.connect(sent)
+        assert await until_end(reader) == b""
+        assert await made.get("/hello") == (200, "hello")
+    assert "of its request was not whole after 0.2 s" in caplog.text
+
+
+async def test_an_answer_that_takes_long_is_waited_for() -> None:
+    """The deadlines are for what a client has to send, and for nothing else."""
+    async with surface(head_s=0.1, body_s=0.1, idle_s=5) as made:
+        asked = asyncio.create_task(made.get("/wait"))
+        await made.waiting.acquire()
+        late = await made.connect(HEAD)
+        await until_end(late)  # so long it takes at least
+        made.release.set()
+        assert await asked == (200, "waited")
+
+
+async def test_one_address_has_no_more_connections_than_its_part() -> None:
+    """The next one is ended at once, and those that are open are answered."""
+    async with surface(connections=10, connections_each=2) as made:
+        first, _second = await made.connect(HEAD), await made.connect(HEAD)
+        third = await made.connect(HEAD)
+        assert await until_end(third) == b""
+        made.writers[first].write(b"Connection: close\r\n\r\n")
+        assert b"hello" in await until_end(first)
+
+
+async def test_who_asks_too_much_at_once_is_told_when_to_come_again() -> None:
+    """Probes are answered all the same: the machine that runs us asks them."""
+    async with surface(each_at_once=1) as made:
+        asked = asyncio.create_task(made.get("/wait"))
+        await made.waiting.acquire()
+        status, body = await made.get("/hello")
+        assert (status, json.loads(body)["error"]) == (
+            429,
+            "1 requests of 127.0.0.1 are being answered already",
+        )
+        assert (await made.get("/healthz"))[0] == 200
+        made.release.set()
+        assert await asked == (200, "waited")
+        assert (await made.get("/hello"))[0] == 200
+
+
+async def test_who_asks_too_often_is_told_so() -> None:
+    """A loop without a pause costs others nothing."""
+    async with surface(each_per_s=0.001, each_burst=2) as made:
+        statuses = [(await made.get("/hello"))[0] for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        assert (await made.get("/readyz"))[0] == 200
+
+
+async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
+    """Whoever sends it hears why."""
+    async with surface(body_bytes=1_000) as made:
+        assert await made.post(1_000) == (200, "1000")
+        status, body = await made.post(900_000)
+        assert (status, json.loads(body)["error"]) == (413, "the body has more than 1000 bytes")
+
+
+async def test_few_large_bodies_are_read_at_a_time() -> None:
+    """Each is in memory as a whole."""
+    async with surface(heavy_bytes=100, heavy_at_once=1) as made:
+        first = await made.connect(POST)
+        await made.reading.acquire()
+        assert (await made.post(200))[0] == 429
+        assert (await made.post(50))[0] == 200
+        made.writers[first].write(b"x" * 96)
+        assert b"200 OK" in await first.readline()
+
+
+def test_a_part_of_the_places_is_each_clients() -> None:
+    """One client cannot have them all, and what is left is free again."""
+    places = AtOnce(3, each=2)
+    places.enter("a")
+    places.enter("a")
+    with pytest.raises(TooMany) as error:
+        places.enter("a")
+    assert error.value.of_client
+    with places.one("b"), pytest.raises(TooMany) as error:
+        places.enter("c")
+    assert not error.value.of_client
+    places.enter("c")
+    assert places.count == 3
+
+
+def test_a_bucket_fills_again_with_time() -> None:
+    """So many a second on the average, and a burst at most."""
+    now = 0.0
+    pace = Pace(2, 3, now=lambda: now)
+    assert [pace.allows("a") for _ in range(4)] == [True, True, True, False]
+    assert pace.allows("b")
+    now = 1.0
+    assert [pace.allows("a") for _ in range(3)] == [True, True, False]
+    now = 100.0
+    assert [pace.allows("a") for _ in range(4)] == [True, True, True, False]
