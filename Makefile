@@ -82,6 +82,7 @@ generate: $(DEV) ## schemas, events, the kubelet's messages, compatibility, depl
 	$(VENV)/bin/python -m grpc_tools.protoc -I . --python_out=. $(CRI)
 	$(VENV)/bin/python schemas/generate.py
 	$(VENV)/bin/python -m tests.compatibility
+	$(VENV)/bin/python -m tests.security_page
 	$(VENV)/bin/python -m tests.managed_resources
 	$(VENV)/bin/python -m tests.nats_configuration
 	$(VENV)/bin/python -m tests.kustomize

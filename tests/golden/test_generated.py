@@ -13,6 +13,7 @@ from apportion_schemas import CATALOGUE
 from apportion_schemas import PodGone as PodGoneOfToday
 from apportion_schemas.catalogue import BY_PAYLOAD, Older
 from apportion_schemas.quantities import Name, Payload
+from tests.security_page import PAGE, page, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "schemas" / "generate.py"
@@ -39,6 +40,12 @@ def generate() -> ModuleType:
 def test_committed_files_are_the_generated_ones(generate: ModuleType) -> None:
     """Schemas, AsyncAPI document and catalogue page; `make generate` mends it."""
     assert generate.differing(generate.files(CATALOGUE, generate.read_lock())) == []
+
+
+def test_the_page_on_security_is_the_generated_one() -> None:
+    """Its tables of identities, attacks and points; `make generate` mends it."""
+    text = PAGE.read_text("utf-8")
+    assert page(text, rows()) == text
 
 
 def test_no_schema_changed_under_its_version(generate: ModuleType) -> None:

@@ -1,0 +1,40 @@
+"""docs/security.md says what is so: every attack and every point has the tests that it names."""
+
+import msgspec
+
+from tests.security_page import Rows, absent, page, problems, rows
+
+MARKS = "".join(
+    f"<!-- begin {name}: made by tests/security_page.py -->\nold\n<!-- end {name} -->\n"
+    for name in ("identities", "attacks", "points")
+)
+
+
+def test_what_is_missing_is_named() -> None:
+    """A role that nobody thought about, an attack that nobody makes, a test that is gone."""
+    made = rows()
+    point = msgspec.structs.replace(made.point[0], tests=("tests/unit/test_gone.py",))
+    untried = msgspec.structs.replace(made.attack[0], id=99)
+    few = Rows(worst=made.worst[1:], attack=(untried,), point=(point,))
+    role, attack, gone, count = problems(few)
+    assert role.startswith("the worst of bootstrap, ")
+    assert attack == "attack 99: no tests/security/test_attack_99_*.py"
+    assert gone == "point 1: tests/unit/test_gone.py is not there"
+    assert count == "1 points are met, where 34 are wanted"
+
+
+def test_a_function_is_looked_for_in_its_file() -> None:
+    """The name alone of a file is not enough."""
+    here = "tests/security/test_page.py"
+    assert list(absent([here, f"{here}::test_what_is_missing_is_named", f"{here}::test_no"])) == [
+        f"{here}::test_no"
+    ]
+
+
+def test_words_around_the_tables_stay() -> None:
+    """And a page without a table says so."""
+    made = page(f"before\n{MARKS}after\n", rows())
+    assert made.startswith("before\n")
+    assert made.endswith("<!-- end points -->\nafter\n")
+    assert "\nold\n" not in made
+    assert made == page(made, rows())

@@ -1,0 +1,173 @@
+"""Keeps the tables of docs/security.md: identities, attacks and the reviewer's points.
+
+    python -m tests.security_page             write them
+    python -m tests.security_page --check     say what differs, write nothing
+
+The words around them are written by hand. What an identity may do is of the table in
+`services/apportion/core/identity`, the rows are in tests/security_page.toml. Invariant: every role
+has its worst case, every attack tests of its number in tests/security, and every test that a row
+names is there.
+"""
+
+import argparse
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from apportion.core.identity.roles import ROLES, Role
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = ROOT / "tests" / "security_page.toml"
+PAGE = ROOT / "docs" / "security.md"
+ATTACKS = "tests/security/test_attack_{:02}_*.py"
+ENOUGH = 34
+"""How many of the points are to be met."""
+
+
+class Worst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What whoever holds an identity of this role can do at worst, and what he cannot."""
+
+    role: str
+    can: str
+    cannot: str
+
+
+class Attack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One that worked once, and what stops it."""
+
+    id: int
+    who: str
+    what: str
+    stopped: str
+
+
+class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One that a reviewer asks for; `tests` are `path` or `path::function`."""
+
+    id: int
+    asks: str
+    here: str
+    state: Literal["met", "partly", "not met"] = "met"
+    tests: tuple[str, ...] = ()
+
+
+class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    worst: tuple[Worst, ...]
+    attack: tuple[Attack, ...]
+    point: tuple[Point, ...]
+
+
+def rows() -> Rows:
+    """The rows of the file."""
+    return msgspec.convert(tomllib.loads(ROWS.read_text("utf-8")), Rows)
+
+
+def problems(table: Rows, roles: Iterable[Role] = ROLES) -> Iterator[str]:
+    """What is missing, and tests that are not there."""
+    known = [role.name for role in roles]
+    if [each.role for each in table.worst] != known:
+        yield f"the worst of {', '.join(known)}: one row for each, in this order"
+    for attack in table.attack:
+        if not list(ROOT.glob(ATTACKS.format(attack.id))):
+            yield f"attack {attack.id}: no {ATTACKS.format(attack.id)}"
+    for point in table.point:
+        if point.state == "met" and not point.tests:
+            yield f"point {point.id}: is met and shown by no test"
+        yield from (f"point {point.id}: {test} is not there" for test in absent(point.tests))
+    met = sum(point.state == "met" for point in table.point)
+    if met < ENOUGH:
+        yield f"{met} points are met, where {ENOUGH} are wanted"
+
+
+def absent(tests: Iterable[str]) -> Iterator[str]:
+    """Those of the tests that there are not."""
+    for test in tests:
+        path, _, name = test.partition("::")
+        file = ROOT / path
+        there = file.is_file() and (not name or f"def {name}(" in file.read_text("utf-8"))
+        if not there:
+            yield test
+
+
+def page(text: str, table: Rows, roles: Iterable[Role] = ROLES) -> str:
+    """The page with its tables as they are to be; its other words stay."""
+    made = {
+        "identities": _identities(table, roles),
+        "attacks": _attacks(table),
+        "points": _points(table),
+    }
+    for name, lines in made.items():
+        begin, end = (
+            f"<!-- begin {name}: made by tests/security_page.py -->\n",
+            f"<!-- end {name} -->",
+        )
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"{PAGE}: no table {name!r} between its two marks")
+        text = before + begin + "".join(f"{line}\n" for line in lines) + end + after
+    return text
+
+
+def _identities(table: Rows, roles: Iterable[Role]) -> Iterator[str]:
+    yield "| role | does | appends | at worst | cannot |"
+    yield "|---|---|---|---|---|"
+    worst = {each.role: each for each in table.worst}
+    for role in roles:
+        appends = ", ".join(f"`{subject}`" for subject in role.appends) or "nothing"
+        most = worst.get(role.name, Worst(role.name, "", ""))
+        does = role.does.replace("|", "\\|")
+        yield f"| {role.name} | {does} | {appends} | {most.can} | {most.cannot} |"
+
+
+def _attacks(table: Rows) -> Iterator[str]:
+    yield "| # | who | what they did | what stops it | test |"
+    yield "|---|---|---|---|---|"
+    for each in table.attack:
+        pattern = ATTACKS.format(each.id)
+        yield f"| {each.id} | {each.who} | {each.what} | {each.stopped} | `{pattern}` |"
+
+
+def _points(table: Rows) -> Iterator[str]:
+    met = sum(point.state == "met" for point in table.point)
+    yield f"{met} of {len(table.point)} are met."
+    yield ""
+    yield "| # | asked for | state | here | shown by |"
+    yield "|---|---|---|---|---|"
+    for each in table.point:
+        shown = "<br>".join(map(_link, each.tests)) or "-"
+        yield f"| {each.id} | {each.asks} | {each.state} | {each.here} | {shown} |"
+
+
+def _link(test: str) -> str:
+    path, _, name = test.partition("::")
+    words = (name or path.rpartition("/")[2].removesuffix(".py")).removeprefix("test_")
+    return f"[{re.sub('_+', ' ', words)}](../{path})"
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check; the exit status is 1 where something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="say what differs, write nothing")
+    options = parser.parse_args(arguments)
+    table, text = rows(), PAGE.read_text("utf-8")
+    made = page(text, table)
+    if not options.check:
+        PAGE.write_text(made, "utf-8")
+        return 0
+    wrong = list(problems(table))
+    if made != text:
+        wrong.append(f"{PAGE.relative_to(ROOT)}: is out of date; run: make generate")
+    sys.stderr.write("".join(f"{line}\n" for line in wrong))
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
