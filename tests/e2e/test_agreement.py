@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from apportion.core.ledger.unnamed import EVIDENCE
 from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
 from apportion_schemas import (
     BindFailed,
@@ -138,16 +139,20 @@ async def test_a_pod_that_hami_bound_holds_its_card(world: KubeWorld) -> None:
 
 @pytest.mark.timeout(120)
 async def test_cards_of_which_nobody_says_who_has_them_are_not_offered(world: KubeWorld) -> None:
-    """A pod of the default scheduler took one of two; as soon as it ends both are offered."""
+    """A pod of the default scheduler took one of two: one is offered, and both once it ends."""
     await world.plane.apply(kube_node("n1"), kube_pod("p", ASKS_ONE, schedulerName="another"))
     await world.bind("p", "n1", {})
     await start(world, "watcher", "scheduler", "binder", devices="2xT4")
-    await world.plane.apply(kube_pod("waits", WHOLE))
-    await world.described("waits", "FailedScheduling", "device is unhealthy")
+    await world.plane.apply(kube_pod("first", WHOLE), kube_pod("second", WHOLE))
+    await world.facts.count(PodBound, 1)
+    (adopted,) = await world.facts.count(PodAdopted, 1)
+    assert (adopted.submitted.name, adopted.evidence, len(adopted.shares)) == ("p", EVIDENCE, 1)
+    (waiting,) = {"first", "second"} - (await devices_of(world)).keys()
+    await world.described(waiting, "FailedScheduling", "not enough memory free on the device")
     observed: list[NodeObserved] = world.facts.of(NodeObserved)
-    assert observed[-1].unnamed_families == ("nvidia",)
+    assert observed[-1].unnamed_families == ()
     await world.delete("p")
-    await world.bound("waits")
+    await world.bound(waiting)
 
 
 @pytest.mark.timeout(120)

@@ -27,7 +27,44 @@ def looks_at_the_ledger() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def doubts_annotations() -> Iterator[None]:
+    """What a pod's author wrote on it is believed, whoever put it onto its node."""
+    from apportion.core.manifests import claims  # noqa: PLC0415
+
+    def nothing(*_: object) -> tuple[str, ...]:
+        return ()
+
+    with mock.patch.object(claims, "_doubted", nothing):
+        yield
+
+
+@contextlib.contextmanager
+def holds_what_was_asked() -> Iterator[None]:
+    """A pod that says of no device that it has it closes all of its node."""
+    from apportion.watcher import kubernetes_facts  # noqa: PLC0415
+
+    def nothing(*_: object) -> None:
+        return None
+
+    with mock.patch.object(kubernetes_facts, "taken", nothing):
+        yield
+
+
+def without(guard: str) -> str:
+    """Code that takes the guard out of the process that runs it first; none for no guard."""
+    return (
+        "import contextlib\nfrom tests.security.weakened import GUARDS\n"
+        "_kept = contextlib.ExitStack()\n"  # a generator that nobody keeps puts the guard back
+        f"_kept.enter_context(GUARDS[{guard!r}]())"
+        if guard
+        else ""
+    )
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "doubts annotations": doubts_annotations,
+    "holds what was asked": holds_what_was_asked,
     "looks at the ledger": looks_at_the_ledger,
 }
 """The name of a guard, and what takes it out for the length of a `with`."""

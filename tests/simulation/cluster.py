@@ -85,7 +85,8 @@ class Cluster:
         choice = SimulatedCluster(wanted=True, access=access)
 
         async def body(service: Service) -> None:
-            await watcher.kube_body(service, choice, SCHEDULERS, COMPARE_EVERY_S)
+            reading = watcher.PodReading(SCHEDULERS)
+            await watcher.kube_body(service, choice, reading, COMPARE_EVERY_S)
 
         return body
 

@@ -214,7 +214,9 @@ def _pod_differs(uid: str, pod: Standing, state: State) -> Iterator[str]:
     known = state.pods.get(uid)
     placed = known.placement if known else None
     if pod.ended or (pod.node and not pod.shares):
-        if known is not None:
+        # One that a person bound, with nothing that says what it has, is held for what it asks.
+        asked = not pod.ended and known and known.adopted and placed and placed.node == pod.node
+        if known is not None and not asked:
             yield f"pod {pod.name} ({uid}) is not let go of"
     elif pod.node:
         found = placed and (placed.node, shares_text(placed.shares))

@@ -47,3 +47,15 @@ def share(memory_mib: int = 1000, cores: int = 0) -> dict[str, str]:
     """Limits that ask for a share of one GPU in HAMi's words."""
     cored = {"nvidia.com/gpucores": str(cores)} if cores else {}
     return {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib), **cored}
+
+
+def managed_fields(document: dict[str, Any], manager: str = "kubectl") -> list[dict[str, Any]]:
+    """What an API server notes of who made this object: every field, as far as we look at them."""
+    notes = document["metadata"].get("annotations") or {}
+    fields = {
+        "f:metadata": {"f:annotations": {".": {}, **{f"f:{key}": {} for key in notes}}},
+        "f:spec": {f"f:{key}": {} for key in document["spec"]},
+    }
+    return [
+        {"manager": manager, "operation": "Update", "fieldsType": "FieldsV1"} | {"fieldsV1": fields}
+    ]

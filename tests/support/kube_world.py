@@ -31,16 +31,19 @@ class KubeWorld:
         self._stack = stack
         self._running: list[ServiceProcess] = []
 
-    def service(self, verb: str, *options: str) -> ServiceProcess:
-        """A service that is not started yet; watcher and binder know the cluster."""
+    def service(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
+        """A service that is not started yet; watcher and binder know the cluster. `first` is code
+        that it runs before.
+        """
         kube: tuple[str, ...] = ()
         if verb in {"watcher", "binder"}:
             kube = ("--kubeconfig", str(self.plane.kubeconfig_of(verb)))
-        return ServiceProcess(verb, self.bus.server.url_for(verb), *kube, *options)
+        return ServiceProcess(verb, self.bus.server.url_for(verb), *kube, *options, first=first)
 
-    async def start(self, verb: str, *options: str) -> ServiceProcess:
-        """A service, ready, until the test ends."""
-        process = await self._stack.enter_async_context(self.service(verb, *options))
+    async def start(self, verb: str, *options: str, first: str = "") -> ServiceProcess:
+        """A service, ready, until the test ends; `first` is code that it runs before."""
+        service = self.service(verb, *options, first=first)
+        process = await self._stack.enter_async_context(service)
         self._running.append(process)
         await process.ready()
         return process

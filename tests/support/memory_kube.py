@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from apportion.runtime.kube.client import MERGE_PATCH, Answer
+from tests.support.kube_objects import managed_fields
 from tests.support.memory_kube_store import KINDS, Feed, Forgotten, Store, typed
 
 TIME = "2026-01-01T00:00:00Z"
@@ -149,6 +150,7 @@ class MemoryKube:
         if where.resource == "pods":
             about["spec"] = {"schedulerName": "default-scheduler", **body["spec"]}
             about["status"] = {"phase": "Pending"}
+            about["metadata"]["managedFields"] = managed_fields(body)
         return self._typed(201, where, self.store.put(where.resource, where.key, about))
 
     def _bind(self, where: Where, body: dict[str, Any]) -> Answer:

@@ -16,6 +16,7 @@ from apportion.core.devices.shares import Oversold
 from apportion.core.dialects.errors import shown
 from apportion.core.ledger.adoption import charged
 from apportion.core.ledger.state import Phase, PodState, State
+from apportion.core.ledger.unnamed import taken
 from apportion.core.manifests import submitted
 from apportion.core.manifests.placed import shares_text
 from apportion.core.manifests.workloads import claims_of
@@ -151,6 +152,8 @@ class Facts:
             devices = {name: each.device for name, each in node.by_id.items()} if node else {}
             known = self._state.configuration.nvidia.known_mig_geometries
             data = pod.claim.on(pod.node, devices, known)
+            if data is None and node is not None:
+                data = taken(pod.claim, node, known)
             if data is None:
                 continue
             try:

@@ -41,6 +41,7 @@ from apportion.core.manifests.resource_quota import extended_limits
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.core.manifests.schedulers import Chooser, SchedulerNames, scheduler_names
 from apportion.core.manifests.volumes import read_node_drivers
+from apportion.core.manifests.writers import WRITERS
 from apportion.runtime.kube.watch import number
 from apportion_schemas import (
     BudgetObserved,
@@ -243,7 +244,8 @@ class NodeView:
 class ObjectReader:
     """Reads objects for one watcher: which schedulers' pods are ours, how manifests are read.
 
-    `knows` says whether the ledger has the pod of a uid. `claimed` adds to the draft of a pod what
+    `knows` says whether the ledger has the pod of a uid; `writers` are the field managers whose
+    annotations on pods that others bound are believed. `claimed` adds to the draft of a pod what
     its ResourceClaims ask for, where these are read.
     """
 
@@ -255,7 +257,9 @@ class ObjectReader:
         config: ManifestConfig,
         *,
         knows: Callable[[str], bool] = lambda _: False,
+        writers: frozenset[str] = WRITERS,
     ) -> None:
+        self._writers = writers
         self._given = schedulers
         self._names = SchedulerNames(schedulers)
         self._config = config
@@ -327,7 +331,7 @@ class ObjectReader:
     def _claim(self, raw: bytes, *, ours: bool) -> Claim | None:
         """What a pod that somebody bound says to hold; None where it asks for no device of ours."""
         document = {"apiVersion": "v1", "kind": "Pod"} | _decode_any(raw)
-        return claim_of(document, self._config, ours=ours)
+        return claim_of(document, self._config, ours=ours, writers=self._writers)
 
     def _read(self, raw: bytes, view: PodView, *, chooser: str) -> None:
         """The pod as a draft; of one whose node a `chooser` chooses, what is about devices.

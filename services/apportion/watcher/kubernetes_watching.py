@@ -18,7 +18,9 @@ import msgspec
 from apportion.core.explain.lines import shares_words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import State
+from apportion.core.ledger.unnamed import EVIDENCE
 from apportion.core.manifests import ManifestConfig
+from apportion.core.manifests.writers import WRITERS
 from apportion.runtime.kube.client import KubeApi, KubeRefused, KubeUnavailable, pod_path
 from apportion.runtime.kube.dra import CLAIMS
 from apportion.runtime.kube.watch import Watch, any_problem
@@ -284,6 +286,10 @@ class KubernetesWatching:
         for data, problem in self._facts.adoptions(certain):
             if not problem:
                 self._conflicts.pop(data.pod, None)
+                if data.evidence.startswith(EVIDENCE):
+                    held = shares_words(data.shares)
+                    name = _named(data.submitted)
+                    _log.warning("pod %s holds %s (by %s)", name, held, data.evidence)
                 expect = self._revisions.of(data)
                 yield Fact(data, f"{data.pod}/adopted/{expect}", expect)
             elif self._conflicts.get(data.pod) != problem:
@@ -368,10 +374,15 @@ def kubernetes_watching(
     schedulers: frozenset[str],
     clock: Clock,
     dra: bool = False,
+    writers: frozenset[str] = WRITERS,
 ) -> KubernetesWatching:
-    """A watcher of the pods of these schedulers; `dra`: with what they ask for by claims."""
+    """A watcher of the pods of these schedulers; `dra`: with what they ask for by claims. `writers`
+    are the field managers whose annotations on pods that others bound are believed.
+    """
     known = state.pods
-    reader = ObjectReader(schedulers, ManifestConfig(), knows=lambda uid: uid in known)
+    reader = ObjectReader(
+        schedulers, ManifestConfig(), knows=lambda uid: uid in known, writers=writers
+    )
     view = ClusterView(reader, state)
     paths = PATHS
     if dra:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
+from apportion.core.manifests.writers import WRITERS
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.clock import SystemClock
@@ -59,6 +60,15 @@ SCHEDULERS_MAX = 32
     help="Pods with this schedulerName are ours; may be given several times.",
 )
 @click.option(
+    "--annotation-writer",
+    "writers",
+    multiple=True,
+    default=sorted(WRITERS),
+    metavar="NAME",
+    help="What pods hold that others bound is believed of this field manager, as the API server "
+    "has it; may be given several times.  [default: programs of HAMi, Volcano and gpu-manager]",
+)
+@click.option(
     "--compare-every",
     "compare_every_s",
     type=click.FloatRange(1, 86_400),
@@ -91,14 +101,23 @@ def command(*, folder: Path | None, config: ServiceConfig, **given: Any) -> None
     if len(schedulers) > SCHEDULERS_MAX:
         fix = f"name at most {SCHEDULERS_MAX}"
         stop_with(str(ConfigError("--scheduler-name", len(schedulers), fix)))
-    every_s, dra = given["compare_every_s"], given["dra"]
+    reading = PodReading(schedulers, frozenset(given["writers"]), dra=given["dra"])
+    every_s = given["compare_every_s"]
     sys.exit(
         run_service(
             "watcher",
-            lambda service: kube_body(service, kube, schedulers, every_s, dra=dra),
+            lambda service: kube_body(service, kube, reading, every_s),
             config,
         )
     )
+
+
+class PodReading(NamedTuple):
+    """Whose pods are ours, whether they may have ResourceClaims, and whose annotations count."""
+
+    schedulers: frozenset[str]
+    writers: frozenset[str] = WRITERS
+    dra: bool = False
 
 
 async def body(service: Service, source: ManifestFolder) -> None:
@@ -126,17 +145,15 @@ async def body(service: Service, source: ManifestFolder) -> None:
 async def kube_body(
     service: Service,
     kube: KubeChoice,
-    schedulers: frozenset[str],
+    reading: PodReading,
     compare_every_s: float,
-    *,
-    dra: bool = False,
 ) -> None:
     """One life of the watcher of a cluster, until cancelled."""
     from apportion.runtime.kube.dra import require_dra  # noqa: PLC0415 - see kube_options
     from apportion.watcher.kubernetes_watching import kubernetes_watching  # noqa: PLC0415
 
     async with open_session(service) as session, kube.open() as api:
-        if dra:
+        if reading.dra:
             await require_dra(api, service.clock)
         cluster = StateFold(await session.restored())
         publisher = Publisher("watcher", service.clock, session.append)
@@ -145,9 +162,8 @@ async def kube_body(
             cluster.state,
             publisher,
             session.append,
-            schedulers=schedulers,
+            **reading._asdict(),
             clock=service.clock,
-            dra=dra,
         )
         reader = Reader(
             session.ledger,

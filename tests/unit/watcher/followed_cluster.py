@@ -11,7 +11,7 @@ from apportion.watcher.kubernetes_objects import ObjectReader
 from apportion.watcher.kubernetes_view import ClusterView
 from apportion_schemas import subject_of
 from apportion_schemas.quantities import Payload
-from tests.support.kube_objects import kube_pod, share
+from tests.support.kube_objects import kube_pod, managed_fields, share
 from tests.support.ledger_of import Ledger
 
 OF_NO_NAMESPACE = frozenset(
@@ -54,12 +54,18 @@ class Cluster:
         self.view.audiences[kind].seen(msgspec.json.encode(document))
 
     def pod(self, uid: str, version: int = 1, **fields: Any) -> None:
-        """The server tells of a pod."""
-        node_name = fields.pop("on", "")
+        """The server tells of a pod; node and annotations came with its binding, unless it was
+        `made` with them.
+        """
+        node_name, made = fields.pop("on", ""), fields.pop("made", False)
         limits = fields.pop("limits", share())
         phase = fields.pop("phase", "Pending")
         document = kube_pod(uid, limits, **fields)
+        bare = document | {"metadata": {}}
         document["spec"] |= {"nodeName": node_name} if node_name else {}
+        plain = {key: value for key, value in document["spec"].items() if key != "nodeName"}
+        source = document if made else bare | {"spec": plain}
+        document["metadata"]["managedFields"] = managed_fields(source)
         document["status"] = {"phase": phase}
         self.see("pods", document, version, uid)
 

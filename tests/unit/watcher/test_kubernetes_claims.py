@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from apportion.core.ledger.state import Phase
+from apportion.core.ledger.unnamed import EVIDENCE
 from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
 from apportion_schemas import BindFailed, DifferenceFound, NodeObserved, PodAdopted, PodGone, Share
 from tests.support.fleet import A100_40, gpu, node
-from tests.support.kube_objects import kube_node
+from tests.support.kube_objects import kube_node, kube_pod, managed_fields
 from tests.support.kube_objects import share as asks_share
 from tests.support.pods import placed, pod
 from tests.support.pods import share as of
@@ -145,7 +146,7 @@ def test_an_instance_that_volcano_names_by_its_group_is_held_once_its_card_is_kn
         ({}, {"cpu": "1"}, "default-scheduler", ()),
     ],
 )
-def test_devices_that_nobody_names_close_their_family(
+def test_devices_that_nobody_names_close_their_family_until_they_are_told_of(
     notes: dict[str, str], limits: dict[str, str], scheduler: str, families: tuple[str, ...]
 ) -> None:
     """A pod holds devices, and which is not known or is only its author's word."""
@@ -154,6 +155,116 @@ def test_devices_that_nobody_names_close_their_family(
     cluster.pod("p", annotations=notes, limits=limits, on="n1", schedulerName=scheduler)
     assert cluster.adoptions() == []
     assert unnamed(cluster) == families
+
+
+def charged(cluster: Cluster) -> dict[str, int]:
+    """What is held of each card of n1 in MiB, once what is adopted is in the ledger."""
+    cluster.ledger.play(held(cluster))
+    return {
+        each.device.id: each.device.memory_mib - each.memory_free_mib
+        for each in cluster.ledger.node().devices
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "closed"),
+    [
+        ({"nvidia.com/gpu": "1"}, ["g0"]),
+        ({"nvidia.com/gpu": "2"}, ["g0", "g1"]),
+        ({"nvidia.com/gpu": "64"}, ["g0", "g1", "g2"]),
+        ({"nvidia.com/gpu": "2", "volcano.sh/vgpu-number": "1"}, ["g0", "g1"]),  # cannot be read
+        ({"tencent.com/vcuda-core": "200"}, ["g0", "g1"]),
+    ],
+)
+def test_a_pod_that_names_nothing_closes_as_many_cards_as_it_asked_for(
+    limits: dict[str, str], closed: list[str]
+) -> None:
+    """Whatever is free of them, and nothing of the others."""
+    cluster = Cluster()
+    cluster.ledger.report(node("n1", gpu("g0"), gpu("g1"), gpu("g2")))
+    cluster.see("nodes", kube_node("n1"))
+    cluster.pod("p", limits=limits, on="n1", schedulerName="default-scheduler")
+    assert [name for name, mib in charged(cluster).items() if mib == 81920] == closed
+    assert unnamed(cluster) == ()
+    cluster.pod("p", version=2, limits=limits, on="n1", phase="Failed")
+    cluster.write(cluster.pod_facts())
+    assert {each.memory_free_mib for each in cluster.ledger.node().devices} == {81920}
+
+
+def test_cards_with_the_most_room_are_taken_first() -> None:
+    """Those that others hold are the last that it can have; it gets what is left of them."""
+    cluster = Cluster()
+    cluster.ledger.play(
+        node("n1", gpu("g0"), gpu("g1")), pod("q"), placed("q", shares=[of("g0", 4000, 10)])
+    )
+    cluster.pod("p", limits={"nvidia.com/gpu": "2"}, on="n1", schedulerName="default-scheduler")
+    data = held(cluster)
+    assert data.shares == (of("g1", 81920, 100), of("g0", 77920, 90))
+    assert (data.running, data.attempt) == (True, 0)
+
+
+def test_a_card_that_is_cut_is_taken_where_nobody_has_of_it() -> None:
+    """By its largest instance; of one that is in part given away it can have had none."""
+    cluster = Cluster()
+    card = gpu("g0", model=A100_40, memory_mib=40_960, mode="mig", slots=7)
+    cluster.ledger.report(node("n1", card))
+    cluster.pod("p", limits={"nvidia.com/gpu": "1"}, on="n1", schedulerName="default-scheduler")
+    charged(cluster)
+    assert cluster.ledger.device("g0").slices == 0b11111111
+
+
+@pytest.mark.parametrize("notes", [HAMI, said(of("g1", 4000, 0), attempt=3)])
+@pytest.mark.parametrize("scheduler", ["apportion", "hami-scheduler"])
+def test_what_an_author_wrote_on_a_pod_that_he_put_onto_a_node_is_not_believed(
+    notes: dict[str, str], scheduler: str
+) -> None:
+    """As the API server noted it: he made the pod with its node. It closes one card, as it asks."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.pod("p", made=True, annotations=notes, on="n1", schedulerName=scheduler)
+    data = held(cluster)
+    assert (data.evidence, data.attempt) == (
+        f"{EVIDENCE}: {next(iter(notes))} is its author's word",
+        0,
+    )
+    assert [each.device for each in data.shares] == ["g0"]
+
+
+@pytest.mark.parametrize(
+    ("manager", "also", "believed"),
+    [
+        ("scheduler", {}, True),
+        ("vc-scheduler", {}, True),
+        ("kubectl-edit", {}, False),
+        ("scheduler", {"f:spec": {"f:containers": {}}}, False),  # the author, by that name
+    ],
+)
+def test_what_others_wrote_is_believed_of_schedulers_alone(
+    manager: str, also: dict[str, Any], *, believed: bool
+) -> None:
+    """HAMi's scheduler writes on the pod before it binds it."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    cluster.see("nodes", kube_node("n1"))
+    document = kube_pod("p", asks_share(3000, 30), schedulerName="hami-scheduler")
+    notes: dict[str, Any] = {f"f:{key}": {} for key in HAMI}
+    fields = {"f:metadata": {"f:annotations": notes}} | also
+    entry = {"manager": manager, "operation": "Update", "fieldsV1": fields}
+    metadata = {"annotations": HAMI, "managedFields": [*managed_fields(document), entry]}
+    document["metadata"] |= metadata
+    document["spec"]["nodeName"] = "n1"
+    cluster.see("pods", document, 1, "p")
+    assert (held(cluster).shares == (of("g1", 3000, 30),)) is believed
+
+
+def test_a_pod_of_which_nobody_says_who_made_it_is_not_believed() -> None:
+    """Whoever may change it can take that away, and would do so to be believed."""
+    cluster = Cluster()
+    cluster.ledger.report(CARD)
+    document = kube_pod("p", asks_share(), annotations=HAMI, schedulerName="hami-scheduler")
+    document["spec"]["nodeName"] = "n1"
+    cluster.see("pods", document, 1, "p")
+    assert held(cluster).evidence.startswith(EVIDENCE)
 
 
 def test_a_number_is_known_once_the_node_has_reported() -> None:

@@ -7,6 +7,7 @@ from apportion.core.manifests.placed import ATTEMPT, SHARES, shares_text
 from apportion_schemas import PodGone, PodRejected, PodSubmitted, Share
 from tests.support.fleet import gpu, node, observed
 from tests.support.kube_claims import claiming_pod, request, resource_claim
+from tests.support.kube_objects import managed_fields
 from tests.unit.watcher.followed_cluster import Cluster
 
 
@@ -126,6 +127,7 @@ def test_a_pod_that_is_bound_holds_what_its_claims_were_given() -> None:
     held = Share(container=container_of("uid-mine"), device="g0", memory_mib=1024, cores=0)
     document = claiming_pod("p", "mine")
     document["metadata"]["labels"] = {"app": "trainer"}
+    document["metadata"]["managedFields"] = managed_fields(document)
     document["metadata"]["annotations"] = {SHARES: shares_text((held,)), ATTEMPT: "3"}
     document["spec"]["nodeName"] = "n1"
     cluster.see("pods", document | {"status": {"phase": "Running"}}, 5, "p")

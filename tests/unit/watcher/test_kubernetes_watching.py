@@ -132,9 +132,11 @@ def test_a_pod_that_another_watcher_saw_end_is_not_taken_back_unasked() -> None:
     """Its own watch may be late: the server says that there is no such pod any more."""
 
     async def check(cluster: Watched) -> None:
-        running = kube_pod("a", share(), schedulerName="hami-scheduler", annotations=HELD)
-        running["spec"]["nodeName"] = "n1"
+        running = kube_pod("a", share(), schedulerName="someone-else")
         uid = cluster.ask("POST", PODS, running)["metadata"]["uid"]
+        target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+        binding = {"metadata": {"name": "a", "annotations": HELD}, "target": target}
+        cluster.ask("POST", f"{PODS}/a/binding", binding)
         await rest(1.0)
         assert cluster.state.pods[uid].adopted
         cluster.link.clear.clear()

@@ -2,8 +2,10 @@
 
 A pod that we bound says it in our annotation; one that another scheduler bound, in that one's. A
 pod that asks for devices and says of none which it got has a claim without a holding: then nobody
-knows, and no device of these families can be offered on its node. Our annotation on a pod that is
-not ours is its author's, and is not believed. Invariant: a claim is of a pod that asks for devices.
+knows, and so many are held that it may have (`core.ledger.unnamed`). An annotation counts only as
+the word of who bound the pod (`writers`): our annotation on a pod that is not ours is its author's,
+and so is any on a pod that its author put onto a node. Invariant: a claim is of a pod that asks for
+devices.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from apportion.core.devices.demand import Known
 from apportion.core.dialects import Container, ManifestError, nvidia
 from apportion.core.dialects.bound_pod import BoundPod, Held
 from apportion.core.dialects.container import Role
-from apportion.core.dialects.listing import claimed, families_of
+from apportion.core.dialects.listing import claimed, count_names, families_of, recovers
+from apportion.core.dialects.names import DialectConfig
 from apportion.core.dialects.reading import NO_DIALECT
 from apportion.core.dialects.recovering import recover, shares_of
 from apportion.core.manifests import mounts
@@ -27,6 +30,7 @@ from apportion.core.manifests.reading import read_document
 from apportion.core.manifests.resources import NodeAmounts, node_amounts
 from apportion.core.manifests.template import ManifestConfig
 from apportion.core.manifests.workloads import PodDraft, submitted
+from apportion.core.manifests.writers import OURS, WRITERS, bound_by_a_scheduler, written_by
 from apportion_schemas import (
     Ask,
     Device,
@@ -44,18 +48,29 @@ ENDED = ("Succeeded", "Failed")
 _ROLES: tuple[tuple[str, Role], ...] = (("initContainers", "init"), ("containers", "app"))
 
 
+class Wanted(NamedTuple):
+    """How many devices of a family a container asks for."""
+
+    container: str
+    family: str
+    devices: int
+
+
 class Claim(NamedTuple):
     """A bound pod as it would be submitted, and what it holds: `shares`, or `held` while devices
-    are named by number. Neither: nobody knows. `families` are those of the devices asked for.
+    are named by number. Neither: nobody knows. `families` are those of the devices asked for, and
+    `wanted` how many. `doubted` are annotations that say otherwise, and are nobody's word who may.
     """
 
     submitted: PodSubmitted
     families: tuple[str, ...]
+    wanted: tuple[Wanted, ...] = ()
     evidence: str = ""
     shares: tuple[Share, ...] | None = None
     held: tuple[Held, ...] = ()
     attempt: int = 0
     running: bool = False
+    doubted: tuple[str, ...] = ()
 
     def on(self, node: str, devices: Mapping[str, Device], known: Known = ()) -> PodAdopted | None:
         """The event, with the node's devices by id; None while nobody knows what the pod holds.
@@ -78,39 +93,89 @@ class Claim(NamedTuple):
 
 
 def bound_claim(
-    pod: dict[str, Any], config: ManifestConfig, *, schedulers: Collection[str]
+    pod: dict[str, Any],
+    config: ManifestConfig,
+    *,
+    schedulers: Collection[str],
+    writers: frozenset[str] = WRITERS,
 ) -> Claim | None:
     """The claim of any pod; None where it is on no node, has ended, or asks for no device."""
     spec, status = pod["spec"], pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ENDED:
         return None
     document = {"apiVersion": "v1", "kind": "Pod"} | pod
-    return claim_of(document, config, ours=spec.get("schedulerName", "") in schedulers)
+    ours = spec.get("schedulerName", "") in schedulers
+    return claim_of(document, config, ours=ours, writers=writers)
 
 
-def claim_of(document: dict[str, Any], config: ManifestConfig, *, ours: bool) -> Claim | None:
+def claim_of(
+    document: dict[str, Any],
+    config: ManifestConfig,
+    *,
+    ours: bool,
+    writers: frozenset[str] = WRITERS,
+) -> Claim | None:
     """The claim of a bound pod; None where it asks for no device and was not bound by us.
 
-    Whatever ResourceClaims it has are allocated by now, and no reason not to read it.
+    Whatever ResourceClaims it has are allocated by now, and no reason not to read it. `writers` are
+    the field managers whose annotations are believed.
     """
     config = structs.replace(config, resource_claims=True)
     names = _resource_names(document) & claimed(config.dialects)
-    notes = _notes(document)
+    doubted = _doubted(document, writers)
+    notes = {key: text for key, text in _notes(document).items() if key not in doubted}
     if not names and not (ours and notes.get(SHARES)):
         return None
     draft = _draft(document, config if ours else structs.replace(config, gangs=False))
     about = _submitted(document, draft, config, ours=ours)
     families = tuple(sorted({ask.family for ask in about.shape.asks}))
+    families = families or families_of(names, config.dialects)
     claim = Claim(
         about,
-        families or families_of(names, config.dialects),
+        families,
+        _wanted(document, about, families, config.dialects),
         running=not ours or _running(document),
+        doubted=doubted,
     )
     if ours and notes.get(SHARES):
         return _own(claim, notes)
     init, containers = (_names(document, part) for part in ("initContainers", "containers"))
     found = recover(BoundPod(notes, init, containers, about.shape.asks, config.dialects))
     return claim if found is None else claim._replace(evidence=found.evidence, held=found.held)
+
+
+def _doubted(document: dict[str, Any], writers: frozenset[str]) -> tuple[str, ...]:
+    """The annotations that say what the pod holds, and are not the word of who bound it."""
+    metadata, notes = document["metadata"], _notes(document)
+    telling = [key for key in (SHARES, ATTEMPT, *recovers()) if key in notes]
+    if not telling or not bound_by_a_scheduler(metadata):
+        return tuple(telling)
+    trusted = {SHARES: OURS, ATTEMPT: OURS}
+    return tuple(key for key in telling if not written_by(metadata, key, trusted.get(key, writers)))
+
+
+def _wanted(
+    document: dict[str, Any],
+    about: PodSubmitted,
+    families: tuple[str, ...],
+    dialects: DialectConfig,
+) -> tuple[Wanted, ...]:
+    """How many devices each container asks for; of a pod that cannot be read, by the resources that
+    count some, and one where none does.
+    """
+    if about.shape.asks:
+        return tuple(Wanted(ask.container, ask.family, ask.count) for ask in about.shape.asks)
+    counting, names = count_names(dialects), claimed(dialects)
+    found = []
+    for part in ("initContainers", "containers") if families else ():
+        for container in document["spec"].get(part) or ():
+            limits, requests = _resources(container)
+            amounts = {name: str(amount) for name, amount in (requests | limits).items()}
+            if names & amounts.keys():
+                counts = [int(t) for n, t in amounts.items() if n in counting and t.isdecimal()]
+                count = min(max(counts, default=1), COUNT_MAX)
+                found.append(Wanted(container["name"], families[0], count))
+    return tuple(each for each in found if each.devices)
 
 
 def _own(claim: Claim, notes: Mapping[str, str]) -> Claim:

@@ -1,0 +1,75 @@
+"""Attack 8: a tenant puts a pod onto a node himself, and the ledger charges cards to it.
+
+With an API server without policies, so that nothing but the watcher is in the way. The pod never
+runs, for no agent gives it anything; the cards were closed to everybody else all the same.
+"""
+
+from typing import Any
+
+import pytest
+
+from apportion.core.ledger.unnamed import EVIDENCE
+from apportion_schemas import NodeObserved, NodeReported, PodAdopted
+from tests.security.weakened import without
+from tests.support.kube_objects import kube_node, kube_pod, share
+from tests.support.kube_world import KubeWorld
+
+ONE = {"nvidia.com/gpu": "1"}
+WHOLE = share(15_000)
+
+
+async def attacked(world: KubeWorld, guard: str, notes: Any) -> Any:
+    """A node of four cards, the tenant's pod on it, and a watcher without the guard."""
+    await world.plane.apply(kube_node("n1"))
+    await world.agents(("n1", "4xT4"))
+    (report,) = await world.facts.count(NodeReported, 1)
+    forged = {
+        key: value.format(*(each.id for each in report.devices)) for key, value in notes.items()
+    }
+    by_hand = {"nodeName": "n1", "schedulerName": "hami-scheduler"}
+    await world.plane.apply(kube_pod("forged", ONE, annotations=forged, **by_hand))
+    watcher = await world.start("watcher", first=without(guard))
+    for verb in ("scheduler", "binder"):
+        await world.start(verb)
+    return watcher
+
+
+FOUR = {
+    "hami.io/vgpu-devices-allocated": "".join(f"{{{at}}},NVIDIA,15360,100:" for at in range(4))
+    + ";"
+}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("guard", ["doubts annotations", ""], ids=["weak", "guarded"])
+async def test_an_annotation_charges_whole_cards_to_a_pod_that_never_runs(
+    world: KubeWorld, guard: str
+) -> None:
+    """His pod asks for one card, and its annotation says that it has all four: it had them."""
+    watcher = await attacked(world, guard, FOUR)
+    (adopted,) = await world.facts.count(PodAdopted, 1)
+    await world.plane.apply(kube_pod("works", WHOLE))
+    if guard:
+        assert len(adopted.shares) == 4
+        await world.described("works", "FailedScheduling")
+        return
+    assert len(adopted.shares) == 1
+    assert adopted.evidence == f"{EVIDENCE}: {next(iter(FOUR))} is its author's word"
+    await watcher.logged("pod default/forged holds")
+    await world.bound("works")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("guard", ["holds what was asked", ""], ids=["weak", "guarded"])
+async def test_a_pod_without_an_annotation_closes_the_node(world: KubeWorld, guard: str) -> None:
+    """Nobody knows which card it has, so that none was offered to anybody."""
+    watcher = await attacked(world, guard, {})
+    await world.plane.apply(kube_pod("works", WHOLE))
+    if guard:
+        await world.described("works", "FailedScheduling", "device is unhealthy")
+        assert world.facts.of(NodeObserved)[-1].unnamed_families == ("nvidia",)
+        return
+    await world.bound("works")
+    await watcher.logged("pod default/forged holds")
+    (adopted,) = world.facts.of(PodAdopted)
+    assert len(adopted.shares) == 1
