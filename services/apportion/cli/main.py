@@ -59,6 +59,7 @@ DO = {
     ),
     "ledger": Verb("apportion.cli.ledger:command", "Create, check, archive or trim the ledger."),
     "rebuild": Verb("apportion.cli.rebuild:command", "A lost ledger, anew from running pods."),
+    "receipt": Verb("apportion.cli.receipt:command", "Sign the ledger; prove one decision."),
     "verify": Verb("apportion.cli.verify:command", "Check every event and every invariant."),
     "completion": Verb("apportion.cli.completing:command", "Names by the Tab key, in your shell."),
     "man": Verb("apportion.cli.man:command", "Manual pages of all verbs, into a folder."),

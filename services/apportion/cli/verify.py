@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 import msgspec
 
 from apportion.cli.connection import Where, asks_ledger
-from apportion.cli.exits import OUTDATED, REFUSED, Wrong
+from apportion.cli.exits import OUTDATED, REFUSED, NotFound, Wrong
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.progress import progress
+from apportion.cli.receipt import read_keys
 from apportion.cli.writing import open_ledger, run
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
+from apportion.core.ledger.receipts import ReceiptInvalid
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.archive import ArchiveError, read_archive, read_opening
 from apportion.runtime.ledger.port import LedgerHole, Record
+from apportion.runtime.ledger.receipt_check import ReceiptCheck
+from apportion.runtime.ledger.receipts import Receipts
 from apportion.runtime.process.reach import Reach
 from apportion_schemas import UnknownEvent
 
@@ -38,6 +43,7 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `differences` counts by kind where cluster and ledger were found to differ: no violation.
     `unknown` is what a newer build wrote behind the last revision, where the check had to end.
+    With --receipts, `proven` events are those that so many `receipts` signed, up to `proven_to`.
     """
 
     ok: bool
@@ -51,6 +57,10 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     found: dict[str, int] = {}
     violations: tuple[Violation, ...] = ()
     unknown: str = ""
+    receipts: int = 0
+    proven: int = 0
+    proven_to: int = 0
+    signed_at: str = ""
 
 
 class _Done(Exception):
@@ -68,16 +78,27 @@ class _Verification:
         self.snapshots: dict[int, str] = {}
         self.broken = False  # it cannot be read on
         self.unknown = ""
-        self._tell = _progress(last)
+        self.receipts: ReceiptCheck | None = None
+        self._tell = progress(last)
+
+    def use(self, receipts: ReceiptCheck | None) -> None:
+        """Hold what is read to these receipts."""
+        self.receipts = receipts
+        if receipts is not None:
+            receipts.goal = self.last
 
     def take(self, record: Record) -> None:
         """The next record. Raises _Done behind the last one that can be read."""
+        if self.receipts is not None:
+            self.hold(self.receipts.take(record))  # before: it also holds what nobody can read
         try:
             self.note(self.auditor.take(record.revision, record.subject, record.payload))
         except UnknownEvent as unknown:
             self.unknown = f"revision {record.revision} on {record.subject}: {unknown}"
             self.broken = True
             raise _Done from None
+        if self.receipts is not None:
+            self.hold(self.receipts.folded(self.auditor.state))
         if record.revision in self.snapshots:
             self._compare(record.revision)
         if record.revision % TOLD_EVERY == 0:
@@ -89,6 +110,12 @@ class _Verification:
         """Keep the first few."""
         self.violations += violations[: SHOWN - len(self.violations)]
 
+    def hold(self, wrong: Iterable[tuple[int, str]]) -> None:
+        """Note what is not as the receipts say."""
+        for revision, text in wrong:
+            self.auditor.found["receipt"] += 1
+            self.note([Violation(revision, "receipt", text)])
+
     def _compare(self, revision: int) -> None:
         """A snapshot that is no fold of the ledger would lead every restart astray."""
         if digest(self.auditor.state) != self.snapshots[revision]:
@@ -98,7 +125,7 @@ class _Verification:
 
     def outcome(self) -> Verified:
         """What was found, once all has been read."""
-        auditor = self.auditor
+        auditor, receipts = self.auditor, self.receipts
         self.note(auditor.finish())
         return Verified(
             ok=not auditor.found and not self.unknown,
@@ -110,8 +137,12 @@ class _Verification:
             snapshots=tuple(sorted(self.snapshots)),
             differences=dict(sorted(auditor.state.differences.items())),
             found=dict(sorted(auditor.found.items())),
-            violations=tuple(self.violations),
+            violations=tuple(sorted(self.violations, key=lambda each: each.revision)),
             unknown=self.unknown,
+            receipts=receipts.held if receipts else 0,
+            proven=receipts.proven if receipts else 0,
+            proven_to=receipts.last if receipts else 0,
+            signed_at=receipts.time if receipts else "",
         )
 
 
@@ -126,6 +157,10 @@ class _Verification:
 @click.option("--before", type=_FILE, multiple=True,
               help="Check this archive of what the ledger has dropped, and the ledger after it; of "
               "several, the oldest first.")  # fmt: skip
+@click.option("--receipts", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              metavar="DIR", help="Hold it to these receipts, which --key signed.")  # fmt: skip
+@click.option("--key", "key_files", type=_FILE, multiple=True,
+              help="The public key of whoever signs receipts; of several, any.")  # fmt: skip
 @asks_ledger
 def command(
     *,
@@ -135,6 +170,8 @@ def command(
     last: int | None,
     archives: tuple[Path, ...],
     before: tuple[Path, ...],
+    folder: Path | None,
+    key_files: tuple[Path, ...],
 ) -> None:
     """Check the whole ledger: chain, owners, schemas, and every invariant at every revision.
 
@@ -148,18 +185,35 @@ def command(
         raise Wrong(f"--to is {last}, which is before --from, {start}")
     if archives and before:
         raise Wrong("--archive checks files alone, --before the ledger too; name one of them")
+    receipts = _receipts(folder, key_files)
     if archives:
-        outcome = _verify_archives(archives, start, last or 0)
+        outcome = _verify_archives(archives, start, last or 0, receipts)
     else:
-        outcome = run(_verify_ledger(where.reach(), start, last, before))
+        outcome = run(_verify_ledger(where.reach(), (start, last), before, receipts))
     _say(outcome, as_json=as_json)
     if not outcome.ok:
         sys.exit(REFUSED if outcome.found else OUTDATED)
 
 
+def _receipts(folder: Path | None, key_files: tuple[Path, ...]) -> ReceiptCheck | None:
+    """Raises Wrong, NotFound."""
+    if folder is None and not key_files:
+        return None
+    if folder is None or not key_files:
+        raise Wrong("--receipts DIR and --key PUBLIC go together")
+    try:
+        return ReceiptCheck(Receipts(folder), read_keys(key_files))
+    except (ReceiptInvalid, OSError) as error:
+        raise NotFound(f"--receipts: {error}") from None
+
+
 async def _verify_ledger(
-    reach: Reach, start: int, last: int | None, before: tuple[Path, ...]
+    reach: Reach,
+    span: tuple[int, int | None],
+    before: tuple[Path, ...],
+    receipts: ReceiptCheck | None,
 ) -> Verified:
+    start, last = span
     async with open_ledger(reach) as ledger:
         info = await jetstream.check_stream(ledger)
         newest = info.state.last_seq
@@ -173,6 +227,7 @@ async def _verify_ledger(
             state = await _begin(snapshots, start, info.state.first_seq)
         start = max(start, state.revision + 1) if info.state.first_seq > start else start
         verification = _Verification(Auditor(state, start=start), start=start, last=last or newest)
+        verification.use(receipts)
         await asyncio.to_thread(_read_archives, before, verification)
         for stored in await snapshots.stored():
             if verification.auditor.state.revision < stored.revision <= verification.last:
@@ -181,6 +236,8 @@ async def _verify_ledger(
                     verification.snapshots[stored.revision] = digest(found)
         if verification.last > verification.auditor.state.revision and not verification.broken:
             await _read(ledger, verification)
+        if receipts is not None and last is None and not verification.broken:
+            verification.hold(receipts.finish(state.revision + 1))
         return verification.outcome()
 
 
@@ -215,13 +272,17 @@ async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
     except _Done:
         return
     except LedgerHole as hole:
+        verification.broken = True
         verification.auditor.found["gap"] += 1
         revision = verification.auditor.state.revision + 1
         verification.note([Violation(revision, "gap", str(hole))])
 
 
-def _verify_archives(paths: tuple[Path, ...], start: int, last: int) -> Verified:
+def _verify_archives(
+    paths: tuple[Path, ...], start: int, last: int, receipts: ReceiptCheck | None
+) -> Verified:
     verification = _Verification(Auditor(start=start), start=start, last=last)
+    verification.use(receipts)
     _read_archives(paths, verification)
     return verification.outcome()
 
@@ -240,18 +301,6 @@ def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None
         verification.auditor.found["archive"] += 1
         revision = verification.auditor.state.revision + 1
         verification.note([Violation(revision, "archive", str(error))])
-
-
-def _progress(last: int) -> Callable[[int], None]:
-    """Tell how far it is, on a terminal: a pipe has no use for it."""
-    out = console(stderr=True)
-
-    def tell(revision: int) -> None:
-        if out.is_terminal:
-            share = f" of {last:,}" if last else ""
-            out.print(f"revision {revision:,}{share}", end="\r")
-
-    return tell
 
 
 def _say(outcome: Verified, *, as_json: bool) -> None:
@@ -275,5 +324,11 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
     else:
         first = outcome.violations[0]
         out.print(f"not sound: {span}; the first violation is at {first.revision}", style="red")
+    if outcome.receipts:
+        out.print(
+            f"{outcome.receipts} receipts stand for {outcome.proven:,} of them, up to revision "
+            f"{outcome.proven_to:,}, signed at {outcome.signed_at}",
+            soft_wrap=True,
+        )
     if outcome.unknown:
         out.print("not checked from", plain(outcome.unknown), style="red", soft_wrap=True)

@@ -59,7 +59,7 @@ def command(
     """
     gateway = Gateway(where.gateway_url())
     query = pinned(gateway, {"at_least": at_least, "at": at})
-    why = _ask(gateway, pod, namespace, query)
+    why = why_of(gateway, pod, namespace, query)
     if as_json:
         print_json(why)
         return
@@ -72,7 +72,7 @@ def command(
     _history(out, why)
 
 
-def _ask(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
+def why_of(gateway: Gateway, pod: str, namespace: str | None, query: Mapping[str, Any]) -> Why:
     """The answer; a name alone is looked for in `default`, and then wherever it is.
 
     Raises:

@@ -1,0 +1,19 @@
+"""How far a verb is that reads the ledger, on a terminal: a pipe has no use for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from apportion.cli.output import console
+
+
+def progress(last: int) -> Callable[[int], None]:
+    """Tell a revision, of `last` where that is known (not 0), on one line of standard error."""
+    out = console(stderr=True)
+
+    def tell(revision: int) -> None:
+        if out.is_terminal:
+            share = f" of {last:,}" if last else ""
+            out.print(f"revision {revision:,}{share}", end="\r")
+
+    return tell

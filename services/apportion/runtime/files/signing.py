@@ -1,0 +1,112 @@
+"""Ed25519 keys in PEM files: the one that signs, and the one that everybody may have.
+
+Invariant: a private key is written once, readable by its owner only, and never over another file.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+KEY_BYTES_MAX = 64 << 10
+KEY_ID_CHARS = 16
+
+
+class KeyInvalid(Exception):
+    """The file holds no such key; the message names it."""
+
+
+class SigningKey:
+    """A private key; `id` is that of its public half."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.id = _id(key.public_key())
+
+    def sign(self, data: bytes) -> str:
+        """The signature, in hexadecimal digits."""
+        return self._key.sign(data).hex()
+
+
+class VerifyingKey:
+    """A public key; `id` is the beginning of the SHA-256 of its 32 bytes."""
+
+    def __init__(self, key: Ed25519PublicKey) -> None:
+        self._key = key
+        self.id = _id(key)
+
+    def signed(self, data: bytes, signature: str) -> bool:
+        """Whether the private half made this signature of `data`."""
+        try:
+            self._key.verify(bytes.fromhex(signature), data)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def make_key(path: Path) -> Path:
+    """Make a key in `path`, and its public half in `path`.pub, which is returned.
+
+    Raises OSError, FileExistsError where one of the two is there already.
+    """
+    key = Ed25519PrivateKey.generate()
+    public = path.with_name(f"{path.name}.pub")
+    if public.exists():
+        raise FileExistsError(17, "is there already", str(public))
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    _write_new(path, private, mode=0o600)
+    pem = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    _write_new(public, pem, mode=0o644)
+    return public
+
+
+def read_signing_key(path: Path) -> SigningKey:
+    """The private key of a file that `make_key` wrote. Raises KeyInvalid, OSError."""
+    try:
+        key = serialization.load_pem_private_key(_read(path), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise KeyInvalid(
+            f"{path} is no Ed25519 private key in PEM; `apportion receipt key` makes one"
+        )
+    return SigningKey(key)
+
+
+def read_verifying_key(path: Path) -> VerifyingKey:
+    """The public key of a file that `make_key` wrote. Raises KeyInvalid, OSError."""
+    try:
+        key = serialization.load_pem_public_key(_read(path))
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise KeyInvalid(
+            f"{path} is no Ed25519 public key in PEM; it is the file that ends in .pub"
+        )
+    return VerifyingKey(key)
+
+
+def _id(key: Ed25519PublicKey) -> str:
+    return sha256(key.public_bytes_raw()).hexdigest()[:KEY_ID_CHARS]
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(KEY_BYTES_MAX)
+
+
+def _write_new(path: Path, data: bytes, *, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

@@ -1,0 +1,163 @@
+"""Making receipts: what the ledger has now and no receipt stands for yet is folded, and signed.
+
+Invariant: a receipt goes on from the one before on the same ledger, or none is made; its state is
+folded from the records alone, from where the one before left off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from apportion.core.ledger import snapshot
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.receipts import SEGMENT_MAX, Checkpoint, Tree, leaf_of
+from apportion.core.ledger.state import State
+from apportion.runtime.files.signing import SigningKey
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.jetstream.stream import StreamInfo
+from apportion.runtime.jetstream.wire import STREAM
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion.runtime.ledger.receipts import Found, Ledger, Receipts
+
+TOLD_EVERY = 10_000
+
+
+class CannotSign(Exception):
+    """No receipt was made, or no further one; the message says why."""
+
+
+class _Done(Exception):
+    """The goal is reached."""
+
+
+async def sign(
+    ledger: JetStreamLedger,
+    receipts: Receipts,
+    key: SigningKey,
+    *,
+    time: Callable[[], str],
+    tell: Callable[[int], None],
+) -> list[Found]:
+    """The receipts of all that came since the newest one; none where nothing came.
+
+    `tell` is told now and then which revision is reached. Raises CannotSign, ReceiptInvalid,
+    UnknownEvent, LedgerError, OSError.
+    """
+    info = await stream.check(ledger.wire)
+    newest = receipts.newest()
+    before = newest.checkpoint if newest else None
+    if before is not None:
+        await _check_same(ledger, info, before)
+        if before.last == info.state.last_seq:
+            return []
+    if not info.state.messages:
+        return []
+    state = receipts.state() or await _begin(ledger, info, before)
+    span = _Span(before, info.state.last_seq)
+
+    def write(tree: Tree, state: State) -> Found:
+        return receipts.write(key, Ledger(STREAM, info.created), tree, state, time())
+
+    signing = _Signing(state, span, write=write, tell=tell)
+    with contextlib.suppress(_Done):
+        subscription = await ledger.follow(signing.take, start=state.revision + 1)
+        await subscription.join()
+    return signing.made
+
+
+class _Span(NamedTuple):
+    """Behind which receipt it begins, and the last revision that is to be signed."""
+
+    before: Checkpoint | None
+    goal: int
+
+
+class _Signing:
+    """One run over the records, from the one behind `state` on."""
+
+    def __init__(
+        self,
+        state: State,
+        span: _Span,
+        *,
+        write: Callable[[Tree, State], Found],
+        tell: Callable[[int], None],
+    ) -> None:
+        self._cluster = StateFold(state, quiet=True)
+        self._before, self._goal = span
+        self._write = write
+        self._tell = tell
+        self._tree = Tree()
+        self.made: list[Found] = []
+
+    def take(self, record: Record) -> None:
+        """The next record. Raises _Done behind the last one."""
+        self._cluster.take(record)
+        state, before = self._cluster.state, self._before
+        if record.revision % TOLD_EVERY == 0:
+            self._tell(record.revision)
+        if before is not None and record.revision <= before.last:
+            if record.revision == before.last:
+                _check_state(state, before)
+            return
+        self._tree.add(leaf_of(record.revision, record.subject, record.payload))
+        if record.revision >= self._goal or self._tree.size == SEGMENT_MAX:
+            self.made.append(self._write(self._tree, state))
+            self._tree = Tree()
+        if record.revision >= self._goal:
+            raise _Done
+
+
+async def _check_same(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint) -> None:
+    """Raise CannotSign unless this is the ledger that the receipt before was made of."""
+    if info.created != before.created:
+        raise CannotSign(
+            f"the newest receipt is of the ledger made at {before.created}, and this one was made "
+            f"at {info.created}; give it a folder of its own"
+        )
+    if info.state.last_seq < before.last or info.state.first_seq > before.last + 1:
+        raise CannotSign(
+            f"the newest receipt is up to revision {before.last}, and the ledger has "
+            f"{info.state.first_seq} to {info.state.last_seq}: what was between is gone"
+        )
+    record = await stream.read_record(ledger.wire, before.last)
+    if record is not None and (
+        leaf_of(record.revision, record.subject, record.payload).hex() != before.record
+    ):
+        raise CannotSign(
+            f"revision {before.last} is not the record that was signed; `apportion verify --key "
+            "PUBLIC --receipts DIR` names the first that is not"
+        )
+
+
+async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint | None) -> State:
+    """A state to fold on from: one before the next receipt, or where that is gone, the oldest."""
+    snapshots = Snapshots(ledger.wire)
+    if before is not None or info.state.first_seq == 1:
+        state = await snapshots.restore(at_most=before.last) if before is not None else State()
+        if state.revision + 1 >= info.state.first_seq:
+            if before is not None and state.revision == before.last:
+                _check_state(state, before)
+            return state
+        raise CannotSign(
+            "the state that the newest receipt left off with is gone, and the ledger's beginning "
+            "too; begin in another folder, and keep this one"
+        )
+    for stored in reversed(await snapshots.stored()):
+        state_or_none = await snapshots.load(stored)
+        if state_or_none is not None and stored.revision + 1 >= info.state.first_seq:
+            return state_or_none
+    raise CannotSign("the ledger's beginning was dropped, and there is no snapshot to go on from")
+
+
+def _check_state(state: State, before: Checkpoint) -> None:
+    if before.state_format == snapshot.FORMAT and digest(state) != before.state:
+        raise CannotSign(
+            f"the ledger does not fold to the state that was signed at {before.last}; `apportion "
+            "verify --key PUBLIC --receipts DIR` names the first revision that differs"
+        )

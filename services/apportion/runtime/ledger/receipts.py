@@ -1,0 +1,233 @@
+"""A folder of receipts: for each one its file, and its fingerprints beside it.
+
+    receipt-00000000000000005000.json            signed; see core.ledger.receipts
+    receipt-00000000000000005000.fingerprints    eight bytes for each record
+    state.snapshot                               where the next receipt goes on
+
+The number is the last revision. Invariant: a receipt is there whole, after its fingerprints; the
+state is no proof and nobody's truth: what it says is compared with the newest receipt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from apportion.core.ledger import snapshot
+from apportion.core.ledger.digest import digest
+from apportion.core.ledger.receipts import (
+    FINGERPRINT_BYTES,
+    FORMAT,
+    SEGMENT_MAX,
+    Checkpoint,
+    Receipt,
+    ReceiptInvalid,
+    Tree,
+    encoded,
+    hash_of,
+    heads_of,
+    read_receipt,
+    signed_bytes,
+)
+from apportion.core.ledger.snapshot import SnapshotError
+from apportion.core.ledger.state import State
+from apportion.runtime.files.atomic import write_whole
+from apportion.runtime.files.signing import SigningKey, VerifyingKey
+
+RECEIPT_BYTES_MAX = 64 << 20
+"""A hundred thousand nodes have a few megabytes of heads."""
+RECEIPTS_MAX = 1_000_000
+STATE = "state.snapshot"
+_LOCK = ".lock"
+_NAME = re.compile(r"receipt-(\d{20})\.json")
+
+
+class Found(NamedTuple):
+    """One receipt of the folder, read."""
+
+    path: Path
+    receipt: Receipt
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What the receipt says of the ledger."""
+        return self.receipt.checkpoint
+
+
+class Ledger(NamedTuple):
+    """Which ledger a receipt is of: its stream, and when that was made."""
+
+    stream: str
+    created: str
+
+
+class Receipts:
+    """The receipts of one ledger in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Make the folder if need be, and let nobody else write there meanwhile.
+
+        Raises BlockingIOError: somebody does. OSError.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / _LOCK).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+
+    def paths(self) -> list[Path]:
+        """The files, the oldest first. Raises OSError, ReceiptInvalid: too many."""
+        found = sorted(each for each in self._folder.iterdir() if _NAME.fullmatch(each.name))
+        if len(found) > RECEIPTS_MAX:
+            raise ReceiptInvalid(f"{self._folder}: more than {RECEIPTS_MAX} receipts")
+        return found
+
+    def lasts(self) -> list[int]:
+        """The last revision of each. Raises OSError, ReceiptInvalid."""
+        return [_last(path) for path in self.paths()]
+
+    def newest(self) -> Found | None:
+        """The receipt that the next one follows; None in a new folder.
+
+        Raises ReceiptInvalid, OSError.
+        """
+        paths = self.paths()
+        return _read(paths[-1]) if paths else None
+
+    def of(self, revision: int) -> Found | None:
+        """The receipt whose segment has this revision. Raises ReceiptInvalid, OSError."""
+        for path in self.paths():
+            if _last(path) >= revision:
+                found = _read(path)
+                return found if found.checkpoint.first <= revision else None
+        return None
+
+    def checked(self, keys: Sequence[VerifyingKey]) -> Iterator[Found]:
+        """All of them, the oldest first: each signed by one of the keys, and behind the one before.
+
+        Raises ReceiptInvalid, OSError.
+        """
+        return self._checked(self.paths(), keys)
+
+    def _checked(self, paths: Sequence[Path], keys: Sequence[VerifyingKey]) -> Iterator[Found]:
+        before: Found | None = None
+        for path in paths:
+            found = _read(path)
+            check_signature(found.receipt, keys, where=str(path))
+            if before is not None:
+                _check_follows(before, found)
+            yield found
+            before = found
+
+    def fingerprints(self, found: Found) -> bytes | None:
+        """Those of a receipt; None where they are not there, or not those that were signed."""
+        try:
+            with _beside(found.path).open("rb") as file:
+                data = file.read(SEGMENT_MAX * FINGERPRINT_BYTES + 1)
+        except OSError:
+            return None
+        return data if sha256(data).hexdigest() == found.checkpoint.fingerprints else None
+
+    def state(self) -> State | None:
+        """Where the newest receipt left off; None where nobody knows. Raises ReceiptInvalid."""
+        newest = self.newest()
+        if newest is None:
+            return None
+        try:
+            state = snapshot.restore((self._folder / STATE).read_bytes())
+        except (OSError, SnapshotError):
+            return None
+        if state.revision != newest.checkpoint.last:
+            return None
+        if digest(state) != newest.checkpoint.state:
+            raise ReceiptInvalid(
+                f"{self._folder / STATE} is not the state that {newest.path.name} was made for; "
+                "remove it, and it is made anew from the ledger"
+            )
+        return state
+
+    def write(self, key: SigningKey, ledger: Ledger, tree: Tree, state: State, time: str) -> Found:
+        """Sign the records in `tree`, the last of which led to `state`. Raises OSError."""
+        newest = self.newest()
+        fingerprints = tree.fingerprints()
+        checkpoint = Checkpoint(
+            apportion_receipt=FORMAT,
+            stream=ledger.stream,
+            created=ledger.created,
+            time=time,
+            first=state.revision - tree.size + 1,
+            last=state.revision,
+            root=tree.root(),
+            record=tree.leaf.hex(),
+            heads=heads_of(state),
+            state=digest(state),
+            state_format=snapshot.FORMAT,
+            fingerprints=sha256(fingerprints).hexdigest(),
+            previous=hash_of(newest.checkpoint) if newest else "",
+        )
+        return self._save(key, checkpoint, fingerprints, state)
+
+    def _save(
+        self, key: SigningKey, checkpoint: Checkpoint, fingerprints: bytes, state: State
+    ) -> Found:
+        path = self._folder / f"receipt-{checkpoint.last:020}.json"
+        receipt = Receipt(checkpoint, key.id, key.sign(signed_bytes(checkpoint)))
+        write_whole(_beside(path), fingerprints)
+        write_whole(path, encoded(receipt) + b"\n")
+        write_whole(self._folder / STATE, snapshot.take(state), mode=0o600)
+        return Found(path, receipt)
+
+
+def check_signature(receipt: Receipt, keys: Sequence[VerifyingKey], *, where: str) -> None:
+    """Raises ReceiptInvalid unless one of the keys has made the signature."""
+    data = signed_bytes(receipt.checkpoint)
+    if any(key.id == receipt.key and key.signed(data, receipt.signature) for key in keys):
+        return
+    known = ", ".join(key.id for key in keys)
+    if receipt.key not in {key.id for key in keys}:
+        raise ReceiptInvalid(f"{where}: signed by key {receipt.key[:32]!r}, and --key is {known}")
+    raise ReceiptInvalid(f"{where}: its signature is not that of key {receipt.key}")
+
+
+def _check_follows(before: Found, found: Found) -> None:
+    old, new = before.checkpoint, found.checkpoint
+    if (new.stream, new.created) != (old.stream, old.created):
+        raise ReceiptInvalid(
+            f"{found.path}: of the ledger made at {new.created}, not {old.created}"
+        )
+    if new.first != old.last + 1 or new.previous != hash_of(old):
+        raise ReceiptInvalid(
+            f"{found.path}: does not follow {before.path.name}, which ends at {old.last}: receipts "
+            "between them are gone, or were made anew"
+        )
+
+
+def _read(path: Path) -> Found:
+    with path.open("rb") as file:
+        data = file.read(RECEIPT_BYTES_MAX + 1)
+    if len(data) > RECEIPT_BYTES_MAX:
+        raise ReceiptInvalid(f"{path}: is larger than {RECEIPT_BYTES_MAX >> 20} MiB")
+    try:
+        found = Found(path, read_receipt(data))
+    except ReceiptInvalid as error:
+        raise ReceiptInvalid(f"{path}: {error}") from None
+    last = found.checkpoint.last
+    if last != _last(path):
+        raise ReceiptInvalid(f"{path}: is the receipt up to {last}, under another name")
+    return found
+
+
+def _last(path: Path) -> int:
+    return int(path.stem.removeprefix("receipt-"))
+
+
+def _beside(path: Path) -> Path:
+    return path.with_suffix(".fingerprints")

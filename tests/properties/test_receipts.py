@@ -1,0 +1,236 @@
+"""Receipts: whatever is done to records between two of them is found, at the first that differs.
+
+The ledger is a recorded one. A rewritten stream numbers its records anew from where it was changed,
+as a server does; one from which a record was deleted leaves its revision out.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.core.ledger.receipts import (
+    FORMAT,
+    Proof,
+    ReceiptInvalid,
+    Tree,
+    check_proof,
+    encoded,
+    leaf_of,
+    path_of,
+    read_proof,
+    read_receipt,
+    root_by,
+)
+from apportion.runtime.files.signing import (
+    SigningKey,
+    VerifyingKey,
+    make_key,
+    read_signing_key,
+    read_verifying_key,
+)
+from apportion.runtime.ledger.archive import read_archive
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion.runtime.ledger.receipt_check import ReceiptCheck
+from apportion.runtime.ledger.receipts import Ledger, Receipts, check_signature
+
+RECORDED = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-evictions.jsonl"
+RECORDS = list(read_archive(RECORDED))
+ENDS = (1, 9, 10, 20, len(RECORDS))
+"""The last revision of each receipt: segments of one record, of several, and of a power of two."""
+TIME = "2026-11-25T00:00:00.000000Z"
+
+
+class Signed(NamedTuple):
+    """A folder of receipts of RECORDS, and the key for it."""
+
+    folder: Path
+    key: VerifyingKey
+
+    def check(self) -> ReceiptCheck:
+        """A reading that is held to them."""
+        return ReceiptCheck(Receipts(self.folder), [self.key])
+
+
+def write_receipts(folder: Path, key: SigningKey, records: Sequence[Record] = RECORDS) -> None:
+    """One receipt up to each of ENDS."""
+    fold, tree = StateFold(quiet=True), Tree()
+    for record in records:
+        fold.take(record)
+        tree.add(leaf_of(record.revision, record.subject, record.payload))
+        if record.revision in ENDS:
+            Receipts(folder).write(key, Ledger("S", "c"), tree, fold.state, TIME)
+            tree = Tree()
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
+    """With fingerprints."""
+    folder = tmp_path_factory.mktemp("receipts")
+    public = make_key(folder / "key")
+    write_receipts(folder, read_signing_key(folder / "key"))
+    return Signed(folder, read_verifying_key(public))
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, signed: Signed) -> Signed:
+    """The same receipts, without their fingerprints."""
+    folder = tmp_path_factory.mktemp("bare")
+    for path in signed.folder.glob("receipt-*.json"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    return signed._replace(folder=folder)
+
+
+def held(signed: Signed, records: Sequence[Record], *, start: int = 1) -> Iterator[tuple[int, str]]:
+    """What is found wrong in these records, read from `start` to the ledger's end."""
+    check = signed.check()
+    for record in records:
+        if record.revision >= start:
+            yield from check.take(record)
+    yield from check.finish(1)
+
+
+def numbered(records: Sequence[Record]) -> list[Record]:
+    """As a server numbers what is appended to a new stream."""
+    return [Record(n, each.subject, each.payload) for n, each in enumerate(records, 1)]
+
+
+KINDS = ("changed", "on another subject", "dropped", "added", "moved", "cut off")
+
+
+def tampered(kind: str, at: int, seed: int) -> list[Record]:
+    """RECORDS after one wrong was done from index `at` on, as a server would hold them then."""
+    random_ = random.Random(seed)
+    records, record = list(RECORDS), RECORDS[at]
+    if kind == "changed":
+        payload = bytearray(record.payload)
+        payload[random_.randrange(len(payload))] ^= 1 << random_.randrange(8)
+        records[at] = Record(record.revision, record.subject, bytes(payload))
+    elif kind == "on another subject":
+        records[at] = Record(record.revision, f"{record.subject}x", record.payload)
+    elif kind == "dropped":
+        del records[at]
+    elif kind == "added":
+        records.insert(at, RECORDS[random_.randrange(len(RECORDS))])
+    elif kind == "moved":
+        records.insert(random_.randrange(len(records)), records.pop(at))
+    else:
+        del records[at:]
+    return numbered(records)
+
+
+def first_difference(records: Sequence[Record]) -> int:
+    """The first revision at which they are not RECORDS; 0 where they are."""
+    pairs = zip(records, RECORDS, strict=False)
+    different = [ours.revision for ours, theirs in pairs if ours != theirs]
+    if different:
+        return different[0]
+    return 0 if len(records) >= len(RECORDS) else len(records) + 1
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    at=st.integers(0, len(RECORDS) - 1),
+    seed=st.integers(0, 1 << 32),
+)
+def test_the_first_record_that_differs_is_named(
+    signed: Signed, bare: Signed, kind: str, at: int, seed: int
+) -> None:
+    """With fingerprints exactly; without, the segment that has it, or the end that is missing."""
+    records = tampered(kind, at, seed)
+    first = first_difference(records)
+    found = [revision for revision, _ in held(signed, records)]
+    assert found[:1] == ([first] if first else [])
+    begins = {end + 1 for end in (0, *ENDS[:-1])}
+    segment = max((each for each in begins if each <= first), default=0)
+    without = [revision for revision, _ in held(bare, records)]
+    assert without[:1] in ([segment], [first]) if first else without == []
+
+
+def test_a_state_that_does_not_follow_is_named(signed: Signed) -> None:
+    """Records as they were signed, and a fold that began with what they do not say."""
+    check, fold = signed.check(), StateFold(quiet=True)
+    fold.state.released_count += 1
+    found: list[tuple[int, str]] = []
+    for record in RECORDS:
+        fold.take(record)
+        found += [*check.take(record), *check.folded(fold.state)]
+    assert [revision for revision, _ in found] == [ENDS[-1]]
+
+
+def test_what_is_whole_is_proven(signed: Signed) -> None:
+    """From the first revision, and of a reading that begins later the segments that are whole."""
+    check, fold = signed.check(), StateFold(quiet=True)
+    for record in RECORDS:
+        fold.take(record)
+        assert [*check.take(record), *check.folded(fold.state)] == []
+    assert (check.held, check.proven, check.last) == (len(ENDS), len(RECORDS), ENDS[-1])
+    assert list(held(signed, RECORDS, start=5)) == []
+    assert list(held(signed, [])) != []
+
+
+@given(
+    size=st.integers(1, 70), index=st.integers(0, 69), other=st.integers(0, 69), seed=st.integers(0)
+)
+def test_a_path_leads_to_the_root_from_its_own_place_alone(
+    size: int, index: int, other: int, seed: int
+) -> None:
+    """RFC 6962: for every size and place; another leaf, place or length does not get there."""
+    index, other = index % size, other % size
+    leaves = [leaf_of(each + 1, "s", str(seed).encode()) for each in range(size)]
+    tree = Tree()
+    for leaf in leaves:
+        tree.add(leaf)
+    path = path_of(leaves, index)
+    assert root_by(leaves[index], index, size, path) == tree.root()
+    if other != index:
+        assert root_by(leaves[other], index, size, path) != tree.root()
+    with pytest.raises(ReceiptInvalid):
+        root_by(leaves[index], index, size, [*path, "00" * 32])
+
+
+@given(index=st.integers(9, 18), what=st.sampled_from(["payload", "subject", "revision"]))
+def test_a_proof_of_another_record_proves_nothing(signed: Signed, index: int, what: str) -> None:
+    """A proof holds for its record; with any other in it it is refused."""
+    found = Receipts(signed.folder).of(index + 1)
+    assert found is not None
+    first = found.checkpoint.first
+    records = RECORDS[first - 1 : found.checkpoint.last]
+    leaves = [leaf_of(each.revision, each.subject, each.payload) for each in records]
+    path = tuple(path_of(leaves, index + 1 - first))
+    record = RECORDS[index]
+    proof = Proof(
+        FORMAT, record.revision, record.subject, path, found.receipt, record.payload.decode()
+    )
+    assert check_proof(read_proof(encoded(proof))) == found.checkpoint
+    other = RECORDS[index + 1]
+    forged = {
+        "payload": Proof(
+            FORMAT, record.revision, record.subject, path, found.receipt, other.payload.decode()
+        ),
+        "subject": Proof(FORMAT, record.revision, "x", path, found.receipt, proof.payload),
+        "revision": Proof(FORMAT, index + 2, record.subject, path, found.receipt, proof.payload),
+    }[what]
+    with pytest.raises(ReceiptInvalid):
+        check_proof(forged)
+
+
+@given(at=st.integers(0, 5_000), bit=st.integers(0, 7))
+def test_a_receipt_that_was_touched_is_refused(signed: Signed, at: int, bit: int) -> None:
+    """No bit of what was signed can change, nor of the signature."""
+    whole = (signed.folder / f"receipt-{ENDS[1]:020}.json").read_bytes()
+    data = bytearray(whole)
+    data[at % len(data)] ^= 1 << bit
+    try:
+        receipt = read_receipt(bytes(data))
+        check_signature(receipt, [signed.key], where="it")
+    except ReceiptInvalid:
+        return
+    said = read_receipt(whole)  # what was changed says nothing, as white space, or `E` for `e`
+    assert receipt.checkpoint == said.checkpoint
+    assert bytes.fromhex(receipt.signature) == bytes.fromhex(said.signature)

@@ -1,0 +1,179 @@
+"""Point 20: whoever holds the servers of the ledger writes its history anew.
+
+They delete the stream and append everything again with one event changed, or put such a store in
+its place: chain, schemas and invariants hold, so `verify` finds nothing. Somebody else has signed
+what the ledger held, and keeps the receipts elsewhere.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from apportion.runtime.ledger.archive import read_archive
+from apportion.runtime.ledger.port import Draft, Record
+from tests.support.nats import PlainServer, remake_stream
+from tests.support.processes import ServiceProcess
+
+RECORDED = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-evictions.jsonl"
+RECORDS = list(read_archive(RECORDED))
+MORE = 7
+"""So many come after the first receipt."""
+
+
+class Place:
+    """A ledger on a server of its own, the command line for it, and a folder of receipts."""
+
+    def __init__(self, folder: Path, ledger: JetStreamLedger, url: str) -> None:
+        self.folder = folder
+        self.ledger = ledger
+        self.url = url
+        self.receipts = ("--receipts", str(folder / "receipts"))
+        self.key = str(folder / "key")
+        self.public = ("--key", f"{self.key}.pub")
+
+    async def run(self, *arguments: str, code: int = 0, gateway: str = "") -> str:
+        """What a verb prints, on standard error if it says no."""
+        environ = {**os.environ, "APPORTION_NATS_URL": self.url, "APPORTION_GATEWAY": gateway}
+        command = [sys.executable, "-m", "apportion.cli.main", *arguments]
+        done = await asyncio.to_thread(
+            subprocess.run, command, env=environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, (arguments, done.stdout, done.stderr)
+        return done.stdout or done.stderr
+
+    async def verify(self, *arguments: str, code: int = 0) -> Any:
+        """What `verify --json` says."""
+        return json.loads(await self.run("verify", "--json", *arguments, code=code))
+
+    async def sign(self) -> list[Any]:
+        """The receipts that `write` makes."""
+        told = await self.run("receipt", "write", "--json", "--key", self.key, *self.receipts)
+        return [json.loads(line)["checkpoint"] for line in told.splitlines()]
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """As they are."""
+        for each in records:
+            draft = Draft(each.subject, json.loads(each.payload)["id"], each.payload)
+            await self.ledger.append([draft])
+
+    async def rewrite(self, records: Sequence[Record]) -> None:
+        """Another history in the place of the one that was."""
+        config = (await stream.read_info(self.ledger.wire)).config
+        await call_api(self.ledger.wire, f"STREAM.DELETE.{STREAM}")
+        await remake_stream(self.ledger.wire, config)
+        await self.append(records)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    """With two receipts: of all but the last few events, and of those."""
+    server = PlainServer(tmp_path / "plain")
+    await server.start()
+    ledger = await connect(server.url, name="test")
+    await create_stream(ledger)
+    made = Place(tmp_path, ledger, server.url)
+    await made.run("receipt", "key", made.key)
+    await made.append(RECORDS[:-MORE])
+    assert [(each["first"], each["last"]) for each in await made.sign()] == [
+        (1, len(RECORDS) - MORE)
+    ]
+    await made.append(RECORDS[-MORE:])
+    assert len(await made.sign()) == 1
+    assert await made.sign() == []
+    yield made
+    await ledger.close()
+    await server.stop()
+
+
+def forged() -> tuple[int, list[Record]]:
+    """The history with one sentence of it changed, which nothing else hangs on; and where."""
+    for index, each in enumerate(RECORDS):
+        event = json.loads(each.payload)
+        if event["type"].endswith("/PodGone"):
+            event["time"] = "2020" + event["time"][4:]
+            payload = json.dumps(event, separators=(",", ":")).encode()
+            changed = Record(each.revision, each.subject, payload)
+            return each.revision, [*RECORDS[:index], changed, *RECORDS[index + 1 :]]
+    raise AssertionError("the recorded ledger has no such event")
+
+
+async def test_a_history_that_was_written_anew(place: Place) -> None:
+    """[weak] Without receipts everything holds. [guarded] With them the first changed one is named.
+
+    And no receipt is made that would go on from it.
+    """
+    whole = await place.verify(*place.receipts, *place.public)
+    assert (whole["receipts"], whole["proven"], whole["proven_to"]) == (
+        2,
+        len(RECORDS),
+        len(RECORDS),
+    )
+    revision, records = forged()
+    await place.rewrite(records)
+    assert (await place.verify())["ok"] is True
+    found = await place.verify(*place.receipts, *place.public, code=1)
+    assert (found["violations"][0]["revision"], found["found"]) == (revision, {"receipt": 1})
+    said = await place.run("receipt", "write", "--key", place.key, *place.receipts, code=1)
+    assert "is of the ledger made at" in said
+    await place.rewrite(RECORDS[:-2])
+    found = await place.verify(*place.receipts, *place.public, code=1)
+    assert found["violations"][0]["revision"] == len(RECORDS) - 1
+
+
+async def test_a_key_of_another_signs_nothing(place: Place) -> None:
+    """Who can write into the folder too makes receipts of his own: nobody published his key."""
+    forger = Place(place.folder / "forger", place.ledger, place.url)
+    forger.folder.mkdir()
+    await forger.run("receipt", "key", forger.key)
+    await forger.sign()
+    found = await place.verify(*forger.receipts, *place.public, code=1)
+    assert "signed by key" in found["violations"][0]["text"]
+
+
+async def test_one_decision_is_shown_offline(place: Place) -> None:
+    """A proof needs no ledger, no network and no other event; and holds for its own alone."""
+    gateway = ServiceProcess("gateway", place.url, "--listen", "127.0.0.1:0")
+    async with gateway:
+        url = (await gateway.logged("answering"))["console"].rstrip("/")
+        await gateway.ready()
+        name = json.loads(await place.run("get", "pods", "--json", gateway=url))["items"][0]["name"]
+        proof = await place.run("receipt", "show", name, *place.receipts, gateway=url)
+    file = place.folder / "proof.json"
+    file.write_text(proof)
+    place.url = "nats://nobody:nothing@127.0.0.1:1"
+    shown = json.loads(await place.run("receipt", "check", str(file), *place.public, "--json"))
+    assert (shown["ok"], "placed on" in shown["event"]) == (True, True)
+    archived = await place.run(
+        "receipt", "show", "--revision", str(shown["revision"]), *place.receipts,
+        "--archive", str(RECORDED),
+    )  # fmt: skip
+    assert json.loads(archived) == json.loads(proof)
+    file.write_text(proof.replace('"memory_mib\\\\":', '"memory_mib\\\\":9', 1).replace(name, "x"))
+    said = await place.run("receipt", "check", str(file), *place.public, code=1)
+    assert "is not what the receipt was made for" in said
+
+
+async def test_a_ledger_whose_beginning_was_dropped(place: Place) -> None:
+    """What an archive keeps and what the ledger has left are held to the receipts as one."""
+    archive = str(place.folder / "ledger.jsonl")
+    await place.run("ledger", "archive", archive)
+    await stream.drop(place.ledger.wire, last=12)
+    found = await place.verify("--before", archive, *place.receipts, *place.public)
+    assert found["proven"] == len(RECORDS)
+    found = await place.verify("--archive", archive, *place.receipts, *place.public)
+    assert found["proven"] == len(RECORDS)
+    (place.folder / "receipts" / "state.snapshot").unlink()
+    draft = Draft(RECORDS[0].subject, "again", RECORDS[0].payload)
+    await place.ledger.append([draft])
+    said = await place.run("receipt", "write", "--key", place.key, *place.receipts, code=1)
+    assert "the state that the newest receipt left off with is gone" in said
