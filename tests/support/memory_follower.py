@@ -58,6 +58,11 @@ class MemoryFollower:
         return 0
 
     @property
+    def stalled(self) -> bool:
+        """See ledger.Subscription; a record in memory comes, or its follower has ended."""
+        return False
+
+    @property
     def lag(self) -> int:
         """See ledger.Subscription."""
         return sum(

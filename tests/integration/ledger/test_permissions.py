@@ -1,6 +1,7 @@
 """Least privilege: what each role may and may not do, tried on the shipped rules."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import msgspec
@@ -115,10 +116,13 @@ async def test_a_role_has_no_more_of_the_api_than_it_needs(bus: Bus, role: str) 
     reads = role not in NO_READERS
     for api in (
         f"STREAM.MSG.GET.{STREAM}",
-        f"CONSUMER.CREATE.{STREAM}.mine",
+        f"CONSUMER.CREATE.{STREAM}.{role}-0",
         f"DIRECT.GET.OBJ_{BUCKET}",
     ):
         assert await _may_send(ledger, f"$JS.API.{api}") == reads, api
+    others = set(ROLES) - {role, "bootstrap"}
+    for verb, other in itertools.product(("CREATE", "INFO", "DELETE"), others):
+        assert not await _may_send(ledger, f"$JS.API.CONSUMER.{verb}.{STREAM}.{other}-0"), other
     assert await _may_send(ledger, f"$JS.API.STREAM.INFO.{STREAM}", b"")
 
 
@@ -173,14 +177,18 @@ async def test_only_binders_take_from_the_binders_queue(bus: Bus, role: str) -> 
 async def test_the_webhook_reads_the_configuration_alone(bus: Bus, config: dict[str, Any]) -> None:
     """A consumer that says one subject in its name and another in its settings is refused."""
     ledger = await bus.connect("admission")
-    common = {"name": "mine", "deliver_subject": ledger.wire.new_inbox(), "ack_policy": "none"}
-    api = f"$JS.API.CONSUMER.CREATE.{STREAM}.mine.{CONFIGURATION}"
+    common = {
+        "name": "admission-0",
+        "deliver_subject": ledger.wire.new_inbox(),
+        "ack_policy": "none",
+    }
+    api = f"$JS.API.CONSUMER.CREATE.{STREAM}.admission-0.{CONFIGURATION}"
     body = {"stream_name": STREAM, "config": common | config}
     assert b'"error"' in await ledger.request(api, msgspec.json.encode(body), 5)
     body = {"stream_name": STREAM, "config": common | {"filter_subject": CONFIGURATION}}
     assert b'"error"' not in await ledger.request(api, msgspec.json.encode(body), 5)
     for other in ("apportion.v1.workload.a", "apportion.v1.>", "apportion.v1.operator.policy"):
-        assert not await _may_send(ledger, f"$JS.API.CONSUMER.CREATE.{STREAM}.mine.{other}")
+        assert not await _may_send(ledger, f"$JS.API.CONSUMER.CREATE.{STREAM}.admission-0.{other}")
     assert not await _may_send(ledger, f"$JS.API.CONSUMER.CREATE.{STREAM}.binder.{CONFIGURATION}")
 
 

@@ -65,13 +65,15 @@ def password_variable(name: str) -> str:
     return f"APPORTION_{name.upper().replace('-', '_')}_PASSWORD"
 
 
+_SHARED: Final = frozenset({"agent", "auditor"})
+"""All agents, who have one password, and NATS clients that call their consumers as they like."""
 WITH_PASSWORDS: Final = tuple(
     User(
         Identity(
             role.name,
             role.name,
             nodes=(EVERY_NODE,) if role.name == "agent" else (),
-            shared=role.name == "agent",
+            shared=role.name in _SHARED,
         ),
         password_variable=password_variable(role.name),
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from apportion.core.identity.identity import EVERY_NODE, Identity, InvalidIdentity
+from apportion.core.identity.identity import EVERY_NODE, Identity, InvalidIdentity, consumers_of
 from apportion.core.identity.roles import BY_NAME, KEPT_CONFIGURATION, Role
 from apportion_schemas.catalogue import SUBJECTS, token
 
@@ -21,6 +21,8 @@ _READS: Final = (
     "$JS.API.STREAM.INFO.OBJ_APPORTION_SNAPSHOTS",
     "$JS.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS",
 )
+QUEUE: Final = "binder"
+"""The one consumer that several share; binders make it."""
 ANSWER_S: Final = 60
 """How long a request may be answered."""
 
@@ -63,7 +65,7 @@ def permissions_of(identity: Identity, among: Sequence[Identity] = ()) -> Permis
                 ]
             )
         ),
-        deny_publish=tuple(_foreign(identity)) if role.reads != "nothing" else (),
+        deny_publish=tuple(_foreign(identity, among)),
         subscribe=(f"{identity.inbox}.>", *_filled(role.hears, identity)),
         responses=role.answering,
     )
@@ -90,25 +92,36 @@ def _answers(role: Role, among: Sequence[Identity]) -> Iterator[str]:
 
 
 def _reads(role: Role, identity: Identity) -> Iterator[str]:
-    if role.reads == "everything":
-        yield from (f"$JS.API.STREAM.INFO.{_STREAM}", *_READS)
-        yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.>"
-        yield f"$JS.API.CONSUMER.INFO.{_STREAM}.>"
-        yield f"$JS.FC.{_STREAM}.>"
-    elif role.reads == "configuration":
-        yield f"$JS.API.STREAM.INFO.{_STREAM}"
-        # A consumer of this one subject; the server holds its settings to the name.
-        yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.*.{_CONFIGURATION}"
-        yield KEPT_CONFIGURATION
-        yield f"$JS.FC.{_STREAM}.>"
-    elif identity.role == "bootstrap":
-        yield f"$JS.API.STREAM.INFO.{_STREAM}"
-
-
-def _foreign(identity: Identity) -> Iterator[str]:
-    """The shared queue, of all but binders."""
-    if identity.role == "binder":
+    if role.reads == "nothing":
         return
-    yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.binder.>"
-    yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.binder"
-    yield f"$JS.API.CONSUMER.MSG.NEXT.{_STREAM}.binder"
+    yield f"$JS.API.STREAM.INFO.{_STREAM}"
+    yield from _READS if role.reads == "everything" else (KEPT_CONFIGURATION,)
+    names = ["*"] if identity.shared else consumers_of(identity.name, role.consumers)
+    for name in names:
+        if role.reads == "everything":
+            yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}"
+            yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}.>"
+        else:
+            # A consumer of this one subject; the server holds its settings to the name.
+            yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}.{_CONFIGURATION}"
+        yield f"$JS.API.CONSUMER.INFO.{_STREAM}.{name}"
+        yield f"$JS.API.CONSUMER.DELETE.{_STREAM}.{name}"
+        yield f"$JS.FC.{_STREAM}.{name}.>"
+
+
+def _foreign(identity: Identity, among: Sequence[Identity]) -> Iterator[str]:
+    """Of one whose consumers may have any name: the names of others, and of the shared queue."""
+    if not identity.shared:
+        return
+    yield from _touching(QUEUE)
+    for other in among:
+        if other != identity and role_of(other).reads != "nothing":
+            for name in consumers_of(other.name, role_of(other).consumers):
+                yield from _touching(name)
+
+
+def _touching(name: str) -> Iterator[str]:
+    for verb in ("CREATE", "INFO", "DELETE", "MSG.NEXT"):
+        yield f"$JS.API.CONSUMER.{verb}.{_STREAM}.{name}"
+    yield f"$JS.API.CONSUMER.CREATE.{_STREAM}.{name}.>"
+    yield f"$JS.FC.{_STREAM}.{name}.>"

@@ -48,6 +48,7 @@ ROLES: Final = (
         reads="nothing",
         sends=(
             "$JS.API.INFO",
+            "$JS.API.STREAM.INFO.APPORTION",
             "$JS.API.STREAM.CREATE.APPORTION",
             "$JS.API.STREAM.UPDATE.APPORTION",
             "$JS.API.STREAM.PURGE.APPORTION",

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 from collections.abc import Callable, Sequence
 
 from apportion.runtime.jetstream import consumers, stream
-from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Message, Wire, call_api
+from apportion.runtime.jetstream.wire import STREAM, Message, Wire
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
     LedgerDrifted,
@@ -33,7 +32,9 @@ from apportion.runtime.ledger.port import (
 )
 from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.clock import SystemClock
+from apportion.runtime.process.logs import get_logger
 
+_log = get_logger(__name__)
 HEARTBEAT_S = 1.0
 SILENCE_S = 4.0
 """Longer than this without message or heartbeat, and the consumer is taken to be gone."""
@@ -70,6 +71,7 @@ class Follower:
         self._consumer: dict[str, object] = {}
         self._looked_at = (0, 0)
         self._heard = False
+        self._stalled = False
         self._again = asyncio.Event()
         self._caught_up = asyncio.Event()
         self._failure: Exception | None = None
@@ -84,6 +86,11 @@ class Follower:
     def lag(self) -> int:
         """See ledger.Subscription."""
         return self._lag
+
+    @property
+    def stalled(self) -> bool:
+        """See ledger.Subscription."""
+        return self._stalled
 
     @property
     def stored_ns(self) -> int:
@@ -173,6 +180,7 @@ class Follower:
 
     async def _watch(self) -> None:
         """Return when the consumer must be replaced."""
+        newest = 0
         while True:
             self._heard = False
             try:
@@ -180,37 +188,27 @@ class Follower:
                     await self._again.wait()
                 return
             except TimeoutError:
-                if not self._heard:
+                if not self._heard or self._deaf(newest):
                     return
+            newest = await _newest_there(self._wire) if self._whole else 0
+
+    def _deaf(self, newest: int) -> bool:
+        """Whether what the stream had a while ago has still not come, though the consumer beats."""
+        if self._position >= newest:
+            return False
+        self._stalled = True
+        _log.warning(
+            "a consumer beats and delivers nothing; another takes its place",
+            consumer=self._consumer.get("name"),
+            revision=self._position,
+            ledger=newest,
+        )
+        return True
 
     async def _create_consumer(self, inbox: str) -> None:
-        name = f"follow-{secrets.token_hex(8)}"
-        config: dict[str, object] = {
-            "name": name,
-            "description": "ordered reader",
-            "deliver_subject": inbox,
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": self._position + 1,
-            "ack_policy": "none",
-            "max_deliver": 1,
-            "flow_control": True,
-            "idle_heartbeat": int(HEARTBEAT_S * _NS),
-            "inactive_threshold": int(_INACTIVE_S * _NS),
-            "mem_storage": True,
-            "num_replicas": 1,
-        }
-        api = f"CONSUMER.CREATE.{STREAM}.{name}"
-        if len(self._subjects) == 1:
-            config["filter_subject"] = self._subjects[0]
-            api = f"{api}.{self._subjects[0]}"
-        else:
-            config["filter_subjects"] = self._subjects
-        body = {"stream_name": STREAM, "config": config, "action": "create"}
-        try:
-            await call_api(self._wire, api, body)
-        except ApiRefused as refused:
-            raise LedgerUnavailable(str(refused)) from refused
-        self._consumer = config
+        settings = _settings(inbox, self._position + 1)
+        before = str(self._consumer.get("name", ""))
+        self._consumer = await consumers.create(self._wire, settings, self._subjects, first=before)
 
     async def drift(self, info: stream.StreamInfo) -> list[LedgerError]:
         """What of our consumer somebody has changed, or that nothing comes of the stream any more.
@@ -302,6 +300,7 @@ class Follower:
             return
         self._consumer_sequence = number
         self._position = revision
+        self._stalled = False
         self._last = record
         self._lag = int(pending)
         self._note_goal()
@@ -313,6 +312,31 @@ class Follower:
     def _fail(self, failure: Exception) -> None:
         self._failure = failure
         self._renew()
+
+
+async def _newest_there(wire: Wire) -> int:
+    """How far the stream goes by its leader's word; 0 where nobody says."""
+    try:
+        return (await stream.read_info(wire)).state.last_seq
+    except LedgerUnavailable:
+        return 0
+
+
+def _settings(inbox: str, start: int) -> dict[str, object]:
+    """What the consumer of an ordered reader is asked to be."""
+    return {
+        "description": "ordered reader",
+        "deliver_subject": inbox,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": start,
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "flow_control": True,
+        "idle_heartbeat": int(HEARTBEAT_S * _NS),
+        "inactive_threshold": int(_INACTIVE_S * _NS),
+        "mem_storage": True,
+        "num_replicas": 1,
+    }
 
 
 async def follow(

@@ -41,6 +41,10 @@ class Wire(Protocol):
     """One connection to the server."""
 
     @property
+    def user(self) -> str:
+        """Whose name we connect under; empty where the server knows no users."""
+
+    @property
     def connected(self) -> bool:
         """Whether something sent now would go out."""
 

@@ -33,7 +33,6 @@ _GRACE_S = 1.0
 _AT_ONCE_S = 0.1
 _QUIET_S = 0.02
 """After the first record of a fetch, silence for this long means that no more are there."""
-_EXISTS_DIFFERENTLY = frozenset({10013, 10148})
 
 
 class QueueDelivery:
@@ -172,7 +171,7 @@ async def open_queue(
     try:
         await call_api(wire, api, body)
     except ApiRefused as refused:
-        if refused.error.err_code not in _EXISTS_DIFFERENTLY:
+        if refused.error.err_code not in consumers.EXISTS:
             raise LedgerUnavailable(str(refused)) from refused
         for drifted in await consumers.look(wire, wanted):
             raise drifted from refused

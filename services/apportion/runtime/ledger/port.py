@@ -189,6 +189,10 @@ class Subscription(Protocol):
         """How many records the server still held back when it sent the last one."""
 
     @property
+    def stalled(self) -> bool:
+        """Whether the ledger has had, for a while, what has not come."""
+
+    @property
     def stored_ns(self) -> int:
         """When the server stored the record that it sent last, in ns since 1970; 0 before it."""
 

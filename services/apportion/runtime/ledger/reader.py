@@ -151,6 +151,8 @@ class Reader(Generic[C]):
         """Why a service that reads by this is not ready; empty once folded up to now."""
         if self.halted:
             return [self.halted]
+        if self._subscription and self._subscription.stalled:
+            return [f"nothing comes since revision {self.revision}, though the ledger goes on"]
         return [] if self._caught_up.is_set() else [f"folding the ledger, at {self.revision}"]
 
     async def run(self) -> None:

@@ -1,0 +1,84 @@
+"""Consumers have their owner's names: who shares a name shares its numbers, and takes none away."""
+
+import pytest
+
+from apportion.runtime.jetstream import consumers
+from apportion.runtime.jetstream.client import JetStreamLedger
+from apportion.runtime.jetstream.following import Follower
+from apportion.runtime.jetstream.wire import STREAM, ApiRefused, call_api
+from apportion.runtime.ledger.port import LedgerUnavailable, Subscription
+from tests.support.nats import Bus, draft, ignore
+
+SETTINGS = {"ack_policy": "none", "inactive_threshold": 30_000_000_000, "mem_storage": True}
+
+
+def name_of(reader: Subscription) -> str:
+    """The consumer by which it reads."""
+    assert isinstance(reader, Follower)
+    return str(reader._consumer["name"])
+
+
+async def reading(ledger: JetStreamLedger) -> str:
+    """The consumer of one more reader that has caught up."""
+    reader = await ledger.follow(ignore)
+    await reader.caught_up()
+    return name_of(reader)
+
+
+async def test_each_reader_has_a_number_of_its_own(bus: Bus) -> None:
+    """Two in one connection, and one of another process with the same identity."""
+    await (await bus.connect("watcher")).append([draft()])
+    first, second = await bus.connect("scheduler"), await bus.connect("scheduler")
+    found = [await reading(first), await reading(first), await reading(second)]
+    assert found == ["scheduler-0", "scheduler-1", "scheduler-2"]
+
+
+async def test_what_a_killed_process_left_behind_is_taken(bus: Bus) -> None:
+    """Nobody listens there any more: it is deleted, and its number is used."""
+    await (await bus.connect("watcher")).append([draft()])
+    before, after = await bus.connect("scheduler"), await bus.connect("scheduler")
+    assert await reading(before) == "scheduler-0"
+    before.wire._client._transport._io_writer.transport.abort()  # type: ignore[attr-defined]
+    await before.close()
+    assert await reading(after) == "scheduler-0"
+
+
+async def test_a_reader_keeps_its_number_through_a_crash_of_the_server(bus: Bus) -> None:
+    """It deletes its own before it makes it anew."""
+    writer, ledger = await bus.connect("watcher"), await bus.connect("scheduler")
+    await writer.append([draft()])
+    seen: list[int] = []
+    readers = [await ledger.follow(lambda record: seen.append(record.revision)) for _ in "ab"]
+    for reader in readers:
+        await reader.caught_up()
+    await bus.crash()
+    await bus.restart()
+    await writer.wire.wait_connected(30)
+    await writer.append([draft()])
+    await reading(ledger)
+    assert sorted(name_of(reader) for reader in readers) == ["scheduler-0", "scheduler-1"]
+
+
+async def test_when_all_are_in_use_it_is_said(bus: Bus) -> None:
+    """With what to do; and none is taken from whoever uses it."""
+    ledger = await bus.connect("watcher")
+    await ledger.append([draft()])
+    used = [await reading(ledger) for _ in range(4)]
+    assert used == [f"watcher-{number}" for number in range(4)]
+    settings = {**SETTINGS, "deliver_subject": ledger.wire.new_inbox()}
+    with pytest.raises(LedgerUnavailable, match="all consumers that watcher may have"):
+        await consumers.create(ledger.wire, settings, ["apportion.v1.>"])
+    for name in used:
+        assert (await consumers.read_info(ledger.wire, name)).push_bound
+
+
+async def test_one_that_many_share_has_any_name_but_those_of_others(bus: Bus) -> None:
+    """As agents do where all have one password."""
+    ledger = await bus.connect("agent")
+    await (await bus.connect("watcher")).append([draft()])
+    used = [await reading(ledger) for _ in range(6)]
+    assert used[:4] == [f"agent-{number}" for number in range(4)]
+    assert all(name.startswith("agent-") for name in used[4:])
+    assert len(set(used)) == 6
+    with pytest.raises(ApiRefused):  # it may ask; there is none
+        await call_api(ledger.wire, f"CONSUMER.INFO.{STREAM}.mine")
