@@ -9,6 +9,7 @@ In a process of its own: `python -m tests.security.weakened GUARD -- agent --nod
 
 import asyncio
 import contextlib
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -62,10 +63,38 @@ def without(guard: str) -> str:
     )
 
 
+@contextlib.contextmanager
+def says_nothing_before_tls() -> Iterator[None]:
+    """The library's own way: where a server has no TLS it is spoken to without."""
+    from apportion.runtime.jetstream.nats_client import Client, LeavingClient  # noqa: PLC0415
+
+    with mock.patch.object(LeavingClient, "_connect_command", Client._connect_command):
+        yield
+
+
+@contextlib.contextmanager
+def believes_its_ca_alone() -> Iterator[None]:
+    """Any certificate will do, as with a client that is told not to verify."""
+    from apportion.runtime.process.tls import ClientTls  # noqa: PLC0415
+
+    made = ClientTls.context
+
+    def credulous(self: ClientTls) -> ssl.SSLContext:
+        context = made(self)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+
+    with mock.patch.object(ClientTls, "context", credulous):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "doubts annotations": doubts_annotations,
     "holds what was asked": holds_what_was_asked,
     "looks at the ledger": looks_at_the_ledger,
+    "says nothing before TLS": says_nothing_before_tls,
+    "believes its CA alone": believes_its_ca_alone,
 }
 """The name of a guard, and what takes it out for the length of a `with`."""
 

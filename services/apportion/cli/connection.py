@@ -21,6 +21,7 @@ import msgspec
 
 from apportion.cli.exits import Unreachable
 from apportion.runtime.process.reach import Reach
+from apportion.runtime.process.tls import NATS_TLS
 from apportion.runtime.service.tls_options import client_tls_options
 
 CONNECTION = "connection.json"
@@ -122,6 +123,7 @@ _TOKEN: Option = click.option(
 _GATEWAY: Option = click.option(
     "--gateway", default="", metavar="URL", help=f"The gateway.  [{GATEWAY_ENV}]"
 )
+_NATS_TLS: Option = client_tls_options("nats", NATS_TLS, "the ledger's")
 _GATEWAY_TLS: Option = client_tls_options("gateway", GATEWAY_TLS, "the gateway's")
 JSON: Option = click.option("--json", "as_json", is_flag=True, help="JSON instead of words.")
 
@@ -149,7 +151,7 @@ def _where(*options: Option) -> Option:
 
 asks_gateway = _where(_GATEWAY, _GATEWAY_TLS)
 """Gives a command `where` and `as_json`, and the options for a gateway."""
-asks_ledger = _where(_NATS, _KEY, _TOKEN)
+asks_ledger = _where(_NATS, _KEY, _TOKEN, _NATS_TLS)
 """The same for a ledger."""
-asks_both = _where(_NATS, _KEY, _TOKEN, _GATEWAY, _GATEWAY_TLS)
+asks_both = _where(_NATS, _KEY, _TOKEN, _NATS_TLS, _GATEWAY, _GATEWAY_TLS)
 """The same for both."""

@@ -22,13 +22,21 @@ from apportion.runtime.jetstream.nats_client import (
     LeavingClient,
     Server,
     Subscription,
+    Unencrypted,
     errors,
 )
 from apportion.runtime.jetstream.wire import LostReply, Message, Receiver, Unsubscribe
-from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted, ServerTooOld
+from apportion.runtime.ledger.port import (
+    LedgerError,
+    LedgerUnavailable,
+    NotPermitted,
+    ServerTooOld,
+)
 from apportion.runtime.process.backoff import BackOff
+from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import CannotShow, Reach, reach_of
+from apportion.runtime.process.tls import NATS_TLS, ClientTls, explained, files_of
 
 __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream"]
 
@@ -64,6 +72,7 @@ class Connection:
         self._up = asyncio.Event()
         self._closed = False
         self._refused = asyncio.Event()
+        self._distrusted = ""
         self._last_error = "no server answered"
         self._asked = Asked()
         self._inbox = ""
@@ -74,7 +83,8 @@ class Connection:
         """Connect. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
         try:
             self._reach.check()
-        except CannotShow as failure:
+            self._secure()
+        except (CannotShow, ConfigError) as failure:
             raise NotPermitted(str(failure)) from failure
         connecting = asyncio.ensure_future(self._connect(name))
         refused = asyncio.ensure_future(self._refused.wait())
@@ -83,7 +93,7 @@ class Connection:
                 {connecting, refused}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if self._refused.is_set():
-                raise self._wrong_user()
+                raise self._refusal()
             if not connecting.done():
                 raise LedgerUnavailable(
                     f"no connection to {self._url} within {timeout_s:g} s ({self._last_error}); "
@@ -100,6 +110,14 @@ class Connection:
         self._up.set()
         self._inbox = self._client.new_inbox()
         await self._listen(f"{self._inbox}.*", self._asked.arrived)
+
+    def _secure(self) -> None:
+        """Have the client hold servers to TLS, by the files that are named. Raises ConfigError."""
+        tls = ClientTls(files_of(NATS_TLS))
+        required = self._reach.encrypted or tls.files.named
+        if required:
+            tls.context()  # a file that cannot be used is told at once
+        self._client.secure(tls, required=required)
 
     async def _connect(self, name: str) -> None:
         reach = self._reach
@@ -296,8 +314,15 @@ class Connection:
         self._lose("closed")
 
     async def _error(self, failure: Exception) -> None:
-        text = str(failure) or type(failure).__name__
+        distrust = (
+            str(failure) if isinstance(failure, Unencrypted) else explained(failure, NATS_TLS)
+        )
+        text = distrust or str(failure) or type(failure).__name__
         self._last_error = text
+        if distrust:
+            self._distrusted = text
+            self._refused.set()
+            return
         violation = _VIOLATION.search(text)
         if violation is None:
             if "authorization violation" in text.lower():
@@ -309,15 +334,21 @@ class Connection:
             return
         self._asked.forbid(subject, lambda sent: self._not_permitted("send to", sent))
 
-    def _wrong_user(self) -> NotPermitted:
-        return NotPermitted(f"{self._url} refuses user {self.user!r}: user or {self._shows()}")
+    def _refusal(self) -> LedgerError:
+        """Why it is no use to wait for this server; a newcomer with a token waits all the same."""
+        if self._distrusted:
+            return LedgerUnavailable(f"cannot connect to {self._url}: {self._distrusted}")
+        said = f"{self._url} refuses user {self.user!r}: user or {self._shows()}"
+        return LedgerUnavailable(said) if self._reach.token else NotPermitted(said)
 
     def _shows(self) -> str:
         """What he showed, and where it is looked up."""
         if self._reach.key:
             return f"key is wrong, or was revoked; check {self._reach.key}"
         if self._reach.token:
-            return f"token is wrong, or has expired; check {self._reach.token}"
+            return (
+                f"token {self._reach.token} is wrong, or nobody is there who knows: see the callout"
+            )
         return "password is wrong; check the user and password in APPORTION_NATS_URL"
 
     def _not_permitted(self, verb: str, subject: str) -> NotPermitted:

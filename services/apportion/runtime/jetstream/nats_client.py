@@ -12,10 +12,14 @@ import base64
 import re
 import sys
 from collections.abc import Awaitable, Callable
+from ssl import SSLContext
+from typing import Any
 
 from apportion.runtime.jetstream.wire import Receiver
+from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.nkeys import KeyPair
 from apportion.runtime.process.reach import CannotShow
+from apportion.runtime.process.tls import ClientTls
 
 # The library takes aiohttp where it is there, for web sockets, which no URL of ours names: that is
 # a tenth of a second of every verb. Whoever serves HTTP imports it as ever.
@@ -30,11 +34,17 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser  # noqa: E402
 if _LEAN:
     del sys.modules["aiohttp"]
 
-__all__ = ["Client", "LeavingClient", "Messages", "Server", "Subscription", "errors"]
+__all__ = ["Client", "LeavingClient", "Messages", "Server", "Subscription", "Unencrypted", "errors"]
 
 _RECORD_REPLY = b"$JS.ACK."
 _MESSAGES = (b"HMSG ", b"MSG ")
 _BLANK = re.compile(r"\s")
+_ENDED = ("authentication expired", "authentication revoked", "authorization violation")
+"""What a server says as it ends the connection of somebody who may well come again."""
+
+
+class Unencrypted(ConnectionError):
+    """The server at hand has no TLS, and the URL wants it: it was told nothing."""
 
 
 class _Arrived:
@@ -100,7 +110,13 @@ class LeavingClient(Client):
     Before it turns to another server it waits until what it still has to send is sent, which a
     frozen server, or one behind a broken line, never takes. And it hands each message to a task by
     a queue, its headers read, which takes two thirds of the time that a message takes.
+
+    Where TLS is wanted, a server that has not shown its certificate is told nothing and believed
+    nothing: the library would go on without, and say who we are.
     """
+
+    _tls: ClientTls | None = None
+    _encrypted = False
 
     def __init__(self, tell: Callable[[Exception], Awaitable[None]]) -> None:
         super().__init__()
@@ -171,6 +187,46 @@ class LeavingClient(Client):
             return base64.b64encode(key.sign(nonce.encode()))
 
         return signature
+
+    def secure(self, tls: ClientTls, *, required: bool) -> None:
+        """Trust and show what these files say; `required`: with any server, or not at all."""
+        self._tls, self._encrypted = tls, required
+
+    @property
+    def ssl_context(self) -> SSLContext:
+        """By the files as they are now."""
+        if self._tls is None:
+            return super().ssl_context
+        try:
+            return self._tls.context()
+        except ConfigError as failure:
+            raise OSError(str(failure)) from failure  # it is told, and tried again
+
+    async def _process_info(
+        self,
+        info: dict[str, Any],
+        initial_connection: bool = False,  # noqa: FBT001, FBT002 - the library's signature
+    ) -> None:
+        if initial_connection and self._encrypted:
+            info.pop("connect_urls", None)  # nobody has shown yet who it is that names servers
+            info["tls_required"] = info.get("tls_required") or info.get("tls_available", False)
+        await super()._process_info(info, initial_connection)
+
+    def _connect_command(self) -> bytes:
+        writer = getattr(self._transport, "_io_writer", None)
+        if self._encrypted and (writer is None or writer.get_extra_info("ssl_object") is None):
+            raise Unencrypted(
+                "this server has no TLS, and the URL or a certificate wants it: nothing was said "
+                "to it; give the server a certificate, or write nats:// and name none"
+            )
+        return super()._connect_command()
+
+    async def _process_err(self, err_msg: str) -> None:
+        # The client would be closed for good; whoever may not come back is told when he tries.
+        if self.is_connected and any(each in err_msg.lower() for each in _ENDED):
+            await self._process_op_err(errors.Error(f"nats: {err_msg}"))
+            return
+        await super()._process_err(err_msg)
 
     @property
     def own_password(self) -> str | None:

@@ -74,6 +74,12 @@ class Reach(msgspec.Struct, frozen=True):
             raise CannotShow(f"the token in {path} is empty; --nats-token names its file")
         return text
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether a server without TLS is none: one of them is `tls://`."""
+        urls = (urlsplit(full(part.strip())) for part in self.url.split(","))
+        return any(url.scheme == "tls" for url in urls)
+
     def check(self) -> None:
         """Read once what is shown later. Raises CannotShow."""
         if self.key:

@@ -18,6 +18,8 @@ import msgspec
 from apportion.runtime.process.config import ConfigError
 
 BYTES_MAX = 1 << 20
+NATS_TLS = "APPORTION_NATS"
+"""What the variables begin with that name the files of TLS with the ledger's server."""
 
 _log = logging.getLogger(__name__)
 _Stamp = tuple[tuple[int, int, int], ...]

@@ -20,6 +20,8 @@ from apportion.runtime.process.config import (
     LogLevel,
     read_config,
 )
+from apportion.runtime.process.tls import NATS_TLS
+from apportion.runtime.service.tls_options import client_tls_options
 
 Command = Callable[..., None]
 
@@ -33,6 +35,7 @@ _OPTIONS = (
     _option("nats_url", "Server of the ledger.", "--nats", metavar="URL"),
     _option("nats_key", "Seed of the nkey by which it connects.", metavar="FILE"),
     _option("nats_token", "Token by which it connects.", metavar="FILE"),
+    client_tls_options("nats", NATS_TLS, "the ledger's"),
     _option("health", "Where /healthz, /readyz, /metrics are.", metavar="HOST:PORT"),
     _option("log_level", "How much is logged.", type=click.Choice(get_args(LogLevel))),
     _option("log_format", "For people, or JSON.", type=click.Choice(get_args(LogFormat))),

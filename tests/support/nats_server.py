@@ -1,0 +1,93 @@
+"""A real nats-server by any configuration, such as one with TLS or with a callout."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from apportion.core.identity.configuration import password_variable
+from apportion.runtime.jetstream.server import find_binary
+from tests.support.control_plane import free_port
+from tests.support.polling import until
+
+HOST = "127.0.0.1"
+
+
+class NatsServer:
+    """One server; use as `async with`, which ends it for sure.
+
+    `passwords` are by user; `$NATS_...` of the configuration are filled in.
+    """
+
+    def __init__(
+        self, folder: Path, configuration: str, passwords: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.configuration = configuration
+        self._passwords = dict(passwords or {})
+        self._monitor_port = free_port()
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def log(self) -> str:
+        """All that it said."""
+        return (self.folder / "server.log").read_text(errors="replace")
+
+    def url(self, user: str, *, scheme: str = "nats", host: str = HOST) -> str:
+        """Where this user connects, with the password."""
+        return f"{scheme}://{user}:{self._passwords[user]}@{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Start it on its port and its store, and wait until it listens."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "nats.conf"
+        path.write_text(self.configuration)
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "NATS_NAME": "test",
+            "NATS_HOST": HOST,
+            "NATS_PORT": str(self.port),
+            "NATS_MONITOR_PORT": str(self._monitor_port),
+            "NATS_STORE_DIR": str(self.folder / "store"),
+            "NATS_MAX_STORE": "1GB",
+            **{password_variable(user): word for user, word in self._passwords.items()},
+        }
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = process = await asyncio.create_subprocess_exec(
+                find_binary(), "--config", path, env=environment, cwd=self.folder,
+                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+        async def listens() -> bool:
+            assert process.returncode is None, self.log[-2000:]
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection(HOST, self.port)
+                writer.close()
+                return True
+            return False
+
+        await until(listens, "nats-server to listen", timeout_s=30)
+
+    async def stop(self) -> None:
+        """SIGKILL."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
