@@ -74,6 +74,7 @@ RUN = {
         ("agent", "the agent of one node, or of simulated ones"),
         ("gateway", "the gateway: the read API over HTTP"),
         ("admission", "the admission webhook: pods judged before they are taken"),
+        ("callout", "the callout: who a ServiceAccount is on the ledger's server"),
     )
 }
 SECTIONS = {"See": SEE, "Do": DO, "Run one service": RUN}

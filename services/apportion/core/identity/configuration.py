@@ -83,9 +83,31 @@ WITH_PASSWORDS: Final = tuple(
 """One user for each role, as the configuration in the package has them."""
 
 
+WITH_CALLOUT: Final = tuple(
+    User(Identity(name, name), password_variable=password_variable(name))
+    for name in ("bootstrap", "operator", "auditor", "callout")
+)
+"""Those who come with a password where a callout says who all others are."""
+_CALLOUT: Final = """
+# Whoever is none of these users comes with a token of a ServiceAccount: the callout says who it is.
+# `apportion callout --write-issuer` makes the file with the key by which it is believed.
+authorization {
+  timeout: 6
+  auth_callout {
+    include "issuer/issuer.conf"
+    account: AUTH
+    auth_users: [ USERS ]
+  }
+}
+"""
+
+
 def configuration(users: Sequence[User] = WITH_PASSWORDS) -> str:
-    """The whole file. Raises InvalidIdentity."""
-    return f"{_HEAD}{accounts(users)}"
+    """The whole file, with the callout where it is a user. Raises InvalidIdentity."""
+    names = [user.nkey or user.identity.name for user in users]
+    asks = any(user.identity.role == "callout" for user in users)
+    callout = f"{_CALLOUT.replace('USERS', ', '.join(names))}\n" if asks else ""
+    return f"{_HEAD}{callout}{accounts(users)}"
 
 
 def accounts(users: Sequence[User]) -> str:

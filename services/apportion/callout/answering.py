@@ -1,0 +1,131 @@
+"""Questions of nats-server, each answered once: a user, or a refusal with its reason in our log.
+
+Invariant: as many are looked at together as the API server is to bear; what comes beyond what can
+wait is not answered, and the server lets these clients try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+import msgspec
+
+from apportion.callout.claims import (
+    NoRequest,
+    Request,
+    answer_claims,
+    read_request,
+    signed,
+    user_claims,
+)
+from apportion.callout.tokens import NoToken, Tokens
+from apportion.core.identity.bearers import Accounts, askers, identity_of
+from apportion.core.identity.identity import InvalidIdentity
+from apportion.core.identity.permissions import permissions_of, role_of
+from apportion.runtime.jetstream.wire import Message, Wire
+from apportion.runtime.kube.client import KubeRefused, KubeUnavailable
+from apportion.runtime.ledger.port import LedgerUnavailable
+from apportion.runtime.process.nkeys import KeyPair
+from apportion.runtime.service.lifecycle import Service
+
+TOGETHER_MAX: Final = 32
+WAITING_MAX: Final = 4096
+SPREAD: Final = 0.2
+"""Lives end up to a fifth early, so that not all who came together come back together."""
+
+
+class Answering:
+    """One life of it; `wire` is a connection as the role callout."""
+
+    def __init__(
+        self,
+        service: Service,
+        tokens: Tokens,
+        wire: Wire,
+        *,
+        accounts: Accounts,
+        key: KeyPair,
+        life_s: float,
+    ) -> None:
+        self._service = service
+        self._tokens = tokens
+        self._wire = wire
+        self._accounts = accounts
+        self._key = key
+        self._life_s = life_s
+        self._together = asyncio.Semaphore(TOGETHER_MAX)
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._outcomes = service.metrics.counter(
+            "apportion_callout_answers_total", "Who connected, by what came of it.", ("outcome",)
+        )
+
+    async def receive(self, message: Message) -> None:
+        """Take one question; it is answered beside the next ones."""
+        if len(self._under_way) >= WAITING_MAX:
+            self._count("dropped")
+            return
+        task = asyncio.create_task(self._answer(message), name="answer")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def close(self) -> None:
+        """Answer no more."""
+        for task in list(self._under_way):
+            task.cancel()
+
+    async def _answer(self, message: Message) -> None:
+        try:
+            request = read_request(message.data)
+        except NoRequest as error:
+            self._count("unreadable")
+            self._service.log.warning("a question cannot be read", error=str(error))
+            return
+        async with self._together:
+            answer = await self._decided(request)
+        try:
+            await self._wire.publish(message.reply, answer.encode(), headers={})
+        except LedgerUnavailable as error:
+            self._service.log.warning("an answer was lost", error=str(error))
+
+    async def _decided(self, request: Request) -> str:
+        now_s = self._service.clock.now().timestamp()
+        try:
+            user = await self._user(request, now_s)
+        except (NoToken, InvalidIdentity) as error:
+            return self._refused(request, "refused", str(error), now_s)
+        except (KubeRefused, KubeUnavailable, msgspec.MsgspecError) as error:
+            return self._refused(request, "no review", f"no word of the API server: {error}", now_s)
+        self._count("taken")
+        return signed(answer_claims(request, user=user), self._key, now_s=int(now_s))
+
+    async def _user(self, request: Request, now_s: float) -> str:
+        shown = request.shown
+        token = shown.password or shown.auth_token
+        if not token:
+            raise NoToken("no token is shown")
+        reviewed = await self._tokens.review(token)
+        identity = identity_of(reviewed.bearer, shown.user, self._accounts)
+        life_s = self._life_s * (1 - SPREAD * random.random())  # noqa: S311 - spreads load
+        claims = user_claims(
+            identity.name,
+            role_of(identity).account,
+            permissions_of(identity, askers(identity)),
+            user_key=request.user_key,
+            ends_s=int(min(now_s + life_s, reviewed.ends_s)),
+        )
+        self._service.log.info(
+            "taken", role=identity.role, user=identity.name, nodes=identity.nodes, host=request.host
+        )
+        return signed(claims, self._key, now_s=int(now_s))
+
+    def _refused(self, request: Request, outcome: str, reason: str, now_s: float) -> str:
+        self._count(outcome)
+        self._service.log.warning(
+            "refused", user=request.shown.user[:253], host=request.host, reason=reason
+        )
+        return signed(answer_claims(request, refused=reason), self._key, now_s=int(now_s))
+
+    def _count(self, outcome: str) -> None:
+        self._outcomes.labels(outcome).inc()

@@ -1,0 +1,132 @@
+"""What nats-server asks and is answered, in JSON Web Tokens as NATS has them.
+
+Invariant: what cannot be read is no request, and nothing of it reaches an answer but the keys that
+the server itself made.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from apportion.core.identity.permissions import ANSWER_S, Permissions
+from apportion.runtime.process.nkeys import KeyPair
+
+REQUEST_BYTES_MAX: Final = 256 << 10
+_HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class NoRequest(ValueError):
+    """What came is no request of a nats-server."""
+
+
+class _Server(Struct, frozen=True):
+    id: str
+    name: str = ""
+
+
+class Shown(Struct, frozen=True):
+    """What somebody shows to the server. `password` is the token."""
+
+    user: str = ""
+    password: str = msgspec.field(default="", name="pass")
+    auth_token: str = ""
+
+
+class _Client(Struct, frozen=True):
+    host: str = ""
+
+
+class _Nats(Struct, frozen=True):
+    server_id: _Server
+    user_nkey: str
+    connect_opts: Shown = Shown()
+    client_info: _Client = _Client()
+    type: str = ""
+
+
+class _Claims(Struct, frozen=True):
+    nats: _Nats
+    aud: str = ""
+
+
+class Request(Struct, frozen=True):
+    """Somebody connects to the server `server` from `host`; `user_key` is his for as long."""
+
+    server: str
+    user_key: str
+    host: str
+    shown: Shown
+
+
+_decode = msgspec.json.Decoder(_Claims).decode
+
+
+def read_request(data: bytes) -> Request:
+    """The request in a message of the server. Raises NoRequest."""
+    if len(data) > REQUEST_BYTES_MAX:
+        raise NoRequest(f"over {REQUEST_BYTES_MAX} bytes")
+    try:
+        claims = _decode(payload_of(data))
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise NoRequest(str(error)[:200]) from None
+    nats = claims.nats
+    if nats.type != "authorization_request":
+        raise NoRequest(f"of type {nats.type[:40]!r}")
+    return Request(nats.server_id.id, nats.user_nkey, nats.client_info.host, nats.connect_opts)
+
+
+def payload_of(token: bytes) -> bytes:
+    """The middle of a token; whether it is signed is not looked at. Raises ValueError."""
+    parts = token.split(b".")
+    if len(parts) != 3:  # noqa: PLR2004 - header, payload, signature
+        raise ValueError("no JSON Web Token")
+    try:
+        return base64.urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4))
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def user_claims(
+    name: str, account: str, may: Permissions, *, user_key: str, ends_s: int
+) -> dict[str, Any]:
+    """A user of this account with these permissions, until `ends_s` (Unix time)."""
+    nats: dict[str, Any] = {
+        "pub": {"allow": may.publish, "deny": may.deny_publish},
+        "sub": {"allow": may.subscribe},
+        "subs": -1,
+        "data": -1,
+        "payload": -1,
+        "type": "user",
+        "version": 2,
+    }
+    if may.responses:
+        nats["resp"] = {"max": 1, "ttl": ANSWER_S * 1_000_000_000}
+    return {"aud": account, "exp": ends_s, "name": name, "nats": nats, "sub": user_key}
+
+
+def answer_claims(request: Request, *, user: str = "", refused: str = "") -> dict[str, Any]:
+    """The answer: the signed user, or why there is none, which the server logs."""
+    nats: dict[str, Any] = {"type": "authorization_response", "version": 2}
+    nats |= {"error": refused} if refused else {"jwt": user}
+    return {"aud": request.server, "nats": nats, "sub": request.user_key}
+
+
+def signed(claims: Mapping[str, Any], key: KeyPair, *, now_s: int) -> str:
+    """The claims as a token of this issuer."""
+    whole = {**claims, "iat": now_s, "iss": key.public}
+    digest = hashlib.sha256(_encode(whole)).digest()
+    whole["jti"] = base64.b32encode(digest).decode().rstrip("=")
+    text = f"{_text(_encode(_HEADER))}.{_text(_encode(whole))}"
+    return f"{text}.{_text(key.sign(text.encode()))}"
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -1,0 +1,152 @@
+"""`apportion callout`: the process around `answering`, and what a server needs to believe it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from apportion.callout.issuer import VARIABLE, issuer
+from apportion.core.identity.bearers import Accounts, accounts_of
+from apportion.core.identity.identity import InvalidIdentity
+from apportion.runtime.files.atomic import write_whole
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.process.config import ConfigError, ServiceConfig
+from apportion.runtime.process.nkeys import KeyPair
+from apportion.runtime.service.kube_options import KubeChoice, kube_choice, kubernetes_options
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import service_options, stop_with
+
+AUDIENCE = "apportion-nats"
+NAMESPACE = "apportion"
+QUESTIONS = "$SYS.REQ.USER.AUTH"
+LIFE_S = 3_600.0
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """Whose tokens are taken, for what, and for how long one is believed."""
+
+    kube: KubeChoice
+    audience: str
+    accounts: Accounts
+    key: KeyPair
+    life_s: float
+
+
+def _write_issuer(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        key = issuer(os.environ.get(VARIABLE, ""))
+        write_whole(path, f"issuer: {key.public}\n".encode())
+    except ConfigError as error:
+        stop_with(str(error))
+    except OSError as error:
+        stop_with(f"--write-issuer {path}: {error.strerror}; name a file that can be made")
+    context.exit(0)
+
+
+@click.command(
+    name="callout",
+    epilog="Example:  APPORTION_CALLOUT_ISSUER=... apportion callout --kubernetes "
+    "--nats nats://callout:secret@localhost:4222",
+)
+@click.option(
+    "--audience",
+    default=AUDIENCE,
+    show_default=True,
+    metavar="NAME",
+    help="Tokens must be made for it.",
+)
+@click.option(
+    "--namespace",
+    default=NAMESPACE,
+    envvar="APPORTION_NAMESPACE",
+    show_default=True,
+    show_envvar=True,
+    metavar="NAME",
+    help="Where our services run: a ServiceAccount there has the role of its name.",
+)
+@click.option(
+    "--account",
+    "more",
+    multiple=True,
+    metavar="NAMESPACE/NAME=ROLE",
+    help="One more ServiceAccount, such as monitoring/billing=auditor; may be given several times.",
+)
+@click.option(
+    "--life",
+    "life_s",
+    type=click.FloatRange(5, 86_400),
+    default=LIFE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long one is believed before the token is looked at again.",
+)
+@click.option(
+    "--write-issuer",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_write_issuer,
+    help="Write the public key for nats-server's configuration there, and end.",
+)
+@kubernetes_options
+@service_options
+def command(*, config: ServiceConfig, **given: Any) -> None:
+    """Say who a ServiceAccount is on the bus, and what it may do: nats-server asks.
+
+    Start as many as you like. Their answers are signed with a key that is made of the secret in
+    APPORTION_CALLOUT_ISSUER.
+    """
+    kube = kube_choice(
+        **{name: given.pop(name) for name in ("kubernetes", "kubeconfig", "context")}
+    )
+    try:
+        key = issuer(os.environ.get(VARIABLE, ""))
+        if not kube.wanted:
+            raise ConfigError("--kubernetes", "not given", "give it, or --kubeconfig: it is asked")
+        choice = Choice(
+            kube=kube,
+            audience=given["audience"],
+            accounts=accounts_of(given["namespace"], given["more"]),
+            key=key,
+            life_s=given["life_s"],
+        )
+    except (ConfigError, InvalidIdentity) as error:
+        stop_with(str(error))
+    sys.exit(run_service("callout", lambda service: body(service, choice), config))
+
+
+async def body(service: Service, choice: Choice) -> None:
+    """One life of the service, until cancelled."""
+    from apportion.callout.answering import Answering  # noqa: PLC0415 - see kube_options
+    from apportion.callout.tokens import Tokens  # noqa: PLC0415 - the same
+
+    ledger = await jetstream.connect(service.config.nats_url, name=service.name)
+    try:
+        service.ready_when(lambda: [] if ledger.connected else ["not connected to nats-server"])
+        async with choice.kube.open() as api:
+            answering = Answering(
+                service,
+                Tokens(api, choice.audience),
+                ledger.wire,
+                accounts=choice.accounts,
+                key=choice.key,
+                life_s=choice.life_s,
+            )
+            leave = await ledger.wire.subscribe(QUESTIONS, answering.receive)
+            service.log.info("answering", audience=choice.audience, issuer=choice.key.public)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                answering.close()
+                await leave()
+    finally:
+        await ledger.close()

@@ -1,0 +1,132 @@
+"""Tokens of ServiceAccounts, reviewed by the API server: whose, in which pod, on which node.
+
+Invariants: what the API server does not know, or made for somebody else than us, is no token; a
+node is the pod's own. A pod that is gone has no token either: the API server sees to that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from apportion.callout.claims import payload_of
+from apportion.core.identity.bearers import Bearer
+from apportion.runtime.kube.client import KubeApi, KubeRefused
+
+REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+TOKEN_BYTES_MAX: Final = 16 << 10
+TIMEOUT_S: Final = 5.0
+_ACCOUNT: Final = "system:serviceaccount:"
+_EXTRA: Final = "authentication.kubernetes.io/"
+_NOT_FOUND: Final = 404
+
+
+class NoToken(ValueError):
+    """Not a token that counts; the message says why, and shows nothing of it."""
+
+
+class Reviewed(Struct, frozen=True):
+    """Whose it is, and when it ends (Unix time)."""
+
+    bearer: Bearer
+    ends_s: float
+
+
+class _User(Struct, frozen=True):
+    username: str = ""
+    extra: dict[str, list[str]] = {}
+
+
+class _Status(Struct, frozen=True):
+    authenticated: bool = False
+    user: _User = _User()
+    audiences: list[str] = []
+    error: str = ""
+
+
+class _Review(Struct, frozen=True):
+    status: _Status = _Status()
+
+
+class _Ending(Struct, frozen=True):
+    exp: float
+
+
+class _Meta(Struct, frozen=True):
+    uid: str = ""
+
+
+class _Spec(Struct, frozen=True):
+    node: str = msgspec.field(default="", name="nodeName")
+
+
+class _Pod(Struct, frozen=True):
+    metadata: _Meta
+    spec: _Spec
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Tokens:
+    """One API server's word for tokens of one audience."""
+
+    def __init__(self, api: KubeApi, audience: str) -> None:
+        self._api = api
+        self._audience = audience
+
+    async def review(self, token: str) -> Reviewed:
+        """Whose it is.
+
+        Raises:
+            NoToken: nobody's.
+            KubeRefused, KubeUnavailable: the API server does not say.
+        """
+        if len(token) > TOKEN_BYTES_MAX:
+            raise NoToken(f"the token is over {TOKEN_BYTES_MAX} bytes")
+        try:
+            ends_s = msgspec.json.decode(payload_of(token.encode()), type=_Ending).exp
+        except (msgspec.MsgspecError, ValueError):
+            raise NoToken("what is shown is no token of a ServiceAccount that ends") from None
+        user = await self._user(token)
+        space, _, account = user.username.removeprefix(_ACCOUNT).partition(":")
+        if not user.username.startswith(_ACCOUNT) or not account:
+            raise NoToken("the token is no ServiceAccount's")
+        pod, uid, node = (
+            next(iter(user.extra.get(_EXTRA + name, ())), "")
+            for name in ("pod-name", "pod-uid", "node-name")
+        )
+        if pod and not node:  # Kubernetes before 1.32 does not say
+            node = await self._node(space, pod, uid)
+        return Reviewed(Bearer(space, account, pod, node), ends_s)
+
+    async def _user(self, token: str) -> _User:
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [self._audience]},
+        }
+        answer = await self._api.request("POST", REVIEWS, body=_encode(asked), timeout_s=TIMEOUT_S)
+        if not answer.ok:
+            raise answer.refusal()
+        status = msgspec.json.decode(answer.body, type=_Review).status
+        if not status.authenticated:
+            why = status.error.replace(token, "...")[:300] or "it does not say why"
+            raise NoToken(f"the API server does not take the token: {why}")
+        if self._audience not in status.audiences:
+            raise NoToken(f"the token is not for the audience {self._audience}")
+        return status.user
+
+    async def _node(self, space: str, name: str, uid: str) -> str:
+        try:
+            body = await self._api.get(f"/api/v1/namespaces/{space}/pods/{name}")
+        except KubeRefused as error:
+            if error.status == _NOT_FOUND:
+                raise NoToken(f"pod {space}/{name} of the token is gone") from None
+            raise
+        pod = msgspec.json.decode(body, type=_Pod)
+        if pod.metadata.uid != uid:
+            raise NoToken(f"pod {space}/{name} of the token is gone, another has its name")
+        return pod.spec.node

@@ -1,0 +1,75 @@
+"""Who somebody is that shows a ServiceAccount's token, once the API server has said whose it is.
+
+Invariants: a role comes of the account alone, the nodes of an agent of its pod's node alone, and
+the name is that of the pod, so that no replica speaks as another; what is asked for beyond is
+refused with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from apportion.core.identity.identity import Identity, InvalidIdentity, check_name
+from apportion.core.identity.roles import BY_NAME
+
+OFFLINE: Final = frozenset({"bootstrap", "callout"})
+"""Roles that no token gives: who makes the ledger, and who says who is who."""
+ORDINALS: Final = 16
+"""So many replicas of a StatefulSet are answered by others under their names: `gateway-0` ..."""
+
+Accounts = Mapping[tuple[str, str], str]
+"""Namespace and name of ServiceAccounts, and the role of each."""
+
+
+class Bearer(msgspec.Struct, frozen=True):
+    """What the API server says of a token; `pod` and `node` are empty where it is bound to none."""
+
+    namespace: str
+    account: str
+    pod: str = ""
+    node: str = ""
+
+
+def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
+    """Our services' accounts, each named as its role, and `NAMESPACE/NAME=ROLE` of `more`.
+
+    Raises InvalidIdentity.
+    """
+    accounts = {(namespace, name): name for name in BY_NAME if name not in OFFLINE}
+    for text in more:
+        where, _, role = text.partition("=")
+        space, _, name = where.partition("/")
+        if not space or not name or role not in BY_NAME or role in OFFLINE:
+            roles = ", ".join(each for each in BY_NAME if each not in OFFLINE)
+            raise InvalidIdentity(f"account {text!r}: write NAMESPACE/NAME=ROLE, of {roles}")
+        accounts[space, name] = role
+    return accounts
+
+
+def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
+    """The identity that connects under the name `asked`. Raises InvalidIdentity."""
+    role = accounts.get((bearer.namespace, bearer.account))
+    if role is None:
+        raise InvalidIdentity(f"ServiceAccount {bearer.namespace}/{bearer.account} has no role")
+    name = bearer.pod or bearer.account
+    if asked != name:
+        raise InvalidIdentity(
+            f"name {asked!r}: a token of {bearer.namespace}/{bearer.account} connects as {name}"
+        )
+    if role != "agent":
+        return Identity(role, check_name(name))
+    if not bearer.node:
+        raise InvalidIdentity(f"agent {name}: its token is bound to no pod that is on a node")
+    return Identity(role, check_name(name), nodes=(bearer.node,))
+
+
+def askers(identity: Identity) -> tuple[Identity, ...]:
+    """Those whose requests it answers, by all names under which they may come."""
+    return tuple(
+        Identity(asker, name)
+        for asker in BY_NAME[identity.role].answers
+        for name in (asker, *(f"{asker}-{number}" for number in range(ORDINALS)))
+    )

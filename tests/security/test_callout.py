@@ -1,0 +1,264 @@
+"""Who shows a ServiceAccount's token gets its role; a forged, old or foreign one gets nothing.
+
+A real API server reviews the tokens, a real nats-server asks, and the callout answers with the
+rights of the chart and no others.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.callout.issuer import VARIABLE
+from apportion.core.identity.configuration import WITH_CALLOUT, configuration
+from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_stream
+from apportion.runtime.jetstream.wire import LostReply
+from apportion.runtime.ledger.port import LedgerError, LedgerUnavailable, NotPermitted
+from apportion.runtime.process.reach import Reach
+from tests.support.control_plane import NAMESPACE, ControlPlane
+from tests.support.helm import rendered
+from tests.support.nats import draft
+from tests.support.nats_server import HOST, NatsServer
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+SECRET = "a-secret-of-the-chart-with-enough-letters"
+AUDIENCE = "apportion-nats"
+PASSWORDS = {role: f"p{role}" for role in ("bootstrap", "operator", "auditor", "callout")}
+SOON_S = 20.0
+
+
+class Cluster:
+    """Nodes and pods with our accounts, and their tokens, by the names of the chart."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    async def prepare(self) -> None:
+        """The callout's account and rights, as the chart has them; two nodes."""
+        chart = rendered(
+            "--set", "callout.enabled=true", "--show-only", "templates/callout/rights.yaml"
+        )
+        await self._plane.user("apply", "-f", "-", stdin=chart)
+        for name in ("node-a", "node-b"):
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+            await self._plane.apply(node)
+        stranger = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "stranger"}}
+        await self._plane.apply(stranger, namespace=NAMESPACE)
+
+    async def pod(self, name: str, account: str, node: str = "node-a") -> None:
+        """A pod of this account on this node."""
+        spec = {
+            "serviceAccountName": account,
+            "nodeName": node,
+            "containers": [{"name": "c", "image": "none"}],
+        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        await self._plane.apply(pod, namespace=NAMESPACE)
+
+    async def delete(self, name: str) -> None:
+        """Take a pod away at once."""
+        await self._plane.user(
+            "delete", "pod", name, "-n", NAMESPACE, "--grace-period=0", "--force", "--wait=true"
+        )
+
+    async def token(self, account: str, pod: str, audience: str = AUDIENCE) -> str:
+        """The token that the kubelet would put into the pod."""
+        found = await self._plane.get("pod", pod, namespace=NAMESPACE)
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": found["metadata"]["uid"]}
+        spec = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+        answer = await self._plane.user(
+            "create", "--raw", path, "-f", "-", stdin=json.dumps(request)
+        )
+        return str(json.loads(answer)["status"]["token"])
+
+
+class Bus:
+    """The server, whoever connects to it, and the callout."""
+
+    def __init__(self, server: NatsServer, cluster: Cluster, callout: ServiceProcess) -> None:
+        self.server = server
+        self.cluster = cluster
+        self.callout = callout
+        self._open: list[JetStreamLedger] = []
+
+    async def come(self, name: str, token: str, timeout_s: float = SOON_S) -> JetStreamLedger:
+        """Connect under this name with this token; closed with the bus."""
+        path = self.server.folder / f"{name}.token"
+        path.write_text(token)
+        reach = Reach(f"nats://{name}@{HOST}:{self.server.port}", token=path)
+        ledger = await connect(reach, name=f"test {name}", timeout_s=timeout_s)
+        self._open.append(ledger)
+        return ledger
+
+    async def start(self, role: str, *, node: str = "node-a", name: str = "") -> JetStreamLedger:
+        """A pod of this role, connected as it would be."""
+        name = name or f"{role}-x1"
+        await self.cluster.pod(name, role, node)
+        return await self.come(name, await self.cluster.token(role, name))
+
+    async def refused(self, name: str, token: str, reason: str) -> None:
+        """Nobody comes in with this, and the reason is in the log, without the token."""
+        already = len(self.callout.log)
+        with pytest.raises(LedgerError):
+            await self.come(name, token, timeout_s=SOON_S)
+
+        async def told() -> bool:
+            return any(reason in str(each.get("reason")) for each in self.callout.log[already:])
+
+        await until(told, f"{reason!r} in {self.callout.log[already:]}")
+        assert not token or token not in str(self.callout.log) + self.server.log
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for ledger in self._open:
+            await ledger.close()
+
+
+@pytest.fixture
+async def bus(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Bus]:
+    """A ledger whose users are said by the callout."""
+    monkeypatch.setenv(VARIABLE, SECRET)
+    cluster = Cluster(control_plane)
+    await cluster.prepare()
+    server = NatsServer(tmp_path / "nats", configuration(WITH_CALLOUT), PASSWORDS)
+    issuer = server.folder / "issuer" / "issuer.conf"
+    issuer.parent.mkdir(parents=True)
+    command = ["apportion.cli.main", "callout", "--write-issuer", str(issuer)]
+    done = await asyncio.create_subprocess_exec(sys.executable, "-m", *command)
+    assert await done.wait() == 0
+    try:
+        async with server:
+            boot = await connect(server.url("bootstrap"), name="test")
+            await create_stream(boot)
+            await boot.close()
+            kube = ("--kubeconfig", str(control_plane.kubeconfig_of("callout")))
+            life = ("--life", "5")  # each test meets the end of somebody's time
+            async with ServiceProcess("callout", server.url("callout"), *kube, *life) as callout:
+                await callout.ready()
+                await callout.logged("answering")
+                made = Bus(server, cluster, callout)
+                yield made
+                await made.close()
+    finally:
+        await control_plane.remove_everything()
+
+
+async def _may(ledger: JetStreamLedger, subject: str) -> bool:
+    """Whether it may append there."""
+    try:
+        await ledger.append([draft(subject)])
+    except NotPermitted:
+        return False
+    return True
+
+
+async def test_each_account_gets_its_role(bus: Bus) -> None:
+    """What the table says of the role, and nothing of another's."""
+    watcher, scheduler = await bus.start("watcher"), await bus.start("scheduler")
+    binder = await bus.start("binder")
+    appends = {watcher: "workload.p", scheduler: "placement.n", binder: "binding.p"}
+    for ledger in appends:
+        for owner, subject in appends.items():
+            assert await _may(ledger, subject) is (ledger is owner), subject
+    gateway = await bus.start("gateway")
+    assert await gateway.last_revision() == len(appends)
+    assert not await _may(gateway, "workload.p")
+    lines = [each for each in bus.callout.log if each.get("event") == "taken"]
+    assert [each["role"] for each in lines] == ["watcher", "scheduler", "binder", "gateway"]
+
+
+async def test_an_agent_speaks_for_the_node_of_its_pod(bus: Bus) -> None:
+    """A compromised agent of node-a says something of node-b: the server does not let it."""
+    agent = await bus.start("agent", node="node-a")
+    await agent.publish("apportion.beat.agent.node-a", b"{}")
+    with pytest.raises((NotPermitted, LedgerUnavailable)):
+        await agent.wire.request("apportion.intake.node-b", b"{}", timeout_s=SOON_S, headers={})
+    with pytest.raises((LostReply, LedgerUnavailable)):  # allowed, and nobody is there
+        await agent.wire.request("apportion.intake.node-a", b"{}", timeout_s=1, headers={})
+    token = await bus.cluster.token("agent", "agent-x1")
+    await bus.cluster.pod("agent-x2", "agent", "node-b")
+    await bus.refused("agent-x2", token, "connects as agent-x1")
+
+
+async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
+    """One for somebody else, of a pod that is gone, of no role, forged, and none at all."""
+    await bus.cluster.pod("scheduler-x1", "scheduler")
+    foreign = await bus.cluster.token("scheduler", "scheduler-x1", audience="vault")
+    await bus.refused("scheduler-x1", foreign, "the API server does not take the token")
+    good = await bus.cluster.token("scheduler", "scheduler-x1")
+    head, claims, signature = good.split(".")
+    stranger = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    stranger["sub"] = "system:serviceaccount:apportion:binder"
+    forged = base64.urlsafe_b64encode(json.dumps(stranger).encode()).decode().rstrip("=")
+    await bus.refused("scheduler-x1", f"{head}.{forged}.{signature}", "does not take the token")
+    await bus.refused("scheduler-x1", "guessed", "no token of a ServiceAccount")
+    await bus.refused("scheduler-x2", good, "connects as scheduler-x1")
+    await bus.cluster.pod("other-x1", "stranger")
+    other = await bus.cluster.token("stranger", "other-x1")
+    await bus.refused("other-x1", other, "ServiceAccount apportion/stranger has no role")
+    await bus.cluster.pod("scheduler-x3", "scheduler")
+    gone = await bus.cluster.token("scheduler", "scheduler-x3")
+    await bus.cluster.delete("scheduler-x3")
+    await bus.refused("scheduler-x3", gone, "the API server does not take the token")
+
+
+async def test_without_the_callout_who_is_there_goes_on_and_others_wait(bus: Bus) -> None:
+    """A newcomer is not told that he is wrong: he waits, and comes in when the callout is back."""
+    there = await bus.start("watcher")
+    await bus.cluster.pod("scheduler-x1", "scheduler")
+    token = await bus.cluster.token("scheduler", "scheduler-x1")
+    await bus.callout.kill()
+    await there.append([draft()])
+    coming: asyncio.Task[Any] = asyncio.create_task(_insists(bus, "scheduler-x1", token))
+    await there.append([draft()])
+    assert not coming.done()
+    await bus.callout.start()
+    scheduler = await coming
+    assert await scheduler.last_revision() == 2
+    await there.append([draft()])
+
+
+async def test_who_was_let_in_for_a_time_comes_back_with_the_token_of_then(bus: Bus) -> None:
+    """The kubelet has renewed the file meanwhile; nothing that was appended is lost."""
+    watcher = await bus.start("watcher")
+    renewed = await bus.cluster.token("watcher", "watcher-x1")
+    (bus.server.folder / "watcher-x1.token").write_text(renewed)
+
+    async def twice() -> bool:
+        return [each.get("event") for each in bus.callout.log].count("taken") > 1
+
+    await until(twice, "the watcher to come back", timeout_s=30)
+
+    async def appends() -> bool:
+        with contextlib.suppress(LedgerUnavailable):
+            await watcher.append([draft()])
+            return True
+        return False
+
+    await until(appends, "the watcher to append", timeout_s=30)
+    await bus.cluster.delete("watcher-x1")
+    reason = "the API server does not take the token"
+
+    async def shut_out() -> bool:
+        return bool([each for each in bus.callout.log if reason in str(each.get("reason"))])
+
+    await until(shut_out, "the watcher whose pod is gone to be refused", timeout_s=30)
+
+
+async def _insists(bus: Bus, name: str, token: str) -> JetStreamLedger:
+    while True:
+        try:
+            return await bus.come(name, token)
+        except LedgerError:
+            continue

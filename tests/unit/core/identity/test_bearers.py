@@ -1,0 +1,61 @@
+"""Whose token gives which identity, and what is refused by name."""
+
+import pytest
+
+from apportion.core.identity.bearers import Bearer, accounts_of, askers, identity_of
+from apportion.core.identity.identity import Identity, InvalidIdentity
+from apportion.core.identity.permissions import permissions_of
+from apportion.core.identity.roles import BY_NAME
+
+ACCOUNTS = accounts_of("apportion", ("monitoring/billing=auditor",))
+
+
+def test_every_service_has_the_account_of_its_name_but_those_that_stay_offline() -> None:
+    """Nobody makes the ledger, or says who is who, by a token."""
+    roles = {role for (space, _), role in ACCOUNTS.items() if space == "apportion"}
+    assert roles == set(BY_NAME) - {"bootstrap", "callout"}
+
+
+def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
+    """So no replica is another, and no agent speaks for a node that it is not on."""
+    scheduler = Bearer("apportion", "scheduler", "scheduler-7c-x", "n1")
+    assert identity_of(scheduler, "scheduler-7c-x", ACCOUNTS) == Identity(
+        "scheduler", "scheduler-7c-x"
+    )
+    agent = Bearer("apportion", "agent", "agent-x", "n1")
+    assert identity_of(agent, "agent-x", ACCOUNTS) == Identity("agent", "agent-x", nodes=("n1",))
+    billing = Bearer("monitoring", "billing")
+    assert identity_of(billing, "billing", ACCOUNTS) == Identity("auditor", "billing")
+
+
+@pytest.mark.parametrize(
+    ("bearer", "asked", "words"),
+    [
+        (Bearer("default", "scheduler", "s"), "s", "default/scheduler has no role"),
+        (Bearer("apportion", "bootstrap", "b"), "b", "has no role"),
+        (Bearer("apportion", "scheduler", "s-1"), "s-2", "connects as s-1"),
+        (Bearer("apportion", "scheduler", "s-1"), "", "connects as s-1"),
+        (Bearer("apportion", "agent", "a-1"), "a-1", "no pod that is on a node"),
+        (Bearer("apportion", "scheduler", "a.b"), "a.b", "lower-case"),
+        (Bearer("monitoring", "billing", "x.*"), "x.*", "lower-case"),
+    ],
+)
+def test_what_is_asked_for_beyond_is_refused(bearer: Bearer, asked: str, words: str) -> None:
+    """With the reason, for the log."""
+    with pytest.raises(InvalidIdentity, match=words):
+        identity_of(bearer, asked, ACCOUNTS)
+
+
+@pytest.mark.parametrize("text", ["billing=auditor", "a/b=bootstrap", "a/b", "a/=auditor", "a/b=x"])
+def test_an_account_that_is_written_wrongly_is_named(text: str) -> None:
+    """With what to write."""
+    with pytest.raises(InvalidIdentity, match="write NAMESPACE/NAME=ROLE"):
+        accounts_of("apportion", (text,))
+
+
+def test_who_asks_is_answered_under_the_names_that_may_come() -> None:
+    """Replicas of a StatefulSet have names that are known before they are there."""
+    scheduler = Identity("scheduler", "scheduler-x")
+    may = permissions_of(scheduler, askers(scheduler)).publish
+    assert {"_INBOX_gateway.>", "_INBOX_gateway-0.>", "_INBOX_gateway-15.>"} <= set(may)
+    assert "_INBOX_gateway-16.>" not in may
