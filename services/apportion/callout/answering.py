@@ -71,7 +71,7 @@ class Answering:
         task.add_done_callback(self._under_way.discard)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Leave the questions under way without an answer."""
         for task in list(self._under_way):
             task.cancel()
 

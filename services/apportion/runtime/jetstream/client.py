@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from apportion.runtime.jetstream import stream
+from apportion.runtime.jetstream import refusals, stream
 from apportion.runtime.jetstream.asked import Asked
 from apportion.runtime.jetstream.ledger import AppendWatch, JetStreamLedger, unwatched
 from apportion.runtime.jetstream.nats_client import (
@@ -22,12 +22,10 @@ from apportion.runtime.jetstream.nats_client import (
     LeavingClient,
     Server,
     Subscription,
-    Unencrypted,
     errors,
 )
 from apportion.runtime.jetstream.wire import LostReply, Message, Receiver, Unsubscribe
 from apportion.runtime.ledger.port import (
-    LedgerError,
     LedgerUnavailable,
     NotPermitted,
     ServerTooOld,
@@ -36,7 +34,6 @@ from apportion.runtime.process.backoff import BackOff
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import CannotShow, Reach, reach_of
-from apportion.runtime.process.tls import NATS_TLS, ClientTls, explained, files_of
 
 __all__ = ["Connection", "JetStreamLedger", "check_stream", "connect", "create_stream"]
 
@@ -83,7 +80,7 @@ class Connection:
         """Connect. Raises LedgerUnavailable, NotPermitted, ServerTooOld."""
         try:
             self._reach.check()
-            self._secure()
+            refusals.secure(self._client, self._reach)
         except (CannotShow, ConfigError) as failure:
             raise NotPermitted(str(failure)) from failure
         connecting = asyncio.ensure_future(self._connect(name))
@@ -93,7 +90,7 @@ class Connection:
                 {connecting, refused}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if self._refused.is_set():
-                raise self._refusal()
+                raise refusals.refusal(self._reach, self._distrusted)
             if not connecting.done():
                 raise LedgerUnavailable(
                     f"no connection to {self._url} within {timeout_s:g} s ({self._last_error}); "
@@ -110,14 +107,6 @@ class Connection:
         self._up.set()
         self._inbox = self._client.new_inbox()
         await self._listen(f"{self._inbox}.*", self._asked.arrived)
-
-    def _secure(self) -> None:
-        """Have the client hold servers to TLS, by the files that are named. Raises ConfigError."""
-        tls = ClientTls(files_of(NATS_TLS))
-        required = self._reach.encrypted or tls.files.named
-        if required:
-            tls.context()  # a file that cannot be used is told at once
-        self._client.secure(tls, required=required)
 
     async def _connect(self, name: str) -> None:
         reach = self._reach
@@ -253,7 +242,7 @@ class Connection:
             await unsubscribe()
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
         if subject.lower() in self._refused_subscriptions:
-            raise self._not_permitted("listen on", subject)
+            raise refusals.forbidden(self._reach, "listen on", subject)
         return unsubscribe
 
     async def _answered(self) -> None:
@@ -314,9 +303,7 @@ class Connection:
         self._lose("closed")
 
     async def _error(self, failure: Exception) -> None:
-        distrust = (
-            str(failure) if isinstance(failure, Unencrypted) else explained(failure, NATS_TLS)
-        )
+        distrust = refusals.distrust(failure)
         text = distrust or str(failure) or type(failure).__name__
         self._last_error = text
         if distrust:
@@ -332,30 +319,7 @@ class Connection:
         if verb == "subscription":
             self._refused_subscriptions.add(subject)
             return
-        self._asked.forbid(subject, lambda sent: self._not_permitted("send to", sent))
-
-    def _refusal(self) -> LedgerError:
-        """Why it is no use to wait for this server; a newcomer with a token waits all the same."""
-        if self._distrusted:
-            return LedgerUnavailable(f"cannot connect to {self._url}: {self._distrusted}")
-        said = f"{self._url} refuses user {self.user!r}: user or {self._shows()}"
-        return LedgerUnavailable(said) if self._reach.token else NotPermitted(said)
-
-    def _shows(self) -> str:
-        """What he showed, and where it is looked up."""
-        if self._reach.key:
-            return f"key is wrong, or was revoked; check {self._reach.key}"
-        if self._reach.token:
-            return (
-                f"token {self._reach.token} is wrong, or nobody is there who knows: see the callout"
-            )
-        return "password is wrong; check the user and password in APPORTION_NATS_URL"
-
-    def _not_permitted(self, verb: str, subject: str) -> NotPermitted:
-        return NotPermitted(
-            f"{self._url} forbids user {self.user!r} to {verb} {subject}; "
-            "connect as the role that owns this subject (nats.conf lists the roles)"
-        )
+        self._asked.forbid(subject, lambda sent: refusals.forbidden(self._reach, "send to", sent))
 
 
 def _status(message: Message) -> str:
