@@ -99,6 +99,13 @@ class EventType(NamedTuple):
     older: tuple[Older, ...] = ()
 
     @property
+    def appender(self) -> str:
+        """The role that appends it to the stream: the writer, but for agents, who are not trusted
+        with the ledger: they hand in what they write, and an intake judges and appends it.
+        """
+        return "intake" if self.writer == "agent" else self.writer
+
+    @property
     def version(self) -> int:
         """The version that this build writes; older ones are lifted to it."""
         return len(self.older) + 1

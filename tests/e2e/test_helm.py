@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(1500
 NODE = "gpu-1"
 SPACE = "apportion"
 GPU = "nvidia.com/gpu"
-SERVICES = ("watcher", "scheduler", "binder", "gateway")
+SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway")
 SAMPLE = {
     "apiVersion": "v1",
     "kind": "Pod",

@@ -143,6 +143,8 @@ def _services(cluster: Cluster) -> list[Service]:
     scheduler, binder = cluster.url_for("scheduler"), cluster.url_for("binder")
     options = ("--snapshot-every", SNAPSHOT_EVERY)
     return [
+        Service("intake 1", "intake", cluster.url_for("intake")),
+        Service("intake 2", "intake", cluster.url_for("intake")),
         Service("agent", "agent", cluster.url_for("agent"), *FLEET),
         Service("scheduler 1", "scheduler", scheduler, "--name", "s1", *options),
         Service("scheduler 2", "scheduler", scheduler, "--name", "s2", *options),

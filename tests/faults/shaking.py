@@ -31,6 +31,8 @@ KINDS = (
     "two disks full",
     "scheduler killed",
     "scheduler stopped",
+    "intake killed",
+    "intake stopped",
     "binder killed",
     "binder stopped",
     "agent killed",
@@ -121,7 +123,7 @@ class Shaking:
             ("queue leader stepped down", lambda: self._step_down("CONSUMER", "APPORTION.binder")),
             ("loader killed", self._kill_loader),
         ]
-        for verb in ("scheduler", "binder", "agent"):
+        for verb in ("scheduler", "intake", "binder", "agent"):
             deeds.append((f"{verb} killed", partial(self._kill_service, verb)))
             deeds.append((f"{verb} stopped", partial(self._stop_service, verb)))
         if all(server.disk.can_fill for server in self._cluster.servers):

@@ -128,11 +128,12 @@ class Pens:
     async def write(self, *payloads: Payload) -> None:
         """Append them one by one."""
         for data in payloads:
-            role = BY_PAYLOAD[type(data)].writer
+            row = BY_PAYLOAD[type(data)]
+            role = row.appender
             if role not in self._ledgers:
                 self._ledgers[role] = await self._bus.connect(role)
             self._number += 1
-            publisher = Publisher(role, SystemClock(), _no_append)
+            publisher = Publisher(row.writer, SystemClock(), _no_append)
             name = f"{type(data).__name__}/{self._number}"
             draft = publisher.draft(data, event_id=name, basis=self._facts.revision)
             (revision,) = await self._ledgers[role].append([draft])

@@ -49,7 +49,7 @@ class World:
             if isinstance(data, PodPlaced) and data.node in self.fold.state.nodes:
                 previous = self.fold.state.nodes[data.node].chain
                 data = structs.replace(data, previous=previous)
-            role = BY_PAYLOAD[type(data)].writer
+            role = BY_PAYLOAD[type(data)].appender
             if role not in self._pens:
                 self._pens[role] = await self._bus.connect(role)
             revision = self.fold.state.revision + 1

@@ -50,7 +50,7 @@ ROGUE = "rogue"
 CHECKPOINT_EVERY = 40
 DECIDED_AGAIN_EVERY = 2
 """Of the decisions upon the state that the auditor holds too."""
-_SOURCES = {"agent": "agent/", "binder": "binder", "scheduler": "scheduler/", "watcher": "watcher"}
+_SOURCES = {"intake": "agent/", "binder": "binder", "scheduler": "scheduler/", "watcher": "watcher"}
 _RIGHT_BEFORE: dict[type, tuple[str, ...]] = {
     PodPlaced: (PENDING,),
     PodRefused: (PENDING,),
@@ -136,7 +136,7 @@ class Auditor:
                 self._complain(f"revision {record.revision}: {stored.writer} wrote {error}")
             return error
         row = BY_PAYLOAD[type(event.data)]
-        writers = {row.writer} | ({"operator"} if row.writer == "watcher" else set())
+        writers = {row.appender} | ({"operator"} if row.writer == "watcher" else set())
         if stored.role not in writers:
             self._complain(f"revision {record.revision}: {stored.role} wrote {row.name}")
         source = _SOURCES.get(stored.role, "")

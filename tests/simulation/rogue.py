@@ -36,7 +36,7 @@ class Rogue:
 
     def _garbage(self, state: State) -> tuple[str, str, bytes]:
         role, channel = self._chance.choice(
-            (("scheduler", "placement"), ("agent", "inventory"), ("watcher", "workload"))
+            (("scheduler", "placement"), ("intake", "inventory"), ("watcher", "workload"))
         )
         name = self._node(state) if channel != "workload" else "nobody"
         return role, f"{SUBJECTS}.{channel}.{token(name)}", self._chance.choice(GARBAGE)

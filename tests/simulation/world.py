@@ -20,6 +20,7 @@ import pytest
 import structlog
 
 from apportion.agent import main as agent
+from apportion.intake import main as intake
 from apportion.runtime.files.fleets import SimulatedNode, numbered_nodes
 from apportion.runtime.kube import watch as kube_watch
 from apportion.scheduler import main as scheduler
@@ -159,6 +160,8 @@ class World:
         for number in range(watchers):
             access = side.access(f"watcher/{number}")
             self._add(f"watcher/{number}", "watcher", side.watcher(access), access)
+        for number in range(self._weather.stream("intakes").randint(1, 2)):
+            self._add(f"intake/{number}", "intake", intake.body)
         for number, nodes in enumerate(racks):
             self._add(f"agent/{number}", "agent", _agent(f"n{number}", nodes))
 

@@ -85,7 +85,7 @@ class Facts:
 
     async def write(self, *payloads: Payload, role: str = "", event_id: str = "") -> int:
         """Append events in one batch, as their owner, and return the last revision."""
-        role = role or BY_PAYLOAD[type(payloads[0])].writer
+        role = role or BY_PAYLOAD[type(payloads[0])].appender
         if role not in self._pens:
             self._pens[role] = await self._bus.connect(role)
         drafts = [
@@ -105,6 +105,11 @@ class Facts:
                 for uid in uids
             )
         )
+
+    async def submit_unless_there(self, uid: str) -> None:
+        """A pod that nobody has submitted: nobody else's placement is believed."""
+        if all(pod.uid != uid for pod in self.of(PodSubmitted)):
+            await self.submit(uid)
 
     async def place(
         self, uid: str, node: str, *devices: str, attempt: int = 1, name: str = ""
@@ -142,6 +147,7 @@ class Facts:
             borrowed=borrowed,
             previous=self._chain.get(node, ""),
         )
+        await self.submit_unless_there(uid)
         await self.write(placed)
         if bound:
             await self.write(PodBound(pod=uid, node=node, attempt=1))

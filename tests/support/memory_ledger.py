@@ -25,12 +25,13 @@ from apportion.runtime.ledger.port import (
     NotPermitted,
     OutcomeUnknown,
     Record,
+    Request,
     Subscription,
     WorkQueue,
 )
 from tests.support.memory_follower import MemoryFollower
 from tests.support.memory_queue import Handed, MemoryQueue
-from tests.support.memory_server import MemoryServer
+from tests.support.memory_server import MemoryServer, Take
 
 T = TypeVar("T")
 
@@ -151,7 +152,12 @@ class MemoryLedger:
         """See ledger.Ledger."""
         if subject.startswith("apportion.command.") and self.role != "operator":
             raise NotPermitted(f"the server forbids user {self.role!r} to send to {subject}")
-        reply = await self._question("request", lambda: self.server.send(subject, payload))
+        if subject.startswith("apportion.intake.") and self.role != "agent":
+            raise NotPermitted(f"the server forbids user {self.role!r} to send to {subject}")
+        inbox = f"_INBOX_{self.role}.1"
+        reply = await self._question(
+            "request", lambda: self.server.send(subject, payload, reply=inbox)
+        )
         if reply is None:
             raise LedgerUnavailable(f"nobody takes {subject}")
         try:
@@ -165,14 +171,30 @@ class MemoryLedger:
     async def serve(self, subject: str, handler: Handler) -> None:
         """See ledger.Ledger."""
 
-        def take(found: str, payload: bytes) -> asyncio.Future[bytes]:
+        def take(found: str, payload: bytes, _inbox: str) -> asyncio.Future[bytes]:
             reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             self.spawn(_answer(handler, found, payload, reply, self._link))
             return reply
 
+        await self._listen(subject, take)
+
+    async def take_requests(
+        self, subject: str, take: Callable[[Request], None], *, group: str
+    ) -> None:
+        """See ledger.Ledger."""
+
+        def hand_over(found: str, payload: bytes, inbox: str) -> asyncio.Future[bytes]:
+            reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+            request = _Asked(found, inbox, payload, reply, self)
+            self.spawn(_hand_over(take, request, self._link))
+            return reply
+
+        await self._listen(subject, hand_over, group)
+
+    async def _listen(self, subject: str, take: Take, group: str = "") -> None:
         def listen() -> None:
             if not self._closed:  # a connection that is gone takes its subscriptions with it
-                self._served.append(self.server.serve(subject, take))
+                self._served.append(self.server.serve(subject, take, group=group))
 
         await self._question("serve", listen)
 
@@ -233,6 +255,38 @@ async def _answer(
 
     with contextlib.suppress(LedgerUnavailable):
         await link.send("reply", arrive)
+
+
+async def _hand_over(take: Callable[[Request], None], request: Request, link: Link) -> None:
+    await link.carry()
+    take(request)
+
+
+class _Asked:
+    """See ledger.Request."""
+
+    def __init__(
+        self,
+        subject: str,
+        reply: str,
+        payload: bytes,
+        waiting: asyncio.Future[bytes],
+        ledger: MemoryLedger,
+    ) -> None:
+        self.subject = subject
+        self.reply = reply
+        self.payload = payload
+        self._waiting = waiting
+        self._ledger = ledger
+
+    async def answer(self, payload: bytes) -> None:
+        """See ledger.Request."""
+
+        def arrive() -> None:
+            if not self._waiting.done():
+                self._waiting.set_result(payload)
+
+        await self._ledger.send("reply", arrive)
 
 
 class _Worker:

@@ -35,10 +35,14 @@ STORED_OVERHEAD_BYTES = 64
 EVENT_DEPTH = 3  # tokens before the name: apportion, v1, the channel
 
 WRITERS = {
-    row.channel: {other.writer for other in CATALOGUE if other.channel == row.channel}
+    row.channel: {other.appender for other in CATALOGUE if other.channel == row.channel}
     | ({"operator"} if row.channel in STANDALONE_CHANNELS else set())
     for row in CATALOGUE
 }
+
+
+Take = Callable[[str, bytes, str], asyncio.Future[bytes]]
+"""Takes subject, payload and reply of a plain message; the answer comes later, or never."""
 
 
 class Stored(NamedTuple):
@@ -59,7 +63,7 @@ class MemoryServer:
         self.records: list[Record | None] = []
         self.ids: list[str] = []
         self.queues: dict[str, MemoryQueue] = {}
-        self.handlers: dict[int, tuple[str, Callable[[str, bytes], asyncio.Future[bytes]]]] = {}
+        self.handlers: dict[int, tuple[str, str, Take]] = {}
         self.bytes = 0
         self.full = False
         self.first_revision = 1
@@ -71,6 +75,7 @@ class MemoryServer:
         self._watchers: list[Callable[[Stored], None]] = []
         self._news: dict[int, Callable[[], None]] = {}
         self._numbers = itertools.count(1)
+        self._sent = 0
 
     @property
     def last_revision(self) -> int:
@@ -193,19 +198,28 @@ class MemoryServer:
                 raise LedgerDrifted(f"consumer {durable} {setting}", found, wanted)
         return queue
 
-    def serve(self, pattern: str, take: Callable[[str, bytes], asyncio.Future[bytes]]) -> int:
-        """Hand plain messages on `pattern` to `take`; returns the number to stop it by."""
+    def serve(self, pattern: str, take: Take, *, group: str = "") -> int:
+        """Hand plain messages on `pattern` to `take`; returns the number to stop it by.
+
+        Of those of one `group` each gets some of them.
+        """
         number = next(self._numbers)
-        self.handlers[number] = (pattern, take)
+        self.handlers[number] = (pattern, group, take)
         return number
 
-    def send(self, subject: str, payload: bytes) -> asyncio.Future[bytes] | None:
+    def send(
+        self, subject: str, payload: bytes, *, reply: str = ""
+    ) -> asyncio.Future[bytes] | None:
         """Hand a plain message over; the reply to come, or None where nobody listens."""
-        replies = [
-            take(subject, payload)
-            for pattern, take in self.handlers.values()
-            if matches(pattern, subject)
-        ]
+        grouped: dict[str, list[Take]] = {}
+        takes: list[Take] = []
+        for pattern, group, take in self.handlers.values():
+            if matches(pattern, subject):
+                (grouped.setdefault(group, []) if group else takes).append(take)
+        for members in grouped.values():
+            self._sent += 1
+            takes.append(members[self._sent % len(members)])
+        replies = [take(subject, payload, reply) for take in takes]
         return replies[0] if replies else None
 
 

@@ -17,6 +17,7 @@ from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_
 from apportion.runtime.jetstream.server import EmbeddedServer, find_binary
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import Draft, Record
+from tests.support import intakes
 from tests.support.polling import until
 
 _numbers = itertools.count(1)
@@ -46,10 +47,13 @@ class Bus:
         self.data_dir = data_dir
         self.server = EmbeddedServer(data_dir, port=-1)
         self._ledgers: list[JetStreamLedger] = []
+        self._port = 0
 
     async def start(self, *, max_bytes: int = -1) -> None:
         """Start the server and make the stream."""
         await self.server.start()
+        self._port = self.server.port
+        intakes.may_have_agents(self)
         boot = await self.connect("bootstrap")
         await create_stream(boot, max_bytes=max_bytes)
 
@@ -76,6 +80,7 @@ class Bus:
 
     async def stop(self) -> None:
         """Close every connection and the server."""
+        await intakes.end(self._port)
         for ledger in self._ledgers:
             await ledger.close()
         await self.server.stop()

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support import intakes
 from tests.support.polling import until
 
 NO_AGENTS = ("--agent-grace", "0")
@@ -32,6 +33,7 @@ class ServiceProcess:
     ) -> None:
         self.verb = verb
         self._first = first
+        self._url = url
         self.build = build
         self._arguments = ["--nats", url, "--health", "127.0.0.1:0", "--log-format", "json"]
         self._arguments += options
@@ -59,6 +61,8 @@ class ServiceProcess:
 
     async def start(self) -> None:
         """Start, and wait until it listens."""
+        if self.verb == "agent":
+            await intakes.beside(self._url)
         code = f"{self._first}\nfrom apportion.{self.verb}.main import command; command()"
         self._health = ""
         self._process = await asyncio.create_subprocess_exec(

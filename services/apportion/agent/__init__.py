@@ -12,5 +12,5 @@ On a node with a kubelet, `kubelet` is the door at which containers ask for what
 `preparing` asks the ledger and `core.grants` what that is, and `hands` makes it. What is on disk
 then (regions, CDI files) is made anew from the ledger whenever it is missing.
 
-The only writer of the inventory and allocation of its nodes.
+The only one that says what its nodes have and hand out; an intake appends it.
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from apportion.agent.backend import DevicesUnavailable
+from apportion.agent.handing_in import HandingIn
 from apportion.agent.host import local_host
 from apportion.agent.kubelet.port import NotPrepared
 from apportion.agent.nvml import QUIET_S, NvmlBackend
@@ -105,7 +106,8 @@ def command(
 async def body(service: Service, backends: Backends, places: Places | None = None) -> None:
     """One life of the agent, until cancelled; with places, its node hands out shares."""
     async with open_session(service) as session:
-        nodes = _nodes(service, session, backends)
+        handing_in = HandingIn(session.ledger, service.clock)
+        nodes = _nodes(service, handing_in, backends)
         if places is not None and places.no_cdi:
             nodes[0].host = at_allocate(nodes[0].host)
         agent = Agent(
@@ -117,6 +119,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
             kubelet=places is not None and places.kubelet is not None,
         )
         service.ready_when(agent.not_ready)
+        service.ready_when(handing_in.not_ready)
         if places is not None:
             await _hand_out(service, session, agent, nodes[0], places)
         service.loop("report", agent.watch)
@@ -154,9 +157,9 @@ async def _hand_out(
     give_back()
 
 
-def _nodes(service: Service, session: Session, backends: Backends) -> list[Node]:
+def _nodes(service: Service, handing_in: HandingIn, backends: Backends) -> list[Node]:
     def publisher(name: str) -> Publisher:
-        return Publisher(f"agent/{name}", service.clock, session.append)
+        return Publisher(f"agent/{name}", service.clock, handing_in.append)
 
     if not backends.simulated:
         try:

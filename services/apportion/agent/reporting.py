@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from apportion.agent.backend import DeviceBackend
 from apportion.agent.commands import command_subject, obey
+from apportion.agent.handing_in import HeldBack
 from apportion.agent.inventory import event_id, news
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView, NodeView
@@ -221,7 +222,13 @@ class Agent:
 
     async def _report(self, node: Node) -> None:
         async with node.reporting:
-            await self._report_alone(node)
+            while True:
+                try:
+                    await self._report_alone(node)
+                except HeldBack as held:  # it may have been a glitch: look once more
+                    await asyncio.sleep(held.again_s)
+                else:
+                    return
 
     async def _report_alone(self, node: Node) -> None:
         devices = offered(

@@ -72,6 +72,7 @@ RUN = {
         ("binder", "the binder: placements become bindings"),
         ("watcher", "the watcher: Kubernetes becomes events"),
         ("agent", "the agent of one node, or of simulated ones"),
+        ("intake", "the intake: agents' reports judged and appended"),
         ("gateway", "the gateway: the read API over HTTP"),
         ("admission", "the admission webhook: pods judged before they are taken"),
         ("callout", "the callout: who a ServiceAccount is on the ledger's server"),

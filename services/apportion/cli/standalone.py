@@ -108,6 +108,7 @@ class Up:
         past, monitor = str(wanted.data / "past"), server.monitor_url
         gateway = ("--listen", self._gateway, "--past", past, "--monitor", monitor)
         for name, arguments in (
+            ("intake", ()),
             ("agent", wanted.agent),
             ("scheduler", ()),
             ("binder", ()),
@@ -116,7 +117,7 @@ class Up:
             url = {NATS_ENV: server.url_for(name)}
             log = wanted.data / "logs" / f"{name}.log"
             supervisor.start(Child(name, arguments, url, log))
-        with self._out.status("starting agent, scheduler, binder, gateway"):
+        with self._out.status("starting intake, agent, scheduler, binder, gateway"):
             await supervisor.ready()
 
     async def _stop(self) -> None:

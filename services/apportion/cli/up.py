@@ -25,7 +25,9 @@ NATS_PORT = 4222
 FLEET = Path(__file__).parent / "fleet.yaml"
 PORT = click.IntRange(0, 65_535)
 _TO_BE_PASSED: Final = 0o711
-SERVICES = tuple(f"apportion.{name}.main" for name in ("scheduler", "agent", "binder", "gateway"))
+SERVICES = tuple(
+    f"apportion.{name}.main" for name in ("scheduler", "agent", "intake", "binder", "gateway")
+)
 
 
 @click.command(epilog="Example:  apportion up --fleet 8xH100-80GB --nodes 10")

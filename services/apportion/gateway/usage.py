@@ -16,8 +16,10 @@ from apportion.core.ledger.state import NodeState, State
 from apportion.runtime.ledger.port import Ledger
 from apportion.runtime.process.clock import Clock
 from apportion_schemas import UsageSample
+from apportion_schemas.catalogue import token
 
-SUBJECT = "apportion.usage.*"
+SUBJECT_OF_NODES = "apportion.usage."
+SUBJECT = f"{SUBJECT_OF_NODES}*"
 SILENT_S = 60.0
 """A dozen samples were missed: what was used then says nothing any more."""
 
@@ -47,12 +49,13 @@ class Uses:
 
     async def note(self, subject: str, payload: bytes) -> None:
         """Take one sample; what is none is passed over, for nothing depends on it."""
-        del subject
         try:
             sample = _decode(payload)
         except (msgspec.DecodeError, msgspec.ValidationError):
             return
         node = self._state.nodes.get(sample.node)
+        if subject != f"{SUBJECT_OF_NODES}{token(sample.node)}":
+            return  # its agent speaks of another node
         if node is not None and len(sample.shares) <= _shares_of(node):
             self._put(sample.node, packed_use(node, sample), silent=False)
 

@@ -83,7 +83,8 @@ class Presence:
         self._grace_s = grace_s
         await reader.caught_up()
         try:
-            await self._ledger.serve(AGENTS, self._note)
+            for subject in AGENTS:
+                await self._ledger.serve(subject, self._note)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._count(reader), name="silent agents")
                 group.create_task(self._take_back(reader), name="agents that are back")
@@ -92,9 +93,9 @@ class Presence:
 
     async def _note(self, subject: str, payload: bytes) -> None:
         try:
-            names = nodes_of(payload)
-        except msgspec.DecodeError as error:
-            _log.warning("ignored a beat on %s that cannot be read: %s", subject, error)
+            names = nodes_of(subject, payload)
+        except (msgspec.DecodeError, ValueError) as error:
+            _log.warning("ignored a beat on %s: %s", subject, error)
             return
         for name in names:
             node = self._state.nodes.get(name)

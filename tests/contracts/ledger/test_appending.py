@@ -172,7 +172,8 @@ async def test_a_full_ledger_keeps_what_it_has(small_place: Place) -> None:
 @pytest.mark.parametrize(
     ("role", "mine", "foreign"),
     [
-        ("agent", ("inventory.n1", "allocation.n1"), ("placement.n1", "operator.policy")),
+        ("agent", (), ("inventory.n1", "allocation.n1", "placement.n1", "operator.policy")),
+        ("intake", ("inventory.n1", "allocation.n1"), ("placement.n1", "operator.policy")),
         ("watcher", ("workload.u", "cluster.node.n1"), ("pending.u", "binding.n1")),
         ("operator", ("workload.u", "cluster.node.n1", "operator.policy"), ("placement.n1",)),
         ("scheduler", ("placement.n1", "pending.u"), ("binding.n1", "workload.u")),

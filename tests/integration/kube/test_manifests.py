@@ -14,7 +14,7 @@ from tests.support.control_plane import ROOT, ControlPlane
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
 EXTENDER = ROOT / "deploy" / "extender"
-SERVICES = ("watcher", "scheduler", "binder", "gateway", "admission")
+SERVICES = ("watcher", "scheduler", "intake", "binder", "gateway", "admission")
 
 
 @pytest.fixture(autouse=True)

@@ -114,7 +114,7 @@ OBJECTS = {
 @pytest.mark.usefixtures("webhook")
 @pytest.mark.parametrize("what", OBJECTS)
 @pytest.mark.parametrize(
-    "account", ["admission", "gateway", "watcher", "binder", "scheduler", "agent"]
+    "account", ["admission", "gateway", "watcher", "binder", "scheduler", "intake", "agent"]
 )
 def test_certificates_and_webhooks_are_the_admission_services_alone(
     control_plane: ControlPlane, account: str, what: str

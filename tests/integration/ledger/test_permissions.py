@@ -17,8 +17,10 @@ from apportion.runtime.ledger.port import Draft, LedgerUnavailable, NotPermitted
 from tests.support.nats import Bus, draft
 
 EVENTS = {
-    "inventory.n1": {"agent", "intake"},
-    "allocation.n1": {"agent", "intake"},
+    "inventory.n1": {"intake"},
+    "allocation.n1": {"intake"},
+    "usage.n1": {"intake"},
+    "intake.n1": {"intake"},
     "workload.uid1": {"watcher", "operator"},
     "adoption.n1.uid1": {"watcher", "operator"},
     "cluster.node.n1": {"watcher", "operator"},

@@ -27,7 +27,7 @@ def report(backend: SimulatedBackend, devices: tuple[Device, ...]) -> NodeReport
 
 async def test_who_comes_back_reads_all_that_was_said_before_saying_more() -> None:
     """The newest report is what it has; of the oldest alone it would differ, and say all anew."""
-    ledger = MemoryLedger(MemoryServer(), role="agent")
+    ledger = MemoryLedger(MemoryServer(), role="intake")
     devices = simulated_devices(NODE, "2xT4")
     backend = SimulatedBackend(devices)
     async with GroupCommit(ledger) as commit:

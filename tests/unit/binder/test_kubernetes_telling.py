@@ -66,7 +66,7 @@ class Told:
         for data in payloads:
             identity = f"test-{self.server.last_revision}"
             draft = Draft(subject_of(data), identity, encode(event_of(data)))
-            role = BY_PAYLOAD[type(data)].writer
+            role = BY_PAYLOAD[type(data)].appender
             self.server.append([draft], {}, role=role, writer=role)
 
     def messages(self) -> list[tuple[str, str]]:

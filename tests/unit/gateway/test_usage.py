@@ -55,7 +55,7 @@ async def test_busy_is_work_or_else_memory(
 ) -> None:
     """Work against the cores granted; where nobody tells work, memory against what is granted."""
     uses = Uses(ledger.state, Clock())
-    await uses.note("", sample(use))
+    await uses.note("apportion.usage.n1", sample(use))
     assert told(uses) == [PackedUse("n1", (("default/a", 0, busy),))]
 
 
@@ -63,18 +63,25 @@ async def test_what_cannot_be_is_passed_over(ledger: Ledger) -> None:
     """No JSON, a node that is not there, more shares than the node has: nothing is kept of it."""
     uses = Uses(ledger.state, Clock())
     for payload in (b"?", b"{}", sample(node="n2"), sample((1, 1, 1), (1, 1, 1))):
-        await uses.note("", payload)
+        await uses.note("apportion.usage.n1", payload)
+    assert uses.rows(0) == (0, ())
+
+
+async def test_an_agent_speaks_of_its_own_node_alone(ledger: Ledger) -> None:
+    """By the subject, on which the server lets nobody else send."""
+    uses = Uses(ledger.state, Clock())
+    await uses.note("apportion.usage.n2", sample((40_960, 0, 5)))
     assert uses.rows(0) == (0, ())
 
 
 async def test_only_what_is_newer_is_told(ledger: Ledger) -> None:
     """By the number that the answer before gave."""
     uses = Uses(ledger.state, Clock())
-    await uses.note("", sample((40_960, 0, 5)))
+    await uses.note("apportion.usage.n1", sample((40_960, 0, 5)))
     heard, rows = uses.rows(0)
     assert len(rows) == 1
     assert uses.rows(heard) == (heard, ())
-    await uses.note("", sample((40_960, 0, 10)))
+    await uses.note("apportion.usage.n1", sample((40_960, 0, 10)))
     assert told(uses, heard) == [PackedUse("n1", (("default/a", 0, 0.2),))]
 
 
@@ -82,7 +89,7 @@ async def test_who_falls_silent_is_forgotten(ledger: Ledger) -> None:
     """It is told once that nothing is known any more, and then nothing is kept."""
     clock = Clock()
     uses = Uses(ledger.state, clock)
-    await uses.note("", sample((40_960, 0, 5)))
+    await uses.note("apportion.usage.n1", sample((40_960, 0, 5)))
     heard, _ = uses.rows(0)
     clock.now_s = SILENT_S + 1
     assert told(uses, heard) == [PackedUse("n1", ())]

@@ -81,11 +81,11 @@ class Scheduler:
     def write(self, *payloads: Payload) -> None:
         """Facts of the others."""
         for data in payloads:
-            role = BY_PAYLOAD[type(data)].writer
+            row = BY_PAYLOAD[type(data)]
             identity = f"test-{self.server.last_revision}"
-            event = Event(id=identity, source=f"{role}/test", time=TIME, data=data)
+            event = Event(id=identity, source=f"{row.writer}/test", time=TIME, data=data)
             draft = Draft(subject_of(data), identity, encode(event))
-            self.server.append([draft], {}, role=role, writer=role)
+            self.server.append([draft], {}, role=row.appender, writer=row.writer)
 
     async def run(self) -> None:
         """Read and decide, until cancelled or something is raised."""

@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from apportion.core.ledger.fold import Change
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.beats import AGENT_BEAT_S, NODES_MAX, beats_of, nodes_of
@@ -81,12 +83,12 @@ def told(server: MemoryServer) -> list[str]:
 
 async def reported(server: MemoryServer, *names: str) -> MemoryLedger:
     """The connection of an agent that has reported these nodes."""
-    agent = MemoryLedger(server, role="agent")
+    intake = MemoryLedger(server, role="intake")
     for name in names:
         data: NodeReported = node(name)
         event = Event(id=name, source="agent", time="2026-01-01T00:00:00.000000Z", data=data)
-        await agent.append([Draft(subject_of(data), name, encode(event))])
-    return agent
+        await intake.append([Draft(subject_of(data), name, encode(event))])
+    return MemoryLedger(server, role="agent")
 
 
 async def beat(agent: MemoryLedger, span_s: float, *names: str) -> None:
@@ -209,9 +211,31 @@ def test_a_beat_that_cannot_be_read_is_nobody() -> None:
     played(play)
 
 
+def test_the_agent_of_one_node_beats_for_no_other() -> None:
+    """On its own subject, which is all that the server lets it send on; a fleet has another one."""
+
+    async def play(server: MemoryServer) -> None:
+        agent = await reported(server, "n1", "n2")
+        ear = Ear(server, "one")
+        forged = msgspec.json.encode({"nodes": ["n1", "n2"]})
+        for _ in range(2):
+            await agent.publish("apportion.beat.agent.n2", forged)
+            await agent.publish("apportion.beat.agent.n2", msgspec.json.encode({"nodes": ["n1"]}))
+            await rest(GIVEN_UP_S)
+        assert ear.silent() == ["n1", "n2"]
+        await agent.publish("apportion.beat.agent.n2", forged)
+        await rest(0.1)
+        assert ear.silent() == ["n1", "n2"]
+        await agent.publish("apportion.beat.fleet.n2", forged)
+        await rest(0.1)
+        assert ear.silent() == []
+
+    played(play)
+
+
 def test_a_large_fleet_beats_in_pieces() -> None:
     """Every node is in one beat, and no beat is over what its reader takes."""
     names = [f"n{number}" for number in range(2 * NODES_MAX + 1)]
-    beats = [nodes_of(payload) for _, payload in beats_of(names)]
+    beats = [nodes_of(subject, payload) for subject, payload in beats_of(names)]
     assert [name for beat in beats for name in beat] == names
     assert [len(beat) for beat in beats] == [NODES_MAX, NODES_MAX, 1]

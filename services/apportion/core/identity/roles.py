@@ -13,8 +13,6 @@ import msgspec
 
 Reads = Literal["everything", "configuration", "nothing"]
 
-_AGENTS_APPEND: Final = ("inventory.{node}", "allocation.{node}", "usage.{node}")
-"""What agents write into the ledger themselves; empty once the intake does it for them."""
 _KEPT_CONFIGURATION: Final = (
     "$JS.API.DIRECT.GET.OBJ_APPORTION_SNAPSHOTS.$O.APPORTION_SNAPSHOTS.C.configuration"
 )
@@ -59,7 +57,6 @@ ROLES: Final = (
     Role(
         name="agent",
         does="tells of its nodes, and hands out their shares",
-        appends=_AGENTS_APPEND,
         sends=(
             # what the intake is to append for it, and what is used now, which nobody stores
             "apportion.intake.{node}",
@@ -72,7 +69,7 @@ ROLES: Final = (
     Role(
         name="intake",
         does="appends what agents tell, once it has looked at it",
-        appends=("inventory.*", "allocation.*", "usage.*"),
+        appends=("inventory.*", "allocation.*", "usage.*", "intake.*"),
         sends=("apportion.beat.intake.>",),
         hears=("apportion.intake.*",),
         answering=True,

@@ -207,10 +207,11 @@ class Connection:
         return message
 
     async def _listen(
-        self, subject: str, receive: Receiver, *, waits: bool = False
+        self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Subscription:
         subscription = await self._client.subscribe(
             subject,
+            queue=group,
             cb=receive,
             pending_msgs_limit=PENDING_MESSAGES,
             pending_bytes_limit=PENDING_BYTES,
@@ -220,11 +221,11 @@ class Connection:
         return subscription
 
     async def subscribe(
-        self, subject: str, receive: Receiver, *, waits: bool = False
+        self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Unsubscribe:
         """See wire.Wire."""
         try:
-            subscription = await self._listen(subject, receive, waits=waits)
+            subscription = await self._listen(subject, receive, waits=waits, group=group)
         except errors.Error as failure:
             raise LedgerUnavailable(f"cannot listen on {subject}: {failure}") from failure
 

@@ -24,6 +24,7 @@ from apportion.runtime.ledger.port import (
     LedgerUnavailable,
     OutcomeUnknown,
     Record,
+    Request,
     Subscription,
     WorkQueue,
 )
@@ -178,8 +179,34 @@ class JetStreamLedger:
 
         await self._wire.subscribe(subject, receive, waits=True)
 
+    async def take_requests(
+        self, subject: str, take: Callable[[Request], None], *, group: str
+    ) -> None:
+        """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
+
+        async def receive(message: Message) -> None:
+            take(_Request(self._wire, message))
+
+        await self._wire.subscribe(subject, receive, group=group)
+
     async def close(self) -> None:
         """See ledger.Ledger."""
         for follower in self._followers:
             await follower.stop()
         await self._wire.close()
+
+
+class _Request:
+    """See ledger.Request."""
+
+    __slots__ = ("_wire", "payload", "reply", "subject")
+
+    def __init__(self, wire: Wire, message: Message) -> None:
+        self._wire = wire
+        self.subject = message.subject
+        self.reply = message.reply
+        self.payload = message.data
+
+    async def answer(self, payload: bytes) -> None:
+        """See ledger.Request."""
+        await self._wire.publish(self.reply, payload, headers={})

@@ -74,12 +74,12 @@ class Wire(Protocol):
         """
 
     async def subscribe(
-        self, subject: str, receive: Receiver, *, waits: bool = False
+        self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Unsubscribe:
         """Await `receive` for each message on `subject`, one after the other.
 
         Nothing else arrives meanwhile, so a `receive` that `waits` for others must say so; messages
-        then gather. Raises NotPermitted.
+        then gather. Of a `group` one subscriber gets each message. Raises NotPermitted.
         """
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:

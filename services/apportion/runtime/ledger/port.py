@@ -250,6 +250,17 @@ Handler = Callable[[str, bytes], Awaitable[bytes | None]]
 """Takes subject and payload of a plain message; what it returns is the reply, None is none."""
 
 
+class Request(Protocol):
+    """A plain message that waits for an answer. `reply` is where, as its sender wrote it."""
+
+    subject: str
+    reply: str
+    payload: bytes
+
+    async def answer(self, payload: bytes) -> None:
+        """Send the answer to whoever asked. Raises LedgerUnavailable."""
+
+
 class Readable(Protocol):
     """What a reader needs of the stream, or of the part of it that he may read."""
 
@@ -297,6 +308,14 @@ class Ledger(Readable, Protocol):
 
     async def serve(self, subject: str, handler: Handler) -> None:
         """Answer plain messages on `subject`, which may hold wildcards, until closed."""
+
+    async def take_requests(
+        self, subject: str, take: Callable[[Request], None], *, group: str
+    ) -> None:
+        """Take requests on `subject` as they arrive, until closed; of a group one takes each.
+
+        Whoever takes answers each in its own time. Raises LedgerUnavailable, NotPermitted.
+        """
 
     async def close(self) -> None:
         """Leave; what was not acknowledged is of unknown outcome."""

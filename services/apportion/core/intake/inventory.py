@@ -1,0 +1,103 @@
+"""Whether a node can have the devices that it reports: by the catalogue, and by what it had before.
+
+A card has no more memory than its model, and offers no more than the configuration says. Invariant:
+an honest node passes whatever its cards do: a model that nobody knows has a generous limit, a
+reboot or a card more is no jump, and what is one is believed once it is seen again.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from apportion.core.devices.catalogue import FAMILIES, normal
+from apportion.core.devices.models import models
+from apportion_schemas import Configuration, Device, NodeReported
+from apportion_schemas.configuration import NodeConfiguration
+from apportion_schemas.quantities import WHOLE
+
+MARGIN: Final = 1.1
+"""Drivers count a little more or less than the catalogue."""
+UNKNOWN_FACTOR: Final = 2
+"""A model that the catalogue does not know has at most twice the memory of the largest known."""
+JUMP_CARDS: Final = 2
+"""One card more or less is somebody with a screwdriver."""
+_SIZE = re.compile(r"(?<![0-9.])(\d{1,4})\s?gb\b")
+
+
+@lru_cache(maxsize=1024)
+def memory_most_mib(model: str) -> int:
+    """How much memory a card of this model can have: MiB."""
+    name = normal(model).removeprefix("nvidia-")
+    known = _known()
+    if name in known:
+        return int(known[name] * MARGIN)
+    size = _SIZE.search(model.lower())
+    if size is not None:
+        return int(int(size[1]) * 1024 * MARGIN)
+    return UNKNOWN_FACTOR * max(known.values())
+
+
+@lru_cache(maxsize=1)
+def _known() -> dict[str, int]:
+    return {
+        normal(each.model).removeprefix("nvidia-"): each.memory_mib for each in models().values()
+    }
+
+
+def implausible(report: NodeReported, configuration: Configuration) -> str:
+    """What of the report cannot be, in words; empty where all of it can."""
+    ids = {device.id for device in report.devices}
+    if len(ids) != len(report.devices):
+        return "a device id stands there twice"
+    if len({device.index for device in report.devices}) != len(report.devices):
+        return "two devices have one index"
+    said = next((n for n in configuration.nodeconfig if n.name == report.node), None)
+    for device in report.devices:
+        trouble = _implausible(device, configuration, said)
+        if trouble:
+            return f"device {device.id}: {trouble}"
+    return ""
+
+
+def _implausible(
+    device: Device, configuration: Configuration, said: NodeConfiguration | None
+) -> str:
+    family = FAMILIES.get(device.family)
+    if family is None:
+        return f"family {device.family!r} is not one of {', '.join(sorted(FAMILIES))}"
+    most_mib = memory_most_mib(device.model)
+    if device.physical_memory_mib > most_mib:
+        return (
+            f"{device.physical_memory_mib:,} MiB, and a {device.model} has at most {most_mib:,}; "
+            "a new model goes into the device catalogue"
+        )
+    nvidia = configuration.nvidia
+    memory = (said and said.device_memory_scaling) or nvidia.device_memory_scaling
+    cores = (said and said.device_core_scaling) or nvidia.device_core_scaling
+    offered = int(device.physical_memory_mib * max(1.0, memory)) + 1
+    if device.memory_mib > offered:
+        return f"offers {device.memory_mib:,} MiB of {device.physical_memory_mib:,}"
+    whole = max(WHOLE, family.cores)
+    if device.cores > int(whole * max(1.0, cores)) + 1:
+        return f"offers {device.cores:,} cores of {whole}"
+    return ""
+
+
+def jump(before: NodeReported | None, now: NodeReported) -> str:
+    """What is too much of a change to be believed at once, in words; empty for any other."""
+    if before is None:
+        return ""
+    had = {device.id: device for device in before.devices}
+    has = {device.id: device for device in now.devices}
+    gone, new = len(had.keys() - has.keys()), len(has.keys() - had.keys())
+    for what, many in (("vanished", gone), ("appeared", new)):
+        if many >= JUMP_CARDS and 2 * many > len(had):
+            return f"{many} devices {what} at once, where {len(had)} were"
+    for name in sorted(had.keys() & has.keys()):
+        if _nature(had[name]) != _nature(has[name]):
+            return f"device {name} is a {has[name].model} now, and was a {had[name].model}"
+    return ""
+
+
+def _nature(device: Device) -> tuple[str, str, int]:
+    return device.family, device.model, device.physical_memory_mib

@@ -1,0 +1,149 @@
+"""Whether an agent's event may stand on the ledger: who says it, what it is, and whether it can be.
+
+The state is that of a fold which holds all that the agent had read (`basis`), so what contradicts
+it was never so, or is not so any more. Invariant: only what the fold would take of this very node
+passes; and what an honest agent says passes, but where the world moved on meanwhile.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from apportion.core.intake.answers import Cause
+from apportion.core.intake.inventory import MARGIN, implausible
+from apportion.core.ledger.state import NodeState, Phase, State
+from apportion_schemas import (
+    AllocationFailed,
+    DeviceHealthChanged,
+    Event,
+    NodeReported,
+    SharesAllocated,
+    UsageRecorded,
+)
+from apportion_schemas.usage import ShareUsed, UnsharedUsed
+
+ROUNDED_S: Final = 60
+USE_SECONDS_MAX: Final = 2 * 86_400
+"""Usage is summed up hourly; an agent that was stopped has saved what it began."""
+
+
+class Refusal(Struct, frozen=True):
+    """Why an event is not appended, by name and in words."""
+
+    cause: Cause
+    why: str
+
+
+class Known(Struct, frozen=True):
+    """The event stands on the ledger already, in other words or under another id."""
+
+    revision: int
+
+
+Verdict = Refusal | Known | None
+"""None is for an event that may be appended."""
+
+
+def source_of(node: str) -> str:
+    """How the agent of this node signs."""
+    return f"agent/{node}"
+
+
+def judge(state: State, node: str, event: Event) -> Verdict:
+    """What is to become of an event whose payload is of this node, by its subject."""
+    if event.source != source_of(node):
+        return Refusal("foreign-source", f"it is signed {event.source!r}, not {source_of(node)!r}")
+    if event.cause > event.basis:
+        return Refusal("future-basis", f"cause {event.cause} lies behind basis {event.basis}")
+    return _JUDGES[type(event.data)](state, event, event.data)
+
+
+def _report(state: State, event: Event, data: NodeReported) -> Verdict:
+    for device in data.devices:
+        owner = state.nodes.get(state.node_of_device.get(device.id, data.node))
+        if owner is None or owner.name == data.node or owner.gone:
+            continue
+        if owner.by_id[device.id].present:
+            return Refusal(
+                "device-of-another-node",
+                f"device {device.id} is on node {owner.name}, which reported it at revision "
+                f"{owner.reported_revision}; if it was moved, start the agent there first",
+            )
+    trouble = implausible(data, state.configuration)
+    if trouble and event.basis < state.configuration_revision:
+        return Refusal("stale", f"the configuration changed since: {trouble}")
+    return Refusal("implausible-device", trouble) if trouble else None
+
+
+def _health(state: State, _event: Event, data: DeviceHealthChanged) -> Verdict:
+    node = state.nodes.get(data.node)
+    if node is None or data.device not in node.by_id:
+        return Refusal("unknown-device", f"device {data.device} is not one of node {data.node}")
+    return None
+
+
+def _answer(state: State, _event: Event, data: SharesAllocated | AllocationFailed) -> Verdict:
+    pod = state.pods.get(data.pod)
+    placed = pod.placement if pod is not None else None
+    if pod is None or placed is None or placed.attempt != data.attempt:
+        return Refusal("late", f"pod {data.pod} has no place by attempt {data.attempt} any more")
+    if placed.node != data.node:
+        return Refusal(
+            "pod-of-another-node", f"pod {data.pod} is placed on {placed.node} by that attempt"
+        )
+    if pod.phase is Phase.ALLOCATED:
+        return Known(pod.allocated_revision)
+    held = {share.device for share in placed.shares}
+    if isinstance(data, SharesAllocated):
+        for device in data.devices:
+            if device not in held:
+                return Refusal("unknown-device", f"pod {data.pod} holds nothing of {device}")
+    return None
+
+
+def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
+    every: tuple[ShareUsed | UnsharedUsed, ...] = (*data.shares, *data.unshared)
+    for used in every:
+        owner = state.nodes.get(state.node_of_device.get(used.device, data.node))
+        if owner is not None and owner.name != data.node:
+            return Refusal(
+                "device-of-another-node", f"device {used.device} is on node {owner.name}"
+            )
+        if trouble := _too_much(used, owner):
+            return Refusal("implausible-use", f"of device {used.device}: {trouble}")
+    for share in data.shares:
+        pod = state.pods.get(share.pod)
+        if pod is not None and pod.full_name != f"{share.namespace}/{share.name}":
+            return Refusal(
+                "implausible-use",
+                f"pod {share.pod} is {pod.full_name}, not {share.namespace}/{share.name}",
+            )
+    return None
+
+
+def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState | None) -> str:
+    """What of it no card can have done, in words."""
+    if used.seconds > USE_SECONDS_MAX:
+        return f"{used.seconds:,} seconds are more than two days"
+    known = node.by_id.get(used.device) if node is not None else None
+    if known is None:
+        return ""
+    offered = known.device
+    most_mib = int(MARGIN * max(offered.memory_mib, offered.physical_memory_mib))
+    if used.memory_mib_seconds > most_mib * (used.seconds + ROUNDED_S):
+        return f"{used.memory_mib_seconds:,} MiB seconds in {used.seconds:,} seconds"
+    if used.memory_mib_peak > most_mib:
+        return f"{used.memory_mib_peak:,} MiB of {most_mib:,}"
+    return ""
+
+
+_JUDGES: dict[type, Callable[[State, Event, Any], Verdict]] = {
+    NodeReported: _report,
+    DeviceHealthChanged: _health,
+    SharesAllocated: _answer,
+    AllocationFailed: _answer,
+    UsageRecorded: _usage,
+}
+AGENTS_EVENTS: Final = frozenset(_JUDGES)
+"""All that an agent may say."""

@@ -1,0 +1,92 @@
+"""What each node's agent has asked and was not answered yet: a bounded, paced queue for each.
+
+Invariant: a lane holds no more than its share whatever is sent to it, and what does not fit is
+dropped before anybody reads it; so a flood fills the lane of its own node alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from apportion.core.intake.buckets import Bucket
+from apportion.runtime.ledger.port import Request
+
+UNANSWERED_MAX: Final = 64
+"""Of one node: twice what its agent ever has under way."""
+UNANSWERED_BYTES_MAX: Final = 4 << 20
+RATE: Final = 100.0
+"""Events of one node each second, for longer than a burst."""
+BURST: Final = 500.0
+"""Twice the pods that a kubelet runs, all at once."""
+BYTES_OF_A_TOKEN: Final = 4_096
+LANES_MAX: Final = 20_000
+"""More than the nodes of the largest cluster; idle ones make room for others."""
+
+
+class Lane:
+    """The requests of one node, in the order in which they came."""
+
+    def __init__(self, node: str, now_s: float) -> None:
+        self.node = node
+        self.held = ""
+        self.held_s = 0.0
+        self.work: asyncio.Task[None] | None = None
+        self._waiting: deque[Request] = deque()
+        self._bucket = Bucket(RATE, BURST, now_s)
+        self._unanswered = 0
+        self._bytes = 0
+
+    def put(self, request: Request) -> bool:
+        """Queue it, if there is room."""
+        size = len(request.payload)
+        if self._unanswered >= UNANSWERED_MAX or self._bytes + size > UNANSWERED_BYTES_MAX:
+            return False
+        self._unanswered += 1
+        self._bytes += size
+        self._waiting.append(request)
+        return True
+
+    def next(self) -> Request | None:
+        """The one that waits longest; whoever takes it says when it is `over`."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def over(self, request: Request) -> None:
+        """It was answered, or never will be."""
+        self._unanswered -= 1
+        self._bytes -= len(request.payload)
+
+    def pace(self, request: Request, now_s: float) -> float:
+        """For how many seconds to wait before it is read: by number, and by size."""
+        return self._bucket.take(1 + len(request.payload) / BYTES_OF_A_TOKEN, now_s)
+
+    def idle(self, now_s: float) -> bool:
+        """Whether nothing would be forgotten with it."""
+        return not self._unanswered and not self.held and self._bucket.full(now_s)
+
+
+class Lanes:
+    """The lane of each node that asked lately."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, Lane] = {}
+
+    def of(self, node: str, now_s: float) -> Lane | None:
+        """Its lane; None where there are too many, which only an intruder could bring about."""
+        lane = self._lanes.get(node)
+        if lane is None:
+            if len(self._lanes) >= LANES_MAX:
+                self._forget_idle(now_s)
+            if len(self._lanes) >= LANES_MAX:
+                return None
+            lane = self._lanes[node] = Lane(node, now_s)
+        return lane
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait, of all nodes together."""
+        return sum(lane._unanswered for lane in self._lanes.values())  # noqa: SLF001 - of one module
+
+    def _forget_idle(self, now_s: float) -> None:
+        self._lanes = {node: lane for node, lane in self._lanes.items() if not lane.idle(now_s)}

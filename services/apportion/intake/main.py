@@ -1,0 +1,47 @@
+"""`apportion intake`: the process around `taking`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from apportion.intake.refusing import Refusals
+from apportion.intake.taking import Taking
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.config import ServiceConfig
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import service_options
+from apportion.runtime.service.session import open_session
+
+
+@click.command(
+    name="intake",
+    epilog="Example:  apportion intake --nats nats://intake:secret@localhost:4222",
+)
+@service_options
+def command(*, config: ServiceConfig) -> None:
+    """Append what agents report, once it is judged. Start as many as you like: they share it."""
+    sys.exit(run_service("intake", body, config))
+
+
+async def body(service: Service) -> None:
+    """One life of the intake, until cancelled."""
+    async with open_session(service) as session:
+        cluster = StateFold(await session.restored())
+        reader = Reader(
+            session.ledger, cluster, metrics=service.metrics, after=cluster.state.revision
+        )
+        taking = Taking(
+            cluster.state,
+            reader,
+            session.ledger,
+            session.append,
+            Refusals(service.clock, service.metrics),
+            clock=service.clock,
+            metrics=service.metrics,
+        )
+        service.ready_when(reader.not_ready)
+        service.ready_when(taking.not_ready)
+        service.loop("take", taking.run)
+        await reader.run()

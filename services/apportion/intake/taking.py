@@ -1,0 +1,205 @@
+"""Requests of agents to appends and answers: one lane after the other's event, all lanes at once.
+
+Invariant: each request is answered once, or not at all where nobody may be answered, its lane is
+full, or this life of the process ends; its sender asks again then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from apportion.core.intake.answers import (
+    GROUP,
+    SUBJECTS_OF_ALL,
+    Answer,
+    append_id,
+    encode_answer,
+    may_be_answered,
+    node_of_subject,
+)
+from apportion.core.intake.inventory import jump
+from apportion.core.intake.judging import Known, Refusal, judge
+from apportion.core.ledger.state import State
+from apportion.intake.lanes import Lane, Lanes
+from apportion.intake.reading import read
+from apportion.intake.refusing import Refusals
+from apportion.runtime.ledger.port import Draft, Ledger, LedgerUnavailable, Request
+from apportion.runtime.ledger.publisher import Append
+from apportion.runtime.ledger.reader import Reader
+from apportion.runtime.process.clock import Clock
+from apportion.runtime.process.metrics import Metrics
+from apportion_schemas import Event, NodeReported, encode, subject_of
+
+BASIS_WAIT_S: Final = 5.0
+"""For so long an event waits until this process has read what its agent had."""
+AGAIN_S: Final = 1.0
+HOLD_S: Final = 3.0
+"""A jump is believed when it is seen again so much later."""
+EARLY: Final = 0.5
+"""Of it: whoever asks again does so at a time of its own."""
+HELD_S: Final = 600.0
+
+
+class Taking:
+    """What one life of an intake does with all that agents ask; `take` is told of each request."""
+
+    def __init__(
+        self,
+        state: State,
+        reader: Reader[Any],
+        ledger: Ledger,
+        append: Append,
+        refusals: Refusals,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._state = state
+        self._reader = reader
+        self._ledger = ledger
+        self._append = append
+        self._refusals = refusals
+        self._clock = clock
+        self._lanes = Lanes()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._listening = False
+        self._taken = metrics.counter(
+            "apportion_intake_events_total",
+            "Events of agents, by what became of them.",
+            ("outcome",),
+        )
+        metrics.gauge(
+            "apportion_intake_unanswered", "Events of agents that wait for their answer."
+        ).set_function(lambda: self._lanes.unanswered)
+
+    def not_ready(self) -> list[str]:
+        """Why nothing is taken yet; empty once agents are listened to."""
+        return [] if self._listening else ["agents are not listened to yet"]
+
+    async def run(self) -> NoReturn:
+        """Take requests until cancelled. Raises what `append` raises."""
+        await self._reader.caught_up()
+        async with asyncio.TaskGroup() as self._tasks:
+            await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
+            self._listening = True
+            await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")
+
+    def take(self, request: Request) -> None:
+        """Queue a request in its node's lane, or drop it."""
+        node = node_of_subject(request.subject)
+        lane = self._lanes.of(node, self._clock.monotonic()) if node else None
+        if lane is None or not lane.put(request):
+            self._count("dropped")
+            if lane is not None:
+                self._note(node, Refusal("too-many", "more is sent than one node can have to say"))
+            return
+        if lane.work is None and self._tasks is not None:
+            lane.work = self._tasks.create_task(self._work(lane), name=f"intake of {node}")
+
+    async def _work(self, lane: Lane) -> None:
+        """Judge what waits in a lane, one by one; appends gather beside it."""
+        try:
+            while (request := lane.next()) is not None:
+                wait_s = lane.pace(request, self._clock.monotonic())
+                if wait_s:
+                    await asyncio.sleep(wait_s)
+                if not may_be_answered(request.reply):
+                    self._count("refused")
+                    self._note(lane.node, Refusal("foreign-reply", "it is no inbox of an agent"))
+                    lane.over(request)
+                    continue
+                judged = await self._judged(lane, request)
+                if isinstance(judged, Draft):
+                    self._spawn_append(lane, request, judged)
+                else:
+                    await self._answer(lane, request, judged)
+        finally:
+            lane.work = None
+
+    async def _judged(self, lane: Lane, request: Request) -> Draft | Answer:
+        event = read(lane.node, request.payload, self._clock.now())
+        if isinstance(event, Refusal):
+            return self._refused(lane.node, event)
+        if event.basis > self._state.revision and (answer := await self._reach(lane, event.basis)):
+            return answer
+        verdict = judge(self._state, lane.node, event)
+        if isinstance(verdict, Refusal):
+            return self._refused(lane.node, verdict)
+        if isinstance(verdict, Known):
+            self._count("known")
+            return Answer(revision=verdict.revision, duplicate=True)
+        if isinstance(event.data, NodeReported) and (why := self._held(lane, event.data)):
+            self._count("held")
+            return Answer(again_s=HOLD_S, held=True, why=why)
+        return _draft(lane.node, event)
+
+    async def _reach(self, lane: Lane, basis: int) -> Answer | None:
+        """Read up to what the agent had read, or say why not."""
+        try:
+            last = await self._ledger.last_revision()
+        except LedgerUnavailable as trouble:
+            return self._again(str(trouble))
+        if basis > last:
+            why = f"basis {basis} is yet to come: the ledger has {last} revisions"
+            return self._refused(lane.node, Refusal("future-basis", why))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BASIS_WAIT_S):
+                if await self._reader.folds(basis):
+                    return None
+        return self._again(f"this intake has read up to {self._reader.revision} of {basis}")
+
+    def _held(self, lane: Lane, report: NodeReported) -> str:
+        """Why a report is to be made once more before it is believed, or nothing."""
+        known = self._state.nodes.get(lane.node)
+        why = jump(known.reported if known is not None else None, report)
+        now_s = self._clock.monotonic()
+        digest = hashlib.sha256(msgspec.json.encode(report)).hexdigest() if why else ""
+        if why and (lane.held != digest or now_s - lane.held_s > HELD_S):
+            lane.held, lane.held_s = digest, now_s
+            return why
+        if why and now_s - lane.held_s < EARLY * HOLD_S:
+            return why
+        lane.held = ""
+        return ""
+
+    # ------------------------------------------------------------------ answers
+
+    def _spawn_append(self, lane: Lane, request: Request, draft: Draft) -> None:
+        if self._tasks is not None:
+            self._tasks.create_task(self._append_one(lane, request, draft))
+
+    async def _append_one(self, lane: Lane, request: Request, draft: Draft) -> None:
+        appended = await self._append(draft)
+        self._count("duplicate" if appended.already_there else "appended")
+        answer = Answer(revision=appended.revision, duplicate=appended.already_there)
+        await self._answer(lane, request, answer)
+
+    async def _answer(self, lane: Lane, request: Request, answer: Answer) -> None:
+        lane.over(request)
+        with contextlib.suppress(LedgerUnavailable):  # whoever asked asks again
+            await request.answer(encode_answer(answer))
+
+    def _refused(self, node: str, refusal: Refusal) -> Answer:
+        self._count("refused")
+        self._note(node, refusal)
+        return Answer(refused=refusal.cause, why=refusal.why)
+
+    def _again(self, why: str) -> Answer:
+        self._count("again")
+        return Answer(again_s=AGAIN_S, why=why)
+
+    def _note(self, node: str, refusal: Refusal) -> None:
+        self._refusals.note(node, refusal)
+
+    def _count(self, outcome: str) -> None:
+        self._taken.labels(outcome).inc()
+
+
+def _draft(node: str, event: Event) -> Draft:
+    return Draft(subject_of(event.data), append_id(node, event.id), encode(event))

@@ -1,0 +1,42 @@
+"""An intake beside the agents of a test: nothing that an agent says comes to the ledger without.
+
+The first agent that a test starts on a ledger brings a real intake process there, which lives as
+long as the ledger's server. A test about intakes starts others of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from tests.support.nats import Bus
+    from tests.support.processes import ServiceProcess
+
+_ledgers: dict[int, Bus] = {}
+_intakes: dict[int, ServiceProcess] = {}
+
+
+def may_have_agents(bus: Bus) -> None:
+    """Agents that are started on this ledger get an intake."""
+    _ledgers[bus.server.port] = bus
+
+
+async def beside(url: str) -> None:
+    """Have an intake on the ledger of this URL, where it is one that a test runs."""
+    from tests.support.processes import ServiceProcess  # noqa: PLC0415 - they start one another
+
+    port = urlsplit(url).port or 0
+    bus = _ledgers.get(port)
+    if bus is None or port in _intakes:
+        return
+    _intakes[port] = intake = ServiceProcess("intake", bus.server.url_for("intake"))
+    await intake.start()
+
+
+async def end(port: int) -> None:
+    """The ledger on this port ends."""
+    _ledgers.pop(port, None)
+    intake = _intakes.pop(port, None)
+    if intake is not None:
+        await intake.kill()

@@ -1,0 +1,87 @@
+"""Which cards a node can have, and which changes are believed at once."""
+
+import pytest
+from msgspec import structs
+
+from apportion.core.devices.models import models
+from apportion.core.devices.simulating import simulated_devices
+from apportion.core.intake.inventory import implausible, jump, memory_most_mib
+from apportion_schemas import Configuration, Device
+from apportion_schemas.configuration import NodeConfiguration, NvidiaConfiguration
+from tests.support.fleet import T4, gpu, node, rack
+
+PLAIN = Configuration()
+
+
+@pytest.mark.parametrize("name", models())
+def test_every_card_of_the_catalogue_is_plausible_in_every_mode(name: str) -> None:
+    """Whatever can be simulated is believed."""
+    for mode in models()[name].modes:
+        report = node("n1", *simulated_devices("n1", f"8x{name}:{mode}"))
+        assert implausible(report, PLAIN) == ""
+
+
+def test_a_card_has_no_more_memory_than_its_model() -> None:
+    """A tenth more is a driver that counts otherwise; more than that is made up."""
+    assert implausible(node("n1", gpu("g0", model=T4, memory_mib=16_000)), PLAIN) == ""
+    found = implausible(node("n1", gpu("g0", model=T4, memory_mib=1 << 24)), PLAIN)
+    assert "device g0: 16,777,216 MiB, and a Tesla T4 has at most 16,896" in found
+
+
+@pytest.mark.parametrize(
+    ("model", "most_mib"),
+    [("NVIDIA X900 96GB HBM9", 108_134), ("NVIDIA X900-320GB", 360_448), ("Nobody's", 366_718)],
+)
+def test_a_model_that_nobody_knows_has_a_generous_limit(model: str, most_mib: int) -> None:
+    """The size in its name, or twice the largest known card."""
+    assert memory_most_mib(model) == most_mib
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        (gpu("g0", memory_mib=163_840, physical_memory_mib=81_920), "offers 163,840 MiB of 81,920"),
+        (gpu("g0", cores=800), "offers 800 cores of 100"),
+        (gpu("g0", family="quantum"), "family 'quantum' is not one of"),
+    ],
+)
+def test_no_more_is_offered_than_there_is(device: Device, said: str) -> None:
+    """Nor is it of a family that nobody knows."""
+    assert said in implausible(node("n1", device), PLAIN)
+
+
+def test_more_is_offered_where_the_configuration_says_so() -> None:
+    """For all nodes, or for one."""
+    report = node("n1", gpu("g0", memory_mib=163_840, physical_memory_mib=81_920, cores=200))
+    scaled = {"device_memory_scaling": 2.0, "device_core_scaling": 2.0}
+    everywhere = Configuration(nvidia=NvidiaConfiguration(**scaled))
+    here = Configuration(nodeconfig=(NodeConfiguration(name="n1", **scaled),))
+    there = Configuration(nodeconfig=(NodeConfiguration(name="n2", **scaled),))
+    assert implausible(report, everywhere) == implausible(report, here) == ""
+    assert "offers" in implausible(report, there)
+
+
+def test_ids_and_indexes_stand_there_once() -> None:
+    """Two of either are one card that is counted twice."""
+    assert "twice" in implausible(node("n1", gpu("g0"), gpu("g0", index=1)), PLAIN)
+    assert "one index" in implausible(node("n1", gpu("g0", index=1), gpu("g1")), PLAIN)
+
+
+def test_a_reboot_and_a_screwdriver_are_no_jump() -> None:
+    """The first report, the same again, one card more, one less, sick cards, other amounts."""
+    eight = rack("n1", 8)
+    sick = tuple(structs.replace(d, healthy=False, slots=4) for d in eight.devices)
+    fewer = structs.replace(eight, devices=eight.devices[:7])
+    assert jump(None, eight) == jump(eight, eight) == jump(fewer, eight) == jump(eight, fewer) == ""
+    assert jump(eight, structs.replace(eight, devices=sick)) == ""
+    assert jump(rack("n1", 1), node("n1")) == jump(node("n1"), rack("n1", 1)) == ""
+
+
+def test_most_cards_at_once_and_another_model_are_jumps() -> None:
+    """They are looked at once more."""
+    eight = rack("n1", 8)
+    assert jump(eight, node("n1")) == "8 devices vanished at once, where 8 were"
+    assert jump(rack("n1", 2), eight) == "6 devices appeared at once, where 2 were"
+    other = structs.replace(eight.devices[3], model=T4)
+    changed = structs.replace(eight, devices=(*eight.devices[:3], other, *eight.devices[4:]))
+    assert "device n1-g3 is a Tesla T4 now" in jump(eight, changed)
