@@ -234,6 +234,7 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
         ledger = Ledger()
         await ledger.open(bus)
         made = System(bus, ledger, Load(folder, ledger), next_build(tmp_path / "next"))
+        made.add("intake", "intake")
         made.add("agent", "agent", "--simulate", "8xH100-80GB", "--nodes", "8", "--node", "n-{}")
         made.add("watcher", "watcher", "--manifests", str(folder), "--interval", "0.3")
         for letter in "ab":
@@ -260,7 +261,7 @@ async def test_services_are_upgraded_under_load_and_taken_back(system: System) -
 
 async def upgrade_the_readers(system: System) -> None:
     """All but the schedulers and one binder: they lift what old schedulers write."""
-    for name in ("agent", "watcher", "binder a"):
+    for name in ("intake", "agent", "watcher", "binder a"):
         await system.upgrade(name)
         await system.goes_on(name)
     assert not system.ledger.of("PodPlaced", version=NEXT)

@@ -33,7 +33,7 @@ def test_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     """It says so, ends with 0, and no process and no connection file is left."""
     with Standalone(tmp_path / "data", *SMALL) as up:
         up.up()
-        assert len(up.left()) == 7  # sentinel, server, fork server and four services
+        assert len(up.left()) == 8  # sentinel, server, fork server and five services
         up.signal(number)
         assert up.ended() == 0, up.output
         assert "everything has ended" in up.output

@@ -106,6 +106,10 @@ class Facts:
             )
         )
 
+    def chain(self, node: str) -> str:
+        """What the next placement on the node names as the one before it."""
+        return self._chain.get(node, "")
+
     async def submit_unless_there(self, uid: str) -> None:
         """A pod that nobody has submitted: nobody else's placement is believed."""
         if all(pod.uid != uid for pod in self.of(PodSubmitted)):
@@ -127,7 +131,7 @@ class Facts:
                     for device in devices
                 ),
                 score=Score(node=node, total=1.0),
-                previous=self._chain.get(node, ""),
+                previous=self.chain(node),
             )
         )
 
@@ -145,7 +149,7 @@ class Facts:
             shares=shares,
             score=Score(node=node, total=1.0),
             borrowed=borrowed,
-            previous=self._chain.get(node, ""),
+            previous=self.chain(node),
         )
         await self.submit_unless_there(uid)
         await self.write(placed)
@@ -164,7 +168,7 @@ class Facts:
             node=node,
             asked=asked,
             shares=shares,
-            previous=self._chain.get(node, ""),
+            previous=self.chain(node),
         )
         await self.write(resized)
 

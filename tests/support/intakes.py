@@ -1,7 +1,7 @@
 """An intake beside the agents of a test: nothing that an agent says comes to the ledger without.
 
 The first agent that a test starts on a ledger brings a real intake process there, which lives as
-long as the ledger's server. A test about intakes starts others of its own.
+long as the ledger's server. A test that starts intakes of its own before has these alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ if TYPE_CHECKING:
     from tests.support.processes import ServiceProcess
 
 _ledgers: dict[int, Bus] = {}
-_intakes: dict[int, ServiceProcess] = {}
+_intakes: dict[int, ServiceProcess | None] = {}
 
 
 def may_have_agents(bus: Bus) -> None:
     """Agents that are started on this ledger get an intake."""
     _ledgers[bus.server.port] = bus
+
+
+def there(url: str) -> None:
+    """A test starts an intake of its own on this ledger."""
+    _intakes.setdefault(urlsplit(url).port or 0, None)
 
 
 async def beside(url: str) -> None:
@@ -30,7 +35,8 @@ async def beside(url: str) -> None:
     bus = _ledgers.get(port)
     if bus is None or port in _intakes:
         return
-    _intakes[port] = intake = ServiceProcess("intake", bus.server.url_for("intake"))
+    intake = ServiceProcess("intake", bus.server.url_for("intake"))
+    _intakes[port] = intake
     await intake.start()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from apportion.runtime.jetstream.wire import LostReply
@@ -180,7 +180,7 @@ class MemoryLedger:
 
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
-    ) -> None:
+    ) -> Callable[[], Awaitable[None]]:
         """See ledger.Ledger."""
 
         def hand_over(found: str, payload: bytes, inbox: str) -> asyncio.Future[bytes]:
@@ -190,6 +190,12 @@ class MemoryLedger:
             return reply
 
         await self._listen(subject, hand_over, group)
+        number = self._served[-1]
+
+        async def end() -> None:
+            self.server.handlers.pop(number, None)
+
+        return end
 
     async def _listen(self, subject: str, take: Take, group: str = "") -> None:
         def listen() -> None:

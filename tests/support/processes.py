@@ -61,6 +61,8 @@ class ServiceProcess:
 
     async def start(self) -> None:
         """Start, and wait until it listens."""
+        if self.verb == "intake":
+            intakes.there(self._url)
         if self.verb == "agent":
             await intakes.beside(self._url)
         code = f"{self._first}\nfrom apportion.{self.verb}.main import command; command()"

@@ -36,7 +36,7 @@ PATIENCE_S: Final = 20.0
 _OF_THE_CARD: Final = frozenset({"mig", "mps"})
 """Modes in which a share is a state of the card, which others need as well."""
 
-Answer = Callable[[Claim, str], Awaitable[None]]
+Answer = Callable[[Claim, str], Awaitable[bool]]
 """Tells the ledger that a claim is allocated, or why it cannot be."""
 
 
@@ -81,7 +81,8 @@ class SharePreparing:
             problem = f"the share of {_name(claim)} cannot be prepared: {error}"[:TEXT_MAX]
             await self._answer(claim, problem)
             raise NotPrepared(problem) from None
-        await self._answer(claim, "")
+        if not await self._answer(claim, ""):
+            raise NotPrepared(f"{_name(claim)} is not placed here any more, the ledger says")
         return prepared.edits
 
     def plan(self, claim: Claim, container: str) -> Edits:

@@ -319,18 +319,19 @@ class Agent:
         if (claim.pod, claim.attempt) in self._view.nodes[claim.node].bound:
             await self._answer_unasked(claim)
 
-    async def answer(self, claim: Claim, trouble: str) -> None:
+    async def answer(self, claim: Claim, trouble: str) -> bool:
         """Tell the ledger that the claim is allocated or, with what is in the way, that it is not.
 
-        The kubelet asks again and again; what the ledger says already is not said once more, and a
+        Whether the ledger has it now: an intake refuses it where the claim has lost its place. The
+        kubelet asks again and again; what the ledger says already is not said once more, and a
         pod that is allocated stays so, whatever keeps its container from starting anew.
         """
         if self._view.nodes[claim.node].answers.get(claim.pod) in ("", trouble):
-            return
+            return True
         digest = hashlib.sha256(trouble.encode()).hexdigest()[:16] if trouble else ""
-        await self._answer(claim, trouble, f"{claim.key}/{digest}" if digest else claim.key)
+        return await self._answer(claim, trouble, f"{claim.key}/{digest}" if digest else claim.key)
 
-    async def _answer(self, claim: Claim, trouble: str, identity: str) -> None:
+    async def _answer(self, claim: Claim, trouble: str, identity: str) -> bool:
         node = self._nodes[claim.node]
         data: SharesAllocated | AllocationFailed
         if trouble:
@@ -341,13 +342,16 @@ class Agent:
             data = SharesAllocated(
                 pod=claim.pod, node=claim.node, attempt=claim.attempt, devices=claim.devices
             )
-        await node.publisher.publish(
+        appended = await node.publisher.publish(
             data,
             event_id=identity,
             basis=self._reader.revision,
             cause=claim.bound_revision,
         )
-        self._allocations.labels("failed" if trouble else "allocated").inc()
+        taken = appended.already_there or appended.revision is not None
+        outcome = "failed" if trouble else "allocated"
+        self._allocations.labels(outcome if taken else "refused").inc()
+        return taken
 
 
 def trouble_of(node: str, devices: Mapping[str, Device], claim: Claim) -> str:

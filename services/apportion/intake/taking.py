@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from typing import Any, Final, NoReturn
+import sys
+from typing import Any, Final
 
 import msgspec
 
@@ -81,14 +82,18 @@ class Taking:
         """Why nothing is taken yet; empty once agents are listened to."""
         return [] if self._listening else ["agents are not listened to yet"]
 
-    async def run(self) -> NoReturn:
-        """Take requests until cancelled. Raises what `append` raises."""
+    async def run(self) -> None:
+        """Take requests until cancelled, or until nothing more can be folded here: then others do.
+
+        Raises what `append` raises.
+        """
         await self._reader.caught_up()
         async with asyncio.TaskGroup() as self._tasks:
-            await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
+            leave = await self._ledger.take_requests(SUBJECTS_OF_ALL, self.take, group=GROUP)
             self._listening = True
-            await asyncio.Event().wait()
-        raise AssertionError("it waits for ever")
+            await self._reader.folds(sys.maxsize)
+            await leave()
+            self._listening = False
 
     def take(self, request: Request) -> None:
         """Queue a request in its node's lane, or drop it."""

@@ -26,6 +26,7 @@ from apportion_schemas import (
     Device,
     MigInstance,
     NodeReported,
+    PodGone,
     Share,
     SharesAllocated,
 )
@@ -182,6 +183,7 @@ async def test_what_runs_on_an_instance_is_waited_for_and_told(
     env = await kubelet.begin("a", "main")
     driver.process(0, 4242, 100, instance=instance_number(env["NVIDIA_VISIBLE_DEVICES"]))
     kubelet.end("a")
+    await facts.write(PodGone(uid="a"))
     await facts.hold("b", NODE, piece(card, "7g.40gb", 0))
     await kubelet.admit("b", "b", GPU, {"main": 1})
     with pytest.raises(Refused, match=r"1g\.5gb from slice 2 stands in the way of 7g\.40gb"):
@@ -232,13 +234,14 @@ class Rounds:
             card = self.driver.ids.index(share.device)
             self.driver.process(card, self.working[pod], 64, instance=instance_number(name))
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """A pod ends; its process has, too, before the kubelet lets go of what it had."""
         pod = self.chance.choice(sorted(self.live))
         del self.live[pod]
         if pod in self.working:
             self.driver.end_process(self.working.pop(pod))
         self.kubelet.end(pod)
+        await self.facts.write(PodGone(uid=pod))
 
     def room(self) -> Share | None:
         """Some instance for which a card has room, if there is any."""
@@ -271,7 +274,7 @@ async def test_A2_after_any_history_the_cards_have_what_the_ledger_says(
     for number in range(ROUNDS):
         share = rounds.room()
         if share is None or (rounds.live and rounds.chance.random() < 0.5):
-            rounds.leave()
+            await rounds.leave()
         else:
             await rounds.arrive(f"pod-{number}", share)
     assert rounds.kills or ROUNDS < 100

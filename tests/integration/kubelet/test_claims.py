@@ -51,8 +51,9 @@ async def place(facts: Facts, pod: str, *claims: tuple[str, Device, int]) -> Non
     ]
     placed = PodPlaced(
         pod=pod, namespace="team", name=pod, attempt=1, node=NODE, shares=tuple(shares),
-        score=Score(node=NODE, total=1.0),
+        score=Score(node=NODE, total=1.0), previous=facts.chain(NODE),
     )  # fmt: skip
+    await facts.submit_unless_there(pod)
     await facts.write(placed)
     await facts.write(PodBound(pod=pod, node=NODE, attempt=1))
 

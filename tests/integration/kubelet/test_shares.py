@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from apportion.agent.hands.files import SharedFile
 from apportion.core.grants.region import Region
@@ -202,8 +203,10 @@ async def test_what_cannot_be_given_is_told_once_and_given_later(
     """A card that is not here: the kubelet hears why each time, the ledger once."""
     assert agent.running
     gone = Device(
-        id="GPU-gone", index=0, family="nvidia", model="T", memory_mib=9, physical_memory_mib=9
+        id="GPU-gone", index=9, family="nvidia", model="T", memory_mib=900, physical_memory_mib=900
     )
+    (report,) = facts.of(NodeReported)
+    await facts.write(structs.replace(report, devices=(*report.devices, gone)))
     await facts.hold("a", NODE, share(gone, 700))
     await kubelet.admit("a", "a", GPU, {"main": 1})
     for _ in range(2):
@@ -239,12 +242,15 @@ async def test_what_the_ledger_took_back_is_not_given(
     assert agent.running
     first, second = cards(facts)
     await facts.hold("a", NODE, share(first, 700))
-    await facts.write(PlacementVoided(pod="a", attempt=1, node=NODE, reason="test"))
+    await facts.write(
+        PlacementVoided(pod="a", attempt=1, node=NODE, reason="test", previous=facts.chain(NODE))
+    )
     await kubelet.admit("a", "a", GPU, {"main": 1})
     start = asyncio.create_task(kubelet.begin("a", "main"))
     placed = PodPlaced(
         pod="a", namespace="default", name="a", attempt=2, node=NODE,
         shares=(share(second, 1300),), score=Score(node=NODE, total=1.0),
+        previous=facts.chain(NODE),
     )  # fmt: skip
     await facts.write(placed)
     await facts.write(PodBound(pod="a", node=NODE, attempt=2))

@@ -6,7 +6,7 @@ Invariant: every append is told to whoever watches, with its outcome and how lon
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -181,13 +181,13 @@ class JetStreamLedger:
 
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
-    ) -> None:
+    ) -> Callable[[], Awaitable[None]]:
         """See ledger.Ledger. Raises LedgerUnavailable, NotPermitted."""
 
         async def receive(message: Message) -> None:
             take(_Request(self._wire, message))
 
-        await self._wire.subscribe(subject, receive, group=group)
+        return await self._wire.subscribe(subject, receive, group=group)
 
     async def close(self) -> None:
         """See ledger.Ledger."""

@@ -311,10 +311,11 @@ class Ledger(Readable, Protocol):
 
     async def take_requests(
         self, subject: str, take: Callable[[Request], None], *, group: str
-    ) -> None:
-        """Take requests on `subject` as they arrive, until closed; of a group one takes each.
+    ) -> Callable[[], Awaitable[None]]:
+        """Take requests on `subject` as they arrive; of a group one takes each.
 
-        Whoever takes answers each in its own time. Raises LedgerUnavailable, NotPermitted.
+        Whoever takes answers each in its own time. What is returned ends it, as closing does.
+        Raises LedgerUnavailable, NotPermitted.
         """
 
     async def close(self) -> None:

@@ -1,5 +1,7 @@
 """Which cards a node can have, and which changes are believed at once."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
@@ -53,7 +55,7 @@ def test_no_more_is_offered_than_there_is(device: Device, said: str) -> None:
 def test_more_is_offered_where_the_configuration_says_so() -> None:
     """For all nodes, or for one."""
     report = node("n1", gpu("g0", memory_mib=163_840, physical_memory_mib=81_920, cores=200))
-    scaled = {"device_memory_scaling": 2.0, "device_core_scaling": 2.0}
+    scaled: Any = {"device_memory_scaling": 2.0, "device_core_scaling": 2.0}
     everywhere = Configuration(nvidia=NvidiaConfiguration(**scaled))
     here = Configuration(nodeconfig=(NodeConfiguration(name="n1", **scaled),))
     there = Configuration(nodeconfig=(NodeConfiguration(name="n2", **scaled),))

@@ -1,5 +1,7 @@
 """What an intake believes of an agent: who, what, and whether it can be so."""
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
@@ -64,7 +66,7 @@ def test_what_honest_agents_say_passes(ledger: Ledger) -> None:
 
 def used(device: str, uid: str, **more: int) -> ShareUsed:
     """An hour's use of a share."""
-    amounts = {"seconds": 3600, "memory_mib_seconds": 36_000, "memory_mib_peak": 10} | more
+    amounts: Any = {"seconds": 3600, "memory_mib_seconds": 36_000, "memory_mib_peak": 10} | more
     return ShareUsed(
         pod=uid, namespace="default", name=uid, container="main", device=device, memory_mib=1000,
         **amounts,
