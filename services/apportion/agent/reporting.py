@@ -26,7 +26,7 @@ from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView, NodeView
 from apportion.core.configuration.offering import MISCONFIGURED, offered, without_cdi
 from apportion.core.ledger.state import State
 from apportion.core.ledger.turns import hands_out_at_allocate
-from apportion.runtime.ledger.beats import AGENT_BEAT_S, beats_of
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
 from apportion.runtime.ledger.port import Ledger, LedgerUnavailable
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
@@ -177,7 +177,7 @@ class Agent:
         """Say that we are there, until cancelled, as long as we fold what we are to hand out."""
         await self._reported.wait()
         while True:
-            beats = beats_of([name for name in self._nodes if not self._lost(name)])
+            beats = [beat_of(name) for name in self._nodes if not self._lost(name)]
             if not self._reader.halted:
                 with contextlib.suppress(LedgerUnavailable):  # nobody hears us meanwhile
                     for subject, payload in beats:

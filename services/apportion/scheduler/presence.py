@@ -20,7 +20,7 @@ from msgspec import structs
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import NodeState, State
-from apportion.runtime.ledger.beats import AGENT_BEAT_S, AGENTS, nodes_of
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, AGENTS, node_of
 from apportion.runtime.ledger.fences import Fences
 from apportion.runtime.ledger.port import (
     DuplicateRefused,
@@ -83,8 +83,7 @@ class Presence:
         self._grace_s = grace_s
         await reader.caught_up()
         try:
-            for subject in AGENTS:
-                await self._ledger.serve(subject, self._note)
+            await self._ledger.serve(AGENTS, self._note)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._count(reader), name="silent agents")
                 group.create_task(self._take_back(reader), name="agents that are back")
@@ -93,18 +92,17 @@ class Presence:
 
     async def _note(self, subject: str, payload: bytes) -> None:
         try:
-            names = nodes_of(subject, payload)
+            name = node_of(subject, payload)
         except (msgspec.DecodeError, ValueError) as error:
             _log.warning("ignored a beat on %s: %s", subject, error)
             return
-        for name in names:
-            node = self._state.nodes.get(name)
-            if node is None:
-                continue
-            self._heard[name] = self._counted_s
-            if node.silent:
-                self._back.add(name)
-                self._some_back.set()
+        node = self._state.nodes.get(name)
+        if node is None:
+            return
+        self._heard[name] = self._counted_s
+        if node.silent:
+            self._back.add(name)
+            self._some_back.set()
 
     async def _count(self, reader: Reader[Change]) -> None:
         """Rounds of our own: each counts for no more than a beat, however long it took."""

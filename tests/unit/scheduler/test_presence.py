@@ -8,7 +8,7 @@ import msgspec
 
 from apportion.core.ledger.fold import Change
 from apportion.runtime.ledger.batching import Appended
-from apportion.runtime.ledger.beats import AGENT_BEAT_S, NODES_MAX, beats_of, nodes_of
+from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
 from apportion.runtime.ledger.port import Draft
 from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader, StateFold
@@ -95,8 +95,8 @@ async def beat(agent: MemoryLedger, span_s: float, *names: str) -> None:
     """Beat for these nodes for so long."""
     end_s = asyncio.get_running_loop().time() + span_s
     while asyncio.get_running_loop().time() < end_s:
-        for subject, payload in beats_of(names):
-            await agent.publish(subject, payload)
+        for name in names:
+            await agent.publish(*beat_of(name))
         await rest(AGENT_BEAT_S)
 
 
@@ -212,30 +212,21 @@ def test_a_beat_that_cannot_be_read_is_nobody() -> None:
 
 
 def test_the_agent_of_one_node_beats_for_no_other() -> None:
-    """On its own subject, which is all that the server lets it send on; a fleet has another one."""
+    """On its own subject, which is all that the server lets it send on."""
 
     async def play(server: MemoryServer) -> None:
         agent = await reported(server, "n1", "n2")
         ear = Ear(server, "one")
-        forged = msgspec.json.encode({"nodes": ["n1", "n2"]})
-        for _ in range(2):
-            await agent.publish("apportion.beat.agent.n2", forged)
-            await agent.publish("apportion.beat.agent.n2", msgspec.json.encode({"nodes": ["n1"]}))
-            await rest(GIVEN_UP_S)
+        for nodes in (["n1"], ["n1", "n2"], ["n2", "n1"]):
+            await agent.publish("apportion.beat.agent.n2", msgspec.json.encode({"nodes": nodes}))
+        await rest(GIVEN_UP_S)
         assert ear.silent() == ["n1", "n2"]
-        await agent.publish("apportion.beat.agent.n2", forged)
+        for nodes in (["n1"], ["n1", "n2"]):
+            await agent.publish("apportion.beat.agent.n2", msgspec.json.encode({"nodes": nodes}))
         await rest(0.1)
         assert ear.silent() == ["n1", "n2"]
-        await agent.publish("apportion.beat.fleet.n2", forged)
+        await beat(agent, 0.1, "n1", "n2")
         await rest(0.1)
         assert ear.silent() == []
 
     played(play)
-
-
-def test_a_large_fleet_beats_in_pieces() -> None:
-    """Every node is in one beat, and no beat is over what its reader takes."""
-    names = [f"n{number}" for number in range(2 * NODES_MAX + 1)]
-    beats = [nodes_of(subject, payload) for subject, payload in beats_of(names)]
-    assert [name for beat in beats for name in beat] == names
-    assert [len(beat) for beat in beats] == [NODES_MAX, NODES_MAX, 1]

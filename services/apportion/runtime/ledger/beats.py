@@ -1,13 +1,12 @@
 """What an agent says over and over so that it is known to be there; nobody stores it.
 
-One beat may be of many nodes, as a simulated fleet has one agent; those have subjects on which the
-agent of one node may not send. Invariants: a beat says of a node that whoever hands out its shares
-folds the ledger, and an agent that cannot does not beat; the agent of a node speaks of no other.
+Each node has a subject of its own, on which the server lets its agent alone send. Invariants: a
+beat says of a node that whoever hands out its shares folds the ledger, and an agent that cannot
+does not beat; a beat is believed of the node of its subject and of no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -16,41 +15,33 @@ from msgspec import Meta
 from apportion_schemas.catalogue import token
 from apportion_schemas.quantities import Name
 
-AGENT: Final = "apportion.beat.agent"
-FLEET: Final = "apportion.beat.fleet"
-AGENTS: Final = (f"{AGENT}.*", f"{FLEET}.*")
+AGENTS: Final = "apportion.beat.agent.*"
 """The subjects of all agents' beats."""
 AGENT_BEAT_S: Final = 6.0
 """The longest between two beats of an agent; the shortest is half of it."""
-NODES_MAX: Final = 500
-"""In one beat."""
 
 
 class AgentBeat(msgspec.Struct, frozen=True):
-    """The nodes whose agent is there."""
+    """The node whose agent is there: a list of one."""
 
-    nodes: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=NODES_MAX)]
+    nodes: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=1)]
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(AgentBeat).decode
 
 
-def beats_of(nodes: Sequence[str]) -> Iterable[tuple[str, bytes]]:
-    """The beats of an agent of these nodes, each with its subject."""
-    for first in range(0, len(nodes), NODES_MAX):
-        some = tuple(nodes[first : first + NODES_MAX])
-        of = AGENT if len(nodes) == 1 else FLEET
-        yield f"{of}.{token(some[0])}", _encode(AgentBeat(nodes=some))
+def beat_of(node: str) -> tuple[str, bytes]:
+    """The beat of a node's agent, with its subject."""
+    return f"apportion.beat.agent.{token(node)}", _encode(AgentBeat(nodes=(node,)))
 
 
-def nodes_of(subject: str, payload: bytes) -> tuple[str, ...]:
-    """The nodes that a beat is of.
+def node_of(subject: str, payload: bytes) -> str:
+    """The node that a beat is of.
 
-    Raises msgspec.DecodeError; ValueError where it is of others than its sender may speak of.
+    Raises msgspec.DecodeError; ValueError where it came on the subject of another node.
     """
-    nodes = _decode(payload).nodes
-    sender = subject.removeprefix(f"{AGENT}.")
-    if sender != subject and [token(node) for node in nodes] != [sender]:
-        raise ValueError(f"it speaks of {len(nodes)} nodes, as of {nodes[0]}")
-    return nodes
+    (node,) = _decode(payload).nodes
+    if subject != f"apportion.beat.agent.{token(node)}":
+        raise ValueError(f"it speaks of node {node}")
+    return node
