@@ -12,7 +12,7 @@ import contextlib
 import random
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from apportion.runtime.jetstream import refusals, stream
 from apportion.runtime.jetstream.asked import Asked
@@ -47,8 +47,7 @@ OLDEST_SERVER = (2, 12, 0)
 FIXED_SERVER = (2, 14, 0)
 FIXED_2_12 = (2, 12, 7)
 """From these on, every security fix that was published by the middle of 2026 is in."""
-PENDING_MESSAGES = 1 << 20
-PENDING_BYTES = 256 << 20
+_PENDING: Final[dict[str, Any]] = {"pending_msgs_limit": 1 << 20, "pending_bytes_limit": 256 << 20}
 
 _log = get_logger(__name__)
 _VIOLATION = re.compile(
@@ -209,13 +208,7 @@ class Connection:
     async def _listen(
         self, subject: str, receive: Receiver, *, waits: bool = False, group: str = ""
     ) -> Subscription:
-        subscription = await self._client.subscribe(
-            subject,
-            queue=group,
-            cb=receive,
-            pending_msgs_limit=PENDING_MESSAGES,
-            pending_bytes_limit=PENDING_BYTES,
-        )
+        subscription = await self._client.subscribe(subject, group, receive, **_PENDING)
         if not waits:
             self._client.take_at_once(subscription, receive)
         return subscription
