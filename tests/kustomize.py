@@ -4,8 +4,8 @@
     python -m tests.kustomize --check    say which would change, and write none
 
 Each template becomes the file of its name, with the values of deploy/helm/kustomize.yaml; those of
-`dra/` and `monitoring/` as with these on. The ledger server's configuration in the chart is the one
-of the services.
+`dra/`, `extender/` and `monitoring/` as with these on. The ledger server's configuration in the
+chart is the one of the services.
 Invariant: what is rendered is a function of the tree alone.
 """
 
@@ -28,6 +28,7 @@ _source = re.compile(r"^# Source: apportion/templates/(\S+)\n", re.MULTILINE)
 ALONE = {
     "": (),
     "dra/": ("dra.enabled",),
+    "extender/": ("extender.enabled",),
     "monitoring/": ("monitoring.dashboards.enabled", "monitoring.rules.enabled",
                     "monitoring.scrape.enabled"),
 }  # fmt: skip

@@ -19,9 +19,9 @@ from typing import Any
 from apportion.core.ledger import fold
 from apportion.core.ledger.state import State
 from apportion.core.placement.fit_query import FitQuery
-from apportion.gateway.extender.binding import ExtenderBinding
-from apportion.gateway.extender.extender import Extender
-from apportion.gateway.extender.wire import decode_filter
+from apportion.extender.binding import ExtenderBinding
+from apportion.extender.extender import Extender
+from apportion.extender.wire import decode_filter
 from apportion.runtime.process.metrics import Metrics
 from apportion_schemas import (
     Configuration,

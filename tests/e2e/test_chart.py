@@ -112,11 +112,16 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> N
 
 
 def test_the_extender_is_one_setting() -> None:
-    """Its port, its Service and the variable of the gateway."""
-    found = documents(rendered("--set", "gateway.extender=true"))
-    assert ("Service", "extender") in found
-    (container,) = found["Deployment", "gateway"]["spec"]["template"]["spec"]["containers"]
-    assert {"name": "APPORTION_EXTENDER", "value": "0.0.0.0:3456"} in container["env"]
+    """A service of its own, which a flood may stop alone; with certificates, if there are some."""
+    assert ("Deployment", "extender") not in documents(rendered())
+    found = documents(rendered("--set", "extender.enabled=true"))
+    assert found["Service", "extender"]["spec"]["selector"] == {"app": "extender"}
+    (container,) = found["Deployment", "extender"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["extender", "--listen", "0.0.0.0:3456"]
+    words = "extender.enabled=true,extender.certificates=extender-tls"
+    pod = documents(rendered("--set", words))["Deployment", "extender"]["spec"]["template"]["spec"]
+    assert "--tls-client-ca=/etc/apportion/tls/ca.crt" in pod["containers"][0]["args"]
+    assert {"name": "tls", "secret": {"secretName": "extender-tls"}} in pod["volumes"]
 
 
 def test_the_agent_may_what_it_needs_and_no_more() -> None:
@@ -195,7 +200,7 @@ def test_nodes_without_devices_may_pretend_to_have_some() -> None:
 
 def test_a_shadow_may_bind_nothing() -> None:
     """Neither service nor right to do so is there, nor a device plugin, nor a webhook."""
-    every = "shadow=true,dra.enabled=true,gateway.extender=true"
+    every = "shadow=true,dra.enabled=true,extender.enabled=true"
     found = documents(rendered("--set", every))
     names = {name for kind, name in found if kind != "ServiceAccount"}
     assert not names & {"binder", "admission", "extender", "apportion", "apportion-allocatable"}

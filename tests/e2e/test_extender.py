@@ -45,9 +45,8 @@ async def system(world: KubeWorld, *nodes: dict[str, Any], verbs: tuple[str, ...
     await world.agents(*((name, "1xT4") for name in NODES))
     for verb in verbs:
         await world.start(verb)
-    listen = ("--listen", "127.0.0.1:0", "--extender", "127.0.0.1:0")
-    gateway = await world.start("gateway", *listen)
-    return str((await gateway.logged("extending"))["url"])
+    extender = await world.start("extender", "--listen", "127.0.0.1:0")
+    return str((await extender.logged("extending"))["url"])
 
 
 async def ask(url: str, verb: str, body: dict[str, Any]) -> Any:

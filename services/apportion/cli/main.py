@@ -74,6 +74,7 @@ RUN = {
         ("agent", "the agent of one node, or of simulated ones"),
         ("intake", "the intake: agents' reports judged and appended"),
         ("gateway", "the gateway: the read API over HTTP"),
+        ("extender", "the extender of kube-schedulers"),
         ("admission", "the admission webhook: pods judged before they are taken"),
         ("callout", "the callout: who a ServiceAccount is on the ledger's server"),
     )

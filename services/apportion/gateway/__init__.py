@@ -1,6 +1,6 @@
-"""The read side over HTTP: the state as of a revision, live events, and what kube-scheduler asks.
+"""The read side over HTTP: the state as of a revision, and live events.
 
-One fold like every other reader's, and two surfaces that answer from it and know nothing of one
-another: `api` for people and programs, `extender` for kube-schedulers. It keeps no truth of its
-own, writes nothing to the ledger, and knows nothing of a cluster.
+One fold like every other reader's, and surfaces that answer from it and know nothing of one
+another: `api` for people and programs, `console` for browsers. It keeps no truth of its own, writes
+nothing to the ledger, and knows nothing of a cluster.
 """

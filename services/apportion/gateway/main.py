@@ -1,4 +1,4 @@
-"""`apportion gateway`: the process around the read API and the extender of kube-schedulers."""
+"""`apportion gateway`: the process around the read API."""
 
 from __future__ import annotations
 
@@ -49,13 +49,9 @@ LISTEN = "127.0.0.1:8470"
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """Where one gateway answers; `extender` is None where it serves no kube-scheduler.
-
-    Without `files` it answers over plain HTTP.
-    """
+    """Where one gateway answers; without `files` over plain HTTP."""
 
     api: Address
-    extender: Address | None = None
     files: ServedFiles | None = None
     seen: Seen = Seen()
 
@@ -71,13 +67,6 @@ class Places(Struct, frozen=True, kw_only=True):
     show_default=True,
     metavar="HOST:PORT",
     help="Where the API answers.  [APPORTION_LISTEN]",
-)
-@click.option(
-    "--extender",
-    envvar="APPORTION_EXTENDER",
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="Where a kube-scheduler may ask for devices.  [default: nowhere]",
 )
 @click.option(
     "--archives",
@@ -116,7 +105,6 @@ class Places(Struct, frozen=True, kw_only=True):
 def command(
     *,
     listen: str,
-    extender: str | None,
     archives: Path | None,
     past: Path | None,
     prices: Path | None,
@@ -128,13 +116,11 @@ def command(
 
     The console, for a browser, is at /; the API below /api/v1; /healthz, /readyz and /metrics are
     on the same port. There is no login: listen on a public
-    address only behind something that has one. With --extender it is the extender of the
-    cluster's kube-scheduler too.
+    address only behind something that has one.
     """
     try:
         places = Places(
             api=parse_address("--listen", listen),
-            extender=None if extender is None else parse_address("--extender", extender),
             files=served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"]),
             seen=Seen(monitor and monitor_url("--monitor", monitor), archives),
         )
@@ -170,10 +156,6 @@ class Gateway:
                 past = LookingBack(service.config, self._past)
                 open_servers.push_async_callback(past.close)
                 scheme = "https" if life.tls else "http"
-                if self._places.extender is not None:
-                    server = life.extender(self._places.extender)
-                    address = await open_servers.enter_async_context(listening(server))
-                    service.log.info("extending", url=f"{scheme}://{address}")
                 server = life.api(self._places.api, measures, past)
                 address = await open_servers.enter_async_context(listening(server))
                 at = f"{scheme}://{address}"
@@ -266,32 +248,4 @@ class _Life:
             ],
             key="--listen",
             tls=self.tls,
-        )
-
-    def extender(self, listen: Address) -> HttpServer:
-        """The extender of kube-schedulers."""
-        # It asks the columns of the nodes, and brings numpy for them.
-        from apportion.core.placement.fit_query import FitQuery  # noqa: PLC0415
-        from apportion.gateway.extender.binding import ExtenderBinding  # noqa: PLC0415
-        from apportion.gateway.extender.extender import LIMITS, Extender  # noqa: PLC0415
-
-        state = self._feed.state
-        fit_query = FitQuery(state)
-        binding = ExtenderBinding(lambda: state, self._ledger.request)
-        self._observers += [fit_query.observe, binding.observe]
-        extender = Extender(
-            lambda: state,
-            fit_query,
-            binding,
-            unready=self._unready,
-            metrics=self._service.metrics,
-        )
-        return HttpServer(
-            listen,
-            metrics=self._service.metrics,
-            not_ready=self._service.reasons_against_ready,
-            routes=extender.routes(),
-            key="--extender",
-            tls=self.tls,
-            limits=LIMITS,
         )

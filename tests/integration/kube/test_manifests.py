@@ -82,11 +82,10 @@ def test_nothing_runs_with_more_than_it_needs(control_plane: ControlPlane) -> No
 def test_the_extender_is_applied_and_asks_for_every_dialect(control_plane: ControlPlane) -> None:
     """Its overlay is taken; kube-scheduler is told of every resource that is about devices."""
     control_plane.kubectl("apply", "-k", str(EXTENDER))
-    found = control_plane.kubectl("get", "deployment", "gateway", "-n", "apportion", "-o", "json")
+    found = control_plane.kubectl("get", "deployment", "extender", "-n", "apportion", "-o", "json")
     (container,) = json.loads(found)["spec"]["template"]["spec"]["containers"]
-    told = {each["name"]: each.get("value") for each in container["env"]}
-    assert told["APPORTION_EXTENDER"] == "0.0.0.0:3456"
-    assert "APPORTION_KUBERNETES" not in told
+    assert container["args"] == ["extender", "--listen", "0.0.0.0:3456"]
+    assert "APPORTION_KUBERNETES" not in {each["name"] for each in container["env"]}
     (extender,) = yaml.safe_load((EXTENDER / "kube-scheduler.yaml").read_text())["extenders"]
     managed = {each["name"] for each in extender["managedResources"]}
     assert managed == claimed(DialectConfig())

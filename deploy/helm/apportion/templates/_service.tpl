@@ -122,14 +122,22 @@ spec:
           {{- with $settings.resources }}
           resources: {{- toYaml . | nindent 12 }}
           {{- end }}
-          {{- with .scratch }}
+          {{- if or .scratch .secret }}
           volumeMounts:
+            {{- if .scratch }}
             - {name: scratch, mountPath: /tmp}
-          {{- end }}
-      {{- with .scratch }}
+            {{- end }}
+            {{- if .secret }}
+            - {name: tls, mountPath: /etc/apportion/tls, readOnly: true}
+            {{- end }}
       volumes:
+        {{- with .scratch }}
         - {name: scratch, emptyDir: {sizeLimit: {{ . }}}}
-      {{- end }}
+        {{- end }}
+        {{- with .secret }}
+        - {name: tls, secret: {secretName: {{ . }}}}
+        {{- end }}
+          {{- end }}
 {{- if and .root.Values.budgets (gt (int $settings.replicas) 1) }}
 ---
 apiVersion: policy/{{ ternary "v1" "v1beta1" (semverCompare ">=1.21-0" .root.Capabilities.KubeVersion.Version) }}

@@ -10,9 +10,9 @@ import pytest
 
 from apportion.core.ledger.fold import Change
 from apportion.core.placement.fit_query import FitQuery
-from apportion.gateway.extender.binding import DECIDED_TIMEOUT_S, ExtenderBinding
-from apportion.gateway.extender.extender import UNTOLD, Extender, scaled
-from apportion.gateway.extender.wire import BindingArgs, decode_binding, decode_filter
+from apportion.extender.binding import DECIDED_TIMEOUT_S, ExtenderBinding
+from apportion.extender.extender import UNTOLD, Extender, scaled
+from apportion.extender.wire import BindingArgs, decode_binding, decode_filter
 from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.port import LedgerUnavailable
 from apportion.runtime.process.metrics import Metrics

@@ -23,8 +23,8 @@ from apportion.core.manifests import PodDraft, read_document
 from apportion.core.manifests.devices_only import devices_only
 from apportion.core.manifests.schedulers import Chooser, scheduler_names
 from apportion.core.placement.fit_query import FilterResult, FitQuery
-from apportion.gateway.extender.binding import ExtenderBinding
-from apportion.gateway.extender.wire import (
+from apportion.extender.binding import ExtenderBinding
+from apportion.extender.wire import (
     BindingArgs,
     Candidates,
     FilterArgs,

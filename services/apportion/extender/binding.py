@@ -1,6 +1,6 @@
 """Binding for kube-scheduler: its choice goes to the schedulers, its answer comes from the ledger.
 
-The gateway writes nothing. A scheduler places the pod where kube-scheduler wants it, behind the
+We write nothing. A scheduler places the pod where kube-scheduler wants it, behind the
 same fences as any placement; a binder binds it; and we answer when the ledger says that it is
 bound, or why it is not. Invariant: an answer without an error means that the ledger has the pod
 bound on that node; asking again for the same is harmless.
@@ -17,7 +17,7 @@ import msgspec
 from apportion.core.explain import lines, words
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.state import Phase, PodState, State
-from apportion.gateway.extender.wire import BindingArgs
+from apportion.extender.wire import BindingArgs
 from apportion.runtime.ledger.choosing import SUBJECT, Choice, Heard
 from apportion.runtime.ledger.port import LedgerError
 

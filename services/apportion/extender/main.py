@@ -1,0 +1,113 @@
+"""`apportion extender`: the process around the extender of kube-schedulers.
+
+Invariant: it answers from a fold of the whole ledger, and only once that has caught up.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from apportion.core.ledger.fold import Change
+from apportion.core.placement.fit_query import FitQuery
+from apportion.extender.binding import ExtenderBinding
+from apportion.extender.extender import LIMITS, Extender
+from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.reader import Reader, StateFold
+from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
+from apportion.runtime.service.http import HttpServer, listening
+from apportion.runtime.service.lifecycle import Service, run_service
+from apportion.runtime.service.options import service_options, stop_with
+from apportion.runtime.service.serving_tls import (
+    ServedFiles,
+    given_tls,
+    served_files,
+    serving_tls_options,
+)
+
+LISTEN = "127.0.0.1:3456"
+
+
+@click.command(
+    name="extender",
+    epilog="Example:  apportion extender --nats nats://extender:secret@localhost:4222 "
+    "--tls-cert FILE --tls-key FILE --tls-client-ca FILE",
+)
+@click.option(
+    "--listen",
+    default=LISTEN,
+    envvar="APPORTION_LISTEN",
+    show_default=True,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Where a kube-scheduler asks.",
+)
+@serving_tls_options
+@service_options
+def command(*, listen: str, config: ServiceConfig, **tls: Path | None) -> None:
+    """Answer kube-schedulers: which nodes have the devices, how good they are, and bind.
+
+    Start as many as you like. Whoever reaches the port can have pods placed: hold it to clients
+    with a certificate of --tls-client-ca, or to the hosts of kube-schedulers.
+    """
+    try:
+        address = parse_address("--listen", listen)
+        files = served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"])
+    except ConfigError as error:
+        stop_with(str(error))
+    sys.exit(run_service("extender", lambda service: body(service, address, files), config))
+
+
+async def body(service: Service, listen: Address, files: ServedFiles | None) -> None:
+    """One life of the extender, until cancelled."""
+    ledger = await jetstream.connect(service.config.reach, name=service.name)
+    try:
+        await jetstream.check_stream(ledger)
+        service.watch(ledger)
+        cluster = StateFold(await Snapshots(ledger.wire).restore())
+        state = cluster.state
+        fit_query = FitQuery(state)
+        binding = ExtenderBinding(lambda: state, ledger.request)
+
+        def observe(change: Change) -> None:
+            fit_query.observe(change)
+            binding.observe(change)
+
+        reader = Reader(
+            ledger, cluster, metrics=service.metrics, on_change=observe, after=state.revision
+        )
+        service.ready_when(reader.not_ready)
+        extender = Extender(
+            lambda: state,
+            fit_query,
+            binding,
+            unready=lambda: "; ".join(reader.not_ready()),
+            metrics=service.metrics,
+        )
+        async with listening(_server(service, listen, files, extender)) as address:
+            service.log.info("extending", url=f"{'https' if files else 'http'}://{address}")
+            await reader.run()
+    finally:
+        await ledger.close()
+
+
+def _server(
+    service: Service, listen: Address, files: ServedFiles | None, extender: Extender
+) -> HttpServer:
+    """Over HTTPS where there are files, which are followed."""
+    tls = None
+    if files is not None:
+        tls, following = given_tls(files, service.clock)
+        service.loop("certificates", following.run)
+    return HttpServer(
+        listen,
+        metrics=service.metrics,
+        not_ready=service.reasons_against_ready,
+        routes=extender.routes(),
+        key="--listen",
+        tls=tls.context if tls else None,
+        limits=LIMITS,
+    )
