@@ -14,6 +14,7 @@ import pytest
 
 from apportion.runtime.jetstream.wire import STREAM, Wire, call_api
 from apportion_schemas import PodPlaced
+from tests.security.weakened import without
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
@@ -26,11 +27,6 @@ from apportion.runtime.service import soundness
 soundness.LOOK_S = soundness.LOOK_AGAIN_S = 0.4
 """
 """So that a test does not wait for half a minute; nothing else is different."""
-UNGUARDED = """
-import contextlib
-from tests.security.weakened import GUARDS
-contextlib.ExitStack().enter_context(GUARDS["looks at the ledger"]())
-"""
 
 
 @pytest.fixture
@@ -85,7 +81,9 @@ async def test_a_stream_that_drops_history_is_noticed(bus: Bus, guarded: bool) -
     it was once the setting is put back; that events were lost stays to be seen.
     """
     facts = Facts(bus)
-    scheduler = await scheduling(bus, facts, HASTE if guarded else UNGUARDED)
+    scheduler = await scheduling(
+        bus, facts, HASTE + without("" if guarded else "looks at the ledger")
+    )
     try:
         boot = (await bus.connect("bootstrap")).wire
         await facts.write(rack("n1", 8))  # reported again: two on its subject

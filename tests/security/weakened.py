@@ -52,6 +52,24 @@ def holds_what_was_asked() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def counts_documents() -> Iterator[None]:
+    """However many documents a text has, each is parsed."""
+    from apportion.runtime.files import safe_yaml  # noqa: PLC0415
+
+    with mock.patch.object(safe_yaml, "_too_many", return_value=None):
+        yield
+
+
+@contextlib.contextmanager
+def stays_in_the_folder() -> Iterator[None]:
+    """What a link in a folder leads to is read, wherever that is."""
+    from apportion.runtime.files import manifests  # noqa: PLC0415
+
+    with mock.patch.object(manifests, "_outside", return_value=""):
+        yield
+
+
 def without(guard: str) -> str:
     """Code that takes the guard out of the process that runs it first; none for no guard."""
     return (
@@ -90,11 +108,13 @@ def believes_its_ca_alone() -> Iterator[None]:
 
 
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "counts documents": counts_documents,
     "doubts annotations": doubts_annotations,
     "holds what was asked": holds_what_was_asked,
     "looks at the ledger": looks_at_the_ledger,
     "says nothing before TLS": says_nothing_before_tls,
     "believes its CA alone": believes_its_ca_alone,
+    "stays in the folder": stays_in_the_folder,
 }
 """The name of a guard, and what takes it out for the length of a `with`."""
 

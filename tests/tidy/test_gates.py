@@ -1,5 +1,6 @@
 """The gates of `make check` close: each is shown to stop a planted offence."""
 
+import json
 import os
 import re
 import shutil
@@ -41,7 +42,31 @@ def test_ruff_bans_the_outside(folder: str, statement: str) -> None:
         assert (done.returncode == 1 and "is banned" in done.stdout) == stopped, done
 
 
+@pytest.mark.parametrize(
+    ("code", "statement"),
+    [
+        ("S301", "import pickle\n\nHELD = pickle.loads(DATA)"),
+        ("S302", "import marshal\n\nHELD = marshal.loads(DATA)"),
+        ("S307", "HELD = eval(DATA)"),
+        ("S102", "exec(DATA)"),
+        ("S506", "import yaml\n\nHELD = yaml.load(DATA, Loader=yaml.Loader)"),
+    ],
+)
+def test_ruff_bans_what_runs_data(code: str, statement: str) -> None:
+    """Whatever would run what is read is banned in what we ship, and nowhere let through."""
+    command = [str(BIN / "ruff"), "check", "--output-format", "json", "--stdin-filename"]
+    source = f'"""Planted."""\n\n{statement}\n'
+    done = subprocess.run(
+        [*command, "services/apportion/planted.py", "-"],
+        cwd=ROOT, input=source, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert [each["code"] for each in json.loads(done.stdout) if each["code"] != "F821"] == [code]
+    shipped = [*(ROOT / "services").rglob("*.py"), *(ROOT / "schemas").rglob("*.py")]
+    assert [str(path) for path in shipped if f"noqa: {code}" in path.read_text()] == []
+
+
 PLANTED = (
+    ("apportion/scheduler", "import pickle", "nothing reads data by what would run it"),
     ("apportion/core", "import nats", "core is pure"),
     ("apportion/core", "import socket", "core is pure"),
     ("apportion/core", "import apportion.runtime", "services know nothing of one another"),

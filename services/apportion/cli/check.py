@@ -14,6 +14,7 @@ from apportion.cli.config import read_configuration_file
 from apportion.cli.connection import JSON
 from apportion.cli.exits import REFUSED
 from apportion.cli.output import console, plain, print_json
+from apportion.cli.reading import documents
 from apportion.core.configuration import manifest_config
 from apportion.core.explain.lines import ask_words
 from apportion.core.manifests.checking import Checked, checked, priority_classes
@@ -24,7 +25,6 @@ from apportion.runtime.files.manifests import (
     SUFFIXES,
     Document,
     Problem,
-    read_manifest_files,
 )
 
 HELM = b"{{"
@@ -88,7 +88,7 @@ def command(*, files: tuple[str, ...], config_file: str | None, as_json: bool) -
     if config_file is not None:
         config = manifest_config(read_configuration_file(config_file))
     report = Report()
-    read = list(read_manifest_files(list(_expanded(files)), sys.stdin.buffer))
+    read = list(documents(_expanded(files)))
     config = _with_classes(config, read)
     for found in read:
         if isinstance(found, Problem):

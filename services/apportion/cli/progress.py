@@ -1,4 +1,4 @@
-"""How far a verb is that reads the ledger, on a terminal: a pipe has no use for it."""
+"""How far a verb is that reads a lot, on a terminal: a pipe has no use for it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from apportion.cli.output import console
 
 
-def progress(last: int) -> Callable[[int], None]:
-    """Tell a revision, of `last` where that is known (not 0), on one line of standard error."""
+def progress(last: int, what: str = "revision") -> Callable[[int], None]:
+    """Tell a number, of `last` where that is known (not 0), on one line of standard error."""
     out = console(stderr=True)
 
-    def tell(revision: int) -> None:
+    def tell(number: int) -> None:
         if out.is_terminal:
             share = f" of {last:,}" if last else ""
-            out.print(f"revision {revision:,}{share}", end="\r")
+            out.print(f"{what} {number:,}{share}", end="\r")
 
     return tell

@@ -7,24 +7,35 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from apportion.cli.progress import progress
 from apportion.core.dialects import ManifestError
 from apportion.core.manifests import ManifestConfig
 from apportion.core.manifests.template import DEFAULT_CONFIG
 from apportion.core.manifests.trace import read_trace_pods
-from apportion.runtime.files.manifests import Problem, read_manifest_files
+from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
 from apportion.runtime.files.wishes import Wish, read_wish
 
 TRACE_BYTES_MAX = 256 << 20
+TOLD_EVERY = 1_000
 
 
 def read_manifests(
     names: Sequence[str], config: ManifestConfig = DEFAULT_CONFIG
 ) -> tuple[Wish, list[Problem]]:
     """The pods, gangs, queues and quotas of files, folders and `-`."""
-    return read_wish(read_manifest_files(names, sys.stdin.buffer), config)
+    return read_wish(documents(names), config)
+
+
+def documents(names: Iterable[str]) -> Iterator[Document | Problem]:
+    """What these files, folders and `-` hold; a terminal is told how far it is."""
+    tell = progress(0, "document")
+    for number, found in enumerate(read_manifest_files(list(names), sys.stdin.buffer), 1):
+        if number % TOLD_EVERY == 0:
+            tell(number)
+        yield found
 
 
 def read_trace(path: Path, limit: int | None) -> tuple[Wish, list[Problem]]:

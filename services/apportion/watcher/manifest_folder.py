@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,11 +19,12 @@ from pathlib import Path
 from apportion.core.configuration import manifest_config
 from apportion.core.manifests import Manifest, PodDraft, read_documents
 from apportion.runtime.files.manifests import (
+    ALL_BYTES_MAX,
     FILES_MAX,
     SUFFIXES,
     Document,
     Problem,
-    read_manifest_files,
+    read_manifests_of,
 )
 from apportion.runtime.process.clock import Clock
 from apportion.watcher.source import DEFAULT, Observation
@@ -137,6 +137,11 @@ class ManifestFolder:
                     found[str(entry)] = (signature, since_s if signature == before else now_s)
         except OSError as error:
             problem = f"{self._folder}: cannot be read ({error.strerror}): check it and its rights"
+        size_bytes = sum(signature[1] for signature, _ in found.values())
+        if size_bytes > ALL_BYTES_MAX:
+            problem = (
+                f"{self._folder}: {size_bytes >> 20} MiB; at most {ALL_BYTES_MAX >> 20}: split it"
+            )
         if len(found) > FILES_MAX:
             problem = f"{self._folder}: {len(found)} manifests; at most {FILES_MAX}: split it"
         if problem and problem != self._folder_problem:
@@ -194,7 +199,7 @@ def _read(
 
 
 def _manifests(path: str, configuration: Configuration) -> Iterator[Manifest | Problem]:
-    for document in read_manifest_files([path], io.BytesIO()):
+    for document in read_manifests_of(Path(path).parent, Path(path)):
         if not isinstance(document, Document):
             yield document
             continue

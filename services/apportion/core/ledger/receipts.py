@@ -246,5 +246,5 @@ def check_proof(proof: Proof) -> Checkpoint:
 def _decoded(decode: Any, data: bytes, what: str) -> Any:
     try:
         return decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ReceiptInvalid(f"is no {what}: {error}") from None

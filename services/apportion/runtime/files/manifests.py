@@ -1,9 +1,12 @@
 """Manifests on disk or standard input: `-f FILE`, `-f DIR`, `-f -`.
 
-Invariant: every file and every document has its own result, so one that cannot be read hides no
-other; and no input makes us hold more than one bounded file.
+Whoever may write into a folder may put a link there, and be shown what it leads to by the rights of
+whoever reads the folder. Invariants: every file and every document has its own result, so one that
+cannot be read hides no other; no input makes us hold more than one bounded file; of a folder
+nothing is read that is not in it, whatever is done to it meanwhile.
 """
 
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +18,9 @@ from apportion.runtime.files.safe_yaml import TEXT_BYTES_MAX, Parsed, parse
 
 STANDARD_INPUT = "-"
 FILES_MAX = 10_000
+ALL_BYTES_MAX = 64 << 20
+ALL_DOCUMENTS_MAX = 200_000
+"""Of all files that are read at once: on a slow processor a minute or two of work."""
 SUFFIXES = {".json", ".yaml", ".yml"}
 
 
@@ -56,12 +62,24 @@ def read_manifest_files(names: Sequence[str], stdin: BinaryIO) -> Iterator[Docum
     """Every document of the named files and folders, in order; `-` is standard input.
 
     A folder stands for its manifests (`.yaml`, `.yml`, `.json`) by name, not for its subfolders.
+    What is beyond the limits of all together is not read, and the last problem says from where on.
     """
+    size = documents = 0
     for found in read_manifest_bytes(names, stdin):
         if isinstance(found, Problem):
             yield found
-        else:
-            yield from _documents(*found)
+            continue
+        source, data = found
+        size += len(data)
+        if size > ALL_BYTES_MAX or documents > ALL_DOCUMENTS_MAX:
+            most = f"{ALL_BYTES_MAX >> 20} MiB and {ALL_DOCUMENTS_MAX} documents"
+            yield Problem(
+                source, f"is not read, nor what follows: {most} at once: read it in parts"
+            )
+            return
+        for document in _documents(source, data):
+            documents += 1
+            yield document
 
 
 def read_manifest_bytes(
@@ -73,8 +91,10 @@ def read_manifest_bytes(
             yield "standard input", stdin.read(TEXT_BYTES_MAX + 1)
             continue
         try:
-            for path in _files(Path(name)):
-                yield _file(path)
+            path = Path(name)
+            inside = path.resolve() if path.is_dir() else None
+            for each in _files(path):
+                yield _file(each, inside)
         except OSError as error:
             yield _unreadable(name, error)
 
@@ -99,12 +119,38 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _file(path: Path) -> tuple[str, bytes] | Problem:
+def read_manifests_of(folder: Path, path: Path) -> Iterator[Document | Problem]:
+    """Every document of one file of a folder; a problem if it is not in that folder."""
+    found = _file(path, folder.resolve())
+    if isinstance(found, Problem):
+        yield found
+    else:
+        yield from _documents(*found)
+
+
+def _file(path: Path, inside: Path | None) -> tuple[str, bytes] | Problem:
+    """What the file holds, cut where it is too large; of a folder, only if it is `inside` of it."""
     try:
-        with path.open("rb") as file:
+        # A pipe must not keep us waiting for somebody who writes.
+        descriptor = os.open(path, os.O_RDONLY | (os.O_NONBLOCK if inside else 0))
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
+            if inside and (why := _outside(descriptor, inside)):
+                return Problem(str(path), why)
             return str(path), file.read(TEXT_BYTES_MAX + 1)
     except OSError as error:
         return _unreadable(str(path), error)
+
+
+def _outside(descriptor: int, folder: Path) -> str:
+    """Why this open file is none of the folder's; empty if it is. A link may have led to it.
+
+    What is open is asked, not the name, which may lead elsewhere a moment later.
+    """
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return "is no file: remove it"
+    if not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(folder):
+        return "is a link out of its folder, and is not followed: put the file itself there"
+    return ""
 
 
 def _documents(source: str, data: bytes) -> Iterator[Document | Problem]:

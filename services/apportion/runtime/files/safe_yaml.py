@@ -24,6 +24,10 @@ DEPTH_MAX = 100
 ALIASES_MAX = 100
 NODES_MAX = 1_000_000
 """Values of one document with every alias written out."""
+DOCUMENTS_MAX = 50_000
+TEXT_NODES_MAX = 2_000_000
+"""Values of all documents of a text: more than eight megabytes of manifests have, and on a slow
+processor ten seconds of work."""
 
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 _PATH = re.compile(r'\["([^"]*)"\]|\[(\d+)\]|([^.\[\]]+)')
@@ -83,10 +87,14 @@ def parse(text: str, *, is_json: bool = False) -> Iterator[Parsed]:
             if is_json or not error.problem.startswith("is no JSON"):
                 yield Parsed(1, 1, text, error=error)
                 return
-    number = aliases = 0
+    if too_many := _too_many(text):
+        yield Parsed(1, too_many.line, "", error=too_many)
+        return
+    number = 0
+    used = _Used()
     for line, chunk in _chunks(text):
         try:
-            aliases = _measure(chunk, line, aliases)
+            _measure(chunk, line, used)
             content = _content(chunk, line)
         except Malformed as error:
             number += 1
@@ -107,14 +115,34 @@ def _chunks(text: str) -> Iterator[tuple[int, str]]:
             line += text.count("\n", start, end)
 
 
-def _measure(text: str, line: int, aliases: int) -> int:
-    """Refuse a document that is too deep, or too large with its aliases; gives their new count."""
+def _too_many(text: str) -> Malformed | None:
+    """Counted before anything is parsed, for each document has its cost, however short it is."""
+    for count, match in enumerate(_SEPARATOR.finditer(text), 1):
+        if count > DOCUMENTS_MAX:
+            line = text.count("\n", 0, match.start()) + 1
+            return Malformed(line, f"more than {DOCUMENTS_MAX} documents", "split it")
+    return None
+
+
+@dataclass(slots=True)
+class _Used:
+    """What the documents of a text have had of what it may have."""
+
+    aliases: int = 0
+    nodes: int = 0
+
+
+def _measure(text: str, line: int, used: _Used) -> None:
+    """Refuse a document that is too deep, or too large with its aliases, or one too many."""
     known: dict[str, tuple[int, int]] = {}  # anchor: its values and its depth
     open_: list[tuple[str | None, list[int]]] = [(None, [0, 0])]
     for event in _events(text, line):
+        used.nodes += isinstance(event, yaml.NodeEvent)
+        if used.nodes > TEXT_NODES_MAX:
+            raise _at(event, line, f"more than {TEXT_NODES_MAX} values in all", "split the file")
         if isinstance(event, yaml.AliasEvent):
-            aliases += 1
-            if aliases > ALIASES_MAX:
+            used.aliases += 1
+            if used.aliases > ALIASES_MAX:
                 raise _at(event, line, f"more than {ALIASES_MAX} aliases", "write them out")
             if event.anchor not in known:
                 raise _at(event, line, f"alias {event.anchor!r} has no end or no anchor", "mend it")
@@ -132,7 +160,6 @@ def _measure(text: str, line: int, aliases: int) -> int:
             raise _at(event, line, f"nested deeper than {DEPTH_MAX} levels", "flatten it")
         if open_[-1][1][0] > NODES_MAX:
             raise _at(event, line, f"more than {NODES_MAX} values with its aliases", "split it")
-    return aliases
 
 
 def _count(tally: list[int], values: int, depth: int) -> None:

@@ -58,6 +58,8 @@ _encode = msgspec.json.Encoder().encode
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_opening = msgspec.json.Decoder(Opening).decode
 _decode_closing = msgspec.json.Decoder(_Closing).decode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a line may do to the decoder: one may nest millions of brackets."""
 
 
 def _link(before: str, record: Record) -> str:
@@ -187,7 +189,7 @@ def read_span(path: Path) -> tuple[int, int]:
             return 1, 0
         try:
             first = _decode_line(line).revision
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise ArchiveError(f"{path}:2: no record: {error}") from None
         file.seek(max(0, path.stat().st_size - CLOSING_BYTES_MAX))
         closing = file.read().removesuffix(b"\n").rpartition(b"\n")[2]
@@ -204,7 +206,7 @@ def _beginning(file: IO[bytes], path: Path) -> Place:
 def _opening(line: bytes, path: Path) -> Opening:
     try:
         found = _decode_opening(line)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise ArchiveError(f"{path} is no archive of a ledger: {error}") from None
     if found.apportion_archive != FORMAT:
         raise ArchiveError(
@@ -225,7 +227,7 @@ def _read(file: IO[bytes], path: Path, number: int) -> bytes:
 def _record(text: bytes, before: str, where: str) -> tuple[Record, str]:
     try:
         line = _decode_line(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise ArchiveError(f"{where}: no record: {error}") from None
     payload = line.base64 if line.payload is None else line.payload.encode()
     record = Record(line.revision, line.subject, payload or b"")
@@ -240,7 +242,7 @@ def _record(text: bytes, before: str, where: str) -> tuple[Record, str]:
 def _closing(line: bytes, path: Path, number: int) -> _Closing:
     try:
         return _decode_closing(line)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise ArchiveError(f"{path}:{number}: no last line: {error}") from None
 
 

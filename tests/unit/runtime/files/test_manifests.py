@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from apportion.core.dialects import ManifestError
+from apportion.runtime.files import manifests
 from apportion.runtime.files.manifests import Document, Problem, read_manifest_files
 from tests.support.manifests import refused
 
@@ -107,3 +108,37 @@ def test_line_of_a_real_refusal(tmp_path: Path) -> None:
         'spec.containers[0].resources.limits["tencent.com/vcuda-core"]: 150 is neither a share of '
         "one card (1 to 99) nor whole cards (a multiple of 100): write 100 or 200"
     )
+
+
+def test_of_a_folder_only_what_is_in_it(tmp_path: Path) -> None:
+    """A link that stays inside is followed, as those of a ConfigMap are; one that leads out is not.
+
+    A file that is named itself is read wherever its link leads: whoever names it has read it.
+    """
+    folder, outside = tmp_path / "folder", tmp_path / "outside.yaml"
+    (folder / "..data").mkdir(parents=True)
+    (folder / "..data" / "a.yaml").write_text(POD.format("inside"))
+    outside.write_text(POD.format("outside"))
+    (folder / "a.yaml").symlink_to("..data/a.yaml")
+    (folder / "b.yaml").symlink_to(outside)
+    inside, problem = names(read(folder))
+    assert inside == "inside"
+    assert problem.endswith("b.yaml: is a link out of its folder, and is not followed: put the "
+                            "file itself there")  # fmt: skip
+    assert names(read(folder / "b.yaml")) == ["outside"]
+
+
+def test_what_is_beyond_the_limits_of_all_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files have a limit together, in bytes and in documents; the first one too many is named."""
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.yaml").write_text(POD.format(name))
+    one = len(POD.format("a"))
+    monkeypatch.setattr(manifests, "ALL_BYTES_MAX", 2 * one)
+    told = names(read(tmp_path))
+    assert told[:2] == ["a", "b"]
+    assert "c.yaml: is not read, nor what follows" in told[2]
+    monkeypatch.setattr(manifests, "ALL_BYTES_MAX", 9 * one)
+    monkeypatch.setattr(manifests, "ALL_DOCUMENTS_MAX", 0)
+    assert "b.yaml: is not read" in names(read(tmp_path))[1]

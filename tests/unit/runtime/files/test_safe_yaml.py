@@ -2,6 +2,7 @@
 
 import pytest
 
+from apportion.runtime.files import safe_yaml
 from apportion.runtime.files.safe_yaml import parse
 
 
@@ -102,3 +103,15 @@ def test_json(text: str, line: int, says: str) -> None:
     (parsed,) = parse(text, is_json=True)
     assert parsed.error is not None
     assert (parsed.error.line, says in str(parsed.error)) == (line, True), str(parsed.error)
+
+
+def test_more_documents_or_values_than_a_text_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The documents are counted before one is parsed; of values, those that fit are there."""
+    monkeypatch.setattr(safe_yaml, "DOCUMENTS_MAX", 3)
+    assert len(list(parse("---\na: 1\n" * 3))) == 3
+    (found,) = parse("---\na: 1\n" * 4)
+    assert str(found.error) == "line 7: more than 3 documents: split it"
+    monkeypatch.setattr(safe_yaml, "TEXT_NODES_MAX", 7)
+    first, second, third = parse("---\n- 1\n- 2\n" * 3)
+    assert first.error is second.error is None
+    assert "more than 7 values in all: split the file" in str(third.error)

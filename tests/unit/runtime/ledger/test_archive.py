@@ -1,10 +1,12 @@
 """Reading an archive from a place in it: what comes is what comes from its beginning."""
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from apportion.runtime.ledger.archive import (
+    LINE_BYTES_MAX,
     ArchiveError,
     ArchiveReader,
     ArchiveWriter,
@@ -58,3 +60,28 @@ def test_its_span_by_its_ends(archive: Path, tmp_path: Path) -> None:
     cut.write_bytes(archive.read_bytes()[:-40])
     with pytest.raises(ArchiveError):
         read_span(cut)
+
+
+OPENING = b'{"apportion_archive":1,"stream":"S","created":"c"}\n'
+DEEP = b"[" * 1_000_000 + b"\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"apportion_archive":1,"more":' + DEEP,
+        OPENING + b'{"revision":1,"subject":"x","hash":"h","more":' + DEEP,
+        OPENING + b'{"revisions":0,"hash":"","more":' + DEEP,
+        OPENING + b'{"revision":1,"subject":"x","hash":"h","payload":"' + b"x" * LINE_BYTES_MAX,
+        OPENING + b'{"revision":1,"subject":"\xff","hash":"h"}\n',
+        gzip.compress(OPENING * 1_000_000),
+        b"\0" * 1_000_000,
+    ],
+    ids=["opening", "record", "closing", "long line", "no text", "compressed", "zeros"],
+)
+def test_what_is_made_to_hurt_is_no_archive(tmp_path: Path, data: bytes) -> None:
+    """Nested without end, endless, compressed: one error, of the line, and nothing is unpacked."""
+    path = tmp_path / "bomb.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(ArchiveError, match=r"bomb\.jsonl"):
+        list(read_archive(path))

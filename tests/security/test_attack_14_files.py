@@ -1,0 +1,97 @@
+"""Attack 14: somebody who may write files that others read, with rights that he has not.
+
+A text of hundreds of thousands of documents kept its reader busy for minutes. A link in the
+watcher's folder was followed, and what it led to was told: a line that is no manifest stands in the
+log, in the words of its error.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apportion.runtime.files.safe_yaml import DOCUMENTS_MAX
+from apportion_schemas import PodSubmitted
+from tests.security.weakened import without
+from tests.support.facts import Facts
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+
+SECRET = "hunter2"
+NAME = "works-on"
+POD = f"""\
+apiVersion: v1
+kind: Pod
+metadata: {{name: {NAME}}}
+spec: {{containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}
+"""
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A running server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+async def test_a_link_out_of_the_folder_is_not_followed(
+    bus: Bus, tmp_path: Path, guarded: bool
+) -> None:
+    """A file that the attacker may not read is named as a manifest. What others put there works on.
+
+    Links inside of the folder, by which Kubernetes mounts a ConfigMap, are followed.
+    """
+    secret, folder = tmp_path / "secret", tmp_path / "manifests"
+    secret.write_text(f"{SECRET}: &{SECRET} a\n{SECRET}: b\n")
+    (folder / "..2026").mkdir(parents=True)
+    (folder / "..2026" / "good.yaml").write_text(POD)
+    (folder / "..data").symlink_to("..2026")
+    (folder / "good.yaml").symlink_to("..data/good.yaml")
+    (folder / "leak.yaml").symlink_to(secret)
+    os.mkfifo(folder / "pipe.yaml")
+    facts = Facts(bus)
+    await facts.open()
+    options = ("--manifests", str(folder), "--interval", "0.1")
+    first = without("" if guarded else "stays in the folder")
+    url = bus.server.url_for("watcher")
+    async with ServiceProcess("watcher", url, *options, first=first) as watcher:
+        said = await watcher.logged("leak.yaml")
+        await facts.count(PodSubmitted, 1)
+    logged, written = json.dumps(watcher.log), str(facts.events)
+    assert (SECRET in logged) is not guarded
+    assert ("is a link out of its folder" in str(said["event"])) is guarded
+    assert SECRET not in written
+    assert [each.name for each in facts.of(PodSubmitted)] == [NAME]
+
+
+def check(folder: Path, guard: str) -> Any:
+    """What `apportion check --json` says of the folder, perhaps without a guard."""
+    verb = ["check", "-f", str(folder), "--json"]
+    weak = [sys.executable, "-m", "tests.security.weakened", guard, "--", *verb]
+    command = weak if guard else [sys.executable, "-m", "apportion.cli.main", *verb]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+async def test_too_many_documents_are_not_parsed(tmp_path: Path, guarded: bool) -> None:
+    """They are counted first, and none is parsed; the file beside them is read as ever."""
+    (tmp_path / "a-many.yaml").write_text("---\na: 1\n" * (DOCUMENTS_MAX + 1))
+    (tmp_path / "b-good.yaml").write_text(POD)
+    report = await asyncio.to_thread(check, tmp_path, "" if guarded else "counts documents")
+    told = [row for row in report["documents"] if "a-many" in row["source"]]
+    if guarded:
+        assert len(told) == 1
+        assert f"more than {DOCUMENTS_MAX} documents: split it" in json.dumps(told)
+    else:
+        assert len(told) + report["passed_over"] > DOCUMENTS_MAX
+    assert [row["name"] for row in report["documents"] if "b-good" in row["source"]] == [
+        f"Pod default/{NAME}"
+    ]
