@@ -27,7 +27,7 @@ UP_ARGS ?=
 TEST_ARGS ?=
 LANE ?=
 
-.PHONY: help up test compile wheel sim faults mutants check format lock generate oldest clean
+.PHONY: help up test compile wheel sbom sim faults mutants check format lock generate digests oldest clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ wheel: $(DEV) ## a wheel with the compiled modules, for every Linux whose glibc 
 	@rm -rf build/wheel
 	@$(PIP) wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/auditwheel repair --wheel-dir $(DIST) build/wheel/*.whl
+
+sbom: $(DEV) ## the bill of materials, in CycloneDX (DIST=dist)
+	@$(VENV)/bin/python -m tests.bill $(DIST)/apportion.cdx.json
 
 ROUNDS ?= 20
 faults: $(DEV) $(COMPILED) ## servers, services and disks that fail for real, under load (ROUNDS=20)
@@ -74,6 +77,10 @@ oldest: $(DEV) ## a smaller set of tests on Kubernetes 1.20, the oldest that we 
 	KUBEBUILDER_ASSETS=$$(tests/support/control_plane_build.sh --oldest) APPORTION_REQUIRE_KUBERNETES=1 \
 	  $(VENV)/bin/python -m pytest -q tests/contracts/kube tests/integration/kube/test_binding.py \
 	  tests/integration/kube/test_watching.py tests/e2e/test_life.py tests/e2e/test_extender.py
+
+digests: $(DEV) ## look up what the tags of base images mean by now, and write their digests (needs skopeo or docker)
+	@$(VENV)/bin/python -m tests.pins --refresh
+	@$(VENV)/bin/python -m tests.kustomize
 
 KUBELET := services/apportion/agent/kubelet/kubelet.proto
 CRI := tests/support/cri/cri.proto

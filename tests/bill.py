@@ -1,0 +1,173 @@
+"""The bill of materials: all that we ship with, in CycloneDX 1.6, out of the locks: `make sbom`.
+
+    python -m tests.bill dist/apportion.cdx.json
+
+Packages are those of requirements/runtime.txt, with the hashes that an installation insists on;
+what each needs and its licence are as it says itself where it is installed. Images are those that
+are pinned by digest. Invariant: the same locks give the same bytes, so no time and no random number
+is in it; the serial number is made of all the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+import uuid
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from click import echo
+
+from tests.pins import pinned
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements" / "runtime.txt"
+_LINE = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>\S+)(?: ; (?P<marker>[^\\\n]*))?")
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_WANTED = re.compile(r"^[\w.-]+")
+_NAMESPACE = uuid.UUID("6a1c5f0e-2f0b-5d55-9c0e-0d2f2a4b7c11")
+
+
+class Locked(NamedTuple):
+    """One package of a lock; `marker` says where it is installed, and is empty for everywhere."""
+
+    name: str
+    version: str
+    marker: str
+    hashes: tuple[str, ...]
+
+    @property
+    def purl(self) -> str:
+        """Its name among all packages of the world."""
+        return f"pkg:pypi/{self.name}@{self.version}"
+
+
+def locked(text: str) -> list[Locked]:
+    """The packages of a lock, in its order. Raises ValueError for a line without a hash."""
+    found = []
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        line, hashes = _LINE.match(block), tuple(_HASH.findall(block))
+        if line is None or not hashes:
+            raise ValueError(f"no package with its hashes: {block[:80]!r}")
+        marker = (line["marker"] or "").strip()
+        found.append(Locked(canonical(line["name"]), line["version"], marker, hashes))
+    return found
+
+
+def canonical(name: str) -> str:
+    """The normal form of a project's name."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def bill() -> dict[str, Any]:
+    """The whole document."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    packages = locked(LOCK.read_text("utf-8"))
+    ours = f"pkg:pypi/{project['name']}@{project['version']}"
+    images = [_image(name, digest) for name, digest in sorted(pinned().items())]
+    direct = {canonical(_wanted(each)) for each in project["dependencies"]}
+    needs = [{"ref": ours, "dependsOn": _refs(packages, direct)}]
+    needs += [{"ref": each.purl, "dependsOn": _refs(packages, _needs(each))} for each in packages]
+    made = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "bom-ref": ours,
+                "name": project["name"],
+                "version": project["version"],
+                "purl": ours,
+                "licenses": [{"license": {"id": "Apache-2.0"}}],
+            }
+        },
+        "components": [*map(_package, packages), *images],
+        "dependencies": needs,
+    }
+    serial = uuid.uuid5(_NAMESPACE, json.dumps(made, sort_keys=True))
+    return {**made, "serialNumber": f"urn:uuid:{serial}"}
+
+
+def _package(each: Locked) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "type": "library",
+        "bom-ref": each.purl,
+        "name": each.name,
+        "version": each.version,
+        "purl": each.purl,
+        # One file for each machine; which one is installed is by its hash.
+        "externalReferences": [
+            {
+                "type": "distribution",
+                "url": each.purl,
+                "hashes": [{"alg": "SHA-256", "content": content} for content in each.hashes],
+            }
+        ],
+    }
+    if each.marker:
+        made["properties"] = [{"name": "apportion:installed-where", "value": each.marker}]
+    licence = _licence(each)
+    return {**made, "licenses": [licence]} if licence else made
+
+
+def _image(name: str, digest: str) -> dict[str, Any]:
+    image, _, tag = name.partition(":")
+    purl = f"pkg:oci/{image.rpartition('/')[2]}@{digest.replace(':', '%3A')}?tag={tag}"
+    return {
+        "type": "container", "bom-ref": purl, "name": image, "version": tag, "purl": purl,
+        "hashes": [{"alg": "SHA-256", "content": digest.removeprefix("sha256:")}],
+    }  # fmt: skip
+
+
+def _said(each: Locked) -> metadata.PackageMetadata | None:
+    """What the package says of itself; None where another version, or none, is installed."""
+    try:
+        found = metadata.distribution(each.name)
+    except metadata.PackageNotFoundError:
+        return None
+    return found.metadata if found.version == each.version else None
+
+
+def _licence(each: Locked) -> dict[str, Any] | None:
+    said = _said(each)
+    if said is None:
+        return None
+    if "License-Expression" in said:
+        return {"expression": said["License-Expression"]}
+    classes = [one.rpartition(" :: ")[2] for one in said.get_all("Classifier") or ()
+               if one.startswith("License ::")]  # fmt: skip
+    return {"license": {"name": classes[0]}} if classes else None
+
+
+def _needs(each: Locked) -> set[str]:
+    said = _said(each)
+    wanted = said.get_all("Requires-Dist") or () if said is not None else ()
+    return {canonical(_wanted(one)) for one in wanted if "extra ==" not in one}
+
+
+def _wanted(requirement: str) -> str:
+    found = _WANTED.match(requirement)
+    return found[0] if found else ""
+
+
+def _refs(packages: Iterable[Locked], names: set[str]) -> list[str]:
+    return sorted(each.purl for each in packages if each.name in names)
+
+
+def main() -> None:
+    """Write it."""
+    target = Path(sys.argv[1])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = bill()
+    target.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", "utf-8")
+    echo(f"{target}: {len(made['components'])} components")
+
+
+if __name__ == "__main__":
+    main()
