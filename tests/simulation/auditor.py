@@ -39,7 +39,8 @@ from apportion_schemas import (
     SharesAllocated,
     decode,
 )
-from apportion_schemas.catalogue import BY_PAYLOAD
+from apportion_schemas.catalogue import BY_PAYLOAD, token
+from tests.simulation import hostile
 from tests.simulation.books import ALLOCATED, BOUND, GONE, PENDING, PLACED, Books
 from tests.support.deciding import decided
 from tests.support.memory_server import Stored
@@ -135,6 +136,7 @@ class Auditor:
             if stored.writer != ROGUE:
                 self._complain(f"revision {record.revision}: {stored.writer} wrote {error}")
             return error
+        self._check_intake(record, event, stored)
         row = BY_PAYLOAD[type(event.data)]
         writers = {row.appender} | ({"operator"} if row.writer == "watcher" else set())
         if stored.role not in writers:
@@ -143,6 +145,17 @@ class Auditor:
         if stored.writer != ROGUE and not event.source.startswith(source):
             self._complain(f"revision {record.revision}: {stored.role} signed as {event.source}")
         return event
+
+    def _check_intake(self, record: Record, event: Event, stored: Stored) -> None:
+        """What an agent says is appended as its own node's, and a hostile one's as good as not."""
+        if stored.role != "intake" or stored.writer == ROGUE:
+            return
+        identity = stored.ids[stored.records.index(record)]
+        node = token(event.data.node)
+        if not identity.startswith(f"intake/{node}/"):
+            self._complain(f"revision {record.revision}: {identity} changed node {node}")
+        if node == hostile.NODE and event.data != hostile.NOTHING:
+            self._complain(f"revision {record.revision}: a hostile agent was believed")
 
     def _fold(
         self, record: Record, event: Event | EventError, stored: Stored, gangs: dict[str, int]

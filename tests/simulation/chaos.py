@@ -30,7 +30,9 @@ from apportion_schemas import (
     subject_of,
 )
 from apportion_schemas.quantities import Payload
+from tests.simulation import hostile
 from tests.simulation.auditor import ROGUE
+from tests.simulation.hostile import Hostile
 from tests.simulation.loop import after_steps, rest
 from tests.simulation.processes import Process
 from tests.simulation.rogue import TIME, Rogue
@@ -60,6 +62,7 @@ class Chaos:
         self._server = server
         self._chance: random.Random = weather.stream("chaos")
         self._rogue = Rogue(weather.stream("rogue"))
+        self._hostile = Hostile(weather.stream("hostile"))
         self._operator = MemoryLedger(server, role="operator")
         self._numbers = 0
         self._deeds: dict[str, Callable[[], object]] = {
@@ -74,6 +77,7 @@ class Chaos:
             "torn snapshot": self._tear,
             "ledger trimmed": self._trim,
             "rogue event": self._rogue_event,
+            "hostile agent": self._attack,
             "device failed": lambda: self._order("fail"),
             "device recovered": lambda: self._order("recover"),
             "cordon": self._cordon,
@@ -230,6 +234,11 @@ class Chaos:
         role, draft = self._rogue.draft(self._world.auditor.state)
         with contextlib.suppress(LedgerError):
             self._server.append([draft], {}, role=role, writer=ROGUE)
+
+    def _attack(self) -> None:
+        """With the rights of the agent of one node; nobody waits for what it is answered."""
+        for payload in self._hostile.payloads(self._world.auditor.state):
+            self._server.send(hostile.SUBJECT, payload, reply="_INBOX_agent.hostile")
 
     # ------------------------------------------------------------------ people and cards
 

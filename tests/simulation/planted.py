@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -20,6 +22,8 @@ from apportion.agent.reporting import Agent
 from apportion.agent.view import Claim, FleetView, NodeView
 from apportion.binder.binding import Binding
 from apportion.core.devices.shares import DeviceState, release
+from apportion.core.intake import judging
+from apportion.core.intake.judging import Refusal
 from apportion.core.ledger import fold, snapshot
 from apportion.core.ledger.state import NodeState, Phase, State
 from apportion.core.placement import engine, gang_turn, gangs
@@ -32,6 +36,7 @@ from apportion.core.placement.queueing import hints
 from apportion.core.placement.queueing.sharding import Shard
 from apportion.core.placement.queueing.waiting import Waiting
 from apportion.core.placement.reservations import Reservations
+from apportion.intake import reading, taking
 from apportion.runtime.jetstream.object_store import BadObject
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.batching import Appended
@@ -43,7 +48,15 @@ from apportion.runtime.ledger.reader import Reader
 from apportion.scheduler import cycle, fencing
 from apportion.watcher.reconcile import Fact
 from apportion.watcher.watching import Watching
-from apportion_schemas import BindFailed, PlacementVoided, PodBound, PodGone, PodPlaced, Share
+from apportion_schemas import (
+    BindFailed,
+    Event,
+    PlacementVoided,
+    PodBound,
+    PodGone,
+    PodPlaced,
+    Share,
+)
 from tests.simulation.weather import Weather
 
 Patch = pytest.MonkeyPatch
@@ -466,6 +479,33 @@ def _agents_begin_with_nothing(patch: Patch) -> None:
     patch.setattr(FleetView, "begin", begin)
 
 
+def _intake_takes_any_node(patch: Patch) -> None:
+    """Whoever asks is taken for the node that the event speaks of."""
+
+    def read(node: str, payload: bytes, now: datetime) -> Event | Refusal:
+        with suppress(ValueError, RecursionError, LookupError, TypeError):
+            node = str(msgspec.json.decode(payload)["data"]["node"])
+        return reading.read(node, payload, now)
+
+    patch.setattr(taking, "read", read)
+
+
+def _intake_takes_any_card(patch: Patch) -> None:
+    """A card is as large as its agent says."""
+    patch.setattr(judging, "implausible", lambda *_: "")
+
+
+def _intake_takes_any_id(patch: Patch) -> None:
+    """An event is appended under the id that its agent chose."""
+    patch.setattr(taking, "append_id", lambda _node, event_id: event_id)
+
+
+def _intake_takes_any_answer(patch: Patch) -> None:
+    """Whatever an agent says, of whichever pod and card, and as whoever."""
+    patch.setattr(taking, "judge", lambda *_: None)
+
+
+HOSTILE = {"hostile agent": 2.0}
 CROSSED = {"rogue event": 1.0, "unheard member": 0.6, "delayed delivery": 0.1}
 TRIMS = {"ledger trimmed": 1.0, "crash": 0.5}
 RACES = {"rogue event": 1.0, "policy change": 1.0, "cordon": 1.0, "delayed delivery": 0.1}
@@ -508,6 +548,10 @@ PLANTED = (
     Planted("agents begin with nothing", _agents_begin_with_nothing, 20, TRIMS),
     Planted("dead members stay", _dead_members_stay, 30, {"crash": 0.5}, first=18),
     Planted("gained pods not woken", _gained_not_woken, 20, first=1),
+    Planted("intake takes any node", _intake_takes_any_node, 5, HOSTILE),
+    Planted("intake takes any card", _intake_takes_any_card, 5, HOSTILE),
+    Planted("intake takes any id", _intake_takes_any_id, 5, HOSTILE),
+    Planted("intake takes any answer", _intake_takes_any_answer, 5, HOSTILE),
 )
 
 

@@ -39,6 +39,7 @@ ON_A_TIMER = (
 )
 AMONG_MEMBERS = ("unheard member",)
 AT_THE_TARGET = ("bind failed", "bind failed for good", "bind hung")
+FROM_A_NODE = ("hostile agent",)
 ALWAYS = ("clock skew",)
 AT_THE_API = (
     "api busy",
@@ -66,7 +67,14 @@ IN_THE_CLUSTER = (
     "let go by hand",
 )
 KINDS = (
-    ON_THE_WIRE + ON_A_TIMER + AMONG_MEMBERS + AT_THE_TARGET + ALWAYS + AT_THE_API + IN_THE_CLUSTER
+    ON_THE_WIRE
+    + ON_A_TIMER
+    + AMONG_MEMBERS
+    + AT_THE_TARGET
+    + FROM_A_NODE
+    + ALWAYS
+    + AT_THE_API
+    + IN_THE_CLUSTER
 )
 WITHOUT_A_CLUSTER = (*AT_THE_TARGET, "node not ready")
 CLUSTER_SHARE = 0.25
@@ -100,6 +108,8 @@ class Weather:
             self._draw(chance, kind, 0.02, 0.3)
         for kind in AMONG_MEMBERS:
             self._draw(chance, kind, 0.05, 0.5)
+        for kind in FROM_A_NODE:
+            self._draw(self.stream("weather of a node"), kind, 0.2, 2.0)
         if self.cluster is None:
             self.cluster = self.stream("mode").random() < CLUSTER_SHARE
         if self.cluster:
