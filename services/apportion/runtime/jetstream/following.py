@@ -69,7 +69,6 @@ class Follower:
         self._generation = itertools.count(1)
         self._live = 0
         self._consumer: dict[str, object] = {}
-        self._looked_at = (0, 0)
         self._heard = False
         self._stalled = False
         self._again = asyncio.Event()
@@ -210,20 +209,14 @@ class Follower:
         before = str(self._consumer.get("name", ""))
         self._consumer = await consumers.create(self._wire, settings, self._subjects, first=before)
 
-    async def drift(self, info: stream.StreamInfo) -> list[LedgerError]:
-        """What of our consumer somebody has changed, or that nothing comes of the stream any more.
+    async def drift(self) -> list[LedgerDrifted]:
+        """What of our consumer somebody has changed; another takes its place then.
 
-        `info` describes the stream now. A new consumer takes its place. Raises LedgerUnavailable.
+        Raises LedgerUnavailable.
         """
         if not (self._consumer and self._live and self.running):
-            self._looked_at = (0, 0)
             return []
-        drifted: list[LedgerError] = [*await consumers.look(self._wire, self._consumer)]
-        position, newest = self._looked_at
-        self._looked_at = self._position, info.state.last_seq
-        if self._whole and self._position == position < newest:
-            what = f"nothing has come since revision {position}, and the ledger had {newest}"
-            drifted.append(LedgerError(f"{what}; its reader begins anew with another consumer"))
+        drifted = await consumers.look(self._wire, self._consumer)
         if drifted:
             self._renew()
         return drifted

@@ -142,9 +142,9 @@ class JetStreamLedger:
         A reader whose consumer somebody has changed goes on with a new one.
         """
         info = await stream.read_info(self._wire)
-        drifted: list[LedgerError] = [*stream.drift(info.config)]
+        drifted = stream.drift(info.config)
         for follower in self._followers:
-            drifted += await follower.drift(info)
+            drifted += await follower.drift()
         for queue in self._queues:
             drifted += await queue.drift()
         return stream.Look(tuple(str(each) for each in drifted), info.lost)
