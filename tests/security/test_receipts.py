@@ -140,6 +140,20 @@ async def test_a_key_of_another_signs_nothing(place: Place) -> None:
     assert "signed by key" in found["violations"][0]["text"]
 
 
+async def test_whoever_signs_goes_on_from_what_he_signed(place: Place) -> None:
+    """A receipt that somebody put there is none to go on from; one of the key of before is told."""
+    await place.run("receipt", "key", str(place.folder / "new"))
+    await place.ledger.append([Draft(RECORDS[0].subject, "again", RECORDS[0].payload)])
+    write = ("receipt", "write", "--key", str(place.folder / "new"), *place.receipts)
+    assert "signed by key" in await place.run(*write, code=1)
+    await place.run(*write, "--known", place.public[1])
+    both = (*place.public, "--key", str(place.folder / "new.pub"))
+    assert (await place.verify(*place.receipts, *both))["receipts"] == 3
+    told = await place.run("doctor", "--json", *place.receipts, code=1)  # a plain server is no good
+    (check,) = (each for each in json.loads(told)["checks"] if each["id"] == "receipts")
+    assert (check["state"], f"revision {len(RECORDS) + 1}," in check["words"]) == ("ok", True)
+
+
 async def test_one_decision_is_shown_offline(place: Place) -> None:
     """A proof needs no ledger, no network and no other event; and holds for its own alone."""
     gateway = ServiceProcess("gateway", place.url, "--listen", "127.0.0.1:0")

@@ -23,6 +23,7 @@ from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.examining import examine
 from apportion.runtime.jetstream.monitoring import monitor_url, server_says
 from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.ledger.receipts import receipt_facts
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.logs import configure_logs
@@ -39,10 +40,18 @@ DOCS = "docs/"
               help="nats-server's monitoring port: how durable, how full.")  # fmt: skip
 @click.option("--archives", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Where the ledger's archives (*.jsonl) are kept.")  # fmt: skip
+@click.option("--receipts", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+              help="Where receipts of the ledger are kept.")  # fmt: skip
 @kubernetes_options
 @asks_both
 def command(
-    *, where: Where, as_json: bool, monitor: str, archives: Path | None, **kube: Any
+    *,
+    where: Where,
+    as_json: bool,
+    monitor: str,
+    archives: Path | None,
+    receipts: Path | None,
+    **kube: Any,
 ) -> None:
     """Look at the ledger, its server, clocks, agents, schedulers and the cluster, on one screen.
 
@@ -66,6 +75,7 @@ def command(
         ledger_problem=ledger_problem,
         gateway_problem=gateway_problem,
         archives=archive_facts(archives, now=SystemClock().now()) if archives else None,
+        receipts=receipt_facts(receipts, now=SystemClock().now()) if receipts else None,
         kube=asyncio.run(_of_kubernetes(kube_choice(**kube))),
     )
     answer = _together(facts, theirs)

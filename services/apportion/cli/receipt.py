@@ -8,7 +8,9 @@ to standard output with --json is a whole document, so it can be piped to where 
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,12 +39,12 @@ from apportion.core.ledger.receipts import (
 )
 from apportion.runtime.files.signing import (
     KeyInvalid,
-    SigningKey,
     VerifyingKey,
     make_key,
     read_signing_key,
     read_verifying_key,
 )
+from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.signing_receipts import CannotSign, sign
 from apportion.runtime.ledger.archive import ArchiveError, read_archive
 from apportion.runtime.ledger.port import LedgerError, Record
@@ -54,6 +56,8 @@ from apportion_schemas.envelope import EventError
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
+Signing = Callable[[JetStreamLedger], Awaitable[list[Found]]]
+"""See `sign`, with all but the ledger told."""
 PROOF_BYTES_MAX = 64 << 20
 EVERY_MIN_S = 10
 
@@ -117,11 +121,19 @@ def key(*, as_json: bool, file: Path) -> None:
 @command.command(epilog="Example:  apportion receipt write --key receipts.key --receipts receipts")
 @click.option("--key", "key_file", type=_FILE, required=True, help="The private key.")
 @receipts_option
+@click.option("--known", "known_files", type=_FILE, multiple=True,
+              help="A public key that signed the receipts of before.")  # fmt: skip
 @click.option("--every", "every_s", type=click.IntRange(min=EVERY_MIN_S, max=86_400 * 7),
               metavar="SECONDS", help="Go on, with one every so often, until stopped.")  # fmt: skip
 @asks_ledger
 def write(
-    *, where: Where, as_json: bool, key_file: Path, folder: Path, every_s: int | None
+    *,
+    where: Where,
+    as_json: bool,
+    key_file: Path,
+    folder: Path,
+    known_files: tuple[Path, ...],
+    every_s: int | None,
 ) -> None:
     """Sign all that came since the newest receipt in DIR; nothing where nothing came.
 
@@ -129,41 +141,39 @@ def write(
     one line, as it stands in its file, to be kept where nobody can rewrite it.
     """
     try:
-        signing = read_signing_key(key_file)
-        run(_write(where.reach(), signing, Receipts(folder), every_s=every_s, as_json=as_json))
+        receipts, clock = Receipts(folder), SystemClock()
+        signing = functools.partial(
+            sign,
+            receipts=receipts,
+            key=read_signing_key(key_file),
+            known=read_keys(known_files),
+            time=lambda: rfc3339(clock.now()),
+            tell=progress(0),
+        )
+        with receipts.alone():
+            run(_write(where.reach(), signing, every_s=every_s, as_json=as_json))
+    except BlockingIOError:
+        raise NotFound(f"another process writes receipts into {folder}") from None
     except (KeyInvalid, CannotSign, ReceiptInvalid, OSError) as error:
         raise NotFound(f"no receipt: {error}") from None
 
 
-async def _write(
-    reach: Reach, key: SigningKey, receipts: Receipts, *, every_s: int | None, as_json: bool
-) -> None:
-    try:
-        with receipts.alone():
-            while True:
-                try:
-                    await _write_once(reach, key, receipts, as_json=as_json)
-                except LedgerError as error:
-                    if every_s is None:
-                        raise
-                    console(stderr=True).print("no receipt now:", plain(str(error)), soft_wrap=True)
-                if every_s is None:
-                    return
-                await asyncio.sleep(every_s)
-    except BlockingIOError:
-        raise CannotSign("another process writes receipts into this folder") from None
-
-
-async def _write_once(reach: Reach, key: SigningKey, receipts: Receipts, *, as_json: bool) -> None:
-    clock = SystemClock()
-    async with open_ledger(reach) as ledger:
-        made = await sign(
-            ledger, receipts, key, time=lambda: rfc3339(clock.now()), tell=progress(0)
-        )
-    for found in made:
-        _tell(found, as_json=as_json)
-    if not made and not as_json:
-        console().print("nothing new to sign")
+async def _write(reach: Reach, signing: Signing, *, every_s: int | None, as_json: bool) -> None:
+    while True:
+        try:
+            async with open_ledger(reach) as ledger:
+                made = await signing(ledger)
+            for found in made:
+                _tell(found, as_json=as_json)
+            if not made and not as_json:
+                console().print("nothing new to sign")
+        except LedgerError as error:
+            if every_s is None:
+                raise
+            console(stderr=True).print("no receipt now:", plain(str(error)), soft_wrap=True)
+        if every_s is None:
+            return
+        await asyncio.sleep(every_s)
 
 
 def _tell(found: Found, *, as_json: bool) -> None:

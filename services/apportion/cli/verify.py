@@ -26,7 +26,7 @@ from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
-from apportion.runtime.ledger.archive import ArchiveError, read_archive, read_opening
+from apportion.runtime.ledger.archive import ArchiveError, read_archive, read_opening, read_span
 from apportion.runtime.ledger.port import LedgerHole, Record
 from apportion.runtime.ledger.receipt_check import ReceiptCheck
 from apportion.runtime.ledger.receipts import Receipts
@@ -283,8 +283,18 @@ def _verify_archives(
 ) -> Verified:
     verification = _Verification(Auditor(start=start), start=start, last=last)
     verification.use(receipts)
+    if receipts is not None and not last:
+        receipts.goal = _end_of(paths[-1])
     _read_archives(paths, verification)
     return verification.outcome()
+
+
+def _end_of(archive: Path) -> int:
+    """Its last revision; 0 where it cannot be read, which whoever reads it whole says better."""
+    try:
+        return read_span(archive)[1]
+    except (ArchiveError, OSError):
+        return 0
 
 
 def _read_archives(paths: tuple[Path, ...], verification: _Verification) -> None:

@@ -28,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     Check("permissions", of_ledger.permissions, "guides/operating.md"),
     Check("snapshots", of_ledger.snapshots, "guides/recovery.md"),
     Check("archives", of_ledger.archives, "guides/recovery.md"),
+    Check("receipts", of_ledger.receipts, "guides/receipts.md"),
     Check("gateway", of_cluster.gateway, "guides/operating.md"),
     Check("folds", of_cluster.folds, "guides/operating.md"),
     Check("schedulers", of_cluster.schedulers, "guides/scaling.md"),

@@ -53,6 +53,17 @@ class ArchiveFacts(Struct, frozen=True, kw_only=True):
     newest_age_s: float = 0.0
 
 
+class ReceiptFacts(Struct, frozen=True, kw_only=True):
+    """Up to which revision the receipts of a folder reach, 0 where there is none, and since when.
+
+    The age of the newest is in seconds by this machine's clock.
+    """
+
+    folder: str
+    last: int = 0
+    newest_age_s: float = 0.0
+
+
 class FoldFacts(Struct, frozen=True, kw_only=True):
     """How far the gateway has folded while the ledger was at `last_revision`, or why it has not."""
 
@@ -117,6 +128,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     ledger_problem: str = ""
     gateway_problem: str = ""
     archives: ArchiveFacts | None = None
+    receipts: ReceiptFacts | None = None
     fold: FoldFacts | None = None
     cluster: ClusterFacts | None = None
     schedulers: SchedulerFacts | None = None

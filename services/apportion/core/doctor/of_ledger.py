@@ -14,6 +14,8 @@ LONG_EVENTS: Final = 100_000
 """So many events without a snapshot make every restart a matter of seconds."""
 REPLICAS: Final = 3
 ARCHIVE_AGE_SOON_S: Final = 8 * 86_400.0
+RECEIPT_AGE_SOON_S: Final = 25 * 3_600.0
+"""Hourly, or at least daily."""
 
 
 def reachable(facts: Facts) -> Found | None:
@@ -175,6 +177,20 @@ def archives(facts: Facts) -> Found | None:
         return soon(f"no archive (*.jsonl) in {found.folder}", fix)
     words = f"{found.archives} in {found.folder}, the newest {age(found.newest_age_s)} old"
     return soon(words, fix) if found.newest_age_s > ARCHIVE_AGE_SOON_S else ok(words)
+
+
+def receipts(facts: Facts) -> Found | None:
+    """Whether somebody signs what the ledger holds, and how long ago that was."""
+    found = facts.receipts
+    if found is None:
+        return None
+    fix = "`apportion receipt write` every hour, by somebody who does not run the ledger"
+    if not found.last:
+        return soon(f"no receipt in {found.folder}", fix)
+    newest = facts.ledger.last_revision if facts.ledger else 0
+    behind = f", {newest - found.last:,} events ago" if newest > found.last else ""
+    words = f"signed up to revision {found.last:,}, {age(found.newest_age_s)} ago{behind}"
+    return soon(words, fix) if behind and found.newest_age_s > RECEIPT_AGE_SOON_S else ok(words)
 
 
 def _size(count: int) -> str:

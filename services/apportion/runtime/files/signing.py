@@ -28,6 +28,11 @@ class SigningKey:
         self._key = key
         self.id = _id(key.public_key())
 
+    @property
+    def public(self) -> VerifyingKey:
+        """The half that everybody may have."""
+        return VerifyingKey(self._key.public_key())
+
     def sign(self, data: bytes) -> str:
         """The signature, in hexadecimal digits."""
         return self._key.sign(data).hex()

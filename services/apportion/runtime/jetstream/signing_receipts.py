@@ -7,14 +7,14 @@ folded from the records alone, from where the one before left off.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.receipts import SEGMENT_MAX, Checkpoint, Tree, leaf_of
 from apportion.core.ledger.state import State
-from apportion.runtime.files.signing import SigningKey
+from apportion.runtime.files.signing import SigningKey, VerifyingKey
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
@@ -22,7 +22,7 @@ from apportion.runtime.jetstream.stream import StreamInfo
 from apportion.runtime.jetstream.wire import STREAM
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
-from apportion.runtime.ledger.receipts import Found, Ledger, Receipts
+from apportion.runtime.ledger.receipts import Found, Ledger, Receipts, check_signature
 
 TOLD_EVERY = 10_000
 
@@ -40,17 +40,21 @@ async def sign(
     receipts: Receipts,
     key: SigningKey,
     *,
+    known: Sequence[VerifyingKey] = (),
     time: Callable[[], str],
     tell: Callable[[int], None],
 ) -> list[Found]:
     """The receipts of all that came since the newest one; none where nothing came.
 
-    `tell` is told now and then which revision is reached. Raises CannotSign, ReceiptInvalid,
-    UnknownEvent, LedgerError, OSError.
+    That one was signed with this key, or with one that is `known` from before. `tell` is told now
+    and then which revision is reached. Raises CannotSign, ReceiptInvalid, UnknownEvent,
+    LedgerError, OSError.
     """
     info = await stream.check(ledger.wire)
     newest = receipts.newest()
     before = newest.checkpoint if newest else None
+    if newest is not None:
+        check_signature(newest.receipt, [key.public, *known], where=str(newest.path))
     if before is not None:
         await _check_same(ledger, info, before)
         if before.last == info.state.last_seq:

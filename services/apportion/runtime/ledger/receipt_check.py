@@ -7,6 +7,7 @@ is not what it was is named; where they are gone, the segment is.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from apportion.core.ledger import snapshot
@@ -130,4 +131,5 @@ class ReceiptCheck:
         """Whether no other receipt is held: a digest takes its time, and the last says it all."""
         if signed.state_format != snapshot.FORMAT:
             return False  # another build made it, by other rules
-        return not any(signed.last < each <= (self.goal or each) for each in self._lasts)
+        place = bisect_right(self._lasts, signed.last)
+        return place == len(self._lasts) or 0 < self.goal < self._lasts[place]

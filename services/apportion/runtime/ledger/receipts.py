@@ -14,10 +14,12 @@ import contextlib
 import fcntl
 import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from apportion.core.doctor.facts import ReceiptFacts
 from apportion.core.ledger import snapshot
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.receipts import (
@@ -41,6 +43,7 @@ from apportion.runtime.files.signing import SigningKey, VerifyingKey
 
 RECEIPT_BYTES_MAX = 64 << 20
 """A hundred thousand nodes have a few megabytes of heads."""
+STATE_BYTES_MAX = 2 << 30
 RECEIPTS_MAX = 1_000_000
 STATE = "state.snapshot"
 _LOCK = ".lock"
@@ -142,7 +145,8 @@ class Receipts:
         if newest is None:
             return None
         try:
-            state = snapshot.restore((self._folder / STATE).read_bytes())
+            with (self._folder / STATE).open("rb") as file:
+                state = snapshot.restore(file.read(STATE_BYTES_MAX))
         except (OSError, SnapshotError):
             return None
         if state.revision != newest.checkpoint.last:
@@ -184,6 +188,18 @@ class Receipts:
         write_whole(path, encoded(receipt) + b"\n")
         write_whole(self._folder / STATE, snapshot.take(state), mode=0o600)
         return Found(path, receipt)
+
+
+def receipt_facts(folder: Path, *, now: datetime) -> ReceiptFacts:
+    """How far the receipts of a folder reach, for the doctor; none where nobody can look."""
+    try:
+        newest = Receipts(folder).newest()
+    except (OSError, ReceiptInvalid):
+        newest = None
+    if newest is None:
+        return ReceiptFacts(folder=str(folder))
+    age_s = now.timestamp() - newest.path.stat().st_mtime
+    return ReceiptFacts(folder=str(folder), last=newest.checkpoint.last, newest_age_s=age_s)
 
 
 def check_signature(receipt: Receipt, keys: Sequence[VerifyingKey], *, where: str) -> None:

@@ -15,6 +15,7 @@ from apportion.core.doctor.facts import (
     FoldFacts,
     KubeFacts,
     LedgerFacts,
+    ReceiptFacts,
     SchedulerFacts,
     Skew,
 )
@@ -45,6 +46,7 @@ KUBE = KubeFacts(url="https://k", version="v1.34.1", webhook="ready")
 WELL = Facts(
     ledger=SOUND,
     archives=ArchiveFacts(folder="/a", archives=2, newest_age_s=3_600),
+    receipts=ReceiptFacts(folder="/r", last=500, newest_age_s=3_600),
     fold=FoldFacts(revision=500, last_revision=500),
     cluster=CALM,
     schedulers=SchedulerFacts(members=("one/a", "two/b")),
@@ -100,6 +102,13 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "soon",
         others(archives=ArchiveFacts(folder="/a", archives=1, newest_age_s=9 * 86_400)),
         "9 days old",
+    ),
+    ("receipts", "soon", others(receipts=ReceiptFacts(folder="/r")), "no receipt in /r"),
+    (
+        "receipts",
+        "soon",
+        others(receipts=ReceiptFacts(folder="/r", last=480, newest_age_s=26 * 3_600)),
+        "signed up to revision 480, 26 h ago, 20 events ago",
     ),
     ("gateway", "broken", others(fold=None, gateway_problem="it is away"), "it is away"),
     (
