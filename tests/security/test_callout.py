@@ -100,10 +100,10 @@ class Bus:
         return ledger
 
     async def start(self, role: str, *, node: str = "node-a", name: str = "") -> JetStreamLedger:
-        """A pod of this role, connected as it would be."""
-        name = name or f"{role}-x1"
-        await self.cluster.pod(name, role, node)
-        return await self.come(name, await self.cluster.token(role, name))
+        """A pod of this role, connected under its name or another."""
+        pod = f"{role}-x1"
+        await self.cluster.pod(pod, role, node)
+        return await self.come(name or pod, await self.cluster.token(role, pod))
 
     async def refused(self, name: str, token: str, reason: str) -> None:
         """Nobody comes in with this, and the reason is in the log, without the token."""
@@ -171,7 +171,7 @@ async def test_each_account_gets_its_role(bus: Bus) -> None:
     for ledger in appends:
         for owner, subject in appends.items():
             assert await _may(ledger, subject) is (ledger is owner), subject
-    gateway = await bus.start("gateway")
+    gateway = await bus.start("gateway", name="gateway")
     assert await gateway.last_revision() == len(appends)
     assert not await _may(gateway, "workload.p")
     lines = [each for each in bus.callout.log if each.get("event") == "taken"]

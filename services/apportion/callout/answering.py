@@ -21,7 +21,7 @@ from apportion.callout.claims import (
     user_claims,
 )
 from apportion.callout.tokens import NoToken, Tokens
-from apportion.core.identity.bearers import Accounts, askers, identity_of
+from apportion.core.identity.bearers import Accounts, identity_of
 from apportion.core.identity.identity import InvalidIdentity
 from apportion.core.identity.permissions import permissions_of, role_of
 from apportion.runtime.jetstream.wire import Message, Wire
@@ -111,7 +111,7 @@ class Answering:
         claims = user_claims(
             identity.name,
             role_of(identity).account,
-            permissions_of(identity, askers(identity)),
+            permissions_of(identity),
             user_key=request.user_key,
             ends_s=int(min(now_s + life_s, reviewed.ends_s)),
         )

@@ -1,8 +1,8 @@
 """Who somebody is that shows a ServiceAccount's token, once the API server has said whose it is.
 
 Invariants: a role comes of the account alone, the nodes of an agent of its pod's node alone, and
-the name is that of the pod, so that no replica speaks as another; what is asked for beyond is
-refused with the reason.
+the name is that of the pod, so that no replica speaks as another (replicas of a role whose questions
+others answer share that of the role); what is asked for beyond is refused with the reason.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from apportion.core.identity.identity import Identity, InvalidIdentity, check_name
-from apportion.core.identity.roles import BY_NAME
+from apportion.core.identity.roles import BY_NAME, ROLES
 
 OFFLINE: Final = frozenset({"bootstrap", "callout"})
 """Roles that no token gives: who makes the ledger, and who says who is who."""
-ORDINALS: Final = 16
-"""So many replicas of a StatefulSet are answered by others under their names: `gateway-0` ..."""
+_ANSWERED: Final = frozenset(asker for role in ROLES for asker in role.answers)
+"""Roles whose questions others answer, who must know the inbox before the replica is there."""
 
 Accounts = Mapping[tuple[str, str], str]
 """Namespace and name of ServiceAccounts, and the role of each."""
@@ -54,7 +54,7 @@ def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
     role = accounts.get((bearer.namespace, bearer.account))
     if role is None:
         raise InvalidIdentity(f"ServiceAccount {bearer.namespace}/{bearer.account} has no role")
-    name = bearer.pod or bearer.account
+    name = role if role in _ANSWERED else bearer.pod or bearer.account
     if asked != name:
         raise InvalidIdentity(
             f"name {asked!r}: a token of {bearer.namespace}/{bearer.account} connects as {name}"
@@ -64,12 +64,3 @@ def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
     if not bearer.node:
         raise InvalidIdentity(f"agent {name}: its token is bound to no pod that is on a node")
     return Identity(role, check_name(name), nodes=(bearer.node,))
-
-
-def askers(identity: Identity) -> tuple[Identity, ...]:
-    """Those whose requests it answers, by all names under which they may come."""
-    return tuple(
-        Identity(asker, name)
-        for asker in BY_NAME[identity.role].answers
-        for name in (asker, *(f"{asker}-{number}" for number in range(ORDINALS)))
-    )

@@ -82,10 +82,13 @@ WITH_PASSWORDS: Final = tuple(
 )
 """One user for each role, as the configuration in the package has them."""
 
-
-WITH_CALLOUT: Final = tuple(
-    User(Identity(name, name), password_variable=password_variable(name))
-    for name in ("bootstrap", "operator", "auditor", "callout")
+WITH_CALLOUT: Final = (
+    *(
+        user
+        for user in WITH_PASSWORDS
+        if user.identity.name in {"bootstrap", "operator", "auditor"}
+    ),
+    User(Identity("callout", "callout"), password_variable=password_variable("callout")),
 )
 """Those who come with a password where a callout says who all others are."""
 _CALLOUT: Final = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.core.identity.bearers import Bearer, accounts_of, askers, identity_of
+from apportion.core.identity.bearers import Bearer, accounts_of, identity_of
 from apportion.core.identity.identity import Identity, InvalidIdentity
 from apportion.core.identity.permissions import permissions_of
 from apportion.core.identity.roles import BY_NAME
@@ -53,9 +53,12 @@ def test_an_account_that_is_written_wrongly_is_named(text: str) -> None:
         accounts_of("apportion", (text,))
 
 
-def test_who_asks_is_answered_under_the_names_that_may_come() -> None:
-    """Replicas of a StatefulSet have names that are known before they are there."""
-    scheduler = Identity("scheduler", "scheduler-x")
-    may = permissions_of(scheduler, askers(scheduler)).publish
-    assert {"_INBOX_gateway.>", "_INBOX_gateway-0.>", "_INBOX_gateway-15.>"} <= set(may)
-    assert "_INBOX_gateway-16.>" not in may
+def test_who_is_answered_has_the_name_that_answers_go_to() -> None:
+    """A scheduler may answer the inbox of an extender that was not there when it connected."""
+    extender = identity_of(
+        Bearer("apportion", "extender", "extender-x", "n1"), "extender", ACCOUNTS
+    )
+    may = permissions_of(Identity("scheduler", "scheduler-x"))
+    assert f"{extender.inbox}.>" in may.publish
+    with pytest.raises(InvalidIdentity, match="connects as extender"):
+        identity_of(Bearer("apportion", "extender", "extender-x", "n1"), "extender-x", ACCOUNTS)
