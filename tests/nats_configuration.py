@@ -13,19 +13,29 @@ from pathlib import Path
 
 from click import echo
 
-from apportion.core.identity.configuration import configuration
+from apportion.core.identity.configuration import (
+    WITH_CALLOUT,
+    WITH_PASSWORDS,
+    User,
+    configuration,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGETS = (
-    ROOT / "services/apportion/runtime/jetstream/nats.conf",
-    ROOT / "deploy/helm/apportion/files/nats.conf",
-)
-"""The one of the package, and the chart's."""
+TARGETS: dict[Path, tuple[User, ...]] = {
+    ROOT / "services/apportion/runtime/jetstream/nats.conf": WITH_PASSWORDS,
+    ROOT / "deploy/helm/apportion/files/nats.conf": WITH_PASSWORDS,
+    ROOT / "deploy/helm/apportion/files/nats-callout.conf": WITH_CALLOUT,
+}
+"""The one of the package, and the chart's, without a callout and with it; and whom each knows."""
 
 
 def differing() -> list[Path]:
     """Those that stand in the tree with another text."""
-    return [path for path in TARGETS if path.read_text("utf-8") != configuration()]
+    return [
+        path
+        for path, users in TARGETS.items()
+        if not path.exists() or path.read_text("utf-8") != configuration(users)
+    ]
 
 
 def main() -> int:
@@ -35,8 +45,8 @@ def main() -> int:
         for path in late:
             echo(f"{path.relative_to(ROOT)}: is out of date; run: make generate")
         return int(bool(late))
-    for path in TARGETS:
-        path.write_text(configuration(), "utf-8")
+    for path, users in TARGETS.items():
+        path.write_text(configuration(users), "utf-8")
     return 0
 
 

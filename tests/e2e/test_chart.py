@@ -1,13 +1,15 @@
 """What the chart says: taken by a real API server, refused where a setting makes no sense."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 import pytest
 import yaml
@@ -16,6 +18,7 @@ from apportion.runtime.jetstream.client import connect
 from apportion.runtime.jetstream.server import ROLES, find_binary
 from apportion.runtime.ledger.port import LedgerError
 from tests import kustomize
+from tests.support.authority import Authority
 from tests.support.control_plane import ControlPlane, find_binaries, free_port
 from tests.support.helm import CHART, helm, rendered
 from tests.support.nats import draft
@@ -48,22 +51,34 @@ def documents(text: str) -> dict[tuple[str, str], Any]:
 def test_it_is_installed_and_upgraded_and_leaves_the_ledger(plane: ControlPlane) -> None:
     """With nothing said; passwords are random, outlive upgrades, and the release itself."""
 
-    def passwords() -> dict[str, str]:
-        said = plane.kubectl("get", "secret", "nats-passwords", "-n", SPACE, "-o", "json")
+    def of_secret(name: str) -> dict[str, str]:
+        said = plane.kubectl("get", "secret", name, "-n", SPACE, "-o", "json")
         data: dict[str, str] = json.loads(said)["data"]
         return data
+
+    def passwords() -> dict[str, str]:
+        return of_secret("nats-passwords")
 
     where = ("--namespace", SPACE)
     chart = ("apportion", str(CHART), *where)
     notes = helm("install", *chart, "--create-namespace", kubeconfig=plane.kubeconfig)
     assert "Apportion" in notes
-    first = passwords()
+    first, certificate = passwords(), of_secret("nats-tls")
     assert len(set(first.values())) == len(ROLES) + 1
     more = "scheduler.replicas=3,agent.simulate=8xH100-80GB,monitoring.dashboards.enabled=true"
     notes = helm("upgrade", *chart, "--set", more, kubeconfig=plane.kubeconfig)
     assert "pretend to have 8xH100-80GB" in notes
     plane.kubectl("get", "daemonset/agent-simulated", "configmap/apportion-dashboards", "-n", SPACE)
     assert passwords() == first
+    assert of_secret("nats-tls") == certificate
+    notes = helm("upgrade", *chart, "--set", "callout.enabled=true", kubeconfig=plane.kubeconfig)
+    added = passwords()
+    assert added.keys() - first.keys() == {
+        "APPORTION_CALLOUT_PASSWORD",
+        "APPORTION_CALLOUT_ISSUER",
+    }
+    first = added
+    plane.kubectl("get", "deployment/callout", "-n", SPACE)
     notes = helm("upgrade", *chart, "--set", "shadow=true", kubeconfig=plane.kubeconfig)
     assert "apportion shadow" in notes
     assert "deployment/binder" not in plane.kubectl("get", "deployments", "-n", SPACE, "-o", "name")
@@ -109,6 +124,52 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, named: str) -> N
     """By its name, before anything is sent to a cluster."""
     words = ("template", "apportion", str(CHART), "--set", setting)
     assert named in helm(*words, ok=False)
+
+
+def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
+    """Each service shows its account's token, for the audience of the ledger alone."""
+    found = documents(rendered("--set", "callout.enabled=true"))
+    for (kind, name), each in found.items():
+        if kind not in {"Deployment", "DaemonSet"}:
+            continue
+        pod = each["spec"]["template"]["spec"]
+        names = {variable["name"] for variable in pod["containers"][0]["env"]}
+        tokens = [volume["projected"] for volume in pod["volumes"] if "projected" in volume]
+        if name == "callout":
+            assert "PASSWORD" in names
+            assert not tokens
+            continue
+        assert not any("PASSWORD" in variable for variable in names), name
+        ((source,),) = (token["sources"] for token in tokens)
+        assert source["serviceAccountToken"]["audience"] == "apportion-nats"
+    role = found["ClusterRole", "apportion-callout"]
+    assert role["rules"] == [
+        {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}
+    ]
+    others = [each for (kind, _), each in found.items() if kind in {"Role", "ClusterRole"}]
+    assert [each for each in others if "tokenreviews" in str(each["rules"])] == [role]
+
+
+def test_the_ledger_is_encrypted_unless_it_is_said() -> None:
+    """Clients and routes, by a certificate of the chart, of cert-manager, or of a Secret there."""
+    found = documents(rendered())
+    said = found["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
+    assert said.count("tls {") == 2
+    assert set(found["Secret", "nats-tls"]["data"]) == {"ca.crt", "tls.crt", "tls.key"}
+    env = found["Deployment", "scheduler"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    told = {each["name"]: each.get("value", "") for each in env}
+    assert told["APPORTION_NATS_URL"].startswith("tls://")
+    assert told["APPORTION_NATS_CA"] == "/etc/apportion/nats/ca.crt"
+    found = documents(rendered("--set", "nats.tls.issuer.name=internal"))
+    assert found["Certificate", "nats-tls"]["spec"]["issuerRef"] == {"name": "internal"}
+    assert ("Secret", "nats-tls") not in found
+    assert (
+        not {("Secret", "nats-tls"), ("Secret", "mine")}
+        & documents(rendered("--set", "nats.tls.secret=mine")).keys()
+    )
+    plain = documents(rendered("--set", "nats.tls.enabled=false"))
+    assert "tls {" not in plain["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
+    assert "tls://" not in str(plain["Deployment", "scheduler"])
 
 
 def test_the_extender_is_one_setting() -> None:
@@ -220,8 +281,8 @@ def test_a_shadow_may_bind_nothing() -> None:
     pod = found["DaemonSet", "agent"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"] == ["agent", "--node=$(NODE_NAME)"]
-    assert not container["volumeMounts"]
-    assert not pod["volumes"]
+    assert [each["name"] for each in container["volumeMounts"]] == ["nats-ca"]
+    assert [each["name"] for each in pod["volumes"]] == ["nats-ca"]
 
 
 def test_monitoring_is_three_settings() -> None:
@@ -273,56 +334,101 @@ class Server(NamedTuple):
 
     def url(self, role: str) -> str:
         """With which a role connects."""
-        return f"nats://{role}:p{role}@127.0.0.1:{self.port}"
+        return f"tls://{role}:p{role}@127.0.0.1:{self.port}"
 
 
-@pytest.fixture
-async def servers(tmp_path: Path) -> AsyncIterator[list[Server]]:
-    """Three by the chart's configuration, each with what its pod would have as environment."""
-    said = documents(rendered())["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
-    routes = [free_port() for _ in range(3)]
-    shared = {f"APPORTION_{role.upper()}_PASSWORD": f"p{role}" for role in ROLES}
-    shared |= {"NATS_HOST": "127.0.0.1", "NATS_MAX_STORE": "1GB"}
-    shared["APPORTION_ROUTES_PASSWORD"] = "proutes"
-    for number, route in enumerate(routes):
-        shared[f"NATS_ROUTE_{number}"] = f"nats://routes:proutes@127.0.0.1:{route}"
-    started = []
-    try:
-        for number, route in enumerate(routes):
-            path = tmp_path / f"nats-{number}.conf"
-            path.write_text(said.replace("0.0.0.0:6222", f"127.0.0.1:{route}"))
-            port = free_port()
-            own = {"NATS_NAME": f"nats-{number}", "NATS_PORT": str(port)}
-            own |= {"NATS_MONITOR_PORT": str(free_port())}
-            own |= {"NATS_STORE_DIR": str(tmp_path / f"data-{number}")}
-            command = (str(find_binary()), "-c", str(path))
-            process = await asyncio.create_subprocess_exec(*command, env=os.environ | shared | own)
-            started.append(Server(port, process))
-        yield started
-    finally:
-        for server in started:
+class Servers:
+    """Three by the chart's configuration and certificate, each with its pod's environment."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        found = documents(rendered(*words))
+        self._folder = folder
+        self._said: str = found["ConfigMap", "nats-configuration"]["data"]["apportion.conf"]
+        for name, text in found.get(("Secret", "nats-tls"), {"data": {}})["data"].items():
+            (folder / name).write_bytes(base64.b64decode(text))
+        self.ca = folder / "ca.crt"
+        self._routes = [free_port() for _ in range(3)]
+        self.started: list[Server] = []
+
+    async def __aenter__(self) -> Self:
+        for number in range(3):
+            await self.start(number)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for server in self.started:
             if server.process.returncode is None:
                 server.process.kill()
                 await server.process.wait()
 
+    @property
+    def routes_tls(self) -> str:
+        """The block of the configuration that encrypts routes."""
+        cluster = self._said.index("cluster {")
+        return self._said[self._said.index("tls {", cluster) : self._said.index("routes: [")]
 
-async def test_the_ledger_outlives_one_of_three_servers(servers: list[Server]) -> None:
-    """By the chart's own configuration: routes, passwords, and a stream of three copies."""
+    async def start(self, number: int, route: int = 0, change: tuple[str, str] = ("", "")) -> None:
+        """One; another one than of the chart with a change of its configuration."""
+        shared = {f"APPORTION_{role.upper()}_PASSWORD": f"p{role}" for role in ROLES}
+        shared |= {"NATS_HOST": "127.0.0.1", "NATS_MAX_STORE": "1GB"}
+        shared["APPORTION_ROUTES_PASSWORD"] = "proutes"
+        for at, port in enumerate(self._routes):
+            shared[f"NATS_ROUTE_{at}"] = f"nats://routes:proutes@127.0.0.1:{port}"
+        listen = f"127.0.0.1:{route or self._routes[number]}"
+        said = self._said.replace(*change) if change[0] else self._said
+        said = said.replace("0.0.0.0:6222", listen).replace("/etc/nats-tls", str(self._folder))
+        path = self._folder / f"nats-{number}.conf"
+        path.write_text(said)
+        port = free_port()
+        own = {"NATS_NAME": f"nats-{number}", "NATS_PORT": str(port)}
+        own |= {"NATS_MONITOR_PORT": str(free_port())}
+        own |= {"NATS_STORE_DIR": str(self._folder / f"data-{number}")}
+        with self.log(number).open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                find_binary(), "-c", path, env=os.environ | shared | own, stdout=log, stderr=log
+            )
+        self.started.append(Server(port, process))
 
+    def log(self, number: int) -> Path:
+        """What it says."""
+        return self._folder / f"nats-{number}.log"
+
+
+@pytest.fixture
+async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Servers]:
+    """All three, and clients that trust the chart's CA."""
+    made = Servers(tmp_path)
+    monkeypatch.setenv("APPORTION_NATS_CA", str(made.ca))
+    async with made:
+        yield made
+
+
+async def _make_stream(server: Server) -> None:
     async def made() -> bool:
-        words = ("ledger", "create", "--replicas=3", "--nats", servers[0].url("bootstrap"))
+        words = ("ledger", "create", "--replicas=3", "--nats", server.url("bootstrap"))
         job = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "apportion.cli.main", *words
         )
         return await job.wait() == 0
 
     await until(made, "the job to make the stream", timeout_s=60, interval_s=0.5)
-    first = await connect(servers[0].url("watcher"), name="test")
+
+
+async def test_the_ledger_outlives_one_of_three_servers(servers: Servers) -> None:
+    """By the chart's own configuration: TLS, routes, passwords, and a stream of three copies."""
+    one, two, _ = servers.started
+    await _make_stream(one)
+    first = await connect(one.url("watcher"), name="test")
     await first.append([draft()])
     await first.close()
-    servers[0].process.kill()
-    await servers[0].process.wait()
-    second = await connect(servers[1].url("watcher"), name="test")
+    one.process.kill()
+    await one.process.wait()
+    second = await connect(two.url("watcher"), name="test")
 
     async def appended() -> bool:
         with contextlib.suppress(LedgerError):
@@ -333,3 +439,39 @@ async def test_the_ledger_outlives_one_of_three_servers(servers: list[Server]) -
     await until(appended, "the other two to take an event", timeout_s=40, interval_s=0.5)
     assert await second.last_revision() == 2
     await second.close()
+
+
+@pytest.mark.parametrize("shows", ["nothing", "its own CA's"])
+async def test_a_server_that_is_none_of_ours_joins_no_cluster(
+    servers: Servers, tmp_path: Path, shows: str
+) -> None:
+    """It knows the routes' password, and would have a copy of the ledger: routes want more."""
+    ours, theirs = servers.routes_tls, ""
+    if shows != "nothing":
+        folder = tmp_path / "theirs"
+        folder.mkdir()
+        Authority(folder).issue("tls", "127.0.0.1")
+        theirs = ours.replace("/etc/nats-tls", str(folder))
+    await _make_stream(servers.started[0])
+    await servers.start(3, free_port(), (ours, theirs))
+
+    async def refused() -> bool:
+        texts = [servers.log(number).read_text() for number in range(3)]
+        return any("TLS route handshake error" in text for text in texts)
+
+    await until(refused, "a server to refuse the route", timeout_s=30)
+    there = await connect(servers.started[1].url("watcher"), name="test")
+    await there.append([draft()])
+    await there.close()
+    assert not any("Remote: nats-3" in servers.log(at).read_text() for at in range(3))
+
+
+async def test_without_tls_who_knows_the_password_joins_the_cluster(tmp_path: Path) -> None:
+    """What the test before is about: the same server takes part, and may have a copy."""
+    async with Servers(tmp_path, "--set", "nats.tls.enabled=false") as servers:
+        await servers.start(3, free_port())
+
+        async def takes_part() -> bool:
+            return "JetStream cluster new metadata leader" in servers.log(3).read_text()
+
+        await until(takes_part, "the server to take part", timeout_s=50)

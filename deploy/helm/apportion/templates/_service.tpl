@@ -3,19 +3,74 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* The URL of the ledger for a role, whose password is in PASSWORD. */}}
+{{/* The Secret with the certificate of the ledger's servers. */}}
+{{- define "apportion.natsTls" -}}
+{{ .Values.nats.tls.secret | default "nats-tls" }}
+{{- end }}
+
+{{/* Whether clients are told which CA to trust; empty if not. */}}
+{{- define "apportion.natsCa" -}}
+{{- if ternary .Values.nats.tls.enabled (ne .Values.nats.tls.secret "") .Values.nats.enabled }}yes{{ end }}
+{{- end }}
+
+{{/* Whether a role shows the token of its ServiceAccount; empty where it has a password. */}}
+{{- define "apportion.byToken" -}}
+{{- if and .root.Values.callout.enabled (not (has .role (list "bootstrap" "callout"))) }}yes{{ end }}
+{{- end }}
+
+{{/* The URL of the ledger for a role: with the password in PASSWORD, or with the name to which its token belongs. */}}
 {{- define "apportion.url" -}}
-{{- $url := ternary "nats://nats:4222" .root.Values.nats.url .root.Values.nats.enabled -}}
+{{- $own := ternary "tls://nats:4222" "nats://nats:4222" .root.Values.nats.tls.enabled -}}
+{{- $url := ternary $own .root.Values.nats.url .root.Values.nats.enabled -}}
 {{- $parts := splitList "://" $url -}}
-{{ first $parts }}://{{ .role }}:$(PASSWORD)@{{ last $parts }}
+{{- $user := printf "%s:$(PASSWORD)" .role -}}
+{{- if include "apportion.byToken" . -}}
+{{- $user = ternary .role "$(POD_NAME)" (has .role (list "gateway" "extender")) -}}
+{{- end -}}
+{{ first $parts }}://{{ $user }}@{{ last $parts }}
+{{- end }}
+
+{{/* What a pod has in it to reach the ledger, as volumes; and where its container finds that. */}}
+{{- define "apportion.natsVolumes" -}}
+{{- if include "apportion.byToken" . }}
+- name: nats-token
+  projected:
+    sources:
+      - serviceAccountToken: {audience: apportion-nats, expirationSeconds: 3600, path: token}
+{{- end }}
+{{- if include "apportion.natsCa" .root }}
+- name: nats-ca
+  secret:
+    secretName: {{ include "apportion.natsTls" .root }}
+    items: [{key: ca.crt, path: ca.crt}]
+{{- end }}
+{{- end }}
+
+{{- define "apportion.natsMounts" -}}
+{{- if include "apportion.byToken" . }}
+- {name: nats-token, mountPath: /var/run/apportion-nats, readOnly: true}
+{{- end }}
+{{- if include "apportion.natsCa" .root }}
+- {name: nats-ca, mountPath: /etc/apportion/nats, readOnly: true}
+{{- end }}
 {{- end }}
 
 {{/* What every service has in its environment. */}}
 {{- define "apportion.env" -}}
+{{- if include "apportion.byToken" . -}}
+- name: POD_NAME
+  valueFrom:
+    fieldRef: {fieldPath: metadata.name}
+- {name: APPORTION_NATS_TOKEN, value: /var/run/apportion-nats/token}
+{{- else -}}
 - name: PASSWORD
   valueFrom:
     secretKeyRef: {name: {{ .root.Values.passwords.secret }}, key: APPORTION_{{ upper .role }}_PASSWORD}
+{{- end }}
 - {name: APPORTION_NATS_URL, value: "{{ include "apportion.url" . }}"}
+{{- if include "apportion.natsCa" .root }}
+- {name: APPORTION_NATS_CA, value: /etc/apportion/nats/ca.crt}
+{{- end }}
 - {name: APPORTION_LOG_FORMAT, value: json}
 {{- with .health }}
 - {name: APPORTION_HEALTH, value: "0.0.0.0:{{ . }}"}
@@ -122,14 +177,21 @@ spec:
           {{- with $settings.resources }}
           resources: {{- toYaml . | nindent 12 }}
           {{- end }}
-          {{- if or .scratch .secret }}
+          {{- $mounts := include "apportion.natsMounts" (dict "root" .root "role" .name) | trim }}
+          {{- if or .scratch .secret $mounts }}
           volumeMounts:
-            {{- if .scratch }}
+            {{- with .scratch }}
             - {name: scratch, mountPath: /tmp}
             {{- end }}
-            {{- if .secret }}
+            {{- with .secret }}
             - {name: tls, mountPath: /etc/apportion/tls, readOnly: true}
             {{- end }}
+            {{- with $mounts }}
+            {{- . | nindent 12 }}
+            {{- end }}
+          {{- end }}
+      {{- $volumes := include "apportion.natsVolumes" (dict "root" .root "role" .name) | trim }}
+      {{- if or .scratch .secret $volumes }}
       volumes:
         {{- with .scratch }}
         - {name: scratch, emptyDir: {sizeLimit: {{ . }}}}
@@ -137,7 +199,10 @@ spec:
         {{- with .secret }}
         - {name: tls, secret: {secretName: {{ . }}}}
         {{- end }}
-          {{- end }}
+        {{- with $volumes }}
+        {{- . | nindent 8 }}
+        {{- end }}
+      {{- end }}
 {{- if and .root.Values.budgets (gt (int $settings.replicas) 1) }}
 ---
 apiVersion: policy/{{ ternary "v1" "v1beta1" (semverCompare ">=1.21-0" .root.Capabilities.KubeVersion.Version) }}

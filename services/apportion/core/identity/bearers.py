@@ -1,8 +1,8 @@
 """Who somebody is that shows a ServiceAccount's token, once the API server has said whose it is.
 
 Invariants: a role comes of the account alone, the nodes of an agent of its pod's node alone, and
-the name is that of the pod, so that no replica speaks as another (replicas of a role whose questions
-others answer share that of the role); what is asked for beyond is refused with the reason.
+the name is that of the pod, so that no replica speaks as another; but replicas of a role whose
+questions others answer share the role's. What is asked for beyond is refused with the reason.
 """
 
 from __future__ import annotations

@@ -214,7 +214,10 @@ class LeavingClient(Client):
 
     def _connect_command(self) -> bytes:
         writer = getattr(self._transport, "_io_writer", None)
-        if self._encrypted and (writer is None or writer.get_extra_info("ssl_object") is None):
+        if writer is not None and writer.get_extra_info("ssl_object") is not None:
+            # asyncio complains at the end of a connection whose protocol does not know it.
+            writer.transport.get_protocol()._over_ssl = True  # noqa: SLF001
+        elif self._encrypted:
             raise Unencrypted(
                 "this server has no TLS, and the URL or a certificate wants it: nothing was said "
                 "to it; give the server a certificate, or write nats:// and name none"
