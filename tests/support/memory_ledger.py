@@ -126,6 +126,11 @@ class MemoryLedger:
         """See ledger.Ledger."""
         return await self._question("first revision", lambda: self.server.first_revision)
 
+    async def holds(self, drafts: Sequence[Draft]) -> bool:
+        """See ledger.Ledger."""
+        kept = list(drafts)
+        return await self._question("holds", lambda: self.server.holds(kept))
+
     async def last_on_subject(self, subject: str) -> int:
         """See ledger.Ledger."""
         return await self._question("last on subject", lambda: self.server.last_on_subject(subject))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from apportion.runtime.jetstream.stream import DUPLICATE_WINDOW_S
+from apportion.runtime.ledger.drafts import is_same
 from apportion.runtime.ledger.port import (
     Draft,
     DuplicateRefused,
@@ -130,23 +131,36 @@ class MemoryServer:
         """The two fences, in the server's order: for one draft the node's first, else the ids'."""
         self._forget_old_ids()
         if len(drafts) == 1:
-            self._check_fences(fences, drafts[0].id)
+            self._check_fences(fences, drafts[0])
             revision = self._taken.get(drafts[0].id)
             if revision is not None:
-                raise DuplicateRefused((drafts[0].id,), revision)
+                raise self._duplicate(drafts[0], revision)
             return
         if any(draft.id in self._taken for draft in drafts):
             raise DuplicateRefused([draft.id for draft in drafts])
         self._check_fences(fences)
 
-    def _check_fences(self, fences: dict[str, int], lone_id: str = "") -> None:
+    def _duplicate(self, draft: Draft, revision: int) -> DuplicateRefused:
+        found = self.records[revision - 1]
+        same = found is not None and is_same(draft, found.subject, found.payload)
+        return DuplicateRefused((draft.id,), revision, same=same)
+
+    def holds(self, drafts: Sequence[Draft]) -> bool:
+        """See ledger.Ledger."""
+        wanted = [draft.id for draft in drafts]
+        for first in self._on_subject.get(drafts[0].subject, []):
+            if self.ids[first - 1 : first - 1 + len(wanted)] == wanted:
+                return all(self._duplicate(each, at).same for at, each in enumerate(drafts, first))
+        return False
+
+    def _check_fences(self, fences: dict[str, int], lone: Draft | None = None) -> None:
         for subject, expected in fences.items():
             found = self.last_on_subject(subject)
             if found == expected:
                 continue
             behind = [r for r in self._on_subject.get(subject, []) if r > expected][:1]
-            if behind and lone_id and self.ids[behind[0] - 1] == lone_id:
-                raise DuplicateRefused((lone_id,), behind[0])
+            if behind and lone and self.ids[behind[0] - 1] == lone.id:
+                raise self._duplicate(lone, behind[0])
             raise FenceRefused(subject, expected, found)
 
     def _forget_old_ids(self) -> None:

@@ -29,6 +29,7 @@ DATA_ENV = "APPORTION_DATA"
 NATS_ENV = "APPORTION_NATS_URL"
 NATS_KEY_ENV = "APPORTION_NATS_KEY"
 NATS_TOKEN_ENV = "APPORTION_NATS_TOKEN"  # noqa: S105 - the name of a variable
+LEDGER_KEY_ENV = "APPORTION_LEDGER_KEY"
 GATEWAY_ENV = "APPORTION_GATEWAY"
 GATEWAY_TLS = GATEWAY_ENV
 """What the variables begin with that name the files of TLS with the gateway."""
@@ -52,11 +53,12 @@ class Where(msgspec.Struct, frozen=True):
     gateway: str = ""
     nats_key: Path | None = None
     nats_token: Path | None = None
+    ledger_key: Path | None = None
 
     def reach(self, role: str = "operator") -> Reach:
         """How this role comes to the ledger. Raises Unreachable."""
         if self.nats:
-            return Reach(self.nats, self.nats_key, self.nats_token)
+            return Reach(self.nats, self.nats_key, self.nats_token, self.ledger_key)
         from apportion.runtime.jetstream.server import ServerFailed, load_credentials
 
         try:
@@ -120,6 +122,10 @@ _TOKEN: Option = click.option(
     "--nats-token", type=_FILE, metavar="FILE", envvar=NATS_TOKEN_ENV, show_envvar=True,
     help="With --nats: token by which to connect.",
 )  # fmt: skip
+_LEDGER_KEY: Option = click.option(
+    "--ledger-key", type=_FILE, metavar="FILE", envvar=LEDGER_KEY_ENV, show_envvar=True,
+    help="With --nats: key that those who append share.",
+)  # fmt: skip
 _GATEWAY: Option = click.option(
     "--gateway", default="", metavar="URL", help=f"The gateway.  [{GATEWAY_ENV}]"
 )
@@ -138,6 +144,7 @@ def _where(*options: Option) -> Option:
                 gateway=given.pop("gateway", "") or os.environ.get(GATEWAY_ENV, ""),
                 nats_key=given.pop("nats_key", None),
                 nats_token=given.pop("nats_token", None),
+                ledger_key=given.pop("ledger_key", None),
             )
             command(where=where, **given)
 
@@ -151,7 +158,7 @@ def _where(*options: Option) -> Option:
 
 asks_gateway = _where(_GATEWAY, _GATEWAY_TLS)
 """Gives a command `where` and `as_json`, and the options for a gateway."""
-asks_ledger = _where(_NATS, _KEY, _TOKEN, _NATS_TLS)
+asks_ledger = _where(_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS)
 """The same for a ledger."""
-asks_both = _where(_NATS, _KEY, _TOKEN, _NATS_TLS, _GATEWAY, _GATEWAY_TLS)
+asks_both = _where(_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS, _GATEWAY, _GATEWAY_TLS)
 """The same for both."""

@@ -6,6 +6,7 @@ import pytest
 
 from apportion.runtime.ledger.batching import FEW_DRAFTS, Appended, GroupCommit
 from apportion.runtime.ledger.port import (
+    DuplicateRefused,
     FenceRefused,
     InvalidDraft,
     LedgerFull,
@@ -130,6 +131,31 @@ async def test_a_group_stored_before_is_there_already(bus: Bus) -> None:
         again = await commit.append_group(gang)
     assert all(one.already_there for one in again)
     assert await ledger.last_revision() == 2
+
+
+async def test_a_foreign_event_under_the_id_of_one_is_no_success(bus: Bus) -> None:
+    """Alone, and in a group, of which nothing was stored; with the same event it is one."""
+    ledger = await bus.connect()
+    foreign = b'{"id":"g-2","type":"another"}'
+    await ledger.append([draft("workload.z", key="g-2", payload=foreign)])
+    one = draft("workload.b", key="g-2", payload=b'{"id":"g-2","type":"submitted"}')
+    async with GroupCommit(ledger) as commit:
+        for group in ([one], [draft("workload.a", key="g-1"), one]):
+            with pytest.raises(DuplicateRefused):
+                await commit.append_group(group)
+        again = draft("workload.c", key="g-2", payload=foreign)
+        assert (await commit.append(again)).already_there
+    assert await ledger.last_revision() == 1
+
+
+async def test_a_group_whose_subjects_went_on_is_found(bus: Bus) -> None:
+    """By the one of it that is the newest of its subject, or behind its fence."""
+    ledger = await bus.connect()
+    gang = [draft("workload.a", key="g-1"), draft("workload.b", key="g-2", expect=0)]
+    async with GroupCommit(ledger) as commit:
+        await commit.append_group(gang)
+        await commit.append_group([draft("workload.a"), draft("workload.b")])
+        assert all(each.already_there for each in await commit.append_group(gang))
 
 
 async def test_an_invalid_draft_is_refused_before_it_meets_the_others(bus: Bus) -> None:

@@ -183,6 +183,7 @@ def _environment(config: ServiceConfig) -> dict[str, str]:
         ENVIRONMENT["nats_url"]: config.nats_url,
         ENVIRONMENT["nats_key"]: str(config.nats_key or ""),
         ENVIRONMENT["nats_token"]: str(config.nats_token or ""),
+        ENVIRONMENT["ledger_key"]: str(config.ledger_key or ""),
         ENVIRONMENT["health"]: "127.0.0.1:0",
         ENVIRONMENT["log_level"]: config.log_level,
         ENVIRONMENT["log_format"]: config.log_format,

@@ -2,7 +2,12 @@
 
 The two fences live here: `Nats-Expected-Last-Subject-Sequence` and `Nats-Msg-Id`. Invariants: an
 append is stored whole or not at all; a refusal says which fence refused; an append whose
-acknowledgement is lost is reported as unknown, never as failed.
+acknowledgement is lost is reported as unknown, never as failed; an id that the server knows
+already is a duplicate only if the record is the event that was to be written.
+
+The server takes an id once, whoever sends it and on whatever subject. So an id that others can
+guess can be burnt before it is needed, and then the event behind it is never stored. With a key the
+server sees HMAC-SHA256 of an id, which only those who append can make; all of them need the same.
 
 What nats-server 2.15.1 was seen to do, and what follows from it:
 - in a batch the id is checked before the fence (10201 before 10071); for a single message the
@@ -17,6 +22,7 @@ What nats-server 2.15.1 was seen to do, and what follows from it:
 from __future__ import annotations
 
 import base64
+import hmac
 import itertools
 import secrets
 from collections.abc import Sequence
@@ -32,7 +38,7 @@ from apportion.runtime.jetstream.wire import (
     Wire,
     call_api,
 )
-from apportion.runtime.ledger.drafts import check_batch
+from apportion.runtime.ledger.drafts import check_batch, is_same
 from apportion.runtime.ledger.port import (
     Draft,
     DuplicateRefused,
@@ -62,6 +68,7 @@ class _StoredMessage(msgspec.Struct, frozen=True):
     seq: int
     subject: str
     hdrs: str = ""
+    data: bytes = b""
 
 
 class _StoredAnswer(msgspec.Struct, frozen=True):
@@ -75,8 +82,9 @@ _decode_stored = msgspec.json.Decoder(_StoredAnswer).decode
 class Appender:
     """Appends over one connection; any number of appends may be under way at once."""
 
-    def __init__(self, wire: Wire, *, ack_timeout_s: float) -> None:
+    def __init__(self, wire: Wire, *, ack_timeout_s: float, key: bytes = b"") -> None:
         self._wire = wire
+        self._key = key
         self._ack_timeout_s = ack_timeout_s
         self._prefix = secrets.token_hex(8)
         self._batches = itertools.count(1)
@@ -94,13 +102,15 @@ class Appender:
         if answer.error is not None:
             raise await self._refusal(drafts, fences, answer.error)
         if answer.duplicate:
-            raise DuplicateRefused((drafts[0].id,), answer.seq)
+            stored = await self._stored({"seq": answer.seq})
+            same = stored is not None and is_same(drafts[0], stored.subject, stored.data)
+            raise DuplicateRefused((drafts[0].id,), answer.seq, same=same)
         return list(range(answer.seq - len(drafts) + 1, answer.seq + 1))
 
     async def _publish(self, drafts: Sequence[Draft], fences: dict[str, int]) -> _PublishAnswer:
         if len(drafts) == 1:
             draft = drafts[0]
-            return await self._ask(draft, _headers(draft, dict(fences)))
+            return await self._ask(draft, self._headers(draft, dict(fences)))
         answer = await self._publish_batch(drafts, fences)
         if answer.error is not None and answer.error.err_code == _INCOMPLETE:
             return await self._publish_batch(drafts, fences, ask_first=True)
@@ -114,7 +124,7 @@ class Appender:
         last = len(drafts)
         subjects = frozenset(draft.subject for draft in drafts)
         for number, draft in enumerate(drafts, 1):
-            headers = _headers(draft, unused)
+            headers = self._headers(draft, unused)
             headers["Nats-Batch-Id"] = batch
             headers["Nats-Batch-Sequence"] = str(number)
             if number == last:
@@ -174,8 +184,9 @@ class Appender:
                 continue
             if len(drafts) == 1:
                 behind = await self._stored({"seq": expected + 1, "next_by_subj": subject})
-                if behind is not None and _stored_id(behind) == drafts[0].id:
-                    return DuplicateRefused((drafts[0].id,), behind.seq)
+                if behind is not None and self._took_id(drafts[0], behind):
+                    same = is_same(drafts[0], behind.subject, behind.data)
+                    return DuplicateRefused((drafts[0].id,), behind.seq, same=same)
             return FenceRefused(subject, expected, found)
         subject, expected = next(iter(fences.items()))
         return FenceRefused(subject, expected)
@@ -192,6 +203,52 @@ class Appender:
                 suspects.sort(key=lambda fence: fence[0] != stored.subject)
         return suspects
 
+    async def holds(self, drafts: Sequence[Draft]) -> bool:
+        """See Ledger.holds."""
+        for at, draft in enumerate(drafts):
+            revision = await self._place(draft)
+            if revision is not None:
+                return await self._stand(drafts, revision - at)
+        return False
+
+    async def _place(self, draft: Draft) -> int | None:
+        """Where it is, if it is the newest of its subject or stands behind its fence."""
+        places: list[dict[str, object]] = [{"last_by_subj": draft.subject}]
+        if draft.expect is not None:
+            places.append({"seq": draft.expect + 1, "next_by_subj": draft.subject})
+        for place in places:
+            found = await self._stored(place)
+            if found is not None and self._took_id(draft, found):
+                return found.seq
+        return None
+
+    async def _stand(self, drafts: Sequence[Draft], first: int) -> bool:
+        """Whether they stand one behind the other from that revision on, as they were handed in."""
+        for revision, draft in enumerate(drafts, first):
+            found = await self._stored({"seq": revision})
+            if found is None or not self._took_id(draft, found):
+                return False
+            if not is_same(draft, found.subject, found.data):
+                return False
+        return True
+
+    def _took_id(self, draft: Draft, stored: _StoredMessage) -> bool:
+        return _stored_id(stored) == self._hidden(draft.id)
+
+    def _hidden(self, event_id: str) -> str:
+        """What the server knows an event by."""
+        if not self._key:
+            return event_id
+        return hmac.new(self._key, event_id.encode(), "sha256").hexdigest()
+
+    def _headers(self, draft: Draft, unused_fences: dict[str, int]) -> dict[str, str]:
+        """The headers of one draft; takes the subject's fence out of `unused_fences`."""
+        headers = {"Nats-Msg-Id": self._hidden(draft.id)}
+        expected = unused_fences.pop(draft.subject, None)
+        if expected is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(expected)
+        return headers
+
     async def last_on_subject(self, subject: str) -> int:
         """See Ledger.last_on_subject."""
         stored = await self._stored({"last_by_subj": subject})
@@ -205,15 +262,6 @@ class Appender:
                 return None
             raise LedgerUnavailable(str(refused)) from refused
         return _decode_stored(answer).message
-
-
-def _headers(draft: Draft, unused_fences: dict[str, int]) -> dict[str, str]:
-    """The headers of one draft; takes the subject's fence out of `unused_fences`."""
-    headers = {"Nats-Msg-Id": draft.id}
-    expected = unused_fences.pop(draft.subject, None)
-    if expected is not None:
-        headers["Nats-Expected-Last-Subject-Sequence"] = str(expected)
-    return headers
 
 
 def _stored_id(stored: _StoredMessage) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from apportion.runtime.jetstream import refusals, stream
+from apportion.runtime.jetstream.appending import Appender
 from apportion.runtime.jetstream.asked import Asked
 from apportion.runtime.jetstream.ledger import AppendWatch, JetStreamLedger, unwatched
 from apportion.runtime.jetstream.nats_client import (
@@ -370,13 +371,15 @@ async def connect(
     `name` is shown in the server's list of connections. Raises LedgerUnavailable, NotPermitted,
     ServerTooOld. The stream is not looked at: see create_stream and check_stream.
     """
-    wire = Connection(reach_of(to))
+    reach = reach_of(to)
+    wire = Connection(reach)
     try:
         await wire.open(name=name, timeout_s=timeout_s)
     except BaseException:
         await wire.close()
         raise
-    return JetStreamLedger(wire, ack_timeout_s=ack_timeout_s, watch=watch)
+    appender = Appender(wire, ack_timeout_s=ack_timeout_s, key=reach.read_ledger_key())
+    return JetStreamLedger(wire, appender, watch=watch)
 
 
 async def create_stream(

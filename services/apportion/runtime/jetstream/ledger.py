@@ -52,11 +52,11 @@ def unwatched(_outcome: str, _drafts: int, _seconds: float) -> None:
 class JetStreamLedger:
     """See ledger.Ledger; as `async with` it closes at the end."""
 
-    def __init__(self, wire: Wire, *, ack_timeout_s: float, watch: AppendWatch) -> None:
+    def __init__(self, wire: Wire, appender: Appender, *, watch: AppendWatch) -> None:
         self._wire = wire
         self._watch = watch
         self._clock = SystemClock()
-        self._appender = Appender(wire, ack_timeout_s=ack_timeout_s)
+        self._appender = appender
         self._followers: list[following.Follower] = []
         self._queues: list[work_queue.Queue] = []
         self._held = ""
@@ -121,6 +121,10 @@ class JetStreamLedger:
     async def first_revision(self) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""
         return max((await stream.read_info(self._wire)).state.first_seq, 1)
+
+    async def holds(self, drafts: Sequence[Draft]) -> bool:
+        """See ledger.Ledger. Raises LedgerUnavailable."""
+        return await self._appender.holds(drafts)
 
     async def last_on_subject(self, subject: str) -> int:
         """See ledger.Ledger. Raises LedgerUnavailable."""

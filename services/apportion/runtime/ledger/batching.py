@@ -127,8 +127,9 @@ class GroupCommit:
     async def append_group(self, drafts: Sequence[Draft]) -> list[Appended]:
         """Append `drafts` all or none and return how each ended.
 
-        An id that the ledger already holds is a success. Raises InvalidDraft, PayloadTooLarge,
-        FenceRefused, OutcomeUnknown, LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted.
+        An event that the ledger already holds is a success. Raises InvalidDraft, PayloadTooLarge,
+        FenceRefused, DuplicateRefused (another event has the id), OutcomeUnknown,
+        LedgerUnavailable, LedgerFull, LedgerDrifted, NotPermitted.
         """
         if not drafts:
             return []
@@ -195,7 +196,7 @@ class GroupCommit:
                 revisions = await self._append(batch)
             except (FenceRefused, DuplicateRefused, NotPermitted) as refused:
                 if len(batch) == 1:
-                    batch[0].settle(_verdict(batch[0], refused))
+                    batch[0].settle(await self._verdict(batch[0], refused))
                     continue
                 blamed = [unit for unit in batch if _concerns(refused, unit)] or batch
                 await asyncio.gather(*(self._commit([unit]) for unit in blamed))
@@ -220,6 +221,22 @@ class GroupCommit:
             await self._clock.pause(BACK_OFF.after(attempt + 1))
         raise unknown or _closing()
 
+    async def _verdict(self, unit: _Unit, refused: LedgerError) -> list[Appended] | Exception:
+        """A duplicate is a success only if all of the unit is there, and not another's event.
+
+        Of a group the server does not say which id it knew: one that somebody else took would pass
+        for all of them.
+        """
+        if not isinstance(refused, DuplicateRefused):
+            return refused
+        try:
+            there = refused.same or (len(unit.drafts) > 1 and await self._ledger.holds(unit.drafts))
+        except LedgerError as failure:
+            return failure
+        if not there:
+            return refused
+        return [Appended(refused.revision, already_there=True) for _ in unit.drafts]
+
 
 def _closing() -> LedgerUnavailable:
     return LedgerUnavailable("this writer is closing and takes no more appends")
@@ -231,12 +248,6 @@ def _settle_all(batch: list[_Unit], revisions: list[int]) -> None:
         end = start + len(unit.drafts)
         unit.settle([Appended(revision) for revision in revisions[start:end]])
         start = end
-
-
-def _verdict(unit: _Unit, refused: LedgerError) -> list[Appended] | Exception:
-    if isinstance(refused, DuplicateRefused):
-        return [Appended(refused.revision, already_there=True) for _ in unit.drafts]
-    return refused
 
 
 def _concerns(refused: LedgerError, unit: _Unit) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from apportion.runtime.ledger.port import (
     MAX_DRAFTS,
     MAX_ID_CHARS,
@@ -72,3 +74,31 @@ def check_batch(drafts: Sequence[Draft]) -> dict[str, int]:
     if total > MAX_BATCH_BYTES:
         raise PayloadTooLarge(f"a batch of {len(drafts)} events", total, MAX_BATCH_BYTES)
     return {subject: expect for subject, expect in expects.items() if expect is not None}
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """What of an event says which one it is."""
+
+    id: str = ""
+    type: str = ""
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+
+
+def is_same(draft: Draft, subject: str, payload: bytes) -> bool:
+    """Whether a record is the event that was to be written, by whomever and wherever to.
+
+    Two schedulers may place one pod on different nodes, and two watchers tell of one pod at
+    different times: it is the same event, on the same kind of subject.
+    """
+    if _channel(draft.subject) != _channel(subject):
+        return False
+    try:
+        return _decode_named(draft.payload) == _decode_named(payload)
+    except msgspec.DecodeError:
+        return draft.payload == payload
+
+
+def _channel(subject: str) -> list[str]:
+    return subject.split(".", 3)[:3]

@@ -89,10 +89,13 @@ class DuplicateRefused(LedgerError):
     """Nothing new was stored: the ledger already holds one of `ids`.
 
     Of a batch the server does not say which one, so `ids` are all of the batch. `revision` is the
-    place of the first copy where it is known, which it is for a single draft.
+    place of the first copy where it is known, which it is for a single draft. `same`: what stands
+    there is the event that was to be written, by whomever; otherwise somebody took its id.
     """
 
-    def __init__(self, ids: Sequence[str], revision: int | None = None) -> None:
+    def __init__(
+        self, ids: Sequence[str], revision: int | None = None, *, same: bool = False
+    ) -> None:
         hidden = len(ids) - SHOWN_IDS
         shown = ", ".join(ids[:SHOWN_IDS]) + (f" and {hidden} more" if hidden > 0 else "")
         where = "" if revision is None else f" at revision {revision}"
@@ -102,6 +105,7 @@ class DuplicateRefused(LedgerError):
         )
         self.ids = tuple(ids)
         self.revision = revision
+        self.same = same
 
 
 class OutcomeUnknown(LedgerError):
@@ -284,6 +288,12 @@ class Ledger(Readable, Protocol):
         later one is taken to mean the same fence. Raises InvalidDraft, PayloadTooLarge,
         FenceRefused, DuplicateRefused, OutcomeUnknown, LedgerUnavailable, LedgerFull,
         LedgerDrifted, NotPermitted.
+        """
+
+    async def holds(self, drafts: Sequence[Draft]) -> bool:
+        """Whether they were stored together, as they are.
+
+        One of them is looked for as the newest of its subject, or behind its fence.
         """
 
     async def last_revision(self) -> int:

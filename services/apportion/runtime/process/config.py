@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "nats_url": "APPORTION_NATS_URL",
     "nats_key": "APPORTION_NATS_KEY",
     "nats_token": "APPORTION_NATS_TOKEN",
+    "ledger_key": "APPORTION_LEDGER_KEY",
     "health": "APPORTION_HEALTH",
     "log_level": "APPORTION_LOG_LEVEL",
     "log_format": "APPORTION_LOG_FORMAT",
@@ -70,11 +71,12 @@ class ServiceConfig(msgspec.Struct, frozen=True):
     stop_timeout_s: float
     nats_key: Path | None = None
     nats_token: Path | None = None
+    ledger_key: Path | None = None
 
     @property
     def reach(self) -> Reach:
         """How the service comes to its ledger."""
-        return Reach(self.nats_url, self.nats_key, self.nats_token)
+        return Reach(self.nats_url, self.nats_key, self.nats_token, self.ledger_key)
 
 
 def read_config(
@@ -101,6 +103,7 @@ def read_config(
         stop_timeout_s=_seconds(*text("stop_timeout_s")),
         nats_key=_file(*text("nats_key")),
         nats_token=_file(*text("nats_token")),
+        ledger_key=_file(*text("ledger_key")),
     )
 
 

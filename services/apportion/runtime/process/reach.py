@@ -15,6 +15,7 @@ import msgspec
 from apportion.runtime.process.nkeys import InvalidKey, KeyPair, read_seed
 
 TOKEN_BYTES_MAX = 64 << 10
+LEDGER_KEY_BYTES_MIN = 32
 
 
 class CannotShow(Exception):
@@ -27,6 +28,8 @@ class Reach(msgspec.Struct, frozen=True):
     url: str
     key: Path | None = None
     token: Path | None = None
+    ledger_key: Path | None = None
+    """By which those who append hide the ids of their messages from those who do not."""
 
     @property
     def user(self) -> str:
@@ -80,12 +83,30 @@ class Reach(msgspec.Struct, frozen=True):
         urls = (urlsplit(full(part.strip())) for part in self.url.split(","))
         return any(url.scheme == "tls" for url in urls)
 
+    def read_ledger_key(self) -> bytes:
+        """The key by which ids are hidden; empty where there is none. Raises CannotShow."""
+        path = self.ledger_key
+        if path is None:
+            return b""
+        try:
+            with path.open("rb") as file:
+                key = file.read(TOKEN_BYTES_MAX).strip()
+        except OSError as failure:
+            raise CannotShow(f"cannot read the ledger's key in {path}: {failure}") from failure
+        if len(key) < LEDGER_KEY_BYTES_MIN:
+            raise CannotShow(
+                f"the ledger's key in {path} has {len(key)} bytes; write {LEDGER_KEY_BYTES_MIN} or "
+                "more that nobody can guess: openssl rand -hex 32"
+            )
+        return key
+
     def check(self) -> None:
         """Read once what is shown later. Raises CannotShow."""
         if self.key:
             self.read_key()
         elif self.token:
             self.read_token()
+        self.read_ledger_key()
 
 
 def reach_of(given: Reach | str) -> Reach:

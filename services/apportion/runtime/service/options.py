@@ -35,6 +35,7 @@ _OPTIONS = (
     _option("nats_url", "Server of the ledger.", "--nats", metavar="URL"),
     _option("nats_key", "Seed of the nkey by which it connects.", metavar="FILE"),
     _option("nats_token", "Token by which it connects.", metavar="FILE"),
+    _option("ledger_key", "Key that those who append share: it hides ids.", metavar="FILE"),
     client_tls_options("nats", NATS_TLS, "the ledger's"),
     _option("health", "Where /healthz, /readyz, /metrics are.", metavar="HOST:PORT"),
     _option("log_level", "How much is logged.", type=click.Choice(get_args(LogLevel))),

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from apportion.core.identity.roles import BY_NAME
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -77,6 +78,12 @@ def _snapshots_of(ledger: Ledger) -> Snapshots | None:
 
 
 async def _connect(service: Service) -> Ledger:
+    role = BY_NAME.get(service.name)
+    if role is not None and role.appends and service.config.ledger_key is None:
+        service.log.warning(
+            "what is appended has ids that others can guess, and take before it is: give all who "
+            "append one key, --ledger-key or APPORTION_LEDGER_KEY"
+        )
     ledger = await jetstream.connect(
         service.config.reach, name=service.name, watch=service.appends.note
     )

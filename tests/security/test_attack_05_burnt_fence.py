@@ -1,0 +1,74 @@
+"""Attack 5: whoever may append anything burns the fence of a pod before it is placed.
+
+The server takes an id once, on whatever subject. A message under `<uid>/1/placed` on a subject of
+one's own, which no reader takes for an event, made every placement of the pod a duplicate: it
+stayed pending, and schedulers refused so often began anew, for as long as the server remembers.
+"""
+
+import base64
+import json
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion.runtime.jetstream.wire import call_api
+from apportion.runtime.ledger.port import NotPermitted
+from apportion_schemas import PodPlaced
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, pod
+from tests.support.processes import NO_AGENTS, ServiceProcess
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A running server."""
+    async with running_bus(tmp_path / "data") as running:
+        yield running
+
+
+async def burn(bus: Bus, role: str, subject: str, *ids: str) -> None:
+    """Messages that are no events, under ids that others are to need."""
+    wire = (await bus.connect(role)).wire
+    for each in ids:
+        await wire.request(subject, b"{}", timeout_s=5, headers={"Nats-Msg-Id": each})
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+async def test_a_burnt_id_keeps_no_pod_from_its_place(
+    bus: Bus, tmp_path: Path, guarded: bool
+) -> None:
+    """Without the ledger's key the pod is refused its place; with it nobody knows the id.
+
+    Both begin with what an agent may do: nothing, since it appends nothing any more.
+    """
+    key = tmp_path / "ledger.key"
+    key.write_text(secrets.token_hex(32))
+    options = [*NO_AGENTS, *(["--ledger-key", str(key)] if guarded else [])]
+    facts = Facts(bus)
+    await facts.open()
+    with pytest.raises(NotPermitted):
+        await burn(bus, "agent", "apportion.v1.inventory.n1", "victim/1/placed")
+    await burn(bus, "watcher", "apportion.v1.workload.mine", "victim/1/placed")
+    async with ServiceProcess("scheduler", bus.server.url_for("scheduler"), *options) as scheduler:
+        await scheduler.ready()
+        await facts.write(rack("n1", 8))
+        await facts.write(pod("victim", ask(1000)))
+        if not guarded:
+            refused = await scheduler.logged("decision refused, deciding again")
+            assert "one of these ids" in str(refused)
+            assert not facts.of(PodPlaced)
+            return
+        (placed,) = await facts.count(PodPlaced, 1)
+        assert placed.pod == "victim"
+        read = await call_api(
+            (await bus.connect("watcher")).wire,
+            "STREAM.MSG.GET.APPORTION",
+            {"last_by_subj": "apportion.v1.placement.n1"},
+        )
+        headers = base64.b64decode(json.loads(read)["message"]["hdrs"])
+        assert b"Nats-Msg-Id" in headers
+        assert b"victim" not in headers
