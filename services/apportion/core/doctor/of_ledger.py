@@ -188,7 +188,7 @@ def receipts(facts: Facts) -> Found | None:
     if not found.last:
         return soon(f"no receipt in {found.folder}", fix)
     newest = facts.ledger.last_revision if facts.ledger else 0
-    behind = f", {newest - found.last:,} events ago" if newest > found.last else ""
+    behind = f", and {newest - found.last:,} events since" if newest > found.last else ""
     words = f"signed up to revision {found.last:,}, {age(found.newest_age_s)} ago{behind}"
     return soon(words, fix) if behind and found.newest_age_s > RECEIPT_AGE_SOON_S else ok(words)
 

@@ -108,7 +108,7 @@ CASES: list[tuple[str, str, Facts, str]] = [
         "receipts",
         "soon",
         others(receipts=ReceiptFacts(folder="/r", last=480, newest_age_s=26 * 3_600)),
-        "signed up to revision 480, 26 h ago, 20 events ago",
+        "signed up to revision 480, 1 day ago, and 20 events since",
     ),
     ("gateway", "broken", others(fold=None, gateway_problem="it is away"), "it is away"),
     (
