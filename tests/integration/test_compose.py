@@ -84,7 +84,7 @@ def placed(system: Compose, *, prefix: str = "", at_least: int) -> dict[str, dic
 def test_every_service_runs_with_least_rights(system: Compose) -> None:
     """Not root, read-only, no capabilities, and reachable from this machine only."""
     names = system.containers()
-    assert len(names) == 9, names
+    assert len(names) == 10, names
     for name in names:
         facts = system.facts(name)
         assert facts["HostConfig"]["ReadonlyRootfs"], name

@@ -8,7 +8,7 @@ questions others answer share the role's. What is asked for beyond is refused wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,8 +20,16 @@ OFFLINE: Final = frozenset({"bootstrap", "callout"})
 _ANSWERED: Final = frozenset(asker for role in ROLES for asker in role.answers)
 """Roles whose questions others answer, who must know the inbox before the replica is there."""
 
-Accounts = Mapping[tuple[str, str], str]
-"""Namespace and name of ServiceAccounts, and the role of each."""
+
+class Given(NamedTuple):
+    """What a ServiceAccount is given; `before` is put before the names of its pods."""
+
+    role: str
+    before: str = ""
+
+
+Accounts = Mapping[tuple[str, str], Given]
+"""Namespace and name of ServiceAccounts, and what each is given."""
 
 
 class Bearer(msgspec.Struct, frozen=True):
@@ -36,25 +44,28 @@ class Bearer(msgspec.Struct, frozen=True):
 def accounts_of(namespace: str, more: Iterable[str] = ()) -> Accounts:
     """Our services' accounts, each named as its role, and `NAMESPACE/NAME=ROLE` of `more`.
 
-    Raises InvalidIdentity.
+    A pod's name is its own within its namespace alone. So those of other namespaces have that
+    before theirs, and a `_`, which no name in Kubernetes has: nobody can call a pod elsewhere as
+    one of ours, and read its replies or change its consumers. Raises InvalidIdentity.
     """
-    accounts = {(namespace, name): name for name in BY_NAME if name not in OFFLINE}
+    accounts = {(namespace, name): Given(name) for name in BY_NAME if name not in OFFLINE}
     for text in more:
         where, _, role = text.partition("=")
         space, _, name = where.partition("/")
         if not space or not name or role not in BY_NAME or role in OFFLINE:
             roles = ", ".join(each for each in BY_NAME if each not in OFFLINE)
             raise InvalidIdentity(f"account {text!r}: write NAMESPACE/NAME=ROLE, of {roles}")
-        accounts[space, name] = role
+        accounts[space, name] = Given(role, "" if space == namespace else f"{space}_")
     return accounts
 
 
 def identity_of(bearer: Bearer, asked: str, accounts: Accounts) -> Identity:
     """The identity that connects under the name `asked`. Raises InvalidIdentity."""
-    role = accounts.get((bearer.namespace, bearer.account))
-    if role is None:
+    given = accounts.get((bearer.namespace, bearer.account))
+    if given is None:
         raise InvalidIdentity(f"ServiceAccount {bearer.namespace}/{bearer.account} has no role")
-    name = role if role in _ANSWERED else bearer.pod or bearer.account
+    role = given.role
+    name = role if role in _ANSWERED else given.before + (bearer.pod or bearer.account)
     if asked != name:
         raise InvalidIdentity(
             f"name {asked!r}: a token of {bearer.namespace}/{bearer.account} connects as {name}"

@@ -16,7 +16,9 @@ import msgspec
 EVERY_NODE: Final = "*"
 """Among the nodes of an identity: it speaks for all of them, as one that simulates a fleet does."""
 NAME_MAX: Final = 63
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_WORD: Final = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_NAME: Final = re.compile(rf"({_WORD}_)?{_WORD}")
+"""Before a `_` stands the namespace of a pod that is in none of ours: `monitoring_billing-x`."""
 
 
 class InvalidIdentity(ValueError):

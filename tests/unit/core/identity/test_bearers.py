@@ -12,7 +12,7 @@ ACCOUNTS = accounts_of("apportion", ("monitoring/billing=auditor",))
 
 def test_every_service_has_the_account_of_its_name_but_those_that_stay_offline() -> None:
     """Nobody makes the ledger, or says who is who, by a token."""
-    roles = {role for (space, _), role in ACCOUNTS.items() if space == "apportion"}
+    roles = {each.role for (space, _), each in ACCOUNTS.items() if space == "apportion"}
     assert roles == set(BY_NAME) - {"bootstrap", "callout"}
 
 
@@ -25,7 +25,33 @@ def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
     agent = Bearer("apportion", "agent", "agent-x", "n1")
     assert identity_of(agent, "agent-x", ACCOUNTS) == Identity("agent", "agent-x", nodes=("n1",))
     billing = Bearer("monitoring", "billing")
-    assert identity_of(billing, "billing", ACCOUNTS) == Identity("auditor", "billing")
+    assert identity_of(billing, "monitoring_billing", ACCOUNTS) == Identity(
+        "auditor", "monitoring_billing"
+    )
+
+
+@pytest.mark.parametrize("name", ["scheduler-7c-x", "operator", "apportion", "gateway-0"])
+def test_a_pod_of_another_namespace_that_is_called_as_one_of_ours_is_not_it(name: str) -> None:
+    """It may not come under that name, and what it has has another: consumers, inbox, replies."""
+    stranger = Bearer("monitoring", "billing", name, "n1")
+    with pytest.raises(InvalidIdentity, match=f"connects as monitoring_{name}"):
+        identity_of(stranger, name, ACCOUNTS)
+    theirs = identity_of(stranger, f"monitoring_{name}", ACCOUNTS)
+    may = permissions_of(theirs)
+    ours = permissions_of(Identity("scheduler", name))
+    assert f"_INBOX_{name}.>" in ours.subscribe
+    assert f"_INBOX_{name}.>" not in may.subscribe
+    consumers = {each for each in may.publish if ".CONSUMER." in each}
+    assert consumers
+    assert not consumers & set(ours.publish)
+
+
+def test_no_two_pods_of_other_namespaces_have_one_name() -> None:
+    """Where one name ends and the other begins is told by what neither may hold."""
+    accounts = accounts_of("apportion", ("a-b/x=auditor", "a/x=auditor"))
+    one = identity_of(Bearer("a-b", "x", "c"), "a-b_c", accounts)
+    other = identity_of(Bearer("a", "x", "b-c"), "a_b-c", accounts)
+    assert one.name != other.name
 
 
 @pytest.mark.parametrize(
@@ -37,7 +63,7 @@ def test_an_identity_has_the_name_of_its_pod_and_an_agent_its_node() -> None:
         (Bearer("apportion", "scheduler", "s-1"), "", "connects as s-1"),
         (Bearer("apportion", "agent", "a-1"), "a-1", "no pod that is on a node"),
         (Bearer("apportion", "scheduler", "a.b"), "a.b", "lower-case"),
-        (Bearer("monitoring", "billing", "x.*"), "x.*", "lower-case"),
+        (Bearer("monitoring", "billing", "x.*"), "monitoring_x.*", "lower-case"),
     ],
 )
 def test_what_is_asked_for_beyond_is_refused(bearer: Bearer, asked: str, words: str) -> None:
