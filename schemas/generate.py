@@ -216,7 +216,7 @@ def catalogue_page(rows: Iterable[EventType]) -> str:
         "",
         "What is written is of the version named here. An older version stays in the ledger as it",
         "is, with a schema of its own (as in `PodPlaced.1.json`), and readers lift it; who meets a",
-        "newer one stops there: see [upgrading](guides/upgrading.md).",
+        "newer one that is enabled stops there: see [upgrading](guides/upgrading.md).",
         "",
         "| event | subject | writer | readers | meaning | version |",
         "|---|---|---|---|---|---|",

@@ -34,11 +34,13 @@ from apportion_schemas.envelope import (
     Event,
     EventError,
     InvalidEvent,
+    NotEnabledEvent,
     UnknownEvent,
     UnreadableEvent,
     decode,
     encode,
 )
+from apportion_schemas.formats import FormatEnabled, RevisionSetAside
 from apportion_schemas.inventory import Device, DeviceHealthChanged, Host, Mode, NodeReported
 from apportion_schemas.operations import (
     DeviceCordoned,
@@ -125,6 +127,7 @@ __all__ = [
     "Event",
     "EventError",
     "EventType",
+    "FormatEnabled",
     "GangShortage",
     "Host",
     "HostPort",
@@ -148,6 +151,7 @@ __all__ = [
     "NodeSilent",
     "NodeUncordoned",
     "NodeWeights",
+    "NotEnabledEvent",
     "PlacementVoided",
     "PodAdopted",
     "PodBound",
@@ -178,6 +182,7 @@ __all__ = [
     "RefusalCode",
     "ResizeAsked",
     "ResizeRefused",
+    "RevisionSetAside",
     "Score",
     "Shape",
     "Share",

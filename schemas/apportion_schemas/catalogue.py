@@ -30,6 +30,7 @@ from apportion_schemas.cluster import (
     VolumeClaimObserved,
 )
 from apportion_schemas.configuration import ConfigurationChanged
+from apportion_schemas.formats import BORN, FormatEnabled, RevisionSetAside
 from apportion_schemas.inventory import DeviceHealthChanged, NodeReported
 from apportion_schemas.older import (
     node_observed_1,
@@ -67,6 +68,8 @@ from apportion_schemas.workload import PodChanged, PodGone, PodRejected, PodSubm
 
 SUBJECTS = "apportion.v1"
 TYPE_PREFIX = "apportion.dev/"
+READING = "reading"
+"""Below `operator`: how the ledger is to be read, which readers look up before they begin."""
 _is_token = re.compile(r"[A-Za-z0-9_~-]+").fullmatch  # most names; `quote` leaves them as they are
 
 
@@ -109,6 +112,11 @@ class EventType(NamedTuple):
     def version(self) -> int:
         """The version that this build writes; older ones are lifted to it."""
         return len(self.older) + 1
+
+    @property
+    def born(self) -> int:
+        """Up to which version it is legal on every ledger; 0 where an operator enables each."""
+        return BORN.get(self.name, 0)
 
     def payload_of(self, version: int) -> type[Payload]:
         """The payload as that version, from 1 to the newest, has it."""
@@ -440,6 +448,22 @@ CATALOGUE: tuple[EventType, ...] = (
         "operator",
         "all",
         "a lost ledger is written anew from what runs in the cluster",
+    ),
+    EventType(
+        FormatEnabled,
+        "operator",
+        lambda data: f"{READING}.format.{token(data.format)}",
+        "operator",
+        "all",
+        "a type of event, or a newer version of one, is legal from now on",
+    ),
+    EventType(
+        RevisionSetAside,
+        "operator",
+        lambda data: f"{READING}.aside.{data.revision}",
+        "operator",
+        "all",
+        "what stands at a revision changes nothing, for any reader",
     ),
 )
 

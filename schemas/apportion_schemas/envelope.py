@@ -6,22 +6,30 @@ the writer had folded) and `cause` (the revision that made it write).
 What is written is of the newest version. What is read may be of any version that ever was: an older
 one is held to its own fields and then lifted to the newest, so that only this module knows of it.
 
-Invariant: `decode` either returns an event whose type, payload and subject are all in the
+Invariants: `decode` either returns an event whose type, payload and subject are all in the
 catalogue, or raises. `UnknownEvent` means that a newer writer exists, so a reader must stop there;
-`UnreadableEvent` and `InvalidEvent` mean that every reader, however new, refuses these bytes.
+all other errors mean that every reader, however new, refuses these bytes. Which it is, and why, no
+reader sees otherwise: a format that is not legal is refused before anybody looks whether it knows
+it, and bytes that nest so deep that a parser may give up, sooner or later, are refused for that.
 """
 
-from typing import Annotated, Any, Literal, NoReturn
+import re
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from apportion_schemas.catalogue import BY_PAYLOAD, BY_TYPE, EventType, subject_of
+from apportion_schemas.catalogue import BY_PAYLOAD, BY_TYPE, TYPE_PREFIX, EventType, subject_of
+from apportion_schemas.formats import BORN, Version
 from apportion_schemas.quantities import Name, Natural, Payload
 
 EVENT_BYTES_MAX = 1 << 20  # the stream's max_msg_size
 ID_BYTES_MAX = 512
 SPEC_VERSION = "1.0"
+DEPTH_MAX: Final = 64
+"""No event nests deeper. A parser's own limit depends on who calls it, and from how far inside."""
 
 
 class EventError(Exception):
@@ -43,6 +51,18 @@ class InvalidEvent(EventError):
     """The type is known and the payload breaks its schema, or stands on another's subject."""
 
 
+class NotEnabledEvent(InvalidEvent):
+    """No operator has said that this type, or this version of it, is legal on the ledger."""
+
+
+Legal = Callable[[str, int], bool]
+"""Whether a type is legal in a version, of those that are not legal on every ledger."""
+
+
+def _every(type_: str, version: int) -> bool:  # noqa: ARG001 - whichever they are
+    return True
+
+
 class Event(Struct, frozen=True, kw_only=True):
     """One fact: what happened, who says so, when, and on which knowledge."""
 
@@ -57,7 +77,7 @@ class Event(Struct, frozen=True, kw_only=True):
 class _Wire(Struct, kw_only=True, forbid_unknown_fields=True):
     specversion: str
     type: Name
-    schemaversion: Annotated[int, Meta(ge=1)]
+    schemaversion: Version
     id: Annotated[str, Meta(min_length=1, max_length=ID_BYTES_MAX)]
     source: Name
     time: Annotated[str, Meta(min_length=20, max_length=40)]
@@ -72,19 +92,25 @@ class _Head(Struct):
 
     specversion: str
     type: Name
-    schemaversion: Annotated[int, Meta(ge=1)]
+    schemaversion: Version
 
 
 _decode_wire = msgspec.json.Decoder(_Wire).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
+_DECODERS = {row.type: msgspec.json.Decoder(row.payload).decode for row in BY_TYPE.values()}
 _NEWEST = {
-    row.type: (row.version, msgspec.json.Decoder(row.payload).decode) for row in BY_TYPE.values()
+    row.type: (row.version, _DECODERS[row.type])
+    for row in BY_TYPE.values()
+    if row.version <= row.born
 }
-"""By type: the newest version, and what reads its payload."""
+"""By type: the newest version, and what reads its payload; of those that are legal everywhere."""
 _NOTHING = (0, msgspec.json.decode)
 """Stands for a type that is not known: no event is of version 0."""
 _encode = msgspec.json.Encoder().encode
 _NOT_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # all that bytes can cause
+_STRING = re.compile(rb'"(?:[^"\\]|\\.|\\\Z)*+(?:"|\Z)', re.DOTALL)
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_STEPS = bytes(set(range(256)) - _STEPS.keys())
 
 
 def encode(event: Event) -> bytes:
@@ -96,13 +122,12 @@ def encode(event: Event) -> bytes:
     row = BY_PAYLOAD[type(event.data)]
     try:
         data = _encode(event.data)
-        version, decode_data = _NEWEST[row.type]
-        decode_data(data)
+        _DECODERS[row.type](data)
         payload = _encode(
             _Wire(
                 specversion=SPEC_VERSION,
                 type=row.type,
-                schemaversion=version,
+                schemaversion=row.version,
                 id=event.id,
                 source=event.source,
                 time=event.time,
@@ -119,24 +144,20 @@ def encode(event: Event) -> bytes:
     return payload
 
 
-def decode(payload: bytes, *, subject: str) -> Event:
+def decode(payload: bytes, *, subject: str, legal: Legal = _every) -> Event:
     """The event in these bytes, which came on this NATS subject.
 
+    `legal` is asked about formats that are not legal on every ledger. Without it whatever this
+    build knows is taken, which is for those who look at a record and hold no state.
+
     Raises:
-        UnreadableEvent, UnknownEvent, InvalidEvent: see the module.
+        UnreadableEvent, NotEnabledEvent, UnknownEvent, InvalidEvent: see the module.
     """
     try:
-        wire = _decode_wire(payload)
-    except _NOT_TEXT as error:
-        _refuse_broken(payload, error)
-    version, decode_data = _NEWEST.get(wire.type, _NOTHING)
-    if wire.schemaversion != version or wire.specversion != SPEC_VERSION:
-        data = _decode_other(wire)
-    else:
-        try:
-            data = decode_data(wire.data)
-        except _NOT_TEXT as error:
-            raise InvalidEvent(f"{BY_TYPE[wire.type].name}: {error}") from None
+        wire, data = _parsed(payload, legal)
+    except EventError:
+        _check_depth(payload)
+        raise
     if subject_of(data) != subject:
         raise InvalidEvent(
             f"{BY_PAYLOAD[type(data)].name}: stands on subject {subject!r} and belongs on "
@@ -152,47 +173,88 @@ def decode(payload: bytes, *, subject: str) -> Event:
     )
 
 
-def _refuse_broken(payload: bytes, error: Exception) -> NoReturn:
+def _parsed(payload: bytes, legal: Legal) -> tuple[_Wire, Any]:
+    try:
+        wire = _decode_wire(payload)
+    except _NOT_TEXT as error:
+        _refuse_broken(payload, legal, error)
+    version, decode_data = _NEWEST.get(wire.type, _NOTHING)
+    if wire.schemaversion != version or wire.specversion != SPEC_VERSION:
+        return wire, _decode_other(wire, legal)
+    try:
+        return wire, decode_data(wire.data)
+    except _NOT_TEXT as error:
+        raise InvalidEvent(f"{BY_TYPE[wire.type].name}: {error}") from None
+
+
+def _check_depth(payload: bytes) -> None:
+    """Refuse what nests too deep, whatever else is wrong with it. Raises UnreadableEvent."""
+    steps = _STRING.sub(b"", payload).translate(None, _NO_STEPS)
+    if max(accumulate(map(_STEPS.__getitem__, steps)), default=0) > DEPTH_MAX:
+        raise UnreadableEvent(f"not an event: it nests deeper than {DEPTH_MAX} levels") from None
+
+
+def _refuse_broken(payload: bytes, legal: Legal, error: Exception) -> NoReturn:
     """Say what is wrong with bytes that are no event of ours.
 
     Raises:
         UnknownEvent: they are of a newer build, which may have given an event more attributes.
-        UnreadableEvent: they are not.
+        NotEnabledEvent: so they would be, if an operator had said that it may be.
+        UnreadableEvent: they are neither.
     """
     try:
         head = _decode_head(payload)
     except _NOT_TEXT:
         pass
     else:
-        _known(head)
+        _known(head, legal)
     raise UnreadableEvent(f"not a CloudEvents 1.0 document: {error}") from None
 
 
-def _known(head: _Head | _Wire) -> EventType:
-    """The row of an event that this build can read. Raises UnknownEvent."""
+def _known(head: _Head | _Wire, legal: Legal) -> EventType:
+    """The row of an event that this build can read.
+
+    Raises:
+        NotEnabledEvent, UnknownEvent, UnreadableEvent.
+    """
     row = BY_TYPE.get(head.type)
+    name = head.type.removeprefix(TYPE_PREFIX)
+    born = BORN.get(name, 0) if name != head.type else 0
+    if head.schemaversion > born and not legal(head.type, head.schemaversion):
+        format_ = f"{name}@{head.schemaversion}"
+        raise NotEnabledEvent(
+            f"format {format_!r} is not enabled on this ledger, so it changes nothing; if a newer "
+            "build is to write it, see: apportion ledger enable --help"
+        )
     if row is None:
         raise UnknownEvent(
             f"type {head.type!r} is not known to this build: a newer one wrote it, so upgrade "
             "Apportion here"
         )
-    if head.schemaversion > row.version or head.specversion != SPEC_VERSION:
+    if head.schemaversion > row.version:
         raise UnknownEvent(
             f"{row.name}: schemaversion {head.schemaversion} (CloudEvents {head.specversion}) is "
             f"not known to this build, which reads up to {row.version}: a newer one wrote it, so "
             "upgrade Apportion here"
         )
+    if head.specversion != SPEC_VERSION:
+        raise UnreadableEvent(
+            f"not a CloudEvents 1.0 document: specversion is {head.specversion[:40]!r}"
+        )
     return row
 
 
-def _decode_other(wire: _Wire) -> Payload:
-    """The payload of an event that is not of the newest version.
+def _decode_other(wire: _Wire, legal: Legal) -> Payload:
+    """The payload of an event that is not of the newest version, or not legal on every ledger.
 
     Raises:
-        UnknownEvent, InvalidEvent: see the module.
+        NotEnabledEvent, UnknownEvent, UnreadableEvent, InvalidEvent: see the module.
     """
-    row = _known(wire)
+    row = _known(wire, legal)
     try:
+        if wire.schemaversion == row.version:
+            data: Payload = _DECODERS[row.type](wire.data)
+            return data
         return lifted(row, wire.schemaversion, wire.data)
     except _NOT_TEXT as error:
         raise InvalidEvent(f"{row.name} (version {wire.schemaversion}): {error}") from None

@@ -9,13 +9,16 @@
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-resizes.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-usage.jsonl
     python -m tests.golden.record_ledger tests/golden/ledgers/v1-presence.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-cordons.jsonl
+    python -m tests.golden.record_ledger tests/golden/ledgers/v1-rules.jsonl
 
 The first has every type of event that there was at first, the second those by which a ledger comes
 to agree with a cluster that it did not make, the third quotas of namespaces, the fourth pods that
 wait for gates, change while they live, and take ports of nodes, the fifth pods that give their
 places up for others, the sixth claims of volumes and namespaces, the seventh pods that are resized
 while they run, the eighth what pods used, also of what they had not been given, the ninth agents
-that are not heard, and are again. In them are the
+that are not heard, and are again, the tenth reasons of two people against one device, and the last
+a format that is enabled, and events that are set aside. In them are the
 turns that matter: placements that come to nothing, a gang, a refusal that a release ends, a device
 that fails, an event that contradicts. Once recorded, a ledger
 is never recorded anew: it stands for all ledgers that people have. The digest beside it (`--digest`
@@ -37,10 +40,11 @@ from apportion.core.ledger import snapshot
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.rationale import Rationale
+from apportion.core.ledger.rules import rules_of
 from apportion.core.ledger.state import Placement, PodState, RefusedEvent, State
 from apportion.runtime.jetstream.client import JetStreamLedger, check_stream
 from apportion.runtime.jetstream.wire import STREAM
-from apportion.runtime.ledger.archive import ArchiveWriter, read_archive
+from apportion.runtime.ledger.archive import ArchiveWriter, read_archive, read_said
 from apportion.runtime.ledger.batching import Appended
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.publisher import Publisher
@@ -57,6 +61,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     DeviceUncordoned,
     DifferenceFound,
+    FormatEnabled,
     HostPort,
     LabelExpression,
     LedgerRebuilt,
@@ -89,6 +94,7 @@ from apportion_schemas import (
     QuotaObserved,
     ResizeAsked,
     ResizeRefused,
+    RevisionSetAside,
     SharesAllocated,
     ShareUsed,
     UnsharedUsed,
@@ -125,8 +131,9 @@ class Pens:
         self._ledgers: dict[str, JetStreamLedger] = {}
         self._number = 0
 
-    async def write(self, *payloads: Payload) -> None:
-        """Append them one by one."""
+    async def write(self, *payloads: Payload) -> list[int]:
+        """Append them one by one; the revision of each."""
+        revisions = []
         for data in payloads:
             row = BY_PAYLOAD[type(data)]
             role = row.appender
@@ -138,6 +145,8 @@ class Pens:
             draft = publisher.draft(data, event_id=name, basis=self._facts.revision)
             (revision,) = await self._ledgers[role].append([draft])
             await self._facts.until(lambda: self._facts.revision >= revision, name)  # noqa: B023
+            revisions.append(revision)
+        return revisions
 
 
 async def _no_append(_draft: Draft) -> Appended:  # a pen appends what its publisher has drafted
@@ -448,8 +457,28 @@ async def cordon(bus: Bus, facts: Facts) -> None:
         )
 
 
+async def rule(bus: Bus, facts: Facts) -> None:
+    """A format is enabled that no build writes; a placement and a cordon are set aside."""
+    pens = Pens(bus, facts)
+    agents = ("agent", "--simulate", "2xA100-80GB", "--nodes", "1", "--node", "node-{}")
+    async with services(bus, agents, SCHEDULER, BINDER):
+        await facts.count(NodeReported, 1)
+        await pens.write(
+            FormatEnabled(format="PodWeighed", version=2, by="ada", reason="the next release"),
+            FormatEnabled(format="PodWeighed", version=1, by="ada"),
+            pod("p0", ask(2_000)),
+        )
+        await facts.count(SharesAllocated, 1)
+        mistaken = await pens.write(NodeCordoned(node="node-1", by="ada", reason="wrong node"))
+        for revision in (*mistaken, *mistaken, 1 << 40):
+            await pens.write(RevisionSetAside(revision=revision, by="bob", reason="not this one"))
+        await pens.write(pod("p1", ask(2_000)))
+        await facts.count(SharesAllocated, 2)
+
+
 SCENES = {
     "v1-cordons": cordon,
+    "v1-rules": rule,
     "v1": happen,
     "v1-agreement": agree,
     "v1-quotas": limit,
@@ -486,7 +515,7 @@ async def record(path: Path) -> None:
 
 def folded(path: Path) -> State:
     """The state that a recorded ledger folds to."""
-    auditor = Auditor()
+    auditor = Auditor(State(rules=rules_of(read_said([path]))))
     for each in read_archive(path):
         auditor.take(each.revision, each.subject, each.payload)
     return auditor.state

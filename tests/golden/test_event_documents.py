@@ -27,6 +27,8 @@ SUBJECTS = {
         ("PodAdopted", f"adoption.{NODE}.{POD}"),
         ("DifferenceFound", "cluster.difference.research%2Ftrainer-0"),
         ("LedgerRebuilt", "operator.ledger"),
+        ("FormatEnabled", "operator.reading.format.PodPlaced"),
+        ("RevisionSetAside", "operator.reading.aside.4711"),
         ("NodeObserved NodeGone", f"cluster.node.{NODE}"),
         ("PodGroupObserved PodGroupGone", "cluster.group.research%2Ftrainer"),
         ("QueueObserved", "cluster.queue.training"),

@@ -12,6 +12,7 @@ import pytest
 
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import canonical, digest
+from apportion.core.ledger.rules import Rules, rules_of, said_at
 from apportion.core.ledger.snapshot import restore, take
 from apportion.core.ledger.state import State
 from apportion.runtime.ledger.archive import ArchiveError, read_archive
@@ -24,9 +25,15 @@ NAMES = [path.stem for path in LEDGERS]
 
 def audited(records: list[Record]) -> tuple[State, list[Violation]]:
     """The state that the records fold to, and what does not hold."""
-    auditor = Auditor(full_every=10)
+    auditor = Auditor(State(rules=rules_in(records)), full_every=10)
     found = [each for r in records for each in auditor.take(r.revision, r.subject, r.payload)]
     return auditor.state, found + auditor.finish()
+
+
+def rules_in(records: list[Record]) -> Rules:
+    """By which rules they are read."""
+    said = [said_at(r.revision, r.subject, r.payload) for r in records]
+    return rules_of(each for each in said if each is not None)
 
 
 def told(path: Path) -> dict[str, object]:
@@ -113,11 +120,12 @@ def test_a_snapshot_anywhere_and_the_tail_are_the_whole(path: Path) -> None:
     """At every revision of a real ledger: restored and folded on, byte for byte the same."""
     records = list(read_archive(path))
     whole, _ = audited(records)
-    auditor = Auditor()
+    auditor = Auditor(State(rules=rules_in(records)))
     for record in records:
         auditor.take(record.revision, record.subject, record.payload)
         if record.revision % 5 == 0:
             again = Auditor(restore(take(auditor.state)))
+            assert again.state.rules.go_on(rules_in(records), record.revision)
             assert canonical(again.state) == canonical(auditor.state)
             for later in records[record.revision :]:
                 assert again.take(later.revision, later.subject, later.payload) == []

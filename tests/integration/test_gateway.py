@@ -14,7 +14,7 @@ import pytest
 from apportion.gateway.api.stream import CLIENTS_MAX, EACH_MAX
 from apportion.gateway.feed import WINDOW_EVENTS
 from apportion.runtime.ledger.port import Draft
-from apportion_schemas import NodeObserved, PodRejected, ShareUse, UsageSample
+from apportion_schemas import FormatEnabled, NodeObserved, PodRejected, ShareUse, UsageSample
 from tests.support.facts import Facts
 from tests.support.fleet import rack
 from tests.support.nats import Bus, running_bus
@@ -320,6 +320,7 @@ async def test_unknown_event_halts_it(bus: Bus, gateway: Gateway, facts: Facts) 
     watcher = await bus.connect("watcher")
     node = NodeObserved(node="n1", ready=True, cpu_milli=1, memory_mib=1, pods=1)
     await facts.write(node)
+    await facts.write(FormatEnabled(format="Teleported", version=1, by="ada"))
     event = {
         "specversion": "1.0", "type": "apportion.dev/Teleported", "schemaversion": 1, "id": "x",
         "source": "future", "time": "2030-01-01T00:00:00.000000Z", "data": {},

@@ -21,7 +21,7 @@ from apportion.core.ledger.snapshot import Taking
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.port import Draft
-from apportion_schemas import Event, encode, subject_of
+from apportion_schemas import Event, FormatEnabled, encode, subject_of
 from tests.support.nats import Bus, running_bus
 from tests.support.next_build import NEXT
 from tests.support.pods import pod
@@ -31,7 +31,7 @@ NEWER = {
     "specversion": "1.0", "type": "apportion.dev/PodPlaced", "schemaversion": NEXT, "id": "x",
     "source": "scheduler", "time": TIME, "data": {},
 }  # fmt: skip
-REVISION = 3
+REVISION = 4
 
 
 @pytest.fixture
@@ -45,6 +45,10 @@ async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
             draft = Draft(subject_of(event.data), uid, encode(event))
             fold.apply(state, (await watcher.append([draft]))[0], event)
         await Snapshots(scheduler.wire).save(Taking(state).finish())
+        enabled = FormatEnabled(format="PodPlaced", version=NEXT, by="ada")
+        event = Event(id="enabled", source="cli/ada", time=TIME, data=enabled)
+        operator = await running.connect("operator")
+        await operator.append([Draft(subject_of(enabled), "enabled", encode(event))])
         newer = Draft("apportion.v1.placement.n", "x", json.dumps(NEWER).encode())
         assert await scheduler.append([newer]) == [REVISION]
         yield running
@@ -68,7 +72,7 @@ async def test_verify_says_from_where_on_it_cannot(bus: Bus) -> None:
     assert (told["ok"], told["last_revision"], told.get("found")) == (False, REVISION - 1, None)
     assert f"revision {REVISION} on" in told["unknown"]
     words = (await run(bus, "verify")).stderr.replace("\n", " ")
-    assert "everything holds: revisions 1 to 2" in words
+    assert "everything holds: revisions 1 to 3" in words
     assert f"not checked from revision {REVISION} on apportion.v1.placement.n" in words
     assert "upgrade Apportion here" in words
 

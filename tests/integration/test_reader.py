@@ -9,10 +9,21 @@ from pathlib import Path
 import pytest
 
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.rules import Superseded
+from apportion.core.ledger.state import State
+from apportion.runtime.jetstream.snapshots import Snapshots
 from apportion.runtime.ledger.port import Draft, Record
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import Event, PodGone, PodSubmitted, Shape, encode
+from apportion_schemas import (
+    Event,
+    FormatEnabled,
+    PodGone,
+    PodSubmitted,
+    RevisionSetAside,
+    Shape,
+    encode,
+)
 from tests.support.facts import Facts
 from tests.support.nats import Bus, running_bus
 from tests.support.polling import until
@@ -23,9 +34,11 @@ TIME = "2026-01-01T00:00:00.000000Z"
 class Reading:
     """A running reader of the whole cluster."""
 
-    def __init__(self, bus: Bus) -> None:
+    running: asyncio.Task[None]
+
+    def __init__(self, bus: Bus, state: State | None = None) -> None:
         self._bus = bus
-        self.cluster = StateFold()
+        self.cluster = StateFold(state)
         self.metrics = Metrics()
         self.changes: list[Change] = []
         self.reader: Reader[Change]
@@ -58,17 +71,22 @@ async def facts(bus: Bus) -> Facts:
 
 
 @contextlib.asynccontextmanager
-async def reading(bus: Bus) -> AsyncIterator[Reading]:
+async def reading(bus: Bus, state: State | None = None) -> AsyncIterator[Reading]:
     """A reader that runs for the length of a `with`."""
-    made = Reading(bus)
+    made = Reading(bus, state)
     await made.open()
-    running = asyncio.create_task(made.reader.run())
+    running = made.running = asyncio.create_task(made.reader.run())
     try:
         yield made
     finally:
         running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError, Superseded):
             await running
+
+
+async def ruled(bus: Bus) -> State:
+    """Nothing folded yet, and the rules looked up, as every service begins."""
+    return await Snapshots((await bus.connect("scheduler")).wire).restore()
 
 
 async def append_raw(bus: Bus, subject: str, payload: bytes) -> int:
@@ -121,8 +139,9 @@ async def test_waiting_for_a_revision(bus: Bus, facts: Facts) -> None:
         (document("other"), "belongs on"),
         (document("x", data={"uid": "x"}), "missing required field"),
         (document("x", basis=-1), "basis"),
+        (b'{"type":' + b"[" * 500, "nests deeper"),
     ],
-    ids=["no event", "another's subject", "no payload", "negative"],
+    ids=["no event", "another's subject", "no payload", "negative", "deep"],
 )
 async def test_what_nobody_can_read_is_refused(
     bus: Bus, facts: Facts, payload: bytes, reason: str
@@ -151,17 +170,46 @@ async def test_what_contradicts_the_state_is_said(
         assert made.cluster.state.refused_count == 1
 
 
-@pytest.mark.parametrize(
-    ("attributes", "named"),
+NEWER = pytest.mark.parametrize(
+    ("attributes", "enabled", "named"),
     [
-        ({"type": "apportion.dev/PodTeleported"}, "PodTeleported"),
-        ({"schemaversion": 99}, "schemaversion 99"),
+        ({"type": "apportion.dev/PodTeleported"}, "PodTeleported@3", "PodTeleported"),
+        ({"schemaversion": 99}, "PodSubmitted@99", "schemaversion 99"),
     ],
 )
+
+
+@NEWER
+async def test_what_no_operator_has_enabled_is_refused(
+    bus: Bus, facts: Facts, attributes: dict[str, object], enabled: str, named: str
+) -> None:
+    """Before the event that enables it; what stands behind that halts."""
+    del named
+    revision = await append_raw(bus, "workload.x", document("x", **attributes))
+    async with reading(bus) as made:
+        await made.reader.caught_up()
+        (refused,) = made.cluster.state.refused_events
+        assert refused.revision == revision
+        assert f"{enabled!r} is not enabled on this ledger" in refused.reason
+        assert made.metric('apportion_events_folded_total{type="not enabled"} 1.0')
+        name, _, version = enabled.partition("@")
+        await facts.write(FormatEnabled(format=name, version=int(version), by="ada"))
+        revision = await append_raw(bus, "workload.xx", document("xx", **attributes))
+        await halted(made)
+        assert made.reader.revision == revision - 1
+    async with reading(bus) as again:  # another life of it halts at the same revision
+        await halted(again)
+        assert again.reader.revision == revision - 1
+        assert len(again.cluster.state.refused_events) == 1
+
+
+@NEWER
 async def test_what_a_newer_build_wrote_halts_the_fold(
-    bus: Bus, attributes: dict[str, object], named: str
+    bus: Bus, facts: Facts, attributes: dict[str, object], enabled: str, named: str
 ) -> None:
     """Nothing at or after it is folded; the reason names revision, type and cure."""
+    name, _, version = enabled.partition("@")
+    await facts.write(FormatEnabled(format=name, version=int(version), by="ada"))
     await append_raw(bus, "workload.a", document("a"))
     revision = await append_raw(bus, "workload.x", document("x", **attributes))
     await append_raw(bus, "workload.bbb", document("bbb"))
@@ -180,9 +228,10 @@ async def test_who_waits_for_what_will_not_be_folded_is_told(bus: Bus, facts: Fa
     """Before the halt and after it; what was folded stays so."""
     async with reading(bus) as made:
         await facts.submit("a")
+        await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
         assert await made.reader.folds(1)
-        waiting = asyncio.ensure_future(made.reader.folds(3))
-        never = asyncio.ensure_future(made.reader.reached(3))
+        waiting = asyncio.ensure_future(made.reader.folds(4))
+        never = asyncio.ensure_future(made.reader.reached(4))
         revision = await append_raw(bus, "workload.x", document("x", schemaversion=99))
         assert not await asyncio.wait_for(waiting, 20)
         assert not await made.reader.folds(revision)
@@ -203,6 +252,33 @@ async def test_a_fault_of_the_fold_halts_it(
         assert "revision 2" in reason
         assert "fault of this build" in reason
         assert list(made.cluster.state.pods) == ["a"]
+
+
+async def test_what_is_set_aside_is_passed_over(bus: Bus, facts: Facts) -> None:
+    """By who had halted, by who had applied it, and by whoever begins later: one state."""
+    await facts.write(FormatEnabled(format="PodSubmitted", version=99, by="ada"))
+    halting = await append_raw(bus, "workload.x", document("x", schemaversion=99))
+    await facts.submit("a")
+    applied = facts.revision
+    async with reading(bus) as made:
+        await halted(made)
+        await facts.write(RevisionSetAside(revision=halting, by="ada", reason="bug 99"))
+        with pytest.raises(Superseded, match=f"revision {halting} was set aside .* by ada: bug 99"):
+            await made.running
+    async with reading(bus, await ruled(bus)) as made:
+        await made.reader.caught_up()
+        assert list(made.cluster.state.pods) == ["a"]
+        assert made.metric('apportion_events_folded_total{type="set aside"} 1.0')
+        await facts.write(RevisionSetAside(revision=applied, by="ada", reason="a mistake"))
+        with pytest.raises(Superseded, match=f"revision {applied} was set aside"):
+            await made.running
+    async with reading(bus, await ruled(bus)) as made:
+        await made.reader.caught_up()
+        assert made.cluster.state.pods == {}
+        assert [each.reason for each in made.cluster.state.refused_events] == [
+            "set aside at revision 4 by ada: bug 99",
+            "set aside at revision 5 by ada: a mistake",
+        ]
 
 
 async def test_it_reads_on_after_the_server_crashed(bus: Bus, facts: Facts) -> None:

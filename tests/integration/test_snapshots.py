@@ -200,7 +200,7 @@ async def test_a_corrupt_one_is_set_aside_for_an_older_one(
         bad[at] ^= 1
         await overwrite(bus, 2, bytes(bad))
         assert (await snapshots.restore()).revision == 1, at
-        assert "set aside" in capsys.readouterr().out
+        assert "snapshot not used" in capsys.readouterr().out
     await overwrite(bus, 2, good[: len(good) // 2])
     state = await snapshots.restore()
     assert state.revision == 1

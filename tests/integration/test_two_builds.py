@@ -1,8 +1,8 @@
 """Two builds on one ledger: this one, and the next, which writes `PodPlaced` with one more field.
 
 Services are upgraded one by one while pods come, the wrong way round too, and taken back. Whatever
-the order: who cannot read a record halts before it, says so and acknowledges nothing, and every pod
-is bound once.
+the order: nobody writes what is not enabled, who cannot read a record halts before it, says so and
+acknowledges nothing, and every pod is bound once.
 """
 
 import asyncio
@@ -48,10 +48,12 @@ from collections import Counter
 from pathlib import Path
 from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.digest import digest
-from apportion.runtime.ledger.archive import read_archive
+from apportion.core.ledger.rules import rules_of
+from apportion.core.ledger.state import State
+from apportion.runtime.ledger.archive import read_archive, read_said
 from apportion_schemas import PodPlaced, decode
 for name in sys.argv[1:]:
-    auditor, zones = Auditor(), Counter()
+    auditor, zones = Auditor(State(rules=rules_of(read_said([Path(name)])))), Counter()
     for each in read_archive(Path(name)):
         assert not auditor.take(each.revision, each.subject, each.payload)
         data = decode(each.payload, subject=each.subject).data
@@ -192,13 +194,17 @@ class System:
 
     async def halted(self, name: str, *words: str) -> None:
         """Wait until it is alive, not ready, and says this and what to do."""
+        await self.says(name, *words, "upgrade Apportion")
+
+    async def says(self, name: str, *words: str) -> None:
+        """Wait until it is alive, not ready, and says this."""
         service = self.services[name]
 
         async def says() -> bool:
             status, body = await service.get("/readyz")
-            return status == 503 and all(word in body for word in (*words, "upgrade Apportion"))
+            return status == 503 and all(word in body for word in words)
 
-        await until(says, f"{name} to halt and to say {words}", timeout_s=20)
+        await until(says, f"{name} not to be ready and to say {words}", timeout_s=20)
         assert (await service.get("/healthz"))[0] == 200
 
     async def handed(self, name: str) -> None:
@@ -270,7 +276,8 @@ async def upgrade_the_readers(system: System) -> None:
 
 async def upgrade_one_scheduler(system: System) -> int:
     """It takes over from the other, as the one binder does; where the new version first stands."""
-    await system.upgrade("scheduler a")
+    await enable_what_it_writes(system)
+    await system.services["scheduler a"].ready()
     await system.ledger.until(
         lambda ledger: ledger.of("PodPlaced", version=NEXT), "the new version"
     )
@@ -286,6 +293,25 @@ async def upgrade_one_scheduler(system: System) -> int:
     await system.ledger.until(allocated_since, "pods that came after the halt to be allocated")
     assert await system.services["scheduler b"].stop() == 0
     return first
+
+
+async def enable_what_it_writes(system: System) -> None:
+    """Until then it waits, and the other places; the verb names who would halt."""
+    await system.change("scheduler a", system.newer)
+    format_ = f"PodPlaced@{NEXT}"
+    await system.says("scheduler a", f"this build writes {format_}, which is not enabled")
+    await system.goes_on("scheduler a")
+    assert not system.ledger.of("PodPlaced", version=NEXT)
+    verb = ("-m", "apportion.cli.main", "ledger", "enable")
+    given = ("--json", "--nats", system.bus.server.url_for("operator"))
+    [wanted] = json.loads(await run(system.newer, *verb, *given))["wanted"]
+    assert wanted.pop("halts") == {"binder": 1, "scheduler": 1, "auditor": 1}
+    assert wanted == {"format": format_, "writer": "scheduler"}
+    assert json.loads(await run(None, *verb, *given))["wanted"] == []
+    await run(None, *verb, format_, *given, code=2)
+    await run(system.newer, *verb, "--all", *given, code=1)
+    enabled = json.loads(await run(system.newer, *verb, "--all", "--force", *given))["revisions"]
+    assert list(enabled) == [format_]
 
 
 async def take_a_binder_back_too_late(system: System) -> None:

@@ -107,12 +107,35 @@ def believes_its_ca_alone() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def asks_what_is_enabled() -> Iterator[None]:
+    """Whatever stands in the ledger is legal, as it was before operators said what is."""
+    from apportion.core.ledger.rules import Rules  # noqa: PLC0415
+
+    with mock.patch.object(Rules, "legal", return_value=True):
+        yield
+
+
+@contextlib.contextmanager
+def looks_for_what_is_set_aside() -> Iterator[None]:
+    """Who has halted waits for ever."""
+    from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
+
+    async def never(_: object) -> None:
+        await asyncio.Event().wait()
+
+    with mock.patch.object(Reader, "superseded", never):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "counts documents": counts_documents,
     "doubts annotations": doubts_annotations,
     "holds what was asked": holds_what_was_asked,
     "looks at the ledger": looks_at_the_ledger,
+    "looks for what is set aside": looks_for_what_is_set_aside,
     "says nothing before TLS": says_nothing_before_tls,
+    "asks what is enabled": asks_what_is_enabled,
     "believes its CA alone": believes_its_ca_alone,
     "stays in the folder": stays_in_the_folder,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from hashlib import sha256
 
+from apportion.core.ledger.rules import Rules, rules_of, said_at
 from apportion.core.ledger.snapshot import Taken
 from apportion.runtime.jetstream.object_store import BadObject, Entry
 from apportion.runtime.jetstream.snapshots import KEPT, Snapshots, Stored, _digest
@@ -76,6 +77,15 @@ class MemorySnapshots(Snapshots):
         self._server: MemoryServer = ledger.server
         self._shelf = shelf
         self._bucket = _MemoryBucket(ledger, shelf)  # type: ignore[assignment] # its reading half
+
+    async def rules(self) -> Rules:
+        """See Snapshots."""
+        try:
+            records = await self._ledger.ask("rules", lambda: list(self._server.records))
+        except LostReply as lost:
+            raise LedgerUnavailable(str(lost)) from lost
+        said = [said_at(r.revision, r.subject, r.payload) for r in records if r is not None]
+        return rules_of(each for each in said if each is not None)
 
     async def begun_without(self) -> bool:
         """See Snapshots."""

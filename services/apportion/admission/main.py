@@ -15,8 +15,12 @@ import click
 from apportion.admission.choices import AdmissionChoice, admission_choice, webhook_options
 from apportion.admission.reviews import Reviews
 from apportion.admission.webhook import Webhook
+from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import client as jetstream
-from apportion.runtime.jetstream.following_configuration import ConfigurationLedger
+from apportion.runtime.jetstream.following_configuration import (
+    ConfigurationLedger,
+    configuration_rules,
+)
 from apportion.runtime.ledger.reader import Reader, StateFold
 from apportion.runtime.process.config import ConfigError, ServiceConfig
 from apportion.runtime.service.kube_options import dra_option, kube_choice, kubernetes_options
@@ -83,7 +87,7 @@ class _Known:
     def __init__(self, service: Service, ledger: ConfigurationLedger) -> None:
         self._service = service
         self._ledger = ledger
-        self.cluster = StateFold()
+        self.cluster = StateFold(State(rules=configuration_rules()))
         self.reader = Reader(ledger, self.cluster, metrics=service.metrics)
         service.metrics.gauge(
             "apportion_admission_configuration_revision",

@@ -115,6 +115,7 @@ async def body(service: Service, backends: Backends, places: Places | None = Non
             session.ledger,
             service.metrics,
             state=await session.beyond_beginning(),
+            rules=await session.rules(),
             remember=places is not None,
             kubelet=places is not None and places.kubelet is not None,
         )

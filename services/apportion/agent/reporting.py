@@ -24,6 +24,7 @@ from apportion.agent.inventory import event_id, news
 from apportion.agent.simulated import SimulatedBackend
 from apportion.agent.view import ADOPTIONS, CHANNELS, Claim, FleetView, NodeView
 from apportion.core.configuration.offering import MISCONFIGURED, offered, without_cdi
+from apportion.core.ledger.rules import RULES, Rules
 from apportion.core.ledger.state import State
 from apportion.core.ledger.turns import hands_out_at_allocate
 from apportion.runtime.ledger.beats import AGENT_BEAT_S, beat_of
@@ -66,7 +67,7 @@ class Node:
 
 def subjects(nodes: Sequence[str]) -> list[str]:
     """What an agent of these nodes follows."""
-    every = [f"{SUBJECTS}.operator.configuration"]
+    every = [f"{SUBJECTS}.operator.configuration", RULES]
     if len(nodes) * (len(CHANNELS) + 1) > SUBJECTS_MAX:
         every += [f"{SUBJECTS}.{channel}.*" for channel in CHANNELS]
         return [*every, f"{SUBJECTS}.{ADOPTIONS}.>"]
@@ -84,10 +85,12 @@ class Agent:
         metrics: Metrics,
         *,
         state: State | None = None,
+        rules: Rules | None = None,
         remember: bool = False,
         kubelet: bool = False,
     ) -> None:
-        """`state` is that of a snapshot, where the ledger no longer has its beginning.
+        """`state` is that of a snapshot, where the ledger no longer has its beginning; else
+        `rules` are those by which it is read.
 
         `remember`: what pods hold is asked for after it is answered as well. `kubelet`: a front
         door asks for what is bound, so nothing with shares is answered unasked.
@@ -95,7 +98,7 @@ class Agent:
         self._nodes = {node.name: node for node in nodes}
         self._ledger = ledger
         self._kubelet = kubelet
-        self._view = FleetView(self._nodes, remember=remember)
+        self._view = FleetView(self._nodes, remember=remember, rules=rules)
         after = 0
         if state is not None:
             self._view.begin(state)
@@ -106,8 +109,8 @@ class Agent:
             metrics=metrics,
             subjects=subjects(list(self._nodes)),
             on_change=self._noticed,
-            after=after,
-        )
+            after=after, writes="agent",
+        )  # fmt: skip
         self._reported = asyncio.Event()
         self._looks = 0
         self._looked = asyncio.Condition()

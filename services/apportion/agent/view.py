@@ -25,6 +25,7 @@ from apportion.core.configuration import ConfigurationError, check
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.handing import handed
 from apportion.core.ledger.rationale import placed_of
+from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import Phase, PodState, State
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
@@ -34,12 +35,14 @@ from apportion_schemas import (
     Device,
     DeviceHealthChanged,
     Event,
+    FormatEnabled,
     NodeReported,
     PlacementVoided,
     PodAdopted,
     PodBound,
     PodPlaced,
     PodResized,
+    RevisionSetAside,
     Score,
     Share,
     SharesAllocated,
@@ -191,9 +194,15 @@ class NodeView:
 class FleetView:
     """The fold over all nodes of one agent."""
 
-    def __init__(self, nodes: Iterable[str], *, remember: bool = False) -> None:
-        """`remember`: keep claims after they are answered, for a kubelet that asks for them."""
+    def __init__(
+        self, nodes: Iterable[str], *, remember: bool = False, rules: Rules | None = None
+    ) -> None:
+        """`remember`: keep claims after they are answered, for a kubelet that asks for them.
+
+        `rules` are those by which the ledger is read.
+        """
         self._remember = remember
+        self.rules = rules or Rules()
         self.nodes = {name: NodeView() for name in nodes}
         self.due: dict[_Key, Claim] = {}
         self.became_due = asyncio.Event()
@@ -204,6 +213,7 @@ class FleetView:
     def begin(self, state: State) -> None:
         """Take from a snapshot what the ledger, whose beginning was dropped, no longer tells."""
         self.configuration = state.configuration
+        self.rules = state.rules
         for name, view in self.nodes.items():
             node = state.nodes.get(name)
             if node is None:
@@ -222,6 +232,10 @@ class FleetView:
         if isinstance(data, ConfigurationChanged):
             self._configure(data, revision)
             return ""
+        if isinstance(data, FormatEnabled):
+            self.rules.enable(revision, data)
+        if isinstance(data, RevisionSetAside):
+            self.rules.heed(revision, data)
         node = self.nodes.get(getattr(data, "node", ""))
         if node is None:
             return ""

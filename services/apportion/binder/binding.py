@@ -31,7 +31,6 @@ from apportion_schemas import (
     PodPlaced,
     PodResized,
     UnknownEvent,
-    decode,
 )
 from apportion_schemas.catalogue import untoken
 from apportion_schemas.quantities import TEXT_MAX
@@ -158,7 +157,7 @@ class Binding:
         """
         record = delivery.record
         try:
-            placed = decode(record.payload, subject=record.subject).data
+            placed = self._state.rules.read(record.revision, record.subject, record.payload).data
         except EventError as error:
             await self._leave_unread(delivery, error)
             return

@@ -127,6 +127,7 @@ def _reader(
         metrics=service.metrics,
         on_change=observe,
         after=cluster.state.revision,
+        writes="binder",
     )
 
 

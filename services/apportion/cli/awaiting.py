@@ -16,19 +16,26 @@ import msgspec
 
 from apportion.cli.exits import Outdated
 from apportion.cli.submitting import Submitted
+from apportion.core.ledger.rules import RULES, Rules
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
+    FormatEnabled,
     InvalidEvent,
     PodPlaced,
     PodRefused,
     SharesAllocated,
     UnknownEvent,
     UnreadableEvent,
-    decode,
 )
 
-SUBJECTS = ("apportion.v1.placement.>", "apportion.v1.pending.>", "apportion.v1.allocation.>")
+SUBJECTS = (
+    "apportion.v1.placement.>",
+    "apportion.v1.pending.>",
+    "apportion.v1.allocation.>",
+    RULES,
+)
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -56,6 +63,7 @@ class Awaited:
         self._to_the_end = allocated
         self._settled: set[str] = set()
         self._all = asyncio.Event()
+        self._rules = Rules()
 
     @property
     def refused(self) -> list[str]:
@@ -80,6 +88,7 @@ class Awaited:
         """
         if not self.pods:
             return
+        self._rules = await stream.read_rules(ledger.wire)
         start = min(pod.revision for pod in self.pods.values()) or 1
         following = await ledger.follow(self._deliver, start=start, subjects=SUBJECTS)
         ended = asyncio.ensure_future(following.join())
@@ -97,7 +106,7 @@ class Awaited:
 
     def _deliver(self, record: Record) -> None:
         try:
-            data = decode(record.payload, subject=record.subject).data
+            data = self._rules.read(record.revision, record.subject, record.payload).data
         except UnknownEvent as error:
             raise Outdated(
                 f"the pods are submitted, and what becomes of them cannot be read here, as of "
@@ -105,6 +114,8 @@ class Awaited:
             ) from None
         except (UnreadableEvent, InvalidEvent):
             return  # whoever folds says so; it decides nothing
+        if isinstance(data, FormatEnabled):
+            self._rules.enable(record.revision, data)
         if not isinstance(data, PodPlaced | PodRefused | SharesAllocated):
             return
         if data.pod not in self.pods:

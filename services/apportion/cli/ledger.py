@@ -1,4 +1,4 @@
-"""`apportion ledger`: make the stream, check it, give it more room, copy it, or trim it."""
+"""`apportion ledger`: make the stream, check, enlarge, copy and trim it, say how it is read."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from apportion.cli.connection import Where, asks_ledger
 from apportion.cli.exits import REFUSED, NotFound
+from apportion.cli.ledger_formats import enable, set_aside
 from apportion.cli.ledger_trim import trim
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
@@ -53,7 +54,7 @@ class _Done(Exception):
 
 @click.group(epilog="Example:  apportion ledger check")
 def command() -> None:
-    """Make, check, resize, archive or trim the ledger's stream.
+    """Make, check, resize, archive or trim the ledger's stream, and say how it is read.
 
     Exit codes: 0 as it must be, or done; 1 a setting is not, or nothing was archived or dropped;
     3 the ledger cannot be reached, or does not let us.
@@ -61,6 +62,8 @@ def command() -> None:
 
 
 command.add_command(trim)
+command.add_command(enable)
+command.add_command(set_aside)
 
 
 @command.command(epilog="Example:  apportion ledger create --replicas 3")

@@ -25,6 +25,7 @@ from apportion.core.ledger.audit import Auditor
 from apportion.core.ledger.state import State
 from apportion.core.manifests.claims import Claim, bound_claim
 from apportion.core.manifests.schedulers import OURS, scheduler_names
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import FenceRefused, Record
@@ -121,7 +122,8 @@ async def _rebuild(
 
 async def _folded(ledger: JetStreamLedger) -> State:
     """What a new ledger holds already: perhaps devices and a configuration. Raises UnknownEvent."""
-    auditor, last = Auditor(), await ledger.last_revision()
+    last = await ledger.last_revision()
+    auditor = Auditor(State(rules=await stream.read_rules(ledger.wire)))
 
     def deliver(record: Record) -> None:
         auditor.take(record.revision, record.subject, record.payload)

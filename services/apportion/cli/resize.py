@@ -20,6 +20,7 @@ from apportion.cli.writing import by_whom, open_ledger, person, run, write
 from apportion.core.explain.answers import PodAnswer, PodDetail
 from apportion.core.explain.lines import shares_words
 from apportion.core.explain.words import resize_refused
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.process.reach import Reach
@@ -30,7 +31,6 @@ from apportion_schemas import (
     ResizeRefused,
     UnknownEvent,
     UnreadableEvent,
-    decode,
 )
 from apportion_schemas.quantities import MEMORY_MIB_MAX, WHOLE
 
@@ -121,10 +121,11 @@ async def _ask(reach: Reach, wish: ResizeAsked, basis: int, timeout_s: float) ->
 
 async def _answer(ledger: JetStreamLedger, pod: str, asked: int) -> Said:
     found: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+    rules = await stream.read_rules(ledger.wire)
 
     def deliver(record: Record) -> None:
         try:
-            data = decode(record.payload, subject=record.subject).data
+            data = rules.read(record.revision, record.subject, record.payload).data
         except UnknownEvent as error:
             found.set_exception(Outdated(f"the answer cannot be read here: {error}"))
             return

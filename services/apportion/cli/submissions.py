@@ -7,9 +7,10 @@ from typing import NamedTuple
 import msgspec
 
 from apportion.core.explain.answers import PodAnswer
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import Record
-from apportion_schemas import Event, PodChanged, PodGone, PodSubmitted, decode
+from apportion_schemas import Event, EventError, PodChanged, PodGone, PodSubmitted, UnknownEvent
 from apportion_schemas.catalogue import SUBJECTS, token
 
 
@@ -42,11 +43,17 @@ async def submission_of(ledger: JetStreamLedger, pod: PodAnswer) -> Submission:
     """
     found: list[Event] = []
     newest = 0
+    rules = await stream.read_rules(ledger.wire)
 
     def take(record: Record) -> None:
         nonlocal newest
         newest = record.revision
-        event = decode(record.payload, subject=record.subject)
+        try:
+            event = rules.read(record.revision, record.subject, record.payload)
+        except UnknownEvent:
+            raise
+        except EventError:
+            return  # whoever folds says so
         if isinstance(event.data, PodSubmitted | PodChanged | PodGone):
             found.append(event)
 

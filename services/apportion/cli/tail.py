@@ -14,14 +14,16 @@ from apportion.cli.moments import FORMS
 from apportion.cli.output import console, plain, print_json
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.lines import Teller
+from apportion.core.ledger.rules import Rules, said_at
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.moments import Moment, MomentError, parse_moment
 from apportion.runtime.ledger.port import ALL_SUBJECTS, SUBJECT_PREFIX, Record
 from apportion.runtime.process.clock import SystemClock
-from apportion_schemas import InvalidEvent, UnknownEvent, UnreadableEvent, decode
+from apportion_schemas import EventError, FormatEnabled
 
 NAME_CELLS = 20
+Show = Callable[[Record, Rules], None]
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ async def _tail(
     start: Moment | None,
     limit: int | None,
     *,
-    show: Callable[[Record], None],
+    show: Show,
     no_follow: bool,
 ) -> None:
     shown = 0
@@ -84,12 +86,16 @@ async def _tail(
         nonlocal shown
         if shown == limit:
             raise _Done
-        show(record)
+        said = said_at(record.revision, record.subject, record.payload)
+        if said is not None and isinstance(said.data, FormatEnabled):
+            rules.enable(said.revision, said.data)
+        show(record, rules)
         shown += 1
         if shown == limit:
             raise _Done
 
     async with open_ledger(where.reach()) as ledger:
+        rules = await stream.read_rules(ledger.wire)
         begin = await _first(ledger, start)
         subscription = await ledger.follow(deliver, start=begin, subjects=(subject,))
         try:
@@ -113,27 +119,27 @@ async def _first(ledger: JetStreamLedger, start: Moment | None) -> int:
     return start.revision or 1
 
 
-def _as_json(record: Record) -> None:
+def _as_json(record: Record, rules: Rules) -> None:
     error = ""
     try:
-        decode(record.payload, subject=record.subject)
-    except (UnknownEvent, InvalidEvent, UnreadableEvent) as refused:
+        rules.read(record.revision, record.subject, record.payload)
+    except EventError as refused:
         error = str(refused)
     try:
         msgspec.json.decode(record.payload)
         event = msgspec.Raw(record.payload)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         event = None
     print_json(Shown(record.revision, record.subject, event, error), line=True)
 
 
-def _in_words(teller: Teller) -> Callable[[Record], None]:
+def _in_words(teller: Teller) -> Show:
     out = console()
 
-    def show(record: Record) -> None:
+    def show(record: Record, rules: Rules) -> None:
         try:
-            event = decode(record.payload, subject=record.subject)
-        except (UnknownEvent, InvalidEvent, UnreadableEvent) as refused:
+            event = rules.read(record.revision, record.subject, record.payload)
+        except EventError as refused:
             text = plain(f"not applied, on {record.subject}: {refused}")
             out.print(f"{record.revision:>8}", text, style="red", soft_wrap=True)
             return

@@ -22,11 +22,19 @@ from apportion.cli.writing import open_ledger, run
 from apportion.core.ledger.audit import Auditor, Violation
 from apportion.core.ledger.digest import digest
 from apportion.core.ledger.receipts import ReceiptInvalid
+from apportion.core.ledger.rules import rules_of
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import client as jetstream
+from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
-from apportion.runtime.ledger.archive import ArchiveError, read_archive, read_opening, read_span
+from apportion.runtime.ledger.archive import (
+    ArchiveError,
+    read_archive,
+    read_opening,
+    read_said,
+    read_span,
+)
 from apportion.runtime.ledger.port import LedgerHole, Record
 from apportion.runtime.ledger.receipt_check import ReceiptCheck
 from apportion.runtime.ledger.receipts import Receipts
@@ -42,7 +50,9 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `--json` prints. `violations` are the first ones; `found` counts all by check.
 
     `differences` counts by kind where cluster and ledger were found to differ: no violation.
-    `unknown` is what a newer build wrote behind the last revision, where the check had to end.
+    `set_aside` are revisions that change nothing because an operator says so, and why: no
+    violations either. `unknown` is what a newer build wrote behind the last revision, where the
+    check had to end.
     With --receipts, `proven` events are those that so many `receipts` signed, up to `proven_to`.
     """
 
@@ -54,6 +64,7 @@ class Verified(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str
     snapshots: tuple[int, ...] = ()
     differences: dict[str, int] = {}
+    set_aside: dict[int, str] = {}
     found: dict[str, int] = {}
     violations: tuple[Violation, ...] = ()
     unknown: str = ""
@@ -136,6 +147,11 @@ class _Verification:
             digest=digest(auditor.state),
             snapshots=tuple(sorted(self.snapshots)),
             differences=dict(sorted(auditor.state.differences.items())),
+            set_aside={
+                at: f"at revision {why.at} by {why.by}: {why.reason}"
+                for at, why in sorted(auditor.state.rules.aside.items())
+                if self.start <= at <= auditor.state.revision
+            },
             found=dict(sorted(auditor.found.items())),
             violations=tuple(sorted(self.violations, key=lambda each: each.revision)),
             unknown=self.unknown,
@@ -222,7 +238,8 @@ async def _verify_ledger(
         snapshots = Snapshots(ledger.wire)
         if before:
             _check_of(info.created, before)
-            state = State()
+            said = [*read_said(before), *await stream.read_said(ledger.wire)]
+            state = State(rules=rules_of(said))
         else:
             state = await _begin(snapshots, start, info.state.first_seq)
         start = max(start, state.revision + 1) if info.state.first_seq > start else start
@@ -251,7 +268,7 @@ async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
         found = await snapshots.load(stored) if stored.revision + 1 >= first else None
         if found is not None:
             return found
-    return State()
+    return State(rules=await snapshots.rules())
 
 
 def _check_of(created: str, archives: tuple[Path, ...]) -> None:
@@ -281,7 +298,8 @@ async def _read(ledger: JetStreamLedger, verification: _Verification) -> None:
 def _verify_archives(
     paths: tuple[Path, ...], start: int, last: int, receipts: ReceiptCheck | None
 ) -> Verified:
-    verification = _Verification(Auditor(start=start), start=start, last=last)
+    auditor = Auditor(State(rules=rules_of(read_said(paths))), start=start)
+    verification = _Verification(auditor, start=start, last=last)
     verification.use(receipts)
     if receipts is not None and not last:
         receipts.goal = _end_of(paths[-1])
@@ -329,6 +347,8 @@ def _say(outcome: Verified, *, as_json: bool) -> None:
     if outcome.differences:
         counts = ", ".join(f"{kind} {count:,}" for kind, count in outcome.differences.items())
         out.print(f"cluster and ledger were found to differ: {counts}")
+    for at, why in outcome.set_aside.items():
+        out.print(f"revision {at} is set aside,", plain(why), soft_wrap=True)
     if not outcome.found:
         out.print(f"everything holds: {span}, {refused}{compared}\nstate {outcome.digest}")
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -18,6 +18,7 @@ import click
 
 from apportion.cli.connection import Command
 from apportion.cli.exits import NotFound, Outdated, Unreachable
+from apportion.core.ledger.rules import Superseded
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.batching import Appended, GroupCommit
@@ -67,6 +68,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         raise NotFound(str(error)) from None
     except UnknownEvent as error:
         raise Outdated(str(error)) from None
+    except Superseded as error:
+        raise Unreachable(f"while this was read, {error}; do it again") from None
     except LedgerError as error:
         raise Unreachable(str(error)) from None
 
@@ -84,6 +87,19 @@ async def open_ledger(reach: Reach) -> AsyncIterator[JetStreamLedger]:
         yield ledger
     finally:
         await ledger.close()
+
+
+async def write_all(reach: Reach, data: Sequence[Payload], *, basis: int) -> list[int | None]:
+    """Append several events at once, in order; the revision of each. Raises as `write`."""
+    async with open_ledger(reach) as ledger, GroupCommit(ledger) as commit:
+        publisher = Publisher(f"cli/{person('')}", SystemClock(), commit.append)
+        appended = await asyncio.gather(
+            *(
+                publisher.publish(each, event_id=f"{type(each).__name__}/{uuid4()}", basis=basis)
+                for each in data
+            )
+        )
+        return [each.revision for each in appended]
 
 
 async def write(reach: Reach, data: Payload, *, basis: int, event_id: str = "") -> Appended:

@@ -13,6 +13,7 @@ import itertools
 from collections import deque
 
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import PodState, State
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
@@ -51,6 +52,11 @@ class Feed:
     def refused_count(self) -> int:
         """See `runtime.ledger.reader.Fold`."""
         return self._fold.refused_count
+
+    @property
+    def rules(self) -> Rules:
+        """See `runtime.ledger.reader.Fold`."""
+        return self._fold.rules
 
     def apply(self, record: Record, event: Event) -> Change:
         """See `runtime.ledger.reader.Fold`."""

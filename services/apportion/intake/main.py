@@ -30,7 +30,11 @@ async def body(service: Service) -> None:
     async with open_session(service) as session:
         cluster = StateFold(await session.restored())
         reader = Reader(
-            session.ledger, cluster, metrics=service.metrics, after=cluster.state.revision
+            session.ledger,
+            cluster,
+            metrics=service.metrics,
+            after=cluster.state.revision,
+            writes="agent",
         )
         taking = Taking(
             cluster.state,

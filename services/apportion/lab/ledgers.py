@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from apportion.core.explain.shadows import ShadowAnswer, ShadowPod
+from apportion.core.ledger.rules import rules_of
 from apportion.core.ledger.state import State
 from apportion.lab.recording import Limits, Recorded, Recording, seconds_of
 from apportion.lab.shadowing import Shadowing
@@ -25,7 +26,7 @@ from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.snapshots import Snapshots
-from apportion.runtime.ledger.archive import read_archive
+from apportion.runtime.ledger.archive import read_archive, read_said
 from apportion.runtime.ledger.moments import Moment, MomentError, parse_moment
 from apportion.runtime.ledger.port import Record
 
@@ -204,7 +205,7 @@ def record_archives(paths: Sequence[Path], wanted: Wanted, *, tell: Tell = _noth
     """
     begin, end = wanted.moments()
     limits = _archived_limits(paths, begin, end)
-    recording = Recording(State(), limits)
+    recording = Recording(State(rules=rules_of(read_said(paths))), limits)
     _read_archives(paths, limits.upto, recording.take, tell)
     return recording.finish()
 
@@ -215,7 +216,9 @@ def shadow_archives(
     """As `shadow_ledger`, of archives. Raises SpanInvalid, ArchiveError, OSError, UnknownEvent."""
     begin, end = wanted.moments()
     limits = _archived_limits(paths, begin, end)
-    shadowing = Shadowing(State(), after=limits.after, upto=limits.upto)
+    shadowing = Shadowing(
+        State(rules=rules_of(read_said(paths))), after=limits.after, upto=limits.upto
+    )
     _read_archives(paths, limits.upto, shadowing.take, tell)
     return shadowing.finish()
 

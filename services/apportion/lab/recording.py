@@ -28,6 +28,7 @@ from apportion_schemas import (
     BindFailed,
     DifferenceFound,
     Event,
+    FormatEnabled,
     InvalidEvent,
     LedgerRebuilt,
     PlacementVoided,
@@ -39,6 +40,7 @@ from apportion_schemas import (
     PodRejected,
     PodResized,
     ResizeRefused,
+    RevisionSetAside,
     SharesAllocated,
     UnreadableEvent,
     UsageRecorded,
@@ -66,8 +68,11 @@ DECIDED: Final = (
     DifferenceFound,
     LedgerRebuilt,
     UsageRecorded,
+    FormatEnabled,
+    RevisionSetAside,
 )
-"""Events that a scheduler decided, or that follow from that: a replay makes its own."""
+"""Events that a scheduler decided, or that follow from that: a replay makes its own. And those that
+say how the ledger itself is read."""
 _HEAD: Final = struct.Struct(">dHI")
 
 
@@ -163,7 +168,7 @@ class Recording:
             UnknownEvent: a newer build wrote it. RecordingFailed: too many pods.
         """
         try:
-            event = decode(record.payload, subject=record.subject)
+            event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:
             self._fold.refuse(record, str(error))
             return record.revision < self._limits.upto

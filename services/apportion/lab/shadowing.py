@@ -24,14 +24,15 @@ from apportion.lab.course import Course, CourseFailed
 from apportion.lab.recording import RecordingFailed
 from apportion.runtime.ledger.port import Record
 from apportion_schemas import (
+    FormatEnabled,
     InvalidEvent,
     PodAdopted,
     PodGone,
     PodPlaced,
     PodRefused,
+    RevisionSetAside,
     Share,
     UnreadableEvent,
-    decode,
 )
 
 UID: Final = "shadow-of-"
@@ -62,12 +63,15 @@ class Shadowing:
             return False
         self._revision = record.revision
         try:
-            event = decode(record.payload, subject=record.subject)
+            event = self._course.state.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent):
             self._passed_over += 1
             return record.revision < self._upto
         self._course.time = event.time
         data = event.data
+        if isinstance(data, FormatEnabled | RevisionSetAside):
+            self._note_rule(record.revision, data)
+            return record.revision < self._upto
         theirs = isinstance(data, PodAdopted) and data.evidence != OURS
         if theirs and record.revision > self._after:
             self._compare(record.revision, event.time, data)
@@ -76,6 +80,13 @@ class Shadowing:
         except CourseFailed:
             self._passed_over += 1
         return record.revision < self._upto
+
+    def _note_rule(self, revision: int, data: FormatEnabled | RevisionSetAside) -> None:
+        """It is about the ledger's own revisions, which are not those of the course."""
+        if isinstance(data, FormatEnabled):
+            self._course.state.rules.enable(revision, data)
+        else:
+            self._course.state.rules.heed(revision, data)
 
     def finish(self) -> ShadowAnswer:
         """All pods compared so far, and the sums over them."""

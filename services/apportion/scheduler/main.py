@@ -159,7 +159,14 @@ def _reader(
             each(change)
 
     after = cluster.state.revision
-    return Reader(session.ledger, cluster, metrics=service.metrics, on_change=observe, after=after)
+    return Reader(
+        session.ledger,
+        cluster,
+        metrics=service.metrics,
+        on_change=observe,
+        after=after,
+        writes="scheduler",
+    )
 
 
 def _membership(service: Service, session: Session, cycle: Cycle, member: str) -> Membership:

@@ -132,6 +132,7 @@ async def body(service: Service, source: ManifestFolder) -> None:
             metrics=service.metrics,
             on_change=watching.observe,
             after=cluster.state.revision,
+            writes="watcher",
         )
         service.ready_when(reader.not_ready)
         service.ready_when(watching.not_ready)
@@ -170,8 +171,8 @@ async def kube_body(
             cluster,
             metrics=service.metrics,
             on_change=watching.observe,
-            after=cluster.state.revision,
-        )
+            after=cluster.state.revision, writes="watcher",
+        )  # fmt: skip
         service.ready_when(reader.not_ready)
         service.ready_when(watching.not_ready)
         watching.measure(service.metrics)

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from apportion.core.ledger.snapshot import Taken
+from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import connect
-from apportion.runtime.jetstream.following_configuration import ConfigurationLedger
+from apportion.runtime.jetstream.following_configuration import (
+    ConfigurationLedger,
+    configuration_rules,
+)
 from apportion.runtime.jetstream.kept_configuration import CONFIGURATION
 from apportion.runtime.jetstream.object_store import BadObject, Bucket
 from apportion.runtime.jetstream.snapshots import BUCKET, KEPT, Snapshots
@@ -38,7 +42,7 @@ class Following:
 
     def __init__(self, ledger: ConfigurationLedger) -> None:
         self.ledger = ledger
-        self.cluster = StateFold()
+        self.cluster = StateFold(State(rules=configuration_rules()))
         self.reader = Reader(ledger, self.cluster, metrics=Metrics())
 
     @property

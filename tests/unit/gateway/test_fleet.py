@@ -9,12 +9,12 @@ from apportion.core.explain.packed import FleetAnswer, PackedNode, whole_fleet
 from apportion.core.ledger.state import State
 from apportion.gateway import fleet
 from apportion.gateway.fleet import FleetRows
-from apportion.runtime.ledger.archive import read_archive
+from apportion.runtime.ledger.archive import read_archive, read_said
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
-from apportion_schemas import decode
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import gpu, node, observed, rack
+from tests.support.folding import taken
 from tests.support.ledger_of import event_of
 from tests.support.pods import ask, pod
 
@@ -73,9 +73,9 @@ class Followed:
 async def test_changes_add_up_to_the_whole(path: Path, every: int) -> None:
     """After any number of events of a recorded ledger, the page shows what the state says."""
     followed = Followed()
+    followed.fold.rules.foresee(read_said([path]))
     for record in read_archive(path):
-        event = decode(record.payload, subject=record.subject)
-        followed.rows.observe(followed.fold.apply(record, event))
+        followed.rows.observe(taken(followed.fold, record))
         if record.revision % every == 0:
             await followed.look()
             assert followed.screen.rows == shown(followed.fold.state)

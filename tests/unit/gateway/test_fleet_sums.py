@@ -16,14 +16,15 @@ from apportion.gateway.fleet_sums import (
     WAITING,
     FleetSums,
 )
-from apportion.runtime.ledger.archive import read_archive
+from apportion.runtime.ledger.archive import read_archive, read_said
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
 from apportion.runtime.process.clock import SystemClock
 from apportion.runtime.process.metrics import Metrics
-from apportion_schemas import DeviceCordoned, DeviceHealthChanged, PodGone, decode
+from apportion_schemas import DeviceCordoned, DeviceHealthChanged, PodGone
 from apportion_schemas.quantities import Payload
 from tests.support.fleet import T4, gpu, node
+from tests.support.folding import taken
 from tests.support.ledger_of import TIME, event_of
 from tests.support.pods import ask, placed, pod, share
 
@@ -70,8 +71,9 @@ class Followed:
 def test_what_was_followed_is_what_the_state_says(path: Path) -> None:
     """At every seventh event of a recorded ledger, so that changes pile up between two scrapes."""
     followed = Followed()
+    followed.fold.rules.foresee(read_said([path]))
     for record in read_archive(path):
-        change = followed.fold.apply(record, decode(record.payload, subject=record.subject))
+        change = taken(followed.fold, record)
         followed.rows.observe(change)
         followed.sums.observe(change)
         if record.revision % 7 == 0:

@@ -11,6 +11,7 @@ from apportion_schemas import (
     Event,
     InvalidEvent,
     NodeReported,
+    NotEnabledEvent,
     PodGone,
     PodSubmitted,
     Score,
@@ -47,7 +48,13 @@ def test_the_unchanged_document_is_read() -> None:
         (b"", "truncated"),
         (b"\xff\xfe", "malformed"),
         (b"[]", "Expected `object`"),
-        (b'{"data":' + b"[" * 100_000, "recursion"),
+        (b'{"data":' + b"[" * 100_000, "nests deeper than 64 levels"),
+        (b'{"data":' + b"[" * 64, "nests deeper than 64 levels"),
+        (b'{"data":' + b"[" * 63, "truncated"),
+        (b'{"data":"' + b"[" * 100, "truncated"),
+        (b'{"data":"\\"' + b"[" * 100 + b'", "id": "\\', "truncated"),
+        (wire(specversion="2.0"), "specversion is '2.0'"),
+        (wire(schemaversion=1 << 16), "`int` <= 65535"),
         (wire().replace(b"watcher/a", b"\xff"), "decode"),
         (wire(id=None), "missing required field `id`"),
         (wire(id=""), "length >= 1"),
@@ -71,7 +78,7 @@ def test_unreadable(payload: bytes, says: str) -> None:
         (wire(type="apportion.dev/PodMoved"), "'apportion.dev/PodMoved' is not known"),
         (wire(type="PodGone"), "is not known"),
         (wire(schemaversion=2), "schemaversion 2 .* which reads up to 1: .*upgrade Apportion here"),
-        (wire(specversion="2.0"), r"CloudEvents 2\.0"),
+        (wire(schemaversion=2, specversion="2.0"), r"CloudEvents 2\.0"),
     ],
 )
 def test_unknown(payload: bytes, says: str) -> None:
@@ -99,10 +106,34 @@ def test_invalid(data: object, says: str) -> None:
 
 
 def test_deep_data() -> None:
-    """Nesting that would end a reader is only a bad event."""
-    payload = wire().replace(b'{"uid": "uid-1"}', b'{"uid":' + b"[" * 5000 + b"]" * 5000 + b"}")
-    with pytest.raises((UnreadableEvent, InvalidEvent), match="recursion"):
-        decode(payload, subject=SUBJECT)
+    """Nesting that would end a reader is only a bad event, with one reason however deep it is."""
+    for depth in (63, 200, 900, 5_000):
+        deep = b'{"uid":' + b"[" * depth + b"]" * depth + b"}"
+        for document in (wire(), wire(type="apportion.dev/PodMoved"), wire(schemaversion=9)):
+            payload = document.replace(b'{"uid": "uid-1"}', deep)
+            with pytest.raises(UnreadableEvent, match="nests deeper than 64 levels"):
+                decode(payload, subject=SUBJECT)
+
+
+def test_what_no_operator_has_enabled_is_refused_before_anybody_looks_at_it() -> None:
+    """Whether this build knows the format or not, and whatever else is wrong with it: one text."""
+    asked: list[tuple[str, int]] = []
+
+    def legal(type_: str, version: int) -> bool:
+        asked.append((type_, version))
+        return False
+
+    for change in ({}, {"data": 7}, {"traceparent": "00-1"}, {"specversion": "9"}, {"id": None}):
+        with pytest.raises(NotEnabledEvent, match=r"^format 'PodGone@2' is not enabled on this"):
+            decode(wire(schemaversion=2, **change), subject=SUBJECT, legal=legal)
+    with pytest.raises(NotEnabledEvent, match="'PodMoved@1' is not enabled"):
+        decode(wire(type="apportion.dev/PodMoved"), subject=SUBJECT, legal=legal)
+    with pytest.raises(NotEnabledEvent, match=r"'evil\.dev/PodGone@1' is not enabled"):
+        decode(wire(type="evil.dev/PodGone"), subject=SUBJECT, legal=legal)
+    assert len(asked) == 7
+    asked.clear()
+    assert decode(wire(), subject=SUBJECT, legal=legal) == GONE
+    assert asked == []
 
 
 @pytest.mark.parametrize("amount", [-1, 1 << 25])

@@ -32,6 +32,7 @@ def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(catalogue.BY_TYPE, ROW.type, ROW)
     monkeypatch.setitem(catalogue.BY_PAYLOAD, ROW.payload, ROW)
     monkeypatch.setitem(envelope._NEWEST, ROW.type, (ROW.version, decoder.decode))
+    monkeypatch.setitem(envelope._DECODERS, ROW.type, decoder.decode)
 
 
 def wire(version: int, data: object, **attributes: object) -> bytes:

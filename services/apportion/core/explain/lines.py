@@ -20,6 +20,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     DeviceUncordoned,
     DifferenceFound,
+    FormatEnabled,
     LedgerRebuilt,
     NamespaceGone,
     NamespaceObserved,
@@ -52,6 +53,7 @@ from apportion_schemas import (
     QuotaObserved,
     ResizeAsked,
     ResizeRefused,
+    RevisionSetAside,
     Share,
     SharesAllocated,
     UsageRecorded,
@@ -270,6 +272,10 @@ _LINES: dict[type, Callable[[Any, str], str]] = {
     PodAdopted: lambda e, _: _adopted(e),
     DifferenceFound: lambda e, _: f"difference ({e.kind}): {difference_words(e)}",
     LedgerRebuilt: lambda e, _: _rebuilt(e),
+    FormatEnabled: lambda e, _: (
+        f"format {e.format}@{e.version} enabled by {e.by}{_because(e.reason)}"
+    ),
+    RevisionSetAside: lambda e, _: f"revision {e.revision} set aside by {e.by}{_because(e.reason)}",
     NodeObserved: lambda e, _: _observed(e),
     NodeGone: lambda e, _: f"node {e.node} left the cluster",
     NodeSilent: lambda e, _: f"the agent of node {e.node} was not heard for {e.grace_s} s",

@@ -144,6 +144,8 @@ ROLES: Final = (
             "apportion.command.agent.>",
             # what this user itself may do: `apportion doctor`
             "$SYS.REQ.USER.INFO",
+            # who would halt at a format: `apportion ledger enable`
+            "$JS.API.CONSUMER.LIST.APPORTION",
             # what `ledger trim` may drop: not a configuration that is kept nowhere else
             _KEPT_CONFIGURATION,
         ),

@@ -4,6 +4,7 @@
 |---|---|
 | gap | revisions follow one another |
 | schema | the bytes are an event of this build's catalogue, on its own subject |
+| format | its type, and the version of it, is legal on the ledger: by birth or by `FormatEnabled` |
 | owner | the event says that its one writer wrote it |
 | basis | it was decided on, and caused by, what stood before it |
 | chain | a placement names the SHA-256 of the message before it on its node |
@@ -12,7 +13,8 @@
 | gang | a decision that places pods of a gang leaves it with as many as must run together |
 | invariant | `invariants`: near each event, everywhere now and then and at the end |
 
-Events that contradict the state change nothing and are allowed to be there; they are counted. Of an
+Events that contradict the state change nothing and are allowed to be there; they are counted. What
+an operator has set aside is not checked: whatever was wrong with it, somebody has seen it. Of an
 event that a newer build wrote this one can say neither that it holds nor that it does not, and the
 state behind it is not known here: the audit ends before it. Invariant: what is found depends on the
 events alone.
@@ -28,10 +30,12 @@ from msgspec import Struct
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
 from apportion.core.ledger.invariants import violations, violations_near
+from apportion.core.ledger.rules import SetAsideEvent
 from apportion.core.ledger.state import NodeState, State
 from apportion_schemas import (
     Event,
     InvalidEvent,
+    NotEnabledEvent,
     PlacementVoided,
     PodEvicted,
     PodGone,
@@ -41,7 +45,6 @@ from apportion_schemas import (
     PodResized,
     ResizeRefused,
     UnreadableEvent,
-    decode,
 )
 from apportion_schemas.catalogue import BY_PAYLOAD, untoken
 
@@ -127,10 +130,12 @@ class Auditor:
         if revision != expected:
             yield "gap", f"revision {revision} stands where {expected} was expected"
         try:
-            event = decode(payload, subject=subject)
+            event = self.state.rules.read(revision, subject, payload)
         except (UnreadableEvent, InvalidEvent) as error:
             yield from self._end_of_batch()
-            yield "schema", f"on {subject}: {error}"
+            if not isinstance(error, SetAsideEvent):
+                check = "format" if isinstance(error, NotEnabledEvent) else "schema"
+                yield check, f"on {subject}: {error}"
             fold.refuse(self.state, revision, subject, str(error), digest=digest)
         else:
             yield from self._before(revision, event)

@@ -1,4 +1,4 @@
-"""What holds beside nodes and pods: gangs, queues, quotas, volumes, policy, configuration, prices.
+"""What holds beside nodes and pods: gangs, quotas, volumes, policy, configuration, prices, rules.
 
 The part of the fold that touches no node and places no pod. Invariant: the newest word on each of
 these is the whole of it.
@@ -18,6 +18,7 @@ from apportion_schemas import (
     BudgetObserved,
     ConfigurationChanged,
     DifferenceFound,
+    FormatEnabled,
     LedgerRebuilt,
     NamespaceGone,
     NamespaceObserved,
@@ -28,6 +29,7 @@ from apportion_schemas import (
     QueueObserved,
     QuotaGone,
     QuotaObserved,
+    RevisionSetAside,
     VolumeClaimGone,
     VolumeClaimObserved,
 )
@@ -133,6 +135,21 @@ def _prices_learnt(context: Context, data: PricesLearnt) -> Change:
     return Change(data)
 
 
+def _format_enabled(context: Context, data: FormatEnabled) -> Change:
+    refused = context.state.rules.enable(context.revision, data)
+    if refused:
+        raise Refused(refused)
+    return Change(data)
+
+
+def _revision_set_aside(context: Context, data: RevisionSetAside) -> Change:
+    """It was passed over when its turn came; who did not know that then begins anew."""
+    refused = context.state.rules.heed(context.revision, data)
+    if refused:
+        raise Refused(refused)
+    return Change(data)
+
+
 CLUSTER_FACTS: dict[type, Callable[[Context, Any], Change]] = {
     PodGroupObserved: _group_observed,
     PodGroupGone: _group_gone,
@@ -150,5 +167,7 @@ CLUSTER_FACTS: dict[type, Callable[[Context, Any], Change]] = {
     PolicyChanged: _policy_changed,
     PricesLearnt: _prices_learnt,
     ConfigurationChanged: _configuration_changed,
+    FormatEnabled: _format_enabled,
+    RevisionSetAside: _revision_set_aside,
 }
 """The handler of each type of event that is about the whole."""

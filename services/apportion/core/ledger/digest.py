@@ -70,6 +70,9 @@ def _optional(state: State) -> dict[str, Any]:
         found["resizes"] = {uid: [each.revision, each.asked] for uid, each in state.resizes.items()}
     if state.of_kubernetes:
         found["of_kubernetes"] = True
+    rules = state.rules.upto(state.revision)
+    if rules.enabled or rules.aside:
+        found["rules"] = [rules.enabled, {str(at): why for at, why in rules.aside.items()}]
     return found
 
 

@@ -96,6 +96,8 @@ def apply(state: State, revision: int, event: Event, *, digest: str = "") -> Cha
 
     `digest` is the SHA-256 of the message's bytes; only placements need it. An event at or below
     `state.revision` has been applied already and is passed over.
+
+    Raises Superseded: the state was folded by rules that hold no more, and must not be used.
     """
     data = event.data
     if revision <= state.revision:

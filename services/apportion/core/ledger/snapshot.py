@@ -23,6 +23,7 @@ from msgspec import Struct, structs
 from apportion.core.devices.cordons import Cordon
 from apportion.core.devices.shares import DeviceState
 from apportion.core.ledger.fold import Change, host_of
+from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import GroupState, NodeState, PodState, RefusedEvent, Resize, State
 from apportion_schemas import (
     BudgetObserved,
@@ -43,7 +44,7 @@ from apportion_schemas import (
     VolumeClaimObserved,
 )
 
-FORMAT = 9
+FORMAT = 10
 """Raised when these bytes, or what the fold makes of any event, change their meaning."""
 
 MAGIC = b"apportion snapshot\n"
@@ -145,6 +146,7 @@ class _Head(Struct, array_like=True, tag=1):
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
     resizes: dict[str, Resize] = {}
+    rules: Rules = msgspec.field(default_factory=Rules)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -328,7 +330,8 @@ def _head_out(state: State) -> _Head:
         groups=[(name, group.observed) for name, group in state.groups.items()],
         nodes=len(state.nodes),
         pods=len(state.pods),
-        **{name: getattr(state, name) for name in _HEAD_FIELDS},
+        rules=state.rules.upto(state.revision),
+        **{name: getattr(state, name) for name in _HEAD_FIELDS if name != "rules"},
     )
 
 

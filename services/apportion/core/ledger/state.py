@@ -22,6 +22,7 @@ from msgspec import Struct, field
 
 from apportion.core.devices.cordons import Cordon
 from apportion.core.devices.shares import DeviceState
+from apportion.core.ledger.rules import Rules
 from apportion_schemas import (
     BudgetObserved,
     Configuration,
@@ -222,6 +223,7 @@ class State(Struct, eq=False):
     `evictions` are of pods that are to go and still hold their places, by uid. `nominated` is the
     node, by uid of the pending pod for which room is made there. `budgets` and
     `volume_claims` are as `quotas`. `resizes` are wishes that nobody has answered, by pod uid.
+    `rules` may be known further than `revision`.
     """
 
     revision: int = 0
@@ -253,3 +255,4 @@ class State(Struct, eq=False):
     volume_claims: dict[str, dict[str, VolumeClaimObserved]] = {}
     namespaces: dict[str, NamespaceObserved] = {}
     resizes: dict[str, Resize] = {}
+    rules: Rules = field(default_factory=Rules)

@@ -109,7 +109,8 @@ class _Found:
         causes = [cause(each) for each in shown]
         revisions = sorted({revision for revision in causes if revision})
         records = await self._past.chronicle.records(revisions)
-        found = {record.revision: (row_of(record, self._teller), record) for record in records}
+        rules = self._past.indexer.rules
+        found = {each.revision: (row_of(each, self._teller, rules), each) for each in records}
         rows = []
         for each, revision in zip(shown, causes, strict=True):
             row = DiffRow(name=each.name, what=each.what, before=each.before, after=each.after)

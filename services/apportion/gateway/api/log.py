@@ -13,6 +13,7 @@ from aiohttp import web
 
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import LogEntry, LogPage, LogRow
+from apportion.core.ledger.rules import Rules
 from apportion.gateway.api.answering import json_response
 from apportion.gateway.api.query import (
     COMMON,
@@ -26,7 +27,7 @@ from apportion.gateway.api.query import (
 from apportion.gateway.past.chronicle import time_of
 from apportion.gateway.past.past import Past
 from apportion.runtime.ledger.port import SUBJECT_PREFIX, Record
-from apportion_schemas import CATALOGUE, EventError, decode
+from apportion_schemas import CATALOGUE, EventError
 
 LIMIT_DEFAULT = 100
 READ_MAX = 20_000
@@ -89,7 +90,11 @@ class Log:
             after = max(lowest, before - size) - 1
             records: list[Record] = []
             await self._past.chronicle.read(records.append, after=after, upto=before - 1)
-            found = [row_of(record, teller) for record in records if wanted.wants(record)]
+            found = [
+                row_of(record, teller, self._past.indexer.rules)
+                for record in records
+                if wanted.wants(record)
+            ]
             rows += [row for row in found if wanted.takes(row)][::-1]
             before = after + 1
         if len(rows) > limit:
@@ -107,7 +112,7 @@ class Log:
                 event = msgspec.Raw(record.payload)
             except msgspec.DecodeError:
                 event = None
-            row = row_of(record, Teller(self._past.index.name_of))
+            row = row_of(record, Teller(self._past.index.name_of), self._past.indexer.rules)
             return json_response(LogEntry(revision=last, row=row, event=event))
         raise RequestRefused(
             404,
@@ -141,10 +146,10 @@ def matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(found)
 
 
-def row_of(record: Record, teller: Teller) -> LogRow:
-    """One event in words; what is no event says why no reader applies it."""
+def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:
+    """One event in words; what is no event by the rules says why no reader applies it."""
     try:
-        event = decode(record.payload, subject=record.subject)
+        event = rules.read(record.revision, record.subject, record.payload)
     except EventError as error:
         return LogRow(
             revision=record.revision,

@@ -147,7 +147,9 @@ class Stories:
     ) -> HistoryPage:
         shown = revisions[:limit]
         teller = Teller(self._past.index.name_of)
-        found = [row_of(record, teller) for record in await self._past.chronicle.records(shown)]
+        rules = self._past.indexer.rules
+        records = await self._past.chronicle.records(shown)
+        found = [row_of(record, teller, rules) for record in records]
         rows = tuple(
             HistoryRow(
                 revision=row.revision,

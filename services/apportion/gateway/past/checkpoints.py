@@ -1,16 +1,19 @@
 """States of past revisions on the local disk, so that a look into the past folds a short tail.
 
 One file for each, compressed, named after its revision. Invariants: what is loaded is what was
-added, or nothing; number and bytes are bounded, by making the checkpoints sparser.
+added, by the rules of now, or nothing; number and bytes are bounded, by making the checkpoints
+sparser.
 """
 
 from __future__ import annotations
 
 import bisect
+import copy
 import zlib
 from pathlib import Path
 
 from apportion.core.ledger import snapshot
+from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.snapshot import SnapshotError
 from apportion.core.ledger.state import State
 from apportion.runtime.files.atomic import write_whole
@@ -27,7 +30,10 @@ _log = get_logger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints in one folder, which must be there."""
+    """The checkpoints in one folder, which must be there.
+
+    `rules` are those by which the ledger is read now.
+    """
 
     def __init__(
         self, folder: Path, *, every_events: int = EVERY_EVENTS, number_max: int = NUMBER_MAX,
@@ -43,6 +49,7 @@ class Checkpoints:
         }
         self.revisions = sorted(self._bytes)
         self.every_events = every_events
+        self.rules = Rules()
 
     def newest(self, at_most: int) -> int:
         """The newest revision at or before `at_most` that there is a checkpoint of; 0 if none."""
@@ -71,11 +78,17 @@ class Checkpoints:
             state = restored(bytearray(zlib.decompress(self._path(revision).read_bytes())))
             if state.revision != revision:
                 raise SnapshotError(f"it is of revision {state.revision}")
+            if not state.rules.go_on(self.rules, revision):
+                raise SnapshotError("it holds what an operator has set aside since")
         except (OSError, zlib.error, SnapshotError) as error:
-            _log.warning("checkpoint set aside", revision=revision, error=str(error))
+            _log.warning("checkpoint not used", revision=revision, error=str(error))
             self.forget(revision)
             return None
         return state
+
+    def nothing(self) -> State:
+        """The state before the first revision."""
+        return State(rules=copy.deepcopy(self.rules))
 
     def clear(self) -> None:
         """Remove all: they are of another ledger."""

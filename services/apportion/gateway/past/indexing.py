@@ -15,6 +15,7 @@ from typing import Any
 
 from apportion.core.explain.lines import Teller
 from apportion.core.ledger.change import Change
+from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import PodState, State
 from apportion.gateway.past.cells import Cells
 from apportion.gateway.past.checkpoints import Checkpoints
@@ -96,6 +97,11 @@ class Indexer:
     def refused_count(self) -> int:
         """See `runtime.ledger.reader.Fold`."""
         return self._fold.refused_count
+
+    @property
+    def rules(self) -> Rules:
+        """See `runtime.ledger.reader.Fold`."""
+        return self._fold.rules
 
     def apply(self, record: Record, event: Event) -> Change:
         """See `runtime.ledger.reader.Fold`."""

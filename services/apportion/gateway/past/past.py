@@ -61,7 +61,7 @@ class Past:
             except Exception:
                 if not self.reader.halted:
                     raise
-                await asyncio.Event().wait()  # begun anew, it would halt at the same event
+                await self.reader.superseded()  # begun anew, it would halt at the same event
         await self.reader.run()
 
     async def caught_up(self) -> int:
@@ -94,9 +94,11 @@ async def open_past(
     Raises LedgerError, OSError.
     """
     info = await stream.check(looks.wire)
-    index, checkpoints = open_index(kept, info.created)
-    chronicle = Chronicle(looks, open_archives(archives, info.created))
     snapshots = Snapshots(looks.wire)
+    index, checkpoints = open_index(kept, info.created)
+    dropped = info.state.first_seq > 1  # and with it, perhaps, what a snapshot knows of the rules
+    checkpoints.rules = (await snapshots.restore()).rules if dropped else await snapshots.rules()
+    chronicle = Chronicle(looks, open_archives(archives, info.created))
     state = await _begin(chronicle, snapshots, index, checkpoints)
     indexer = Indexer(state, index, checkpoints)
     return Past(
@@ -137,4 +139,4 @@ async def _begin(
             found = await snapshots.load(stored) if stored.revision + 1 >= first else None
             if found is not None:
                 return found
-    return State()
+    return checkpoints.nothing()

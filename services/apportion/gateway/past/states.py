@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
+from apportion.core.ledger.rules import Superseded
 from apportion.core.ledger.state import State
 from apportion.gateway.past.checkpoints import Checkpoints
 from apportion.gateway.past.chronicle import Chronicle
 from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.port import LedgerUnavailable
 from apportion.runtime.ledger.reader import StateFold
 
 KEPT = 3
@@ -87,7 +89,10 @@ class PastStates:
             first, _ = await self._chronicle.span()
             if fold.state.revision + 1 < first:  # what is between was dropped
                 raise BeforeBeginning(revision, await self.beginning())
-        await self._chronicle.read(fold.take, after=fold.state.revision, upto=revision)
+        try:
+            await self._chronicle.read(fold.take, after=fold.state.revision, upto=revision)
+        except Superseded as superseded:
+            raise LedgerUnavailable(f"the past is read anew: {superseded}") from None
         return fold.state
 
     async def _nearest(self, revision: int) -> State:
@@ -104,7 +109,7 @@ class PastStates:
             if near and near >= checkpoint and near in self._kept:
                 return self._kept.pop(near)
             if not checkpoint:
-                return State()
+                return self._checkpoints.nothing()
             state = await asyncio.to_thread(self._checkpoints.load, checkpoint)
             if state is not None:
                 return state

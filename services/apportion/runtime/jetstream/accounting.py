@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from apportion.core.ledger.fold import Change
+from apportion.core.ledger.rules import rules_of
 from apportion.core.ledger.state import State
 from apportion.core.reports.accounts import Account
 from apportion.core.reports.meters import Meters
@@ -23,7 +24,7 @@ from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.periods import micros_since
 from apportion.runtime.jetstream.snapshots import Snapshots
-from apportion.runtime.ledger.archive import read_archive
+from apportion.runtime.ledger.archive import read_archive, read_said
 from apportion.runtime.ledger.history import Dated, history
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.ledger.reader import StateFold
@@ -101,7 +102,11 @@ async def read_account(
     """
     info = await stream.read_info(ledger.wire)
     first, last = info.state.first_seq, info.state.last_seq
-    state = State() if archives else await _begin(Snapshots(ledger.wire), period.start, first)
+    if archives:
+        said = [*await asyncio.to_thread(read_said, archives), *await stream.read_said(ledger.wire)]
+        state = State(rules=rules_of(said))
+    else:
+        state = await _begin(Snapshots(ledger.wire), period.start, first)
     books = await asyncio.to_thread(_Books, state, by, period)
     for chunk in _chunks(archives):
         await asyncio.to_thread(books.take, chunk)
@@ -130,7 +135,7 @@ async def _begin(snapshots: Snapshots, start: int, first: int) -> State:
             if state is not None:
                 return state
     if first <= 1:
-        return State()
+        return State(rules=await snapshots.rules())
     raise TooEarly(
         f"the ledger begins at revision {first}, which is later than the period's beginning; begin "
         "later, or name the archives of what was dropped"

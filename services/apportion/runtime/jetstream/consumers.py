@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from apportion.runtime.jetstream import readers
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import LedgerDrifted, LedgerUnavailable, NotPermitted
 
@@ -90,7 +91,8 @@ async def _create(
         api = f"{api}.{subjects[0]}"
     else:
         settings["filter_subjects"] = list(subjects)
-    body = {"stream_name": STREAM, "config": settings, "action": "create"}
+    config = readers.described(settings, wire.user or _NOBODY)
+    body = {"stream_name": STREAM, "config": config, "action": "create"}
     try:
         await call_api(wire, api, body)
     except ApiRefused as refused:

@@ -18,7 +18,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
-from apportion.runtime.jetstream import consumers, stream
+from apportion.runtime.jetstream import consumers, readers, stream
 from apportion.runtime.jetstream.wire import STREAM, Message, Wire
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
@@ -318,7 +318,7 @@ async def _newest_there(wire: Wire) -> int:
 def _settings(inbox: str, start: int) -> dict[str, object]:
     """What the consumer of an ordered reader is asked to be."""
     return {
-        "description": "ordered reader",
+        "description": readers.OURS,
         "deliver_subject": inbox,
         "deliver_policy": "by_start_sequence",
         "opt_start_seq": start,

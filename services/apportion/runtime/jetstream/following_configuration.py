@@ -7,13 +7,16 @@ where the ledger's beginning was dropped he begins with the record that is kept 
 snapshots. Invariant: no configuration in force is passed over, however often the connection is
 lost; the same record may come twice, and an older one after a newer, which the fold passes over.
 What it cannot see is another record in the place of one that it has read, as in a ledger that was
-put back from a copy: the other readers see that, and stop.
+put back from a copy: the other readers see that, and stop. Nor does it see which formats operators
+have enabled, or what they have set aside: operators alone write where it reads, so a configuration
+of a newer version counts as enabled, and halts it until it is upgraded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from apportion.core.ledger.rules import Enabled, Rules
 from apportion.runtime.jetstream import stream
 from apportion.runtime.jetstream.following import Follower
 from apportion.runtime.jetstream.kept_configuration import CONFIGURATION, KeptConfiguration
@@ -21,6 +24,13 @@ from apportion.runtime.jetstream.object_store import Bucket
 from apportion.runtime.jetstream.snapshots import BUCKET
 from apportion.runtime.jetstream.wire import Wire
 from apportion.runtime.ledger.port import ALL_SUBJECTS, LedgerTrimmed, Record, Subscription
+from apportion_schemas import ConfigurationChanged
+from apportion_schemas.formats import VERSION_MAX
+
+
+def configuration_rules() -> Rules:
+    """By which rules the configuration is read here."""
+    return Rules(enabled={ConfigurationChanged.__name__: (Enabled(VERSION_MAX, at=0),)})
 
 
 class ConfigurationFollower(Follower):

@@ -61,7 +61,9 @@ async def sign(
             return []
     if not info.state.messages:
         return []
-    state = receipts.state() or await _begin(ledger, info, before)
+    state = receipts.state()
+    if state is None or not state.rules.go_on(await stream.read_rules(ledger.wire), state.revision):
+        state = await _begin(ledger, info, before)
     span = _Span(before, info.state.last_seq)
 
     def write(tree: Tree, state: State) -> Found:
@@ -143,7 +145,7 @@ async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint |
     """A state to fold on from: one before the next receipt, or where that is gone, the oldest."""
     snapshots = Snapshots(ledger.wire)
     if before is not None or info.state.first_seq == 1:
-        state = await snapshots.restore(at_most=before.last) if before is not None else State()
+        state = await snapshots.restore(at_most=before.last if before is not None else 0)
         if state.revision + 1 >= info.state.first_seq:
             if before is not None and state.revision == before.last:
                 _check_state(state, before)
@@ -160,6 +162,8 @@ async def _begin(ledger: JetStreamLedger, info: StreamInfo, before: Checkpoint |
 
 
 def _check_state(state: State, before: Checkpoint) -> None:
+    if state.rules.changed_since(before.last):
+        return  # an operator has said since that something of it counts for nothing
     if before.state_format == snapshot.FORMAT and digest(state) != before.state:
         raise CannotSign(
             f"the ledger does not fold to the state that was signed at {before.last}; `apportion "

@@ -2,9 +2,10 @@
 
 A snapshot is a convenience and never the truth. One that is corrupt, of another format, ahead of
 the ledger or of another ledger is set aside with a message, and an older one is used, or the ledger
-from its first revision. That it is of this ledger is seen from the SHA-256 of the record at its
-revision, which it names. Invariant: what is restored is a state that the ledger, from its first
-revision to that one, folds to.
+from its first revision. So is one that holds what an operator has set aside since. That it is of
+this ledger is seen from the SHA-256 of the record at its revision, which it names. Invariant: what
+is restored is a state that the ledger, from its first revision to that one, folds to, by the rules
+that are in force now, which come with it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hashlib import sha256
 import msgspec
 
 from apportion.core.ledger import snapshot
+from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.snapshot import FORMAT, SnapshotError, Taken
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import stream
@@ -79,8 +81,16 @@ class Snapshots:
         """Whether the ledger has dropped its beginning, so that nobody can begin without one."""
         return (await stream.read_info(self._wire)).state.first_seq > 1
 
+    async def rules(self) -> Rules:
+        """By which rules the ledger is read, as of now. Raises LedgerUnavailable, NotPermitted."""
+        return await stream.read_rules(self._wire)
+
     async def restore(self, *, at_most: int | None = None) -> State:
-        """The newest state that can be used, not beyond `at_most`; else an empty one."""
+        """The newest state that can be used, not beyond `at_most`; else an empty one.
+
+        Raises LedgerUnavailable, NotPermitted: nobody says by which rules the ledger is read.
+        """
+        rules = await self.rules()
         try:
             stored = await self.stored()
         except (NotPermitted, LedgerUnavailable) as trouble:
@@ -89,22 +99,28 @@ class Snapshots:
             stored = []
         for each in stored:
             if at_most is None or each.revision <= at_most:
-                state = await self.load(each)
+                state = await self.load(each, rules)
                 if state is not None:
                     return state
-        return State()
+        return State(rules=rules)
 
-    async def load(self, stored: Stored) -> State | None:
-        """The state of one snapshot, or None, with a message that says why it is set aside."""
+    async def load(self, stored: Stored, rules: Rules | None = None) -> State | None:
+        """The state of one snapshot, or None, with a message that says why it is not used.
+
+        `rules` are those of now where they are known; else they are looked up.
+        """
+        rules = rules or await self.rules()
         try:
             await self._check_place(stored)
             data = await self._bucket.get(stored.entry, size_max=SIZE_MAX_BYTES)
             state = await asyncio.to_thread(restored, data)
             if state.revision != stored.revision:
                 raise BadObject(f"it is of revision {state.revision}")
+            if not state.rules.go_on(rules, state.revision):
+                raise BadObject("it holds what an operator has set aside since")
         except (BadObject, SnapshotError, LedgerUnavailable) as error:
             _log.warning(
-                "snapshot set aside, using an older one or the whole ledger",
+                "snapshot not used; an older one is, or the whole ledger",
                 snapshot=stored.entry.name,
                 error=str(error),
             )

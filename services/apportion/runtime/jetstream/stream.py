@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from apportion.core.ledger.rules import RULES, Rules, Said, rules_of, said_at
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import (
     ALL_SUBJECTS,
@@ -183,6 +184,25 @@ async def read_record(wire: Wire, revision: int) -> Record | None:
     """The record at that revision, None where there is none. Raises LedgerUnavailable."""
     stored = await _read_stored(wire, {"seq": revision})
     return None if stored is None else Record(stored.seq, stored.subject, stored.data)
+
+
+async def read_rules(wire: Wire) -> Rules:
+    """By which rules the ledger is read, as of now. Raises LedgerUnavailable, NotPermitted."""
+    return rules_of(await read_said(wire))
+
+
+async def read_said(wire: Wire) -> list[Said]:
+    """All that operators have said of how the ledger is read, as far as it is there.
+
+    Raises LedgerUnavailable, NotPermitted.
+    """
+    said: list[Said] = []
+    at = 1
+    while stored := await _read_stored(wire, {"seq": at, "next_by_subj": RULES}):
+        found = said_at(stored.seq, stored.subject, stored.data)
+        said += [found] if found is not None else []
+        at = stored.seq + 1
+    return said
 
 
 async def read_age_s(wire: Wire, info: StreamInfo, revision: int) -> float:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
 import msgspec
 
+from apportion.core.ledger.rules import Said, said_at
 from apportion.runtime.ledger.port import Record
 
 FORMAT = 1
@@ -175,6 +176,20 @@ def read_archive(path: Path) -> Iterator[Record]:
         ArchiveError: the line that is wrong, or that the end is missing. OSError.
     """
     yield from ArchiveReader(path)
+
+
+def read_said(paths: Iterable[Path]) -> list[Said]:
+    """All that operators have said in archives of how the ledger is read.
+
+    What cannot be read ends it: whoever reads the records themselves will say so.
+    """
+    said = []
+    with contextlib.suppress(ArchiveError, OSError):
+        for path in paths:
+            for each in read_archive(path):
+                found = said_at(each.revision, each.subject, each.payload)
+                said += [found] if found is not None else []
+    return said
 
 
 def read_span(path: Path) -> tuple[int, int]:

@@ -1,10 +1,11 @@
 """Reading the ledger: bytes to events to a fold, in revision order, for every service.
 
 One bad event must neither stop the cluster nor pass unseen. What every build refuses (broken bytes,
-a broken payload, another's subject) is refused by the fold, counted, and logged with its revision.
-What a newer build would understand halts this one: nothing at or above that revision is folded, the
-process stays alive and not ready, and says what to do. Invariant: no event ends a service, and an
-event is folded once, whole, or not at all.
+a broken payload, another's subject, a format that no operator has enabled, what one has set aside)
+is refused by the fold, counted, and logged with its revision. What a newer build would understand
+halts this one: nothing at or above that revision is folded, the process stays alive and not ready,
+and says what to do; once an operator sets something aside it begins anew. Invariant: no event ends
+a service, and an event is folded once, whole, or not at all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ from typing import Generic, Protocol, TypeVar
 
 from apportion.core.ledger import fold
 from apportion.core.ledger.fold import PLACEMENT_SUBJECTS, Change
+from apportion.core.ledger.rules import (
+    RULES,
+    Rules,
+    SetAsideEvent,
+    Superseded,
+    missing,
+    said_at,
+)
 from apportion.core.ledger.state import State
 from apportion.runtime.ledger.port import ALL_SUBJECTS, Readable, Record, Subscription
 from apportion.runtime.process.metrics import Metrics
@@ -26,13 +35,16 @@ from apportion_schemas import (
     CATALOGUE,
     Event,
     InvalidEvent,
+    NotEnabledEvent,
+    RevisionSetAside,
     UnknownEvent,
     UnreadableEvent,
-    decode,
 )
 
 _log = logging.getLogger(__name__)
 _NAMES = {row.payload: row.name for row in CATALOGUE}
+_REFUSED: dict[type, str] = {NotEnabledEvent: "not enabled", SetAsideEvent: "set aside"}
+"""Under which name that is counted which changes nothing; all else is `refused`."""
 C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 
@@ -43,6 +55,10 @@ class Fold(Protocol[C_co]):
     @property
     def refused_count(self) -> int:
         """How many events changed nothing because they may not be."""
+
+    @property
+    def rules(self) -> Rules:
+        """By which rules the ledger is read."""
 
     def apply(self, record: Record, event: Event) -> C_co:
         """Take the event at `record.revision`."""
@@ -66,6 +82,11 @@ class StateFold:
         """See `Fold`."""
         return self.state.refused_count
 
+    @property
+    def rules(self) -> Rules:
+        """See `Fold`."""
+        return self.state.rules
+
     def apply(self, record: Record, event: Event) -> Change:
         """See `Fold`. An event that contradicts the state changes nothing and is said aloud."""
         change = fold.apply(self.state, record.revision, event, digest=_chain_digest(record))
@@ -79,9 +100,12 @@ class StateFold:
         return change
 
     def take(self, record: Record) -> None:
-        """The next record, whatever it is. Raises UnknownEvent: a newer build wrote it."""
+        """The next record, whatever it is.
+
+        Raises UnknownEvent: a newer build wrote it. Superseded: the rules are others by now.
+        """
         try:
-            event = decode(record.payload, subject=record.subject)
+            event = self.rules.read(record.revision, record.subject, record.payload)
         except (UnreadableEvent, InvalidEvent) as error:
             self.refuse(record, str(error))
         else:
@@ -108,7 +132,8 @@ class Reader(Generic[C]):
     """One fold that follows the ledger, from behind the revision `after`, which it holds already.
 
     `revision` is that of the newest event folded, of this reader's subjects. `halted` is empty, or
-    why nothing more is folded.
+    why nothing more is folded. A service that `writes` as a role is not let to work before all
+    that this build writes so is enabled on the ledger.
     """
 
     def __init__(
@@ -120,13 +145,16 @@ class Reader(Generic[C]):
         subjects: Sequence[str] = (ALL_SUBJECTS,),
         on_change: Callable[[C], None] | None = None,
         after: int = 0,
+        writes: str = "",
     ) -> None:
         self._ledger = ledger
         self._fold = into
         self._subjects = subjects
         self._on_change = on_change
         self._subscription: Subscription | None = None
+        self._writes = writes
         self._caught_up = asyncio.Event()
+        self._may_write = asyncio.Event()
         self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
         self._order = itertools.count()
         self.revision = after
@@ -135,7 +163,7 @@ class Reader(Generic[C]):
         metrics.fold_halted.set_function(lambda: float(bool(self.halted)))
         metrics.fold_lag.set_function(lambda: self.lag)
         self._counts = metrics.events_folded.counts
-        self._counts.update(dict.fromkeys([*_NAMES.values(), "refused"], 0))
+        self._counts.update(dict.fromkeys([*_NAMES.values(), "refused", *_REFUSED.values()], 0))
 
     @property
     def lag(self) -> int:
@@ -153,7 +181,14 @@ class Reader(Generic[C]):
             return [self.halted]
         if self._subscription and self._subscription.stalled:
             return [f"nothing comes since revision {self.revision}, though the ledger goes on"]
-        return [] if self._caught_up.is_set() else [f"folding the ledger, at {self.revision}"]
+        if not self._caught_up.is_set():
+            return [f"folding the ledger, at {self.revision}"]
+        wanted = [] if self._may_write.is_set() else self._not_enabled()
+        return [
+            f"this build writes {each}, which is not enabled on this ledger; once every reader is "
+            f"upgraded: apportion ledger enable {each}"
+            for each in wanted
+        ]
 
     async def run(self) -> None:
         """Follow until cancelled.
@@ -162,6 +197,7 @@ class Reader(Generic[C]):
 
         Raises:
             LedgerHole, LedgerDrifted, NotPermitted, LedgerUnavailable: the ledger cannot be read.
+            Superseded: something was set aside that is folded here, or before which it had halted.
         """
         self._subscription = await self._ledger.follow(
             self.take, start=self.revision + 1, subjects=self._subjects
@@ -169,16 +205,47 @@ class Reader(Generic[C]):
         try:
             await self._subscription.caught_up()
             self._caught_up.set()
+            self._check_formats()
             await self._subscription.join()
         except _Halted:
             _log.critical("%s", self.halted)
-            await asyncio.Event().wait()
+            await self._subscription.stop()
+            await self.superseded()
         finally:
             await self._subscription.stop()
 
+    async def superseded(self) -> None:
+        """Look out for what takes away the reason of a halt, until cancelled.
+
+        Raises:
+            Superseded: something was set aside since. And what `run` raises of the ledger.
+        """
+
+        def look(record: Record) -> None:
+            said = said_at(record.revision, record.subject, record.payload)
+            if said is not None and isinstance(said.data, RevisionSetAside):
+                self._fold.rules.heed(said.revision, said.data)
+
+        subscription = await self._ledger.follow(look, subjects=(RULES,))
+        try:
+            await subscription.join()
+        finally:
+            await subscription.stop()
+
     async def caught_up(self) -> None:
-        """Return once all that the ledger held when `run` began is folded."""
+        """Return once all that the ledger held when `run` began is folded.
+
+        For whoever writes, once it may write all that it would, besides.
+        """
         await self._caught_up.wait()
+        await self._may_write.wait()
+
+    def _not_enabled(self) -> list[str]:
+        return missing(self._fold.rules, self._writes, self.revision + 1)
+
+    def _check_formats(self) -> None:
+        if self._caught_up.is_set() and not self._not_enabled():
+            self._may_write.set()
 
     async def reached(self, revision: int) -> None:
         """Return once the event at `revision`, which is of this reader's subjects, is folded.
@@ -202,7 +269,7 @@ class Reader(Generic[C]):
     def take(self, record: Record) -> None:
         """Fold the next record, also one that comes from elsewhere before `run`."""
         try:
-            event = decode(record.payload, subject=record.subject)
+            event = self._fold.rules.read(record.revision, record.subject, record.payload)
         except UnknownEvent as error:
             raise self._halt(
                 f"halted before revision {record.revision} on {record.subject}: {error}; until "
@@ -210,12 +277,14 @@ class Reader(Generic[C]):
             ) from None
         except (UnreadableEvent, InvalidEvent) as error:
             _log.error("revision %d on %s refused: %s", record.revision, record.subject, error)
-            self._counts["refused"] += 1
+            self._counts[_REFUSED.get(type(error), "refused")] += 1
             change = self._fold.refuse(record, str(error))
         else:
             self._counts[_NAMES[type(event.data)]] += 1
             change = self._apply(record, event)
         self.revision = record.revision
+        if not self._may_write.is_set():
+            self._check_formats()
         if self._on_change is not None:
             self._on_change(change)
         while self._waiting and self._waiting[0][0] <= record.revision:
@@ -235,6 +304,8 @@ class Reader(Generic[C]):
     def _apply(self, record: Record, event: Event) -> C:
         try:
             return self._fold.apply(record, event)
+        except Superseded:
+            raise
         except Exception:  # noqa: BLE001 - any fault of the fold is the same to its readers
             # The fold is pure: begun anew, it would fail at the same event. What it holds may be
             # half of a change, so nothing is decided upon it any more.

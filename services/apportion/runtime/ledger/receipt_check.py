@@ -20,6 +20,7 @@ from apportion.core.ledger.receipts import (
     heads_of,
     leaf_of,
 )
+from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import State
 from apportion.runtime.files.signing import VerifyingKey
 from apportion.runtime.ledger.port import Record
@@ -124,12 +125,14 @@ class ReceiptCheck:
                 signed.last,
                 f"the newest placement on {min(wrong)} is not the one that was signed",
             )
-        elif self._is_final(signed) and digest(state) != signed.state:
+        elif self._is_final(signed, state.rules) and digest(state) != signed.state:
             yield signed.last, "the state at this revision is not the one that was signed"
 
-    def _is_final(self, signed: Checkpoint) -> bool:
+    def _is_final(self, signed: Checkpoint, rules: Rules) -> bool:
         """Whether no other receipt is held: a digest takes its time, and the last says it all."""
         if signed.state_format != snapshot.FORMAT:
             return False  # another build made it, by other rules
+        if rules.changed_since(signed.last):
+            return False  # an operator has said since that something of it counts for nothing
         place = bisect_right(self._lasts, signed.last)
         return place == len(self._lasts) or 0 < self.goal < self._lasts[place]

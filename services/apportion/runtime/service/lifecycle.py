@@ -21,6 +21,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn
 
+from apportion.core.ledger.rules import Superseded
 from apportion.runtime.ledger.acceptance import Acceptance
 from apportion.runtime.ledger.port import (
     Ledger,
@@ -272,6 +273,8 @@ def _log_failure(service: Service, causes: list[BaseException]) -> None:
     for cause in causes:
         if _is_hopeless(cause):
             service.log.error("cannot go on", error=str(cause))
+        elif isinstance(cause, Superseded):
+            service.log.warning("beginning anew without what was set aside", reason=str(cause))
         else:
             service.log.error("unexpected error", exc_info=cause)
 

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from apportion.core.identity.roles import BY_NAME
+from apportion.core.ledger.rules import Rules
 from apportion.core.ledger.state import State
 from apportion.runtime.jetstream import client as jetstream
 from apportion.runtime.jetstream.client import JetStreamLedger
@@ -34,6 +35,10 @@ class Session(msgspec.Struct, frozen=True):
     async def restored(self) -> State:
         """The state of the newest snapshot that can be used; empty where there is none."""
         return State() if self.snapshots is None else await self.snapshots.restore()
+
+    async def rules(self) -> Rules:
+        """By which rules the ledger is read, as of now."""
+        return Rules() if self.snapshots is None else await self.snapshots.rules()
 
     async def beyond_beginning(self) -> State | None:
         """A snapshot's state where the ledger's beginning was dropped; None where it is there.

@@ -54,6 +54,8 @@ def _value(name: str) -> object:
         "pods",
         "seconds",
         "grace_s",
+        "version",
+        "revision",
     )
     if name in numbers:
         return 1

@@ -17,6 +17,7 @@ from apportion_schemas import (
     DeviceHealthChanged,
     DeviceUncordoned,
     Event,
+    FormatEnabled,
     NodeCordoned,
     PlacementVoided,
     PodGone,
@@ -117,10 +118,19 @@ def test_what_is_no_event_or_on_anothers_subject(ledger: Written, payload: bytes
 
 def test_what_a_newer_build_wrote_ends_the_audit(ledger: Written) -> None:
     """It is neither sound nor broken, and what comes of it is not known here: nothing is folded."""
+    ledger.auditor.state.rules.enable(1, FormatEnabled(format="PodGone", version=2, by="ada"))
     newer = json.loads(encode(event(PodGone(uid="p1")))) | {"schemaversion": 2}
     with pytest.raises(UnknownEvent, match="schemaversion 2"):
         ledger.raw(subject_of(PodGone(uid="p1")), json.dumps(newer).encode())
     assert (ledger.auditor.state.revision, ledger.checks()) == (3, [])
+
+
+def test_a_format_that_nobody_enabled_is_named(ledger: Written) -> None:
+    """It changes nothing, and the audit goes on."""
+    newer = json.loads(encode(event(PodGone(uid="p1")))) | {"schemaversion": 2}
+    ledger.raw(subject_of(PodGone(uid="p1")), json.dumps(newer).encode())
+    assert (ledger.auditor.state.revision, ledger.checks()) == (4, [(4, "format")])
+    assert "p1" in ledger.auditor.state.pods
 
 
 @pytest.mark.parametrize("source", ["binder", "scheduler2", "agent/n1", ""])

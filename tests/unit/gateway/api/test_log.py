@@ -3,6 +3,7 @@
 import pytest
 
 from apportion.core.explain.lines import Teller
+from apportion.core.ledger.rules import Rules
 from apportion.gateway.api.log import Filter, filter_of, matches, row_of
 from apportion.gateway.api.query import RequestRefused
 from apportion.runtime.ledger.port import Record
@@ -30,7 +31,7 @@ def test_filters() -> None:
     record = Record(
         7, subject_of(CORDONED), encode(Event(id="1", source="cli", time=TIME, data=CORDONED))
     )
-    row = row_of(record, Teller())
+    row = row_of(record, Teller(), Rules())
     assert (row.revision, row.type, row.source) == (7, "NodeCordoned", "cli")
     for query, kept in (
         ({"type": "NodeCordoned"}, True),
@@ -50,6 +51,6 @@ def test_filters() -> None:
 
 def test_what_is_no_event_has_a_row() -> None:
     """It says why no reader applies it."""
-    row = row_of(Record(3, "apportion.v1.workload.x", b"?"), Teller())
+    row = row_of(Record(3, "apportion.v1.workload.x", b"?"), Teller(), Rules())
     assert (row.type, row.time) == ("", "")
     assert row.sentence.startswith("not applied: ")

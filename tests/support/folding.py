@@ -1,0 +1,15 @@
+"""Folding records one by one, for tests that look at each change."""
+
+from apportion.core.ledger.change import Change
+from apportion.runtime.ledger.port import Record
+from apportion.runtime.ledger.reader import StateFold
+from apportion_schemas import EventError
+
+
+def taken(fold: StateFold, record: Record) -> Change:
+    """What the next record changes, by the rules that the fold knows."""
+    try:
+        event = fold.rules.read(record.revision, record.subject, record.payload)
+    except EventError as error:
+        return fold.refuse(record, str(error))
+    return fold.apply(record, event)

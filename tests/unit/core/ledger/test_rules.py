@@ -1,0 +1,202 @@
+"""Which bytes are events, by what operators have said: one answer for every reader."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from apportion.core.ledger import fold
+from apportion.core.ledger.audit import Auditor
+from apportion.core.ledger.digest import canonical
+from apportion.core.ledger.rules import (
+    Rules,
+    SetAsideEvent,
+    Superseded,
+    missing,
+    rules_of,
+    said_at,
+)
+from apportion.core.ledger.snapshot import restore, take
+from apportion.core.ledger.state import State
+from apportion_schemas import (
+    CATALOGUE,
+    Event,
+    FormatEnabled,
+    NodeCordoned,
+    NotEnabledEvent,
+    RevisionSetAside,
+    UnknownEvent,
+    encode,
+    subject_of,
+)
+from apportion_schemas.quantities import Payload
+from tests.support.pods import pod
+
+TIME = "2026-01-01T00:00:00.000000Z"
+Entry = tuple[int, str, bytes]
+
+
+def entry(revision: int, data: Payload, source: str = "cli/ada") -> Entry:
+    """An event as it stands in a ledger."""
+    event = Event(id=f"id-{revision}", source=source, time=TIME, data=data)
+    return revision, subject_of(data), encode(event)
+
+
+def unheard(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
+    """One that no build of today knows, on the subject of a pod."""
+    document = {
+        "specversion": "1.0", "type": f"apportion.dev/{name}", "schemaversion": version,
+        "id": f"id-{revision}", "source": "watcher", "time": TIME, "data": {"more": 1},
+    }  # fmt: skip
+    return revision, "apportion.v1.workload.p1", json.dumps(document).encode()
+
+
+def enabled(revision: int, version: int = 1, name: str = "PodWeighed") -> Entry:
+    """An operator enables it."""
+    return entry(revision, FormatEnabled(format=name, version=version, by="ada"))
+
+
+def aside(revision: int, of: int, reason: str = "bug 99") -> Entry:
+    """An operator sets one aside."""
+    return entry(revision, RevisionSetAside(revision=of, by="ada", reason=reason))
+
+
+def ahead(entries: Sequence[Entry]) -> Rules:
+    """What is looked up before anything is folded."""
+    return rules_of(said for each in entries if (said := said_at(*each)) is not None)
+
+
+def folded(entries: Sequence[Entry], state: State | None = None) -> State:
+    """What they fold to, behind that state."""
+    state = state or State(rules=ahead(entries))
+    for each in entries[state.revision :]:
+        Auditor(state).take(*each)
+    return state
+
+
+LEDGER = [
+    entry(1, pod("p1"), "watcher"),
+    unheard(2),
+    enabled(3, 2),
+    unheard(4),
+    enabled(5),
+    aside(6, 4),
+    entry(7, NodeCordoned(node="n1", by="ada", reason="hot")),
+    aside(8, 7, "wrong node"),
+    aside(9, 7, "again"),
+    aside(10, 9),
+    aside(11, 11),
+    aside(12, 3, "withdrawn"),
+    unheard(13, 2),
+    entry(14, pod("p2"), "watcher"),
+]
+REASONS = {
+    2: "format 'PodWeighed@1' is not enabled on this ledger",
+    3: "set aside at revision 12 by ada: withdrawn",
+    4: "set aside at revision 6 by ada: bug 99",
+    7: "set aside at revision 8 by ada: wrong node",
+    9: "revision 7 cannot be set aside",
+    10: "revision 9 cannot be set aside",
+    11: "revision 11 cannot be set aside",
+    13: "format 'PodWeighed@2' is not enabled on this ledger",
+}
+
+
+def test_every_rule_at_once() -> None:
+    """What is not enabled, set aside, and set aside in vain; nothing else is touched."""
+    state = folded(LEDGER)
+    found = {each.revision: each.reason for each in state.refused_events}
+    assert found.keys() == REASONS.keys()
+    assert all(found[at].startswith(reason) for at, reason in REASONS.items())
+    assert list(state.pods) == ["p1", "p2"]
+    assert "n1" not in state.nodes or not state.nodes["n1"].cordon
+    assert [enabled.at for enabled in state.rules.enabled["PodWeighed"]] == [5]
+
+
+@pytest.mark.parametrize("at", range(len(LEDGER) + 1))
+def test_a_snapshot_anywhere_and_the_tail_are_the_whole(at: int) -> None:
+    """Whoever begins with a state that was folded by the rules of now holds the same state."""
+    begun = State(rules=ahead(LEDGER))
+    for each in LEDGER[:at]:
+        Auditor(begun).take(*each)
+    again = restore(take(begun))
+    assert canonical(again) == canonical(begun)
+    assert again.rules.go_on(ahead(LEDGER), at)
+    assert canonical(folded(LEDGER, again)) == canonical(folded(LEDGER))
+
+
+@pytest.mark.parametrize("at", range(1, len(LEDGER)))
+def test_a_snapshot_of_before_a_rule_is_used_as_long_as_it_holds(at: int) -> None:
+    """Not once it holds what was set aside since; and it never leads to another state."""
+    known = ahead(LEDGER[:at])
+    state = State(rules=known)
+    try:
+        for each in LEDGER[:at]:
+            Auditor(state).take(*each)
+    except UnknownEvent:
+        assert at in (4, 5)  # a reader that has halted takes no snapshot
+        return
+    again = restore(take(state))
+    if again.rules.go_on(ahead(LEDGER), at):
+        assert canonical(folded(LEDGER, again)) == canonical(folded(LEDGER))
+    else:
+        assert any(of <= at < why.at for of, why in ahead(LEDGER).aside.items())
+
+
+def test_who_has_folded_what_is_set_aside_begins_anew() -> None:
+    """The state is not touched by the event that says so."""
+    entries = [entry(1, pod("p1"), "watcher"), aside(2, 1)]
+    state = State()
+    Auditor(state).take(*entries[0])
+    before = canonical(state)
+    with pytest.raises(Superseded, match="revision 1 was set aside at revision 2 by ada: bug 99"):
+        Auditor(state).take(*entries[1])
+    assert canonical(state) == before
+    assert folded(entries).pods == {}
+
+
+def test_a_format_is_legal_behind_the_event_alone() -> None:
+    """Up to that version, of that name, at that revision, however far the reader is."""
+    rules = ahead([enabled(3, 2)])
+    for at, version in ((2, 1), (3, 1), (4, 3)):
+        with pytest.raises(NotEnabledEvent):
+            rules.read(*unheard(at, version))
+    with pytest.raises(NotEnabledEvent):
+        rules.read(*unheard(9, 1, "PodMeasured"))
+    for version in (1, 2):
+        with pytest.raises(UnknownEvent, match="upgrade Apportion here"):
+            rules.read(*unheard(4, version))
+    with pytest.raises(SetAsideEvent):
+        ahead([enabled(3), aside(5, 4)]).read(*unheard(4))
+
+
+def test_what_was_set_aside_when_the_ledger_was_trimmed_stays_so() -> None:
+    """The events that said it are in no ledger any more, and the snapshot knows them."""
+    state = folded(LEDGER)
+    again = restore(take(state))
+    assert again.rules.go_on(Rules(), state.revision)
+    assert canonical(again) == canonical(state)
+
+
+def test_a_snapshot_that_knows_what_no_ledger_says_is_not_used() -> None:
+    """As after a ledger was put back from before it was said."""
+    entries = [entry(1, pod("p1"), "watcher"), entry(2, pod("p2"), "watcher"), aside(3, 1)]
+    state = State(rules=ahead(entries))
+    Auditor(state).take(*entries[0])
+    assert not restore(take(state)).rules.go_on(Rules(), 1)
+
+
+def test_nobody_waits_for_what_is_legal_everywhere() -> None:
+    """On a ledger where nobody has enabled anything."""
+    for writer in {row.writer for row in CATALOGUE}:
+        assert missing(Rules(), writer, 1) == []
+
+
+def test_a_refused_format_moves_the_fence_of_its_node() -> None:
+    """The bytes stand on a placement subject, and the next placement names them."""
+    revision, _, payload = unheard(1)
+    state = State()
+    Auditor(state).take(revision, "apportion.v1.placement.n1", payload)
+    assert state.nodes["n1"].fence == 1
+    assert state.nodes["n1"].chain
+    assert fold.refuse(state, 1, "x", "again").refused == ""
