@@ -111,7 +111,9 @@ async def test_a_slip_of_the_pen_is_a_warning_that_kubectl_shows(world: KubeWorl
 
 @pytest.mark.timeout(120)
 async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeWorld) -> None:
-    """kube-system and all others go on; only a namespace labelled so waits for it."""
+    """kube-system and all others go on; what waits for it are pods that ask for devices, or say
+    that they hold some, and all of a namespace that is labelled so.
+    """
     plane = world.plane
     await plane.user("create", "namespace", "strict", ok=None)
     await plane.user(
@@ -121,11 +123,17 @@ async def test_a_dead_webhook_blocks_nothing_but_what_asks_for_that(world: KubeW
         taken = await dry(world, pod("p", MEMORY), "-n", "strict")
         assert taken["spec"]["schedulerName"] == "apportion"
         await world.stop("admission")
-        for namespace in ("kube-system", "default"):
-            made = await dry(world, pod("p", MEMORY), "-n", namespace)
+        for limits, namespace in ((MEMORY, "kube-system"), ({}, "default")):
+            made = await dry(world, pod("p", limits), "-n", namespace)
             assert made["spec"]["schedulerName"] == "default-scheduler"
-        said = await create(world, pod("p"), "-n", "strict", ok=False)
-        assert "failed calling webhook" in said
+        forged = pod("p", annotations={"apportion.dev/shares": "[]"})
+        for waits, namespace in (
+            (pod("p"), "strict"),
+            (pod("p", MEMORY), "default"),
+            (forged, "default"),
+        ):
+            said = await create(world, waits, "-n", namespace, ok=False)
+            assert "failed calling webhook" in said
 
 
 @pytest.mark.timeout(180)

@@ -70,6 +70,26 @@ def stays_in_the_folder() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def webhook_limits() -> Iterator[None]:
+    """The webhook reads whatever somebody sends, as much of it as he likes."""
+    from apportion.admission import webhook  # noqa: PLC0415
+    from apportion.runtime.service import callers  # noqa: PLC0415
+    from apportion.runtime.service.limits import Limits  # noqa: PLC0415
+
+    most = 1 << 30
+    limits = Limits(
+        body_bytes=most, heavy_bytes=most, heavy_at_once=most, connections_each=most,
+        each_per_s=0, each_at_once=most,
+    )  # fmt: skip
+    with (
+        mock.patch.object(webhook, "LIMITS", limits),
+        mock.patch.object(callers, "POD_BYTES_MAX", most),
+        mock.patch.object(callers, "CONTAINERS_MAX", most),
+    ):
+        yield
+
+
 def without(guard: str) -> str:
     """Code that takes the guard out of the process that runs it first; none for no guard."""
     return (
@@ -132,6 +152,7 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "counts documents": counts_documents,
     "doubts annotations": doubts_annotations,
     "holds what was asked": holds_what_was_asked,
+    "limits of the webhook": webhook_limits,
     "looks at the ledger": looks_at_the_ledger,
     "looks for what is set aside": looks_for_what_is_set_aside,
     "says nothing before TLS": says_nothing_before_tls,

@@ -19,11 +19,15 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from apportion.core.admission import Admitted, Asked, Rejected, Rules, admit
+from apportion.core.admission.rules import CREATE
 from apportion.core.configuration import manifest_config
+from apportion.core.dialects.errors import ManifestError
+from apportion.core.dialects.listing import claimed
+from apportion.core.manifests.placed import PREFIX
 from apportion.core.manifests.schedulers import scheduler_names
 from apportion.core.manifests.suspects import suspects
 from apportion.runtime.process.metrics import Metrics
-from apportion.runtime.service.callers import answering, read_body, read_pod
+from apportion.runtime.service.callers import PodTooLarge, answering, read_body, read_pod
 from apportion.runtime.service.limits import Limits
 from apportion_schemas import Configuration
 
@@ -131,9 +135,16 @@ class Reviews:
         review = read_body(_decode, body, "an AdmissionReview of admission.k8s.io/v1")
         request = review.request
         about = (request.resource.group, request.resource.resource, request.sub_resource)
-        asked = _asked(request) if about == ("", "pods", "") else None
-        verdict = self._judge(asked) if asked else Admitted("not a pod")
-        slips = self._slips(asked, verdict) if asked else {}
+        slips: dict[str, list[str]] = {}
+        verdict: Admitted | Rejected = Admitted("not a pod")
+        if about == ("", "pods", ""):
+            try:
+                asked = _asked(request)
+            except PodTooLarge as error:
+                verdict = self._unread(request, str(error))
+            else:
+                verdict = self._judge(asked)
+                slips = self._slips(asked, verdict)
         self._reviews.labels("rejected" if isinstance(verdict, Rejected) else verdict.why).inc()
         return _encode(
             {
@@ -142,6 +153,14 @@ class Reviews:
                 "response": {"uid": request.uid} | _response(verdict) | slips,
             }
         )
+
+    def _unread(self, request: _Request, problem: str) -> Admitted | Rejected:
+        """Of a pod that is too large to be read: whoever makes one for us is told so."""
+        pod, ours = bytes(request.object), claimed(manifest_config(self._configuration()).dialects)
+        if request.operation != CREATE or not any(n.encode() in pod for n in (PREFIX, *ours)):
+            return Admitted("too large")
+        what = f"is too much to be read: {problem}"
+        return Rejected(ManifestError("pod", "all of it", what, "make several pods of it"))
 
     def _judge(self, asked: Asked) -> Admitted | Rejected:
         configuration = self._configuration()

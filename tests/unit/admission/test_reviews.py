@@ -247,7 +247,12 @@ async def test_a_pod_with_claims_goes_through_where_they_are_read(
 async def test_a_pod_that_is_larger_than_pods_are_is_not_looked_at(
     webhook: Webhook, pod: Any, said: str
 ) -> None:
-    """What each container costs is paid for as many as there can be, and no more."""
-    status, answer = await webhook.post(review(pod))
-    assert status == 400
-    assert said in answer["error"]
+    """What each container costs is paid for as many as there can be, and no more. Who makes one
+    that asks for devices is told so; one of others is none of our business.
+    """
+    assert (await webhook.ask(pod))["allowed"]
+    asking = pod | {"metadata": pod.get("metadata", {}) | {"labels": {"a": "nvidia.com/gpu"}}}
+    answer = await webhook.ask(asking)
+    assert not answer["allowed"]
+    assert said in answer["status"]["message"]
+    assert (await webhook.ask(asking, operation="UPDATE"))["allowed"]

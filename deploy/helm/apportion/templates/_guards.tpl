@@ -29,6 +29,12 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- end }}
 {{- end }}
 
+{{/* CEL: whether the webhook must have seen a new pod. */}}
+{{- define "apportion.isOurBusiness" -}}
+{{ include "apportion.asksForDevices" . }}
+|| (has(object.metadata.annotations) && object.metadata.annotations.exists(k, k.startsWith('apportion.dev/')))
+{{- end }}
+
 {{/* Folders of a node from which devices, or the shares of others, can be had (RE2). */}}
 {{- define "apportion.devicePaths" -}}
 ^[/.]*$|^(/[.]?)+(dev|proc|sys|run|var(/[.]?)+run)(/.*)?$|^(/[.]?)+(var|var(/[.]?)+lib|etc)[/.]*$|^(/[.]?)+(var(/[.]?)+lib(/[.]?)+(kubelet|apportion|containerd|containers|docker|crio)|etc(/[.]?)+cdi)(/.*)?$

@@ -31,6 +31,10 @@ class BadBody(Exception):
     """A request whose body cannot be read; the message says what is wrong and what to send."""
 
 
+class PodTooLarge(BadBody):
+    """A pod that is larger than any that we read."""
+
+
 def read_body(decode: Callable[[bytes], T], body: bytes, wanted: str) -> T:
     """The body as what it should be.
 
@@ -47,13 +51,14 @@ def read_pod(raw: msgspec.Raw | bytes) -> Any:
     """A pod that somebody sent, or what is in its place.
 
     Raises:
-        BadBody: it is no JSON, or larger than a pod can be; that is found out without reading it.
+        BadBody: it is no JSON.
+        PodTooLarge: it is larger than we read; that is found out without reading it.
     """
     if len(raw) > POD_BYTES_MAX:
-        raise BadBody(f"the pod has {len(raw)} bytes; at most {POD_BYTES_MAX}")
+        raise PodTooLarge(f"the pod has {len(raw)} bytes; at most {POD_BYTES_MAX}")
     count = _containers(bytes(raw))
     if count > CONTAINERS_MAX:
-        raise BadBody(f"the pod has {count} containers; at most {CONTAINERS_MAX}")
+        raise PodTooLarge(f"the pod has {count} containers; at most {CONTAINERS_MAX}")
     return read_body(_decode, bytes(raw), "a pod")
 
 
