@@ -103,7 +103,7 @@ def test_a_node_is_drained_and_undone(up: Standalone) -> None:
     assert f"drained from {node} by ada: firmware" in told
     refused = up.run("uncordon", node, "--by", "bob")
     assert "drain: firmware (ada)" in refused.stderr
-    assert up.json("uncordon", node, "--by", "ada")["event"] == "NodeUncordoned"
+    assert up.json("uncordon", node, "--by", "ada")["event"] == "NodeCordonLifted"
     assert up.json("verify")["ok"]
     up.json("delete", *before)
 
@@ -169,7 +169,7 @@ def test_two_people_have_a_reason_each(up: Standalone) -> None:
     assert "fan (ada, " in up.run("top", "--once", "--node", "n-3").stdout
     lifted = up.run("uncordon", "n-3", "--by", "ada")
     assert (lifted.returncode, "cordoned still: firmware (bob)" in lifted.stderr) == (0, True)
-    assert up.json("uncordon", "n-3", "--of", "bob", "--by", "ada")["event"] == "NodeUncordoned"
+    assert up.json("uncordon", "n-3", "--of", "bob", "--by", "ada")["event"] == "NodeCordonLifted"
     [node] = [each for each in up.json("get", "nodes")["items"] if each["node"] == "n-3"]
     assert (node["cordon"], node["cordons"]) == ("", [])
 

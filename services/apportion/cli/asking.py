@@ -7,6 +7,7 @@ error and fix; an answer has a limit like every other input.
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import ssl
 import time
@@ -17,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 import msgspec
 
-from apportion.cli.connection import GATEWAY_TLS
+from apportion.cli.connection import GATEWAY_TLS, TOKEN_ENV
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.core.explain.answers import Answer, ErrorAnswer, Page
 from apportion.runtime.process.config import ConfigError
@@ -31,7 +32,8 @@ LINES = "application/x-ndjson"
 REQUEST_BYTES_MAX = 1 << 20  # the gateway takes no larger ones
 HTTP_OK, HTTP_NOT_FOUND = 200, 404
 HTTP_WRONG = (400, 413)
-HTTP_UNREADY = 503
+HTTP_LATER = (429, 503)
+TOKEN_CHARS_MAX = 8_000
 PATIENCE_S = 60.0
 LOOK_S = 0.5
 
@@ -62,6 +64,7 @@ class Gateway:
                 parts.hostname, parts.port, timeout=timeout_s
             )
         self._patience_s = patience_s
+        self._headers = _token_headers()
 
     def ask(self, *path: str, answer: type[A], query: Mapping[str, object] | None = None) -> A:
         """The answer at this path; parts of it are quoted here.
@@ -118,7 +121,7 @@ class Gateway:
             raise Wrong(
                 f"{len(data)} bytes to send; at most {REQUEST_BYTES_MAX}: send less at once"
             )
-        headers = {"Accept": LINES, "Content-Type": "application/json"}
+        headers = {"Accept": LINES, "Content-Type": "application/json", **self._headers}
         try:
             self._connection.request("POST", target, data, headers)
             response = self._connection.getresponse()
@@ -155,7 +158,7 @@ class Gateway:
             target += "?" + urlencode(query)
         for attempt in (1, 2):
             try:
-                self._connection.request("GET", target)
+                self._connection.request("GET", target, headers=self._headers)
                 response = self._connection.getresponse()
                 body = response.read(ANSWER_BYTES_MAX + 1)
             except (http.client.HTTPException, OSError) as error:
@@ -167,9 +170,27 @@ class Gateway:
             if len(body) > ANSWER_BYTES_MAX:
                 self._connection.close()
                 raise Unreachable(f"the answer of {self._url} is over {ANSWER_BYTES_MAX} bytes")
-            soon = response.status == HTTP_UNREADY and response.getheader("Retry-After") is not None
+            soon = response.status in HTTP_LATER and response.getheader("Retry-After") is not None
             return response.status, body, soon
         raise AssertionError("the second attempt returns or raises")
+
+
+def _token_headers() -> dict[str, str]:
+    """What says to the gateway who asks; a file, for tokens are renewed.
+
+    Raises Wrong.
+    """
+    path = os.environ.get(TOKEN_ENV)
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="ascii") as file:  # noqa: PTH123 - pathlib cannot stop at a limit
+            token = file.read(TOKEN_CHARS_MAX + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Wrong(f"--token {path}: {error}") from None
+    if not token.isprintable() or not 0 < len(token) <= TOKEN_CHARS_MAX:
+        raise Wrong(f"--token {path}: it holds no token of at most {TOKEN_CHARS_MAX} characters")
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _trusted() -> ssl.SSLContext:

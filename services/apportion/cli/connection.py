@@ -31,6 +31,7 @@ NATS_KEY_ENV = "APPORTION_NATS_KEY"
 NATS_TOKEN_ENV = "APPORTION_NATS_TOKEN"  # noqa: S105 - the name of a variable
 LEDGER_KEY_ENV = "APPORTION_LEDGER_KEY"
 GATEWAY_ENV = "APPORTION_GATEWAY"
+TOKEN_ENV = "APPORTION_TOKEN"  # noqa: S105 - the name of a variable
 GATEWAY_TLS = GATEWAY_ENV
 """What the variables begin with that name the files of TLS with the gateway."""
 
@@ -129,6 +130,18 @@ _LEDGER_KEY: Option = click.option(
 _GATEWAY: Option = click.option(
     "--gateway", default="", metavar="URL", help=f"The gateway.  [{GATEWAY_ENV}]"
 )
+
+
+def _keep_token(_context: click.Context, _option: click.Parameter, path: str | None) -> None:
+    """Whoever asks the gateway finds it in the environment, as the CA of its certificate."""
+    if path is not None:
+        os.environ[TOKEN_ENV] = path
+
+
+_GATEWAY_TOKEN: Option = click.option(
+    "--token", metavar="FILE", callback=_keep_token, expose_value=False,
+    help=f"A gateway with a login: the token that says who you are.  [{TOKEN_ENV}]",
+)  # fmt: skip
 _NATS_TLS: Option = client_tls_options("nats", NATS_TLS, "the ledger's")
 _GATEWAY_TLS: Option = client_tls_options("gateway", GATEWAY_TLS, "the gateway's")
 JSON: Option = click.option("--json", "as_json", is_flag=True, help="JSON instead of words.")
@@ -156,9 +169,11 @@ def _where(*options: Option) -> Option:
     return decorate
 
 
-asks_gateway = _where(_GATEWAY, _GATEWAY_TLS)
+asks_gateway = _where(_GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS)
 """Gives a command `where` and `as_json`, and the options for a gateway."""
 asks_ledger = _where(_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS)
 """The same for a ledger."""
-asks_both = _where(_NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS, _GATEWAY, _GATEWAY_TLS)
+asks_both = _where(
+    _NATS, _KEY, _TOKEN, _LEDGER_KEY, _NATS_TLS, _GATEWAY, _GATEWAY_TOKEN, _GATEWAY_TLS
+)
 """The same for both."""

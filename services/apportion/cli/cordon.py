@@ -86,13 +86,15 @@ def uncordon(
     stated = cordons_of(where, node, device)
     lifted = whose or who
     others = [each for each in stated if each.by != lifted]
-    if not everybody and len(others) == len(stated) > 0:
+    if not stated:
+        raise NotFound(f"nobody has a reason against {device or node} at revision {basis}")
+    if not everybody and len(others) == len(stated):
         raise NotFound(
             f"{lifted} has no reason against {device or node}, but others have: "
             f"{spoken(stated)}; lift one with --of NAME, or all with --all"
         )
     data: Payload
-    if everybody or not others:
+    if everybody:
         data = (
             DeviceUncordoned(device=device, by=who, reason=reason)
             if device

@@ -63,6 +63,7 @@ DO = {
     "verify": Verb("apportion.cli.verify:command", "Check every event and every invariant."),
     "completion": Verb("apportion.cli.completing:command", "Names by the Tab key, in your shell."),
     "man": Verb("apportion.cli.man:command", "Manual pages of all verbs, into a folder."),
+    "token": Verb("apportion.cli.token:command", "A token for a gateway without a cluster."),
     "version": Verb("apportion.cli.version:command", "What is installed."),
 }
 RUN = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
 
 from apportion.core.ledger.fold import Change
 from apportion.core.ledger.rules import Rules
@@ -21,6 +21,8 @@ from apportion_schemas import Event, PodAdopted, PodGone, PodSubmitted
 
 WINDOW_EVENTS = 8_192
 WINDOW_BYTES = 16 << 20
+GONE_PODS = 20_000
+"""More than can end within the window."""
 
 
 class Feed:
@@ -39,6 +41,7 @@ class Feed:
         self._window: deque[Record] = deque()
         self._window_bytes = 0
         self._pods: dict[str, dict[str, PodState]] = {}
+        self._gone: OrderedDict[str, str] = OrderedDict()
         self._waiting: asyncio.Event | None = None
         for pod in self.state.pods.values():
             self._pods.setdefault(pod.full_name, {})[pod.uid] = pod
@@ -77,6 +80,14 @@ class Feed:
         found = self._pods.get(full_name)
         return next(reversed(found.values())) if found else None
 
+    def namespace_of(self, uid: str) -> str:
+        """That of a pod that is live, or has ended lately; empty where nobody remembers."""
+        pod = self.state.pods.get(uid)
+        if pod is not None:
+            return pod.submitted.namespace
+        rejected = self.state.rejected.get(uid)
+        return rejected.namespace if rejected is not None else self._gone.get(uid, "")
+
     def after(self, revision: int, limit: int) -> list[Record] | None:
         """Up to `limit` events behind `revision`, or None where the window begins later."""
         if revision >= self.state.revision:
@@ -108,5 +119,8 @@ class Feed:
         elif isinstance(data, PodGone):
             named = self._pods[pod.full_name]
             del named[pod.uid]
+            self._gone[pod.uid] = pod.submitted.namespace
+            if len(self._gone) > GONE_PODS:
+                self._gone.popitem(last=False)
             if not named:
                 del self._pods[pod.full_name]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from aiohttp import web
@@ -14,6 +15,10 @@ from msgspec import Struct
 
 from apportion.core.ledger.fold import Change
 from apportion.core.reports.prices import PriceError
+from apportion.gateway.access.acts import Acts
+from apportion.gateway.access.gate import Gate
+from apportion.gateway.access.options import LoginChoice, login_choice, login_options
+from apportion.gateway.access.session import Sessions
 from apportion.gateway.api.answering import unknown_path
 from apportion.gateway.api.api import Api
 from apportion.gateway.api.doctor import Doctor, Seen
@@ -32,10 +37,19 @@ from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.jetstream.monitoring import monitor_url
 from apportion.runtime.jetstream.reports import read_prices
 from apportion.runtime.jetstream.snapshots import Snapshots
+from apportion.runtime.ledger.batching import GroupCommit
 from apportion.runtime.ledger.port import NotPermitted
+from apportion.runtime.ledger.publisher import Publisher
 from apportion.runtime.ledger.reader import Reader
 from apportion.runtime.process.config import Address, ConfigError, ServiceConfig, parse_address
-from apportion.runtime.service.http import HttpServer, listening
+from apportion.runtime.service.http import (
+    Handle,
+    HttpServer,
+    address_of,
+    listening,
+    refused,
+)
+from apportion.runtime.service.kube_options import kube_choice, kubernetes_options
 from apportion.runtime.service.lifecycle import Service, run_service
 from apportion.runtime.service.options import service_options, stop_with
 from apportion.runtime.service.serving_tls import (
@@ -52,6 +66,7 @@ class Places(Struct, frozen=True, kw_only=True):
     """Where one gateway answers; without `files` over plain HTTP."""
 
     api: Address
+    login: LoginChoice
     files: ServedFiles | None = None
     seen: Seen = Seen()
 
@@ -100,11 +115,19 @@ class Places(Struct, frozen=True, kw_only=True):
     type=click.Path(dir_okay=False, path_type=Path),
     help="What an hour of a card costs, by model (TOML), for reports of cost.  [default: none]",
 )
+@login_options
+@kubernetes_options
 @serving_tls_options
 @service_options
 def command(
     *,
     listen: str,
+    opened: bool,
+    audiences: tuple[str, ...],
+    tokens: Path | None,
+    kubernetes: bool,
+    kubeconfig: Path | None,
+    context: str | None,
     archives: Path | None,
     past: Path | None,
     prices: Path | None,
@@ -115,12 +138,17 @@ def command(
     """Answer questions about the cluster over HTTP: nodes, devices, pods, why, live events.
 
     The console, for a browser, is at /; the API below /api/v1; /healthz, /readyz and /metrics are
-    on the same port. There is no login: listen on a public
-    address only behind something that has one.
+    on the same port. On 127.0.0.1 there is no login unless one is given: --kubernetes asks the
+    cluster's API server whose a token is and what he may, --tokens a file.
     """
     try:
+        api, kube = (
+            parse_address("--listen", listen),
+            kube_choice(kubernetes=kubernetes, kubeconfig=kubeconfig, context=context),
+        )
         places = Places(
-            api=parse_address("--listen", listen),
+            api=api,
+            login=login_choice(api, kube=kube, audiences=audiences, tokens=tokens, opened=opened),
             files=served_files(tls["tls_cert"], tls["tls_key"], tls["tls_client_ca"]),
             seen=Seen(monitor and monitor_url("--monitor", monitor), archives),
         )
@@ -130,8 +158,15 @@ def command(
         stop_with(f"--prices {prices}: {error}")
     except ConfigError as error:
         stop_with(str(error))
-    options = PastOptions(archives=archives, kept=past, prices=prices)
-    sys.exit(run_service("gateway", Gateway(places, options).body, config))
+    gateway = Gateway(places, PastOptions(archives=archives, kept=past, prices=prices))
+    sys.exit(run_service("gateway", gateway.body, config, guard=gateway.guard))
+
+
+class Door(NamedTuple):
+    """Who is let in to act, and what writes it; without a gate nobody acts."""
+
+    gate: Gate | None
+    publisher: Publisher
 
 
 class Gateway:
@@ -141,6 +176,15 @@ class Gateway:
         self._places = places
         self._past = past
         self._measures: Measures | None = None
+        self._gate: Gate | None = None
+
+    async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
+        """Before the metrics of the health port, which tell of everybody's pods."""
+        if self._gate is not None:
+            return await self._gate.guard(request, handle)
+        if self._places.login.wanted:
+            return refused(503, "the gateway is beginning", "ask again in a moment", again_s=1)
+        return await handle(request)
 
     async def body(self, service: Service) -> None:
         """One life of the gateway, until cancelled."""
@@ -153,10 +197,14 @@ class Gateway:
             life = _Life(service, ledger, feed, self._places)
             service.ready_when(life.reader.not_ready)
             async with AsyncExitStack() as open_servers:
+                self._gate = await open_servers.enter_async_context(self._places.login.opened())
+                commit = GroupCommit(ledger, clock=service.clock)
+                append = (await open_servers.enter_async_context(commit)).append
+                door = Door(self._gate, Publisher("gateway", service.clock, append))
                 past = LookingBack(service.config, self._past)
                 open_servers.push_async_callback(past.close)
                 scheme = "https" if life.tls else "http"
-                server = life.api(self._places.api, measures, past)
+                server = life.api(self._places.api, measures, past, door)
                 address = await open_servers.enter_async_context(listening(server))
                 at = f"{scheme}://{address}"
                 service.log.info("answering", url=f"{at}{PREFIX}/", console=f"{at}/")
@@ -213,8 +261,8 @@ class _Life:
         except NotPermitted as error:
             self._service.log.warning("what shares use is not shown", error=str(error))
 
-    def api(self, listen: Address, measures: Measures, past: LookingBack) -> HttpServer:
-        """The read API and the event stream."""
+    def api(self, listen: Address, measures: Measures, past: LookingBack, door: Door) -> HttpServer:
+        """The read API and the event stream, and what people may do."""
         rows = FleetRows(self._feed.state)
         sums = FleetSums(self._feed.state, rows, self._service.clock)
         self._observers += [rows.observe, sums.observe]
@@ -234,18 +282,28 @@ class _Life:
             seen=self._seen,
         )
         self._service.loop("hear schedulers", doctor.listen)
+        routes = [
+            *api.routes(),
+            web.get(f"{PREFIX}/doctor", api.guarded("doctor", doctor.handle)),
+            web.post(f"{PREFIX}/plan", api.guarded("plan", api.or_past(plans.handle))),
+            web.get(f"{PREFIX}/events", api.guarded("events", stream.handle)),
+            *Sessions(door.gate).routes(api.guarded),
+            *Acts(door.gate, lambda: self._feed.state, door.publisher).routes(api.guarded),
+            web.route("*", "/api/{tail:.*}", api.guarded("unknown", unknown_path)),
+            *console_routes(),
+        ]
+        return self._server(listen, routes, door.gate)
+
+    def _server(
+        self, listen: Address, routes: Iterable[web.AbstractRouteDef], gate: Gate | None
+    ) -> HttpServer:
         return HttpServer(
             listen,
             metrics=self._service.metrics,
             not_ready=self._service.reasons_against_ready,
-            routes=[
-                *api.routes(),
-                web.get(f"{PREFIX}/doctor", api.guarded("doctor", doctor.handle)),
-                web.post(f"{PREFIX}/plan", api.guarded("plan", api.or_past(plans.handle))),
-                web.get(f"{PREFIX}/events", api.guarded("events", stream.handle)),
-                web.route("*", "/api/{tail:.*}", api.guarded("unknown", unknown_path)),
-                *console_routes(),
-            ],
+            routes=routes,
             key="--listen",
             tls=self.tls,
+            client=address_of if gate is None else gate.client,
+            guard=None if gate is None else gate.guard,
         )

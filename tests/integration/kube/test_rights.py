@@ -36,6 +36,8 @@ ALLOWED = [
     ("binder", "patch", "events"),
     ("binder", "patch", "podgroups.scheduling.volcano.sh/status"),
     ("binder", "patch", "nodes/status"),
+    ("gateway", "create", "tokenreviews.authentication.k8s.io"),
+    ("gateway", "create", "subjectaccessreviews.authorization.k8s.io"),
 ]
 FORBIDDEN = [
     ("watcher", "create", "pods/binding"),
@@ -93,7 +95,7 @@ def test_what_a_service_needs_is_allowed(
 def test_nothing_else_is(
     control_plane: ControlPlane, account: str, verb: str, resource: str
 ) -> None:
-    """Least privilege: scheduler, gateway and agents have no right at all."""
+    """Least privilege: schedulers and agents have no right at all, the gateway only asks."""
     assert may(control_plane, account, verb, resource) == "no"
 
 

@@ -29,6 +29,8 @@ EVENTS = {
     "policy.prices": {"scheduler"},
     "presence.n1": {"scheduler"},
     "binding.n1": {"binder"},
+    "operator.node.n1": {"operator", "gateway"},
+    "operator.device.d1": {"operator", "gateway"},
     "operator.policy": {"operator"},
     "operator.configuration": {"operator"},
     "unheard.of": set(),

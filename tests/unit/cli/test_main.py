@@ -12,8 +12,8 @@ from apportion.cli import main as entry
 from apportion.cli.exits import INTERNAL, USAGE
 from apportion.cli.main import RUN, VERBS, root
 
-WITHOUT_JSON = {"up", *RUN}
-"""A service logs, and `up` talks to a person."""
+WITHOUT_JSON = {"up", "token", *RUN}
+"""A service logs, `up` talks to a person, and `token` writes a row of a file."""
 
 
 def leaves(name: str) -> Iterator[tuple[str, click.Command]]:

@@ -90,13 +90,14 @@ class Teller:
             case PodPlaced() | PodRefused() | PodEvicted() | PodResized() | ResizeRefused():
                 self._remember(data.pod, f"{data.namespace}/{data.name}")
         uid = getattr(data, "uid", "") or getattr(data, "pod", "")
-        return _LINES[type(data)](data, self._name(uid) if uid else "")
+        return _LINES[type(data)](data, (self.name_of(uid) or f"pod {uid}") if uid else "")
 
-    def _name(self, uid: str) -> str:
+    def name_of(self, uid: str) -> str:
+        """What the pod of this uid is called, as `namespace/name`; empty where nobody said."""
         found = self._names.get(uid)
         if found is None and self._find is not None:
             found = self._find(uid)
-        return found or f"pod {uid}"
+        return found or ""
 
     def _remember(self, uid: str, name: str) -> None:
         self._names[uid] = name

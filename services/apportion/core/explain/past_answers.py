@@ -47,7 +47,11 @@ class TimelineAnswer(Answer, frozen=True):
 
 
 class LogRow(Answer, frozen=True):
-    """One event in words. `type` is empty where no build reads it."""
+    """One event in words. `type` is empty where no build reads it.
+
+    `namespaces` are those that it is about, none where it is about the cluster; an empty one is
+    that of something of which nobody knows whose it is.
+    """
 
     revision: int
     time: str
@@ -55,6 +59,7 @@ class LogRow(Answer, frozen=True):
     subject: str
     source: str
     sentence: str
+    namespaces: tuple[str, ...] = ()
 
 
 class LogPage(Answer, frozen=True):
@@ -74,13 +79,14 @@ class LogEntry(Answer, frozen=True):
 
 
 class HistoryRow(Answer, frozen=True):
-    """One fact of the story of a pod, a node or a device."""
+    """One fact of the story of a pod, a node or a device; `namespaces` as in `LogRow`."""
 
     revision: int
     time: str
     type: str
     sentence: str
     subject: str
+    namespaces: tuple[str, ...] = ()
 
 
 class HistoryPage(Answer, frozen=True):

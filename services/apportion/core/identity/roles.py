@@ -115,7 +115,8 @@ ROLES: Final = (
     ),
     Role(
         name="gateway",
-        does="answers people and programs from a fold of its own",
+        does="answers people and programs from a fold of its own; writes what they cordon",
+        appends=("operator.node.*", "operator.device.*"),
         sends=(
             "apportion.beat.gateway.>",
             # where kube-scheduler wants a pod; what comes of it a scheduler writes

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 from aiohttp import web
@@ -27,6 +27,15 @@ WRITE_TIMEOUT_S = 30.0
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
+
+class Sight(NamedTuple):
+    """Which namespaces a client sees who does not see all."""
+
+    may_see: Callable[[str], Awaitable[bool]]
+
+
+SIGHT = web.RequestKey("sight", Sight)
+"""Under this key a request says what its client sees, where it is not everything."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -49,6 +58,14 @@ def json_response(
     return response
 
 
+def refusal_response(refused: RequestRefused) -> web.Response:
+    """A refusal as an answer."""
+    response = json_response(refused.answer, status=refused.status)
+    if refused.retry_after_s:
+        response.headers["Retry-After"] = str(refused.retry_after_s)
+    return response
+
+
 def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
     """`handle` with its refusals answered as JSON, and counted under `what`."""
 
@@ -56,9 +73,7 @@ def guarded(measures: Measures, what: str, handle: Handler) -> Handler:
         try:
             response = await handle(request)
         except RequestRefused as refused:
-            response = json_response(refused.answer, status=refused.status)
-            if refused.retry_after_s:
-                response.headers["Retry-After"] = str(refused.retry_after_s)
+            response = refusal_response(refused)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:  # noqa: BLE001 - one bad answer must not look like no gateway

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 from aiohttp import web
 
+from apportion.core.explain.lens import UNKNOWN, namespaces_of
 from apportion.core.explain.lines import Teller
 from apportion.core.explain.past_answers import LogEntry, LogPage, LogRow
 from apportion.core.ledger.rules import Rules
@@ -158,6 +159,7 @@ def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:
             subject=record.subject,
             source="",
             sentence=f"not applied: {error}",
+            namespaces=(UNKNOWN,),
         )
     return LogRow(
         revision=record.revision,
@@ -166,4 +168,5 @@ def row_of(record: Record, teller: Teller, rules: Rules) -> LogRow:
         subject=record.subject,
         source=event.source,
         sentence=teller.line(event.data),
+        namespaces=namespaces_of(event.data, lambda uid: teller.name_of(uid).rpartition("/")[0]),
     )

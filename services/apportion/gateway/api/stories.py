@@ -157,6 +157,7 @@ class Stories:
                 type=row.type,
                 sentence=row.sentence,
                 subject=row.subject,
+                namespaces=row.namespaces,
             )
             for row in found
         )

@@ -15,12 +15,14 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from apportion.gateway.api.answering import place_of, write_in_time
+from apportion.core.explain.lens import UNKNOWN, namespaces_of
+from apportion.gateway.api.answering import SIGHT, Sight, place_of, write_in_time
 from apportion.gateway.api.measures import Measures
 from apportion.gateway.api.query import REVISION_MAX, only, whole
 from apportion.gateway.feed import Feed
 from apportion.runtime.ledger.port import Record
 from apportion.runtime.service.limits import AtOnce
+from apportion_schemas import EventError, decode
 
 CLIENTS_MAX = 64
 EACH_MAX = 16
@@ -100,7 +102,8 @@ class EventStream:
             if records is None:
                 records = await self._records(cursor)
             if records:
-                await write_in_time(request, response, b"".join(map(encoded, records)))
+                shown = [await self._shown(record, request.get(SIGHT)) for record in records]
+                await write_in_time(request, response, b"".join(shown))
                 cursor = records[-1].revision
                 silent_s = 0.0
                 continue
@@ -112,6 +115,24 @@ class EventStream:
             if silent_s >= BEAT_S:
                 await write_in_time(request, response, b": still here\n\n")
                 silent_s = 0.0
+
+    async def _shown(self, record: Record, sight: Sight | None) -> bytes:
+        """The event, or that there is one, for a client who does not see what it is about."""
+        if sight is None:
+            return encoded(record)
+        try:
+            data = decode(record.payload, subject=record.subject).data
+        except EventError:
+            return hidden(record)
+        for namespace in namespaces_of(data, self._feed.namespace_of):
+            if namespace == UNKNOWN or not await sight.may_see(namespace):
+                return hidden(record)
+        return encoded(record)
+
+
+def hidden(record: Record) -> bytes:
+    """An event that is not shown: its revision alone, so that a client goes on where it was."""
+    return f"id: {record.revision}\nevent: hidden\ndata: {{}}\n\n".encode()
 
 
 def encoded(record: Record) -> bytes:

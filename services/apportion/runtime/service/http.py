@@ -31,6 +31,7 @@ LIMITS = Limits()
 _BACKLOG = 512
 
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Guard = Callable[[web.Request, Handle], Awaitable[web.StreamResponse]]
 
 
 def address_of(request: web.BaseRequest) -> str:
@@ -56,7 +57,7 @@ class HttpServer:
         tls: SSLContext | None = None,
         limits: Limits = LIMITS,
         client: Callable[[web.BaseRequest], str] = address_of,
-        guard: Callable[[web.Request, Handle], Awaitable[web.StreamResponse]] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._address = address
         self._tls = tls

@@ -60,8 +60,8 @@ def test_an_agent_without_nodes_speaks_for_none() -> None:
 
 @by_role
 def test_nobody_appends_what_the_catalogue_gives_to_another(role: Role) -> None:
-    """Each event has its writer; people stand in for the watcher, the intake for agents."""
-    stands_in = {"operator": "watcher", "intake": "agent"}
+    """Each event has its writer; people stand in for the watcher, others for agents and people."""
+    stands_in = {"operator": "watcher", "intake": "agent", "gateway": "operator"}
     may = permissions_of(identity(role.name, "x"))
     for row in CATALOGUE:
         subject = f"apportion.v1.{row.channel}.x"

@@ -1,0 +1,132 @@
+"""What a person may do through the gateway: take a node or a device off offer, and put it back.
+
+Invariants: nobody acts who is not known, and the event has his name as the login told it, whatever
+the request says; what was done, and what was refused, stands in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import uuid4
+
+import msgspec
+from aiohttp import web
+
+from apportion.core.explain.access_answers import ActAnswer, CordonRequest
+from apportion.core.ledger.state import State
+from apportion.gateway.access.gate import PERSON, Gate
+from apportion.gateway.access.people import Person, Wish
+from apportion.gateway.api.answering import Handler, json_response
+from apportion.gateway.api.query import RequestRefused, only
+from apportion.gateway.api.reads import PREFIX
+from apportion.runtime.ledger.port import LedgerError
+from apportion.runtime.ledger.publisher import Publisher
+from apportion.runtime.process.logs import get_logger
+from apportion_schemas import (
+    DeviceCordoned,
+    DeviceCordonLifted,
+    NodeCordoned,
+    NodeCordonLifted,
+)
+from apportion_schemas.quantities import NAME_MAX, Payload
+
+_decode = msgspec.json.Decoder(CordonRequest).decode
+_audit = get_logger("audit")
+
+
+class Acts:
+    """The acts of one gateway; `state` is its fold, and `gate` None where it has no login."""
+
+    def __init__(self, gate: Gate | None, state: Callable[[], State], publisher: Publisher) -> None:
+        self._gate = gate
+        self._state = state
+        self._publisher = publisher
+
+    def routes(self, guarded: Callable[[str, Handler], Handler]) -> Iterable[web.AbstractRouteDef]:
+        """`POST /nodes/NODE/cordon`, and its sisters."""
+        for kind in ("nodes", "devices"):
+            for verb in ("cordon", "uncordon"):
+                yield web.post(f"{PREFIX}/{kind}/{{name}}/{verb}", guarded(verb, self.handle))
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """One act, appended before it is answered. Raises RequestRefused."""
+        only(request.query, ())
+        kind, name, verb = request.path.removeprefix(f"{PREFIX}/").split("/")
+        if self._gate is None:
+            raise RequestRefused(
+                403, "who asks is not known, and so may not act",
+                fix=f"give the gateway a login, or use `apportion {verb}`",
+            )  # fmt: skip
+        person = request[PERSON]
+        try:
+            await self._gate.require(person, Wish(verb, kind, name=name))
+            asked = await _asked(request, needed=verb == "cordon")
+            answer = await self._append(person, self._event(kind, name, verb, person, asked), name)
+        except RequestRefused as refused:
+            said = refused.answer.error
+            _audit.warning("refused", person=person.name, act=verb, target=name, error=said)
+            raise
+        _audit.info(
+            "done", person=person.name, act=verb, target=name, reason=asked.reason,
+            revision=answer.revision,
+        )  # fmt: skip
+        return json_response(answer)
+
+    def _event(
+        self, kind: str, name: str, verb: str, person: Person, asked: CordonRequest
+    ) -> Payload:
+        """The event of an act; uncordon lifts one reason, whatever others have said meanwhile."""
+        state, by = self._state(), person.name[:NAME_MAX]
+        known = name in (state.nodes if kind == "nodes" else state.node_of_device)
+        if not known:
+            raise RequestRefused(
+                404, f"no {kind.removesuffix('s')} {name} at revision {state.revision}",
+                field="name", fix=f"{PREFIX}/{kind} lists them",
+            )  # fmt: skip
+        if verb == "cordon":
+            if kind == "nodes":
+                return NodeCordoned(node=name, by=by, reason=asked.reason)
+            return DeviceCordoned(device=name, by=by, reason=asked.reason)
+        cordons = (
+            state.nodes[name].cordons if kind == "nodes" else state.device_cordons.get(name, ())
+        )
+        of = asked.of or by
+        if of not in {each.by for each in cordons}:
+            others = "; ".join(f"{each.reason} ({each.by})" for each in cordons) or "nobody has one"
+            raise RequestRefused(
+                404, f"{of} has no reason against {name}: {others}", field="of",
+                fix="name whose reason is to be lifted",
+            )  # fmt: skip
+        if kind == "nodes":
+            return NodeCordonLifted(node=name, of=of, by=by, reason=asked.reason)
+        return DeviceCordonLifted(device=name, of=of, by=by, reason=asked.reason)
+
+    async def _append(self, person: Person, data: Payload, name: str) -> ActAnswer:
+        kind = type(data).__name__
+        try:
+            appended = await self._publisher.publish(
+                data, event_id=f"{kind}/{uuid4()}", basis=self._state().revision
+            )
+        except LedgerError as error:
+            raise RequestRefused(
+                503, f"not appended: {error}", fix="ask again in a moment"
+            ) from None
+        return ActAnswer(
+            revision=appended.revision or 0, event=kind, target=name, by=person.name,
+            reason=getattr(data, "reason", ""),
+        )  # fmt: skip
+
+
+async def _asked(request: web.Request, *, needed: bool) -> CordonRequest:
+    body = await request.read()
+    try:
+        asked = _decode(body or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestRefused(
+            400, f"the body is no reason: {error}", field="body", fix='send {"reason": "…"}'
+        ) from None
+    if needed and not asked.reason.strip():
+        raise RequestRefused(
+            400, "reason is missing", field="reason", fix="say why, whoever asks later will ask"
+        )
+    return asked

@@ -1,0 +1,194 @@
+"""The gate before every route of the gateway: who asks, whether he may, and what he sees of it.
+
+Invariants: with a login nobody is answered who is not known, but for the page that asks for his
+token; what a person may not do is refused with the right that he lacks; a page of another site
+cannot act for whoever is logged in here.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import hdrs, web
+
+from apportion.core.explain.lens import seen
+from apportion.gateway.access.people import (
+    READ_ALL,
+    READ_DOCTOR,
+    READ_METRICS,
+    LoginUnavailable,
+    Person,
+    Remembered,
+    Wish,
+    read_namespace,
+)
+from apportion.gateway.access.sight import look_at, namespace_at, shown
+from apportion.gateway.api.answering import SIGHT, Sight, json_response, refusal_response
+from apportion.gateway.api.plans import LINES
+from apportion.gateway.api.query import RequestRefused
+from apportion.gateway.api.reads import PREFIX
+from apportion.runtime.service.http import Handle, address_of
+
+COOKIE = "apportion_token"
+PERSON = web.RequestKey("person", Person)
+"""Under this key a request says who asks, where there is a login."""
+LOGIN, LOGOUT, ME = f"{PREFIX}/login", f"{PREFIX}/logout", f"{PREFIX}/me"
+_OPEN = re.compile(rf"^(/|/console/.*|{LOGIN}|{LOGOUT})$")
+"""What everybody gets: the page, and the question for a token."""
+_OWN = re.compile(rf"^({ME}|{PREFIX}/(nodes|devices)/[^/]+/(cordon|uncordon))$")
+"""What anybody who is known may ask for; what acts looks itself whether he may."""
+SAFE = ("GET", "HEAD")
+
+
+class Gate:
+    """The gate of one gateway."""
+
+    def __init__(self, login: Remembered) -> None:
+        self._login = login
+
+    def client(self, request: web.BaseRequest) -> str:
+        """Who asks, for limits: a person who was known lately, else an address."""
+        person = self._login.known(token_of(request))
+        return address_of(request) if person is None else person.name
+
+    async def guard(self, request: web.Request, handle: Handle) -> web.StreamResponse:
+        """The answer to whoever may have it."""
+        try:
+            return await self._guarded(request, handle)
+        except RequestRefused as refused:
+            response = refusal_response(refused)
+            if refused.status == web.HTTPUnauthorized.status_code:
+                response.headers["WWW-Authenticate"] = "Bearer"
+            return response
+
+    async def may(self, person: Person, wish: Wish) -> bool:
+        """Whether the person may do that. Raises RequestRefused where nobody can say."""
+        try:
+            return await self._login.may(person, wish)
+        except LoginUnavailable as error:
+            raise _nobody_says(error) from None
+
+    async def require(self, person: Person, wish: Wish) -> None:
+        """Raise RequestRefused unless the person may do that."""
+        if not await self.may(person, wish):
+            raise forbidden(person, wish)
+
+    async def known(self, token: str) -> Person:
+        """Whose token this is. Raises RequestRefused."""
+        try:
+            person = await self._login.person(token) if token else None
+        except LoginUnavailable as error:
+            raise _nobody_says(error) from None
+        if person is None:
+            said = "this token is nobody's here" if token else "who asks is not known"
+            raise RequestRefused(
+                401, said, field="Authorization",
+                fix="send Authorization: Bearer TOKEN; for verbs, --token FILE or APPORTION_TOKEN",
+            )  # fmt: skip
+        return person
+
+    async def _guarded(self, request: web.Request, handle: Handle) -> web.StreamResponse:
+        path = request.path
+        if request.method not in SAFE and hdrs.AUTHORIZATION not in request.headers:
+            _refuse_other_sites(request)
+        if _OPEN.match(path):
+            return await handle(request)
+        person = request[PERSON] = await self.known(token_of(request))
+        if _OWN.match(path):
+            return await handle(request)
+        if path == "/metrics":
+            await self.require(person, READ_METRICS)
+            return await handle(request)
+        if path == f"{PREFIX}/doctor":
+            await self.require(person, READ_DOCTOR)
+            return await handle(request)
+        if await self.may(person, READ_ALL):
+            return await handle(request)
+        return await self._of_tenant(request, person, handle)
+
+    async def _of_tenant(
+        self, request: web.Request, person: Person, handle: Handle
+    ) -> web.StreamResponse:
+        """The answer as somebody sees it who may not read everything."""
+
+        async def may_see(namespace: str) -> bool:
+            return await self.may(person, read_namespace(namespace))
+
+        path = request.path.removeprefix(f"{PREFIX}/")
+        named = namespace_at(path) or request.query.get("namespace", "")
+        if named:
+            await self.require(person, read_namespace(named))
+        if path == "events":
+            request[SIGHT] = Sight(may_see)
+            return await handle(request)
+        look = look_at(path)
+        if look is None or request.query.get("format", "json") != "json":
+            raise forbidden(person, READ_ALL)
+        headers = request.headers.copy()
+        headers[hdrs.ACCEPT] = "application/json"  # in one piece,
+        headers.popall(hdrs.ACCEPT_ENCODING, None)  # and not packed
+        asked = request.clone(headers=headers)
+        answer = await handle(asked)
+        if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes):
+            raise forbidden(person, READ_ALL)
+        as_line = LINES in request.headers.get(hdrs.ACCEPT, "")
+        if answer.status != web.HTTPOk.status_code:
+            body = await shown(answer.body, seen, may_see)
+        else:
+            body = await shown(answer.body, look, may_see)
+        if as_line:
+            return _line(body, answer.status)
+        response = json_response(msgspec.Raw(body), status=answer.status, compressed=True)
+        if again := answer.headers.get("Retry-After"):
+            response.headers["Retry-After"] = again
+        return response
+
+
+def _line(body: bytes, status: int) -> web.Response:
+    """The whole answer as the one line of a plan that is told line by line."""
+    done = status == web.HTTPOk.status_code
+    line = {"answer" if done else "error": msgspec.Raw(body), "status": status}
+    return web.Response(body=msgspec.json.encode(line) + b"\n", content_type=LINES)
+
+
+def _nobody_says(error: LoginUnavailable) -> RequestRefused:
+    return RequestRefused(
+        503, f"nobody can say who you are, or what you may: {error}",
+        fix="ask again in a moment", retry_after_s=1,
+    )  # fmt: skip
+
+
+def forbidden(person: Person, wish: Wish) -> RequestRefused:
+    """The refusal of a wish, with the right that is missing."""
+    of = f" {wish.name}" if wish.name else ""
+    where = f" in namespace {wish.namespace}" if wish.namespace else ""
+    return RequestRefused(
+        403,
+        f"{person.name} may not {wish.verb} {wish.resource}{of}{where}",
+        fix=f"ask whoever gives rights for `{wish.verb}` of `{wish.resource}.apportion.dev`{where}",
+    )
+
+
+def token_of(request: web.BaseRequest) -> str:
+    """The token that a request brings, in its header or its cookie; empty for none."""
+    kind, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    if kind.casefold() == "bearer":
+        return token.strip()
+    return "" if kind else request.cookies.get(COOKIE, "")
+
+
+def _refuse_other_sites(request: web.Request) -> None:
+    """Raise RequestRefused for what a page of another site makes a browser send.
+
+    Browsers send the cookie with requests of this site alone (SameSite=Strict); an old one might.
+    """
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and urlsplit(origin).netloc != request.host:
+        raise RequestRefused(403, f"a page of {origin[:200]} asks for this", field="Origin")
+    if request.can_read_body and request.content_type != "application/json":
+        raise RequestRefused(
+            415, f"the body is {request.content_type[:80]}", field="Content-Type",
+            fix="send application/json",
+        )  # fmt: skip

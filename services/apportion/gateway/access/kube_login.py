@@ -1,0 +1,111 @@
+"""People as a Kubernetes API server knows them: TokenReview says who, SubjectAccessReview what.
+
+The resources are not there, and nobody has to make them: RBAC is about names. They are `ledger`,
+`pods`, `metrics`, `doctor`, `nodes` and `devices` of the group `apportion.dev`. Invariants: the API
+server is asked, not trusted with silence: without an answer nobody is let in; a token that is meant
+for somebody else is nobody's here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from apportion.gateway.access.people import LoginUnavailable, Person, Wish
+from apportion.runtime.kube.client import KubeApi, KubeUnavailable
+
+AUDIENCE = "apportion"
+GROUP = "apportion.dev"
+REVIEW_S = 5.0
+AT_ONCE = 16
+TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class _Kube(Struct, frozen=True, rename="camel"):
+    """A part of a review."""
+
+
+class _User(_Kube, frozen=True):
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, list[str]] = {}
+
+
+class _TokenStatus(_Kube, frozen=True):
+    authenticated: bool = False
+    user: _User = _User()
+    audiences: tuple[str, ...] = ()
+
+
+class _TokenReview(_Kube, frozen=True):
+    status: _TokenStatus = _TokenStatus()
+
+
+class _AccessStatus(_Kube, frozen=True):
+    allowed: bool = False
+    denied: bool = False
+
+
+class _AccessReview(_Kube, frozen=True):
+    status: _AccessStatus = _AccessStatus()
+
+
+_token_review = msgspec.json.Decoder(_TokenReview).decode
+_access_review = msgspec.json.Decoder(_AccessReview).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class KubeLogin:
+    """See `people.Login`. `audiences`: what a token must be meant for, one of them."""
+
+    def __init__(self, api: KubeApi, audiences: tuple[str, ...]) -> None:
+        self._api = api
+        self._audiences = audiences
+        self._turn = asyncio.Semaphore(AT_ONCE)
+
+    async def person(self, token: str) -> Person | None:
+        """Whose token this is, by the API server's word. Raises LoginUnavailable."""
+        spec = {"token": token, "audiences": self._audiences}
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        status = _token_review(await self._post(TOKENS, review)).status
+        # An API server that does not know audiences leaves them out: then it was not asked.
+        if not status.authenticated or not set(self._audiences) & set(status.audiences):
+            return None
+        user = status.user
+        return Person(user.username, uid=user.uid, groups=user.groups, extra=user.extra)
+
+    async def may(self, person: Person, wish: Wish) -> bool:
+        """Whether the cluster's RBAC allows it. Raises LoginUnavailable."""
+        attributes = {"group": GROUP, "verb": wish.verb, "resource": wish.resource}
+        attributes |= {"namespace": wish.namespace, "name": wish.name}
+        spec = {
+            "user": person.name,
+            "uid": person.uid,
+            "groups": person.groups,
+            "extra": person.extra,
+            "resourceAttributes": attributes,
+        }
+        kind = "SubjectAccessReview"
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+        status = _access_review(await self._post(ACCESS, review)).status
+        return status.allowed and not status.denied
+
+    async def _post(self, path: str, review: dict[str, Any]) -> bytes:
+        try:
+            async with self._turn:
+                answer = await self._api.request(
+                    "POST", path, body=_encode(review), timeout_s=REVIEW_S
+                )
+        except KubeUnavailable as error:
+            raise LoginUnavailable(str(error)) from None
+        if not answer.ok:
+            raise LoginUnavailable(
+                f"the API server does not review for this gateway ({answer.refusal()}): its "
+                "account needs the ClusterRole system:auth-delegator"
+            )
+        return answer.body

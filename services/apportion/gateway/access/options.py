@@ -1,0 +1,101 @@
+"""The options that say who may ask: by tokens of a cluster, by those of a file, or everybody.
+
+Invariant: a gateway that others reach than those on its own machine has a login, or somebody has
+said `--open`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from apportion.gateway.access.gate import Gate
+from apportion.gateway.access.people import Remembered
+from apportion.gateway.access.token_file import TokenFile, read_rows
+from apportion.runtime.process.config import Address, ConfigError
+from apportion.runtime.service.kube_options import KubeChoice
+
+AUDIENCE = "apportion"
+Command = Callable[..., Any]
+
+
+class LoginChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Where people are known, if anywhere."""
+
+    kube: KubeChoice
+    audiences: tuple[str, ...] = (AUDIENCE,)
+    tokens: Path | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether who asks has to be known."""
+        return self.tokens is not None or self.kube.wanted
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Gate | None]:
+        """The gate, until the block ends; None where everybody is let in. Raises ConfigError."""
+        if self.tokens is not None:
+            yield Gate(Remembered(TokenFile(self.tokens)))
+        elif self.kube.wanted:
+            from apportion.gateway.access.kube_login import KubeLogin  # noqa: PLC0415 - kube_options
+
+            async with self.kube.open() as api:
+                yield Gate(Remembered(KubeLogin(api, self.audiences)))
+        else:
+            yield None
+
+
+def login_options(command: Command) -> Command:
+    """Add `--tokens`, `--audience` and `--open`."""
+    for option in (
+        click.option(
+            "--open", "opened", is_flag=True, envvar="APPORTION_OPEN", show_envvar=True,
+            help="Everybody who reaches it may read everything, also from elsewhere.",
+        ),
+        click.option(
+            "--audience", "audiences", multiple=True, envvar="APPORTION_AUDIENCE",
+            show_envvar=True, default=(AUDIENCE,), show_default=True, metavar="NAME",
+            help="What tokens of the cluster must be meant for.",
+        ),
+        click.option(
+            "--tokens", type=click.Path(dir_okay=False, path_type=Path),
+            envvar="APPORTION_TOKENS", show_envvar=True, metavar="FILE",
+            help="Who may ask, by token (TOML; `apportion token` makes it).",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def login_choice(
+    listen: Address, *, kube: KubeChoice, audiences: tuple[str, ...], tokens: Path | None,
+    opened: bool,
+) -> LoginChoice:  # fmt: skip
+    """The options together. Raises ConfigError."""
+    known = tokens is not None or kube.wanted
+    if tokens is not None and kube.wanted:
+        raise ConfigError("--tokens", str(tokens), "give that or --kubernetes, not both")
+    if opened and known:
+        raise ConfigError("--open", "with a login", "give --open or a login, not both")
+    if tokens is not None:
+        read_rows(tokens)  # better told before anything begins
+    if not known and not opened and not _own_machine(listen.host):
+        raise ConfigError(
+            "--listen", str(listen),
+            "others reach this: give a login (--kubernetes or --tokens FILE), listen on 127.0.0.1, "
+            "or say --open if something else keeps them out",
+        )  # fmt: skip
+    return LoginChoice(kube=kube, audiences=audiences, tokens=tokens)
+
+
+def _own_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

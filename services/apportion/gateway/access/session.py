@@ -1,0 +1,83 @@
+"""The console's login: a token into a cookie that scripts cannot read, and who one is.
+
+The token is kept in the browser alone, until that is closed; the gateway keeps nothing, so it may
+be begun anew, and there may be several. Invariant: a cookie is set for a known token alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+from aiohttp import web
+
+from apportion.core.explain.access_answers import LoginRequest, MeAnswer
+from apportion.gateway.access.gate import COOKIE, LOGIN, LOGOUT, ME, PERSON, Gate
+from apportion.gateway.access.people import READ_ALL, READ_DOCTOR, Person, Wish
+from apportion.gateway.api.answering import Handler, json_response
+from apportion.gateway.api.query import RequestRefused
+from apportion.runtime.process.logs import get_logger
+
+TOKEN_CHARS_MAX = 3_800
+"""Browsers take cookies of 4,096 bytes."""
+_decode = msgspec.json.Decoder(LoginRequest).decode
+_audit = get_logger("audit")
+
+
+class Sessions:
+    """The routes of a gateway's login; `gate` is None where it has none."""
+
+    def __init__(self, gate: Gate | None) -> None:
+        self._gate = gate
+
+    def routes(self, guarded: Callable[[str, Handler], Handler]) -> Iterable[web.AbstractRouteDef]:
+        """To log in and out, and to hear who one is."""
+        yield web.get(ME, guarded("me", self.me))
+        yield web.post(LOGIN, guarded("login", self.login))
+        yield web.post(LOGOUT, guarded("login", self.logout))
+
+    async def me(self, request: web.Request) -> web.StreamResponse:
+        """Who asks, and what he may, for a page to show."""
+        if self._gate is None:
+            return json_response(MeAnswer(login=False, all=True, doctor=True))
+        return json_response(await self._about(self._gate, request[PERSON]))
+
+    async def login(self, request: web.Request) -> web.StreamResponse:
+        """Take a token, and answer with who that is and a cookie. Raises RequestRefused."""
+        if self._gate is None:
+            raise RequestRefused(404, "this gateway has no login", fix="just ask")
+        try:
+            token = _decode(await request.read()).token.strip()
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RequestRefused(
+                400, f"the body is no login: {error}", field="body", fix='send {"token": "…"}'
+            ) from None
+        if len(token) > TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
+            raise RequestRefused(400, "this cannot be a token", field="token")
+        try:
+            person = await self._gate.known(token)
+        except RequestRefused:
+            _audit.warning("a login was refused", address=request.remote)
+            raise
+        _audit.info("logged in", person=person.name, address=request.remote)
+        response = json_response(await self._about(self._gate, person))
+        response.set_cookie(
+            COOKIE, token, httponly=True, samesite="Strict", secure=request.secure, path="/"
+        )
+        return response
+
+    async def logout(self, request: web.Request) -> web.StreamResponse:
+        """Have the browser forget the token."""
+        del request
+        response = json_response(MeAnswer(login=self._gate is not None))
+        response.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict")
+        return response
+
+    async def _about(self, gate: Gate, person: Person) -> MeAnswer:
+        return MeAnswer(
+            login=True,
+            name=person.name,
+            all=await gate.may(person, READ_ALL),
+            doctor=await gate.may(person, READ_DOCTOR),
+            cordons=await gate.may(person, Wish("cordon", "nodes")),
+        )

@@ -1,0 +1,96 @@
+"""Answers as a tenant sees them: which can be shown to him at all, and through which lens.
+
+The one place where that is decided: answers of now and of the past come through it as JSON, events
+as they are streamed. Invariant: what is not in the table is not shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from apportion.core.explain.lens import (
+    UNKNOWN,
+    Sees,
+    fleet_namespaces,
+    fleet_seen,
+    namespaces_in,
+    seen,
+)
+
+Look = Callable[[Any, Sees], Any]
+Ask = Callable[[str], Awaitable[bool]]
+
+
+def _report(answer: Any, sees: Sees) -> Any:
+    """A report by namespace, whose rows have the namespace as their key."""
+    named = answer["by"] == "namespace"
+    for name in ("rows", "steps"):
+        for row in answer.get(name, ()):
+            row["namespace"] = row["key"] if named else UNKNOWN
+    shown = seen(answer, sees)
+    for name in ("rows", "steps"):
+        for row in shown.get(name, ()):
+            row["key"] = row.pop("namespace")
+    return shown
+
+
+def _entry(answer: Any, sees: Sees) -> Any:
+    """One event: as it stands in the ledger only where it is of nobody else."""
+    event, about = answer.pop("event"), answer["row"].get("namespaces", [UNKNOWN])
+    shown = seen(answer, sees)
+    return {**shown, "event": event if all(map(sees, about)) else None}
+
+
+def _differences(answer: Any, sees: Sees) -> Any:
+    """Without the configuration, which may name anybody."""
+    return {**seen(answer, sees), "configuration": []}
+
+
+def _fleet(answer: Any, sees: Sees) -> Any:
+    return fleet_seen(answer, sees)
+
+
+TABLE: Final[tuple[tuple[str, Look], ...]] = (
+    (r"revision|moment|summary", seen),
+    (r"pods|placements|nodes|devices|gangs|lines|namespaces", seen),
+    (r"pods/[^/]+/[^/]+|pods/[^/]+/[^/]+/why|nodes/[^/]+", seen),
+    (r"who|timeline|log|history/(?:pods/[^/]+|nodes|devices)/[^/]+", seen),
+    (r"log/\d+", _entry),
+    (r"diff", _differences),
+    (r"report/(?:usage|cost|idle)", _report),
+    (r"fleet", _fleet),
+    (r"plan", seen),
+)
+"""Paths below the API's prefix, and what a tenant sees of their answers."""
+_LOOKS: Final = tuple((re.compile(f"^(?:{pattern})$"), look) for pattern, look in TABLE)
+_OF_POD: Final = re.compile(r"^(?:history/)?pods/([^/]+)/[^/]+(?:/why)?$")
+
+
+def look_at(path: str) -> Look | None:
+    """How an answer at this path is seen; None where a tenant does not see it."""
+    return next((look for pattern, look in _LOOKS if pattern.match(path)), None)
+
+
+def namespace_at(path: str) -> str:
+    """The namespace whose pod a path is about; empty where it is about none."""
+    found = _OF_POD.match(path)
+    return found[1] if found else ""
+
+
+async def shown(body: bytes, look: Look, may_see: Ask) -> bytes:
+    """The JSON of an answer, as it is seen by whoever may see what `may_see` says."""
+    answer = msgspec.json.decode(body)
+    names = fleet_namespaces(answer) if look is _fleet else namespaces_in(answer)
+    if look is _report and isinstance(answer, dict) and answer.get("by") == "namespace":
+        names |= {row["key"] for name in ("rows", "steps") for row in answer.get(name, ())}
+    return msgspec.json.encode(look(answer, await sight(names, may_see)))
+
+
+async def sight(namespaces: Iterable[str], may_see: Ask) -> Sees:
+    """Which of these are seen; all others are not."""
+    allowed = {name for name in namespaces if name != UNKNOWN and await may_see(name)}
+    return allowed.__contains__

@@ -1,0 +1,322 @@
+"""Who may ask a gateway with a login, what a tenant sees of others, and what one may do there."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from apportion.core.explain.lens import OF_OTHERS, OTHERS
+from apportion.runtime.ledger.history import history
+from apportion_schemas import NodeCordoned, NodeCordonLifted, PodPlaced, Score, decode
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, pod, share
+from tests.support.polling import until
+from tests.support.processes import ServiceProcess
+
+ROWS = """
+[[token]]
+name = "olga"
+sha256 = "{olga}"
+namespaces = ["*"]
+may = ["cordon"]
+
+[[token]]
+name = "mei"
+sha256 = "{mei}"
+namespaces = ["ml"]
+
+[[token]]
+name = "prometheus"
+sha256 = "{prometheus}"
+may = ["metrics"]
+"""
+READS = (
+    "pods", "placements", "nodes", "devices", "gangs", "lines", "namespaces", "fleet", "summary",
+    "nodes/n1", "pods/ml/mine", "pods/ml/mine/why", "who?node=n1&since=1", "timeline",
+    "log", "history/nodes/n1", "history/devices/n1-g0", "history/pods/ml/mine", "diff?from=2",
+    "report/usage", "report/idle", "pods?at=6", "fleet?at=6", "devices?at=6", "lines?at=6",
+)  # fmt: skip
+"""Everything that a tenant may ask for, of now and of the past."""
+LABEL = "secret-app"
+SECRETS = ("theirs", "waits", "ops/", LABEL)
+"""What stands in pods of another namespace, by which it would be known."""
+
+
+class Asked:
+    """A gateway with tokens, asked by people."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.session = session
+
+    async def get(self, who: str, path: str, **headers: str) -> tuple[int, str]:
+        """Status and text; nobody asks where `who` is empty."""
+        sent = {"Authorization": f"Bearer {who}"} | headers if who else headers
+        async with self.session.get(f"{self.url}/{path}", headers=sent) as answer:
+            return answer.status, await answer.text()
+
+    async def ok(self, who: str, path: str) -> Any:
+        """The answer, which must be there."""
+        status, text = await self.get(who, path)
+        assert status == 200, (path, text)
+        return json.loads(text)
+
+    async def post(self, who: str, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        """Status and answer of a post."""
+        sent = {"Authorization": f"Bearer {who}"} | headers if who else headers
+        url = f"{self.url}/{path}"
+        async with self.session.post(url, json=body, headers=sent) as answer:
+            return answer.status, json.loads(await answer.text())
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+async def facts(bus: Bus) -> Facts:
+    """One node of two cards; a pod of `ml` and one of `ops` on one of them, and one that waits."""
+    opened = Facts(bus)
+    await opened.open()
+    await opened.write(rack("n1", 2))
+    others = {"namespace": "ops", "labels": {"app": LABEL}}
+    await opened.write(pod("u1", ask(), namespace="ml", name="mine"))
+    await opened.write(pod("u2", ask(), name="theirs", **others))
+    await opened.write(pod("u3", ask(), name="waits", **others))
+    await place(opened, "u1", "ml", "mine")
+    await place(opened, "u2", "ops", "theirs")
+    return opened
+
+
+async def place(facts: Facts, uid: str, namespace: str, name: str) -> None:
+    """A share of the first card."""
+    held = (share("n1-g0", 1_000),)
+    score = Score(node="n1", total=1.0)
+    previous = facts._chain.get("n1", "")
+    await facts.write(
+        PodPlaced(pod=uid, namespace=namespace, name=name, attempt=1, node="n1", shares=held,
+                  score=score, previous=previous)
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def asked(bus: Bus, facts: Facts, tmp_path: Path) -> AsyncIterator[Asked]:
+    """A gateway that knows three tokens, which are the names of who has them."""
+    del facts  # is there first
+    tokens = tmp_path / "tokens.toml"
+    names = ("olga", "mei", "prometheus")
+    tokens.write_text(ROWS.format(**{name: sha256(name.encode()).hexdigest() for name in names}))
+    options = ("--listen", "127.0.0.1:0", "--tokens", str(tokens))
+    async with ServiceProcess("gateway", bus.server.url_for("gateway"), *options) as process:
+        await process.ready()
+        line = await process.logged("answering")
+        async with aiohttp.ClientSession() as session:
+            yield Asked(str(line["url"]).removesuffix("/"), session)
+
+
+async def test_nobody_is_answered_who_is_not_known(asked: Asked) -> None:
+    """But for the page that asks for a token, and what probes ask."""
+    base = asked.url.removesuffix("/api/v1")
+    for who in ("", "wrong"):
+        for path in (*READS, "events", "doctor", "configuration", "me", "unheard"):
+            status, text = await asked.get(who, path)
+            assert status == 401, path
+            assert json.loads(text)["fix"]
+        async with asked.session.get(f"{base}/metrics") as answer:
+            assert answer.status == 401
+    for path in ("/", "/console/js/app.js", "/healthz", "/readyz"):
+        async with asked.session.get(base + path) as answer:
+            assert answer.status == 200, path
+
+
+async def test_a_tenant_learns_of_others_that_they_are_there_and_no_more(asked: Asked) -> None:
+    """Of every read, of now and of the past, and of every word in it."""
+    for path in READS:
+        status, text = await asked.get("mei", path)
+        assert status == 200, (path, text)
+        assert not [word for word in SECRETS if word in text], (path, text)
+        everything = await asked.get("olga", path)
+        assert everything[0] == 200, (path, everything)
+    whole = " ".join([(await asked.get("olga", path))[1] for path in READS])
+    assert all(word in whole for word in SECRETS if word != LABEL), "it is there to be hidden"
+
+
+async def test_a_tenant_sees_his_own_in_full_and_how_much_others_hold(asked: Asked) -> None:
+    """So that he understands why a card is full."""
+    pods = (await asked.ok("mei", "pods"))["items"]
+    assert [(pod["namespace"], pod["name"]) for pod in pods] == [
+        ("ml", "mine"), (OTHERS, "-"), (OTHERS, "-"),
+    ]  # fmt: skip
+    assert pods[1]["shares"][0]["memory_mib"] > 0
+    [card, _] = (await asked.ok("mei", "devices"))["items"]
+    assert [(each["namespace"], each["pod"]) for each in card["holders"]] == [
+        ("ml", "mine"), (OTHERS, "-"),
+    ]  # fmt: skip
+    why = await asked.ok("mei", "pods/ml/mine/why")
+    assert "ml/mine is placed on n1" in why["sentence"]
+    rows = (await asked.ok("mei", "log?limit=10"))["items"]
+    said = [row["sentence"] for row in rows]
+    assert OF_OTHERS in said
+    assert any(text.startswith("ml/mine placed on n1") for text in said)
+    assert any("n1 reports" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["pods/ops/theirs", "pods/ops/theirs/why", "history/pods/ops/theirs", "pods?namespace=ops",
+     "configuration", "doctor", "report/usage?format=csv", "unheard"],
+)  # fmt: skip
+async def test_what_cannot_be_redacted_is_refused(asked: Asked, path: str) -> None:
+    """With the right that is missing, and who gives it."""
+    status, text = await asked.get("mei", path)
+    error = json.loads(text)
+    assert status == 403, text
+    assert error["error"].startswith("mei may not get ")
+    assert "apportion.dev" in error["fix"]
+
+
+async def test_one_event_is_shown_as_it_stands_where_it_is_of_nobody_else(asked: Asked) -> None:
+    """A receipt of his own, and that there is one of another."""
+    rows = (await asked.ok("olga", "log?limit=50"))["items"]
+    for row in rows:
+        entry = await asked.ok("mei", f"log/{row['revision']}")
+        assert (entry["event"] is None) == ("ops" in row["namespaces"]), row
+
+
+async def test_events_of_others_pass_as_their_revisions(asked: Asked, facts: Facts) -> None:
+    """A tenant follows along without a gap, and comes back where he was."""
+    headers = {"Authorization": "Bearer mei"}
+    async with asked.session.get(f"{asked.url}/events?from=1", headers=headers) as stream:
+        text = ""
+        while f"id: {facts.revision}\n" not in text:
+            text += (await stream.content.readany()).decode()
+    ids = [line for line in text.splitlines() if line.startswith("id: ")]
+    assert ids == [f"id: {number}" for number in range(1, facts.revision + 1)]
+    assert "event: hidden" in text
+    assert "mine" in text
+    assert not [word for word in SECRETS if word in text]
+
+
+async def test_a_plan_says_whether_it_fits_and_not_beside_whom(asked: Asked) -> None:
+    """Also where it is told line by line, as to the command line."""
+    manifest = """
+apiVersion: v1
+kind: Pod
+metadata: {name: new, namespace: ml}
+spec:
+  schedulerName: apportion
+  containers: [{name: c, image: x, resources: {limits: {nvidia.com/gpumem: 1000}}}]
+"""
+    status, plan = await asked.post("mei", "plan", {"manifest": manifest})
+    assert (status, plan["pods"][0]["outcome"]) == (200, "fits")
+    assert not [word for word in SECRETS if word in json.dumps(plan)]
+    lines = {"Accept": "application/x-ndjson"}
+    status, line = await asked.post("mei", "plan", {"manifest": manifest}, **lines)
+    assert line["answer"]["pods"][0]["outcome"] == "fits"
+
+
+async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
+    """Who may scrape reads nothing else."""
+    base = asked.url.removesuffix("/api/v1")
+    for who, status in (("prometheus", 200), ("mei", 403), ("olga", 200)):
+        headers = {"Authorization": f"Bearer {who}"}
+        async with asked.session.get(f"{base}/metrics", headers=headers) as answer:
+            assert answer.status == status
+    assert json.loads((await asked.get("prometheus", "log"))[1])["items"][0]["sentence"] in {
+        OF_OTHERS, "n1 reports 2 x NVIDIA A100 (simulated)",
+    }  # fmt: skip
+
+
+async def test_who_cordons_is_who_logged_in(asked: Asked, facts: Facts, bus: Bus) -> None:
+    """Whatever the request says; and lifting his own reason leaves what others said."""
+    status, done = await asked.post("olga", "nodes/n1/cordon", {"reason": "fan"})
+    assert (status, done["by"], done["event"]) == (200, "olga", "NodeCordoned")
+    assert (await asked.post("mei", "nodes/n1/cordon", {"reason": "mine"}))[0] == 403
+    assert (await asked.post("olga", "nodes/n9/cordon", {"reason": "fan"}))[0] == 404
+    assert (await asked.post("olga", "nodes/n1/cordon", {"reason": " "}))[0] == 400
+    assert (await asked.post("olga", "nodes/n1/cordon", {"reason": "x", "by": "root"}))[0] == 400
+    ledger = await bus.connect("operator")
+    [record] = [each.record for each in await history(ledger, done["revision"] - 1, 1)]
+    said = decode(record.payload, subject=record.subject).data
+    assert said == NodeCordoned(node="n1", by="olga", reason="fan")
+    await facts.write(NodeCordoned(node="n1", by="ann", reason="memory"))
+
+    async def both() -> bool:
+        cordons = (await asked.ok("olga", "nodes/n1"))["node"]["cordons"]
+        return len(cordons) == 2
+
+    await until(both, "both reasons")
+    status, lifted = await asked.post("olga", "nodes/n1/uncordon", {})
+    assert (status, lifted["event"]) == (200, NodeCordonLifted.__name__)
+
+    async def one() -> bool:
+        cordons = (await asked.ok("olga", "nodes/n1"))["node"]["cordons"]
+        return [each["by"] for each in cordons] == ["ann"]
+
+    await until(one, "the other's reason alone")
+    assert (await asked.post("olga", "nodes/n1/uncordon", {}))[0] == 404
+
+
+async def test_a_browser_logs_in_with_a_token(asked: Asked) -> None:
+    """The cookie is nothing for scripts, nor for other sites; a page of another site acts not."""
+    status, error = await asked.post("", "login", {"token": "wrong"})
+    assert (status, error["field"]) == (401, "Authorization")
+    async with asked.session.post(f"{asked.url}/login", json={"token": "olga"}) as answer:
+        assert (await answer.json())["name"] == "olga"
+        cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    sent = {"Cookie": cookie.partition(";")[0]}
+    assert (await asked.get("", "me", **sent))[0] == 200
+    act = ("", "nodes/n1/cordon", {"reason": "fan"})
+    assert (await asked.post(*act, **sent, Origin="https://elsewhere"))[0] == 403
+    form = {**sent, "Content-Type": "text/plain"}
+    async with asked.session.post(
+        f"{asked.url}/nodes/n1/cordon", data=b'{"reason": "fan"}', headers=form
+    ) as answer:
+        assert answer.status == 415
+    own = asked.url.removesuffix("/api/v1")
+    assert (await asked.post(*act, **sent, Origin=own))[0] == 200
+
+
+async def test_without_a_login_it_listens_on_its_own_machine_alone(bus: Bus) -> None:
+    """Or somebody has said that it is open; and nobody acts there, for nobody is known."""
+    url = bus.server.url_for("gateway")
+    command = [sys.executable, "-m", "apportion.cli.main", "gateway", "--nats", url]
+    ended = await asyncio.to_thread(
+        subprocess.run, [*command, "--listen", "0.0.0.0:0"], capture_output=True, text=True
+    )
+    assert ended.returncode == 78
+    assert "others reach this: give a login" in ended.stderr
+    async with ServiceProcess("gateway", url, "--listen", "0.0.0.0:0", "--open") as process:
+        await process.ready()
+        port = str((await process.logged("answering"))["url"]).split(":")[2].split("/")[0]
+        async with aiohttp.ClientSession() as session:
+            base = f"http://127.0.0.1:{port}/api/v1"
+            async with session.get(f"{base}/me") as answer:
+                assert (await answer.json())["login"] is False
+            async with session.post(f"{base}/nodes/n/cordon", json={"reason": "x"}) as answer:
+                assert answer.status == 403
+
+
+async def test_a_token_that_is_taken_away_is_refused_soon(asked: Asked, tmp_path: Path) -> None:
+    """The file is read anew; a file that cannot be read takes nothing away."""
+    tokens = tmp_path / "tokens.toml"
+    before = tokens.read_text()
+    tokens.write_text("[[token]]\nname = 7\n")
+    assert (await asked.get("olga", "me"))[0] == 200
+    tokens.write_text(before.replace("olga", "ola"))
+    await asyncio.sleep(0)
+    assert (await asked.get("prometheus", "me"))[0] == 200

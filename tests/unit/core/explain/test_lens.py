@@ -1,0 +1,163 @@
+"""What a tenant sees of others: amounts and places, and nothing by which they would be known."""
+
+import msgspec
+import pytest
+
+from apportion.core.explain.answers import (
+    DeviceAnswer,
+    Holder,
+    Page,
+    PlacementAnswer,
+    PodAnswer,
+    PodPage,
+    Why,
+)
+from apportion.core.explain.lens import (
+    OF_OTHERS,
+    OTHERS,
+    UNKNOWN,
+    namespaces_in,
+    namespaces_of,
+    seen,
+)
+from apportion_schemas import (
+    Ask,
+    Configuration,
+    ConfigurationChanged,
+    NodeGone,
+    PodBound,
+    PodEvicted,
+    PodGroupGone,
+    QuotaGone,
+    Score,
+    Share,
+)
+from tests.support.pods import pod
+
+HELD = (Share(container="secret-c", device="g0", memory_mib=16, cores=5),)
+THEIRS = PodAnswer(
+    namespace="ops", name="secret", uid="secret-uid", phase="placed", node="n1", group="ops/secret",
+    owner="secret-owner", asks=(Ask(container="secret-c", family="nvidia"),), shares=HELD,
+    placed_revision=7, last_failure="secret words",
+)  # fmt: skip
+
+
+def sees(namespace: str) -> bool:
+    """As somebody of `ml`."""
+    return namespace == "ml"
+
+
+def through(answer: msgspec.Struct) -> tuple[str, msgspec.Struct]:
+    """The text that a tenant gets, and it decoded as what it was."""
+    body = msgspec.json.encode(seen(msgspec.json.decode(msgspec.json.encode(answer)), sees))
+    return body.decode(), msgspec.json.decode(body, type=type(answer))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        THEIRS,
+        PlacementAnswer(
+            namespace="ops", name="secret", uid="secret-uid", node="n1", phase="placed", attempt=1,
+            placed_revision=7, placed_time="", score=Score(node="n1", total=1.0), shares=HELD,
+        ),
+        DeviceAnswer(
+            device="g0", node="n1", index=0, model="A100", family="nvidia", mode="hami-core",
+            memory_mib=100, memory_free_mib=84, cores=100, cores_free=95, slots=10, slots_free=9,
+            holders=(Holder("ops", "secret", "secret-c", 16, 5),),
+        ),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)  # fmt: skip
+def test_what_is_of_others_loses_whose_it_is_and_keeps_how_much(answer: msgspec.Struct) -> None:
+    """And whoever decodes the answer still can."""
+    text, _ = through(answer)
+    assert "secret" not in text
+    assert "ops" not in text
+    assert OTHERS in text
+    assert '"memory_mib":16' in text
+
+
+def test_what_is_his_own_is_as_it_was() -> None:
+    """Every field of it."""
+    mine = msgspec.structs.replace(THEIRS, namespace="ml", group="ml/job")
+    page: PodPage = Page(revision=9, items=(mine, THEIRS))
+    _, shown = through(page)
+    assert isinstance(shown, Page)
+    assert msgspec.convert(shown.items[0], PodAnswer) == mine
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("goes for ops/big-0", f"goes for {OF_OTHERS}"),
+        ("ops/a, ml/b and x/c.d", f"{OF_OTHERS}, ml/b and {OF_OTHERS}"),
+        ("nvidia.com/gpu", "nvidia.com/gpu"),
+        ("app.kubernetes.io/name", "app.kubernetes.io/name"),
+        ("6/21 GiB", "6/21 GiB"),
+        ("/dev/nvidia0", "/dev/nvidia0"),
+        ("(ops/a)", f"({OF_OTHERS})"),
+        ("quota ops/cards: 3", f"quota {OF_OTHERS}: 3"),
+    ],
+)
+def test_names_in_texts_are_blanked(text: str, shown: str) -> None:
+    """Wherever a sentence speaks of what is in another namespace."""
+    assert seen({"sentence": text}, sees)["sentence"] == shown
+
+
+def test_evictions_of_others_are_left_out() -> None:
+    """That room is made stays in the sentence; for whom, where that is his own."""
+    gone = PodEvicted(
+        pod="secret-uid", namespace="ops", name="secret", attempt=1, node="n1", priority=0,
+        beneficiary="u1", beneficiary_name="ml/mine", beneficiary_priority=9, nominated="n1",
+        reason="preempted",
+    )  # fmt: skip
+    why = Why(revision=9, namespace="ml", name="mine", uid="u1", phase="pending",
+              sentence="waits until ops/secret has left", evicts=(gone,))  # fmt: skip
+    text, shown = through(why)
+    assert isinstance(shown, Why)
+    assert (shown.evicts, shown.sentence) == ((), f"waits until {OF_OTHERS} has left")
+    assert "secret" not in text
+
+
+def test_rows_about_events_go_by_the_namespaces_of_the_event() -> None:
+    """Also where the sentence names a pod by its uid alone."""
+    row = {"revision": 3, "type": "PodBound", "sentence": "pod uid-of-ops bound", "source": "b",
+           "subject": "apportion.v1.binding.n1", "namespaces": ["ops"]}  # fmt: skip
+    hidden = seen(row, sees)
+    assert (hidden["revision"], hidden["type"], hidden["sentence"]) == (3, "PodBound", OF_OTHERS)
+    assert "ops" not in str(hidden)
+    mine = {**row, "namespaces": ["ml"]}
+    assert seen(mine, sees) == mine
+    assert seen({**row, "namespaces": [UNKNOWN]}, sees)["sentence"] == OF_OTHERS
+    about_nobody = {**row, "sentence": "n1 is gone", "namespaces": []}
+    assert seen(about_nobody, sees) == about_nobody
+
+
+def test_every_namespace_of_an_answer_is_asked_about() -> None:
+    """What is not asked about is not seen."""
+    answer = {"items": [{"namespace": "a"}, {"namespaces": ["b", "c"]}], "sentence": "d/e"}
+    assert namespaces_in(answer) == {"a", "b", "c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("event", "namespaces"),
+    [
+        (pod("u1", namespace="ml"), ("ml",)),
+        (PodBound(pod="u1", node="n1", attempt=1), ("ml",)),
+        (PodBound(pod="u9", node="n1", attempt=1), (UNKNOWN,)),
+        (QuotaGone(namespace="ops", quota="cards"), ("ops",)),
+        (PodGroupGone(group="ops/job"), ("ops",)),
+        (NodeGone(node="n1"), ()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_namespaces_of_an_event(event: msgspec.Struct, namespaces: tuple[str, ...]) -> None:
+    """By the event itself, or by the pod whose uid it names."""
+    assert namespaces_of(event, lambda uid: "ml" if uid == "u1" else UNKNOWN) == namespaces
+
+
+def test_an_event_that_is_not_known_to_be_harmless_is_nobodys() -> None:
+    """A configuration may name anybody."""
+    event = ConfigurationChanged(by="ada", configuration=Configuration())
+    assert namespaces_of(event, str) == (UNKNOWN,)

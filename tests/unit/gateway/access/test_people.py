@@ -1,0 +1,119 @@
+"""What is remembered of people, and the file of tokens."""
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from apportion.gateway.access.people import (
+    KEPT_MAX,
+    KEPT_NO_S,
+    KEPT_S,
+    READ_ALL,
+    READ_DOCTOR,
+    READ_METRICS,
+    Person,
+    Remembered,
+    Wish,
+    read_namespace,
+)
+from apportion.gateway.access.token_file import TokenFile
+from apportion.runtime.process.config import ConfigError
+
+
+class Register:
+    """A login that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.tokens = {"t": Person("mei")}
+        self.rights = {("mei", READ_ALL)}
+        self.asked = 0
+
+    async def person(self, token: str) -> Person | None:
+        """By its list."""
+        self.asked += 1
+        return self.tokens.get(token)
+
+    async def may(self, person: Person, wish: Wish) -> bool:
+        """By its list."""
+        self.asked += 1
+        return (person.name, wish) in self.rights
+
+
+async def test_answers_are_good_for_a_short_time() -> None:
+    """A right that was taken away is gone within `KEPT_S`, one that was given sooner."""
+    now = 0.0
+    register = Register()
+    login = Remembered(register, now=lambda: now)
+    person = Person("mei")
+    for _ in range(3):
+        assert await login.person("t") == person
+        assert await login.may(person, READ_ALL)
+        assert not await login.may(person, READ_DOCTOR)
+    assert register.asked == 3
+    assert login.known("t") == person
+    assert login.known("other") is None
+    register.tokens.clear()
+    register.rights.clear()
+    now = KEPT_NO_S + 0.1
+    assert await login.may(person, READ_ALL)
+    assert register.asked == 3
+    now = KEPT_S + 0.1
+    assert await login.person("t") is None
+    assert not await login.may(person, READ_ALL)
+
+
+async def test_memory_is_bounded() -> None:
+    """Whoever tries token after token fills no memory."""
+    login = Remembered(Register())
+    for number in range(KEPT_MAX + 100):
+        await login.person(str(number))
+    assert len(login._people._of) == KEPT_MAX
+
+
+def rows(**tokens: str) -> str:
+    """A file of tokens, each with the rest of its row."""
+    return "\n".join(
+        f'[[token]]\nname = "{name}"\nsha256 = "{sha256(name.encode()).hexdigest()}"\n{rest}\n'
+        for name, rest in tokens.items()
+    )
+
+
+async def test_a_row_says_what_its_token_may(tmp_path: Path) -> None:
+    """Namespaces, all of them, or one thing alone."""
+    path = tmp_path / "tokens.toml"
+    path.write_text(
+        rows(
+            mei='namespaces = ["ml"]',
+            olga='namespaces = ["*"]\nmay = ["cordon"]',
+            prom='may = ["metrics"]',
+        )
+    )
+    login = TokenFile(path)
+    assert await login.person("nobody") is None
+    wishes = (
+        READ_ALL, READ_METRICS, READ_DOCTOR, read_namespace("ml"), read_namespace("ops"),
+        read_namespace(""), Wish("cordon", "nodes", name="n1"), Wish("uncordon", "devices"),
+    )  # fmt: skip
+    for name, expected in (
+        ("mei", (False, False, False, True, False, False, False, False)),
+        ("olga", (True,) * 8),
+        ("prom", (False, True, False, False, False, False, False, False)),
+    ):
+        person = await login.person(name)
+        assert person is not None
+        assert person.name == name
+        assert tuple([await login.may(person, wish) for wish in wishes]) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[[token]]", '[[token]]\nname = "a"\nsha256 = "x"', "not toml", rows(a="", b="may = ['root']"),
+     rows(a="") + rows(a="")],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
+    """With the setting, the file, and how to make one."""
+    path = tmp_path / "tokens.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"setting --tokens is .*cannot be used.*apportion token"):
+        TokenFile(path)
