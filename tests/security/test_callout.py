@@ -10,6 +10,7 @@ import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_
 from apportion.runtime.jetstream.wire import LostReply
 from apportion.runtime.ledger.port import LedgerError, LedgerUnavailable, NotPermitted
 from apportion.runtime.process.reach import Reach
+from apportion_schemas import PodPlaced
+from tests.security.weakened import without
 from tests.support.control_plane import NAMESPACE, ControlPlane
+from tests.support.facts import Facts
 from tests.support.helm import rendered
 from tests.support.nats import draft
 from tests.support.nats_server import HOST, NatsServer
@@ -105,6 +109,23 @@ class Bus:
         await self.cluster.pod(pod, role, node)
         return await self.come(name or pod, await self.cluster.token(role, pod))
 
+    async def connect(self, role: str) -> JetStreamLedger:
+        """As whoever has a password, and as a service otherwise: for `Facts`."""
+        if role not in PASSWORDS:
+            return await self.start(role)
+        ledger = await connect(self.server.url(role), name=f"test {role}")
+        self._open.append(ledger)
+        return ledger
+
+    async def service(self, verb: str, *options: str) -> ServiceProcess:
+        """A real service with its pod's token, not started yet."""
+        pod = f"{verb}-x1"
+        await self.cluster.pod(pod, verb)
+        path = self.server.folder / f"{pod}.token"
+        path.write_text(await self.cluster.token(verb, pod))
+        url = f"nats://{pod}@{HOST}:{self.server.port}"
+        return ServiceProcess(verb, url, "--nats-token", str(path), *options)
+
     async def refused(self, name: str, token: str, reason: str) -> None:
         """Nobody comes in with this, and the reason is in the log, without the token."""
         already = len(self.callout.log)
@@ -125,9 +146,13 @@ class Bus:
 
 @pytest.fixture
 async def bus(
-    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    control_plane: ControlPlane,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Bus]:
-    """A ledger whose users are said by the callout."""
+    """A ledger whose users are said by the callout, without the guard that a parameter names."""
+    first = without(getattr(request, "param", ""))
     monkeypatch.setenv(VARIABLE, SECRET)
     cluster = Cluster(control_plane)
     await cluster.prepare()
@@ -144,7 +169,9 @@ async def bus(
             await boot.close()
             kube = ("--kubeconfig", str(control_plane.kubeconfig_of("callout")))
             life = ("--life", "5")  # each test meets the end of somebody's time
-            async with ServiceProcess("callout", server.url("callout"), *kube, *life) as callout:
+            async with ServiceProcess(
+                "callout", server.url("callout"), *kube, *life, first=first
+            ) as callout:
                 await callout.ready()
                 await callout.logged("answering")
                 made = Bus(server, cluster, callout)
@@ -178,24 +205,76 @@ async def test_each_account_gets_its_role(bus: Bus) -> None:
     assert [each["role"] for each in lines] == ["watcher", "scheduler", "binder", "gateway"]
 
 
-async def test_an_agent_speaks_for_the_node_of_its_pod(bus: Bus) -> None:
-    """A compromised agent of node-a says something of node-b: the server does not let it."""
+async def test_real_services_work_by_tokens(bus: Bus) -> None:
+    """An agent reports, an intake appends it, a scheduler places: longer than they are let in."""
+    facts = Facts(bus)  # type: ignore[arg-type] # it connects, and does nothing else with it
+    await facts.open()
+    async with AsyncExitStack() as running:
+        for verb, options in (
+            ("intake", ()),
+            ("agent", ("--node", "node-a", "--simulate", "2xT4")),
+            ("scheduler", ()),
+        ):
+            process = await running.enter_async_context(await bus.service(verb, *options))
+            await process.ready()
+        await facts.submit("first")
+        (placed,) = await facts.count(PodPlaced, 1)
+        assert placed.node == "node-a"
+
+        async def again() -> bool:
+            users = [each.get("user") for each in bus.callout.log if each.get("event") == "taken"]
+            return min(users.count(f"{verb}-x1") for verb in ("agent", "scheduler")) > 1
+
+        await until(again, "the end of their time, and another", timeout_s=30)
+        await facts.submit("second")
+        await facts.count(PodPlaced, 2)
+
+
+def attacked(guard: str) -> pytest.MarkDecorator:
+    """Two of the test: without this guard, and with it."""
+    return pytest.mark.parametrize("bus", [guard, ""], indirect=True, ids=["weak", "guarded"])
+
+
+async def _heard(ledger: JetStreamLedger, subject: str) -> bool:
+    """Whether the server lets it say something there; nobody listens."""
+    try:
+        await ledger.wire.request(subject, b"{}", timeout_s=5, headers={})
+    except NotPermitted:
+        return False
+    except (LostReply, LedgerUnavailable):
+        return True
+    raise AssertionError("nobody is there to answer")
+
+
+@attacked("knows the node of a token")
+async def test_an_agent_speaks_for_the_node_of_its_pod(
+    bus: Bus, request: pytest.FixtureRequest
+) -> None:
+    """A compromised agent of node-a reports for node-b, whose cards it would have and empty."""
+    weak = "weak" in request.node.callspec.id
     agent = await bus.start("agent", node="node-a")
-    await agent.publish("apportion.beat.agent.node-a", b"{}")
-    with pytest.raises((NotPermitted, LedgerUnavailable)):
-        await agent.wire.request("apportion.intake.node-b", b"{}", timeout_s=SOON_S, headers={})
-    with pytest.raises((LostReply, LedgerUnavailable)):  # allowed, and nobody is there
-        await agent.wire.request("apportion.intake.node-a", b"{}", timeout_s=1, headers={})
+    assert await _heard(agent, "apportion.intake.node-a")
+    assert await _heard(agent, "apportion.intake.node-b") is weak
     token = await bus.cluster.token("agent", "agent-x1")
     await bus.cluster.pod("agent-x2", "agent", "node-b")
     await bus.refused("agent-x2", token, "connects as agent-x1")
 
 
-async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
-    """One for somebody else, of a pod that is gone, of no role, forged, and none at all."""
+@attacked("asks for its audience")
+async def test_a_token_for_somebody_else_is_none(bus: Bus, request: pytest.FixtureRequest) -> None:
+    """Who is shown a pod's token, as a vault is, takes it to the ledger and is a scheduler."""
     await bus.cluster.pod("scheduler-x1", "scheduler")
     foreign = await bus.cluster.token("scheduler", "scheduler-x1", audience="vault")
-    await bus.refused("scheduler-x1", foreign, "the API server does not take the token")
+    if "weak" in request.node.callspec.id:
+        scheduler = await bus.come("scheduler-x1", foreign)
+        assert await _may(scheduler, "placement.n")
+    else:
+        await bus.refused("scheduler-x1", foreign, "the API server does not take the token")
+
+
+async def test_a_token_that_does_not_count_is_refused(bus: Bus) -> None:
+    """One of a pod that is gone, of no role, forged, of another pod, and none at all."""
+    await bus.cluster.pod("scheduler-x1", "scheduler")
     good = await bus.cluster.token("scheduler", "scheduler-x1")
     head, claims, signature = good.split(".")
     stranger = json.loads(base64.urlsafe_b64decode(claims + "=="))

@@ -9,10 +9,12 @@ In a process of its own: `python -m tests.security.weakened GUARD -- agent --nod
 
 import asyncio
 import contextlib
+import json
 import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 from unittest import mock
 
 
@@ -137,6 +139,22 @@ def asks_what_is_enabled() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def knows_the_node_of_a_token() -> Iterator[None]:
+    """An agent's role is enough to speak for any node, as with a password that all agents share."""
+    import msgspec  # noqa: PLC0415
+
+    from apportion.callout import answering  # noqa: PLC0415
+    from apportion.core.identity.bearers import identity_of  # noqa: PLC0415
+    from apportion.core.identity.identity import EVERY_NODE, Identity  # noqa: PLC0415
+
+    def everywhere(*given: Any) -> Identity:
+        return msgspec.structs.replace(identity_of(*given), nodes=(EVERY_NODE,))
+
+    with mock.patch.object(answering, "identity_of", everywhere):
+        yield
+
+
+@contextlib.contextmanager
 def looks_for_what_is_set_aside() -> Iterator[None]:
     """Who has halted waits for ever."""
     from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
@@ -148,7 +166,25 @@ def looks_for_what_is_set_aside() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def asks_for_its_audience() -> Iterator[None]:
+    """A token counts, whoever it was made for."""
+    from apportion.callout.claims import payload_of  # noqa: PLC0415
+    from apportion.callout.tokens import Reviewed, Tokens  # noqa: PLC0415
+
+    review = Tokens.review
+
+    async def any_audience(self: Tokens, token: str) -> Reviewed:
+        self._audience = json.loads(payload_of(token.encode()))["aud"][0]
+        return await review(self, token)
+
+    with mock.patch.object(Tokens, "review", any_audience):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "asks for its audience": asks_for_its_audience,
+    "knows the node of a token": knows_the_node_of_a_token,
     "counts documents": counts_documents,
     "doubts annotations": doubts_annotations,
     "holds what was asked": holds_what_was_asked,
