@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from apportion.core.ledger.receipts import (
@@ -100,7 +100,7 @@ def numbered(records: Sequence[Record]) -> list[Record]:
     return [Record(n, each.subject, each.payload) for n, each in enumerate(records, 1)]
 
 
-KINDS = ("changed", "on another subject", "dropped", "added", "moved", "cut off")
+KINDS = ("changed", "on another subject", "deleted", "dropped", "added", "moved", "cut off")
 
 
 def tampered(kind: str, at: int, seed: int) -> list[Record]:
@@ -113,6 +113,8 @@ def tampered(kind: str, at: int, seed: int) -> list[Record]:
         records[at] = Record(record.revision, record.subject, bytes(payload))
     elif kind == "on another subject":
         records[at] = Record(record.revision, f"{record.subject}x", record.payload)
+    elif kind == "deleted":
+        return [*records[:at], *records[at + 1 :]]
     elif kind == "dropped":
         del records[at]
     elif kind == "added":
@@ -127,7 +129,7 @@ def tampered(kind: str, at: int, seed: int) -> list[Record]:
 def first_difference(records: Sequence[Record]) -> int:
     """The first revision at which they are not RECORDS; 0 where they are."""
     pairs = zip(records, RECORDS, strict=False)
-    different = [ours.revision for ours, theirs in pairs if ours != theirs]
+    different = [theirs.revision for ours, theirs in pairs if ours != theirs]
     if different:
         return different[0]
     return 0 if len(records) >= len(RECORDS) else len(records) + 1
@@ -142,13 +144,14 @@ def test_the_first_record_that_differs_is_named(
     signed: Signed, bare: Signed, kind: str, at: int, seed: int
 ) -> None:
     """With fingerprints exactly; without, the segment that has it, or the end that is missing."""
+    assume(kind != "deleted" or at)  # a ledger may begin later: see `ledger trim`
     records = tampered(kind, at, seed)
     first = first_difference(records)
     found = [revision for revision, _ in held(signed, records)]
     assert found[:1] == ([first] if first else [])
     begins = {end + 1 for end in (0, *ENDS[:-1])}
     segment = max((each for each in begins if each <= first), default=0)
-    without = [revision for revision, _ in held(bare, records)]
+    without = sorted(revision for revision, _ in held(bare, records))
     assert without[:1] in ([segment], [first]) if first else without == []
 
 

@@ -53,7 +53,10 @@ class ReceiptCheck:
 
     def take(self, record: Record) -> Iterator[Wrong]:
         """The next record, whatever it is."""
-        if record.revision != self._next:  # what is missing is another's to say
+        if record.revision != self._next:
+            found = self._found
+            if self._next and found is not None and found.checkpoint.first <= self._next:
+                yield self._next, f"is missing, and {found.path.name} signed it"
             self._tree = None
             yield from self._advance(record.revision)
         self._next = record.revision + 1
