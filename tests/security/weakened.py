@@ -182,11 +182,38 @@ def asks_for_its_audience() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def writes_one_event_a_line() -> Iterator[None]:
+    """A log for people has texts from outside as they are."""
+    from apportion.runtime.process import logs  # noqa: PLC0415
+
+    with mock.patch.object(logs, "one_event_a_line", logs._as_it_is):
+        yield
+
+
+@contextlib.contextmanager
+def escapes_what_it_prints() -> Iterator[None]:
+    """What the command line prints is what stands in the ledger, character for character."""
+    from apportion.cli import output, rows  # noqa: PLC0415
+
+    def same(text: object, **_: object) -> Any:
+        return text
+
+    with (
+        mock.patch.object(output, "escaped_json", same),
+        mock.patch.object(output, "escaped", same),
+        mock.patch.object(output, "clean", same),
+        mock.patch.object(rows, "clean", same),
+    ):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "asks for its audience": asks_for_its_audience,
     "knows the node of a token": knows_the_node_of_a_token,
     "counts documents": counts_documents,
     "doubts annotations": doubts_annotations,
+    "escapes what it prints": escapes_what_it_prints,
     "holds what was asked": holds_what_was_asked,
     "limits of the webhook": webhook_limits,
     "looks at the ledger": looks_at_the_ledger,
@@ -195,6 +222,7 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "asks what is enabled": asks_what_is_enabled,
     "believes its CA alone": believes_its_ca_alone,
     "stays in the folder": stays_in_the_folder,
+    "writes one event a line": writes_one_event_a_line,
 }
 """The name of a guard, and what takes it out for the length of a `with`."""
 

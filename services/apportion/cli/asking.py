@@ -21,6 +21,7 @@ import msgspec
 from apportion.cli.connection import GATEWAY_TLS, TOKEN_ENV
 from apportion.cli.exits import NotFound, Unreachable, Wrong
 from apportion.core.explain.answers import Answer, ErrorAnswer, Page
+from apportion.core.explain.printable import escaped
 from apportion.runtime.process.config import ConfigError
 from apportion.runtime.process.tls import ClientTls, explained, files_of
 
@@ -147,7 +148,7 @@ class Gateway:
                 return status, body
             if not said:
                 reason = refusal(self._url, status, body).message
-                click.echo(f"{reason}: waiting up to {self._patience_s:g} s", err=True)
+                click.echo(f"{escaped(reason)}: waiting up to {self._patience_s:g} s", err=True)
             said = True
             time.sleep(LOOK_S)
 

@@ -28,6 +28,7 @@ from apportion.core.explain.answers import (
 )
 from apportion.core.explain.lines import listed
 from apportion.core.explain.natural import natural
+from apportion.core.explain.printable import escaped
 
 Form = Literal["", "wide", "json", "yaml", "name"]
 FORMS = ("wide", "json", "yaml", "name")
@@ -182,7 +183,7 @@ class Listing(NamedTuple):
             click.echo(written(msgspec.to_builtins(Listed(revision, items))), nl=False)
         elif self.form == "name":
             for item in items:
-                click.echo(self.kind.name(item))
+                click.echo(escaped(self.kind.name(item)))
         elif items:
             rows = self.kind.rows(items, self.look)
             rows.header = header

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import click
 
 from apportion.cli.exits import INTERNAL
+from apportion.core.explain.printable import escaped
 from apportion.runtime.process.collecting import seldom_look_for_cycles
 
 
@@ -100,6 +101,15 @@ class Root(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        """As in click; what an error says may be from outside."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            said = escaped(error.message, keep="\n")
+            error.message = said  # type: ignore[misc] # before anybody has read it
+            raise
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -139,7 +149,7 @@ def main() -> None:
         if os.environ.get("APPORTION_TRACEBACK"):
             raise
         click.echo(
-            f"internal error: {type(error).__name__}: {error}\n"
+            f"internal error: {type(error).__name__}: {escaped(str(error))}\n"
             "set APPORTION_TRACEBACK=1 to see where, and please report it",
             err=True,
         )

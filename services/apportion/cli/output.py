@@ -1,7 +1,8 @@
 """What a person sees: tables and colours on a terminal, plain text in a pipe, JSON on request.
 
-Invariant: with `--json` standard output holds one JSON document (or one a line, where a verb says
-so) and nothing else; everything said beside it goes to standard error.
+Invariants: with `--json` standard output holds one JSON document (or one a line, where a verb says
+so) and nothing else; everything said beside it goes to standard error. In neither is a character
+that a terminal would obey and that we did not mean.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rich.text import Text
 
 from apportion.cli.ascii import Ascii, ascii_only
 from apportion.cli.rows import Rows, clean
+from apportion.core.explain.printable import escaped, escaped_json
 
 PIPE_WIDTH = 220
 """Columns where there is no terminal and COLUMNS does not tell: rows are not cut for `grep`."""
@@ -38,14 +40,22 @@ def console(*, stderr: bool = False) -> Console:
     given = os.environ.get("COLUMNS", "")
     width = None if stream.isatty() or given.isdecimal() else PIPE_WIDTH
     file: Any = Ascii(stream) if ascii_only(stream, os.environ) else None
-    return Console(stderr=stderr, file=file, width=width, highlight=False, soft_wrap=False)
+    return _Console(stderr=stderr, file=file, width=width, highlight=False, soft_wrap=False)
+
+
+class _Console(Console):
+    """One on which text of ours may have text from outside in it."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """See rich."""
+        return super().render_str(escaped(text, keep="\n\t"), **how)
 
 
 def print_json(body: object, *, line: bool = False) -> None:
     """`body` as JSON: indented, or on one line."""
     data = msgspec.json.encode(body)
     data = data if line else msgspec.json.format(data, indent=2)
-    click.echo(data, nl=True)  # bytes: JSON is UTF-8, whatever the terminal can show
+    click.echo(escaped_json(data), nl=True)  # bytes: JSON is UTF-8, whatever the terminal can show
 
 
 def table(

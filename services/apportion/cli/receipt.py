@@ -25,6 +25,7 @@ from apportion.cli.progress import progress
 from apportion.cli.why import why_of
 from apportion.cli.writing import open_ledger, run
 from apportion.core.explain.lines import Teller
+from apportion.core.explain.printable import escaped_json
 from apportion.core.ledger.receipts import (
     FORMAT,
     Checkpoint,
@@ -214,7 +215,8 @@ def show(
         proof = _proof(found, records, revision)
     except (ReceiptInvalid, ArchiveError, OSError) as error:
         raise NotFound(f"no proof: {error}") from None
-    click.echo(encoded(proof) if as_json else msgspec.json.format(encoded(proof), indent=2))
+    data = encoded(proof)
+    click.echo(escaped_json(data if as_json else msgspec.json.format(data, indent=2)))
 
 
 def _placed(where: Where, pod: str, namespace: str | None) -> int:

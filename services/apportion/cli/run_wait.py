@@ -21,6 +21,7 @@ from apportion.cli.output import console, plain
 from apportion.cli.submitting import Submitted
 from apportion.core.explain import words
 from apportion.core.explain.lines import shares_words
+from apportion.core.explain.printable import escaped_json
 from apportion.runtime.jetstream.client import JetStreamLedger
 from apportion.runtime.ledger.port import LedgerError
 from apportion.runtime.ledger.starting import Started
@@ -96,7 +97,7 @@ class Telling:
 
     @staticmethod
     def _write(said: Waits | Starts) -> None:
-        click.echo(msgspec.json.encode(said), err=True)
+        click.echo(escaped_json(msgspec.json.encode(said)), err=True)
         sys.stderr.flush()
 
     @staticmethod

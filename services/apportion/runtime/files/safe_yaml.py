@@ -19,6 +19,8 @@ from typing import Any
 
 import yaml
 
+from apportion.core.explain.printable import escaped
+
 TEXT_BYTES_MAX = 8 << 20
 DEPTH_MAX = 100
 ALIASES_MAX = 100
@@ -293,6 +295,11 @@ def _offset(text: str, path: str) -> int:
 
 
 def written(value: object) -> str:
-    """Maps, lists and scalars as a YAML document, in the order that they have."""
+    """Maps, lists and scalars as a YAML document, in the order that they have.
+
+    Where a text has characters that a terminal would obey, all beyond ASCII are escaped.
+    """
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    if escaped(text, keep="\n") != text:
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
     return text

@@ -1,7 +1,8 @@
 """Logs: one event a line on stderr, for people or as JSON, and never a password.
 
 The only module that knows the logging library; what other libraries log goes the same way.
-Invariant: every text that leaves here has the passwords of URLs blanked out.
+Invariants: every text that leaves here has the passwords of URLs blanked out; a line begins where
+an event does, whatever is in a name, a reason or an error, and those of a traceback are indented.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 from typing import TextIO
 
+from apportion.core.explain.printable import escaped
 from apportion.runtime.process.clock import Clock, SystemClock, rfc3339
 from apportion.runtime.process.config import LogFormat, LogLevel
 
@@ -28,6 +30,7 @@ if _rich is not None:
 Logger = structlog.stdlib.BoundLogger
 
 _URL_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@/\s]+@")
+_MANY_LINES = ("exception", "stack")
 _QUIET = ("asyncio", "aiohttp.access", "nats")
 
 
@@ -98,10 +101,28 @@ def _shared(service: str, clock: Clock) -> list[Processor]:
 def _renderer(form: LogFormat, stream: TextIO) -> Processor:
     """The last step: the whole line, with the passwords blanked wherever in it they were."""
     render: Processor = structlog.processors.JSONRenderer(default=str)
+    shape = one_event_a_line if form == "console" else _as_it_is  # JSON escapes by itself
     if form == "console":
         render = structlog.dev.ConsoleRenderer(colors=stream.isatty())
 
     def blanked(logger: WrappedLogger, method: str, event: EventDict) -> str:
-        return blank_passwords(str(render(logger, method, event)))
+        return blank_passwords(str(render(logger, method, shape(event))))
 
     return blanked
+
+
+def one_event_a_line(event: EventDict) -> EventDict:
+    """The event with its texts as they can stand in one line."""
+    shown: EventDict = {}
+    for key, value in event.items():
+        text = value if isinstance(value, str) else None
+        if text is not None and key in _MANY_LINES:
+            lines = (escaped(line, keep="\t") for line in text.splitlines())
+            shown[key] = "\n".join(f"    {line}" for line in lines)
+        else:
+            shown[key] = value if text is None else escaped(text)
+    return shown
+
+
+def _as_it_is(event: EventDict) -> EventDict:
+    return event

@@ -95,6 +95,21 @@ def test_a_line_break_in_a_value_does_not_make_a_second_line(stream: io.StringIO
     assert len(_lines(stream)) == 1
 
 
+def test_whoever_is_named_in_a_traceback_writes_no_line_of_it(stream: io.StringIO) -> None:
+    """For people: its lines are indented, and what acts on a terminal is escaped."""
+    configure_logs(service="agent", form="console", stream=stream)
+    try:
+        raise ValueError("no pod x\n2026-01-01 00:00:00 [error    ] forged\x1b[2J\x9b")
+    except ValueError:
+        get_logger("test").exception("unexpected", pod="a\nb")
+    first, *others = stream.getvalue().splitlines()
+    assert r"a\nb" in first
+    assert all(line.startswith("    ") for line in others)
+    assert others[0] == "    Traceback (most recent call last):"
+    assert others[-1].endswith(r"forged\x1b[2J\x9b")
+    assert "\x1b" not in stream.getvalue()
+
+
 def test_the_level_holds_back_what_is_below_it(stream: io.StringIO) -> None:
     """`warning` silences `info`."""
     configure_logs(service="agent", level="warning", form="json", stream=stream)
