@@ -146,8 +146,22 @@ def test_by_tokens_nobody_has_a_password_but_who_stays_outside() -> None:
     assert role["rules"] == [
         {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}
     ]
-    others = [each for (kind, _), each in found.items() if kind in {"Role", "ClusterRole"}]
-    assert [each for each in others if "tokenreviews" in str(each["rules"])] == [role]
+    asked = {
+        name
+        for (kind, name), each in found.items()
+        if kind in {"Role", "ClusterRole"} and "tokenreviews" in str(each["rules"])
+    }
+    assert asked == {"apportion-callout", "apportion-gateway"}  # who is asked who somebody is
+
+
+def test_the_gateway_is_over_https_where_it_has_a_certificate() -> None:
+    """One setting: a Secret as cert-manager makes them."""
+    pod = documents(rendered("--set", "gateway.certificates=mine"))["Deployment", "gateway"]
+    template = pod["spec"]["template"]["spec"]
+    assert "--tls-cert=/etc/apportion/tls/tls.crt" in template["containers"][0]["args"]
+    assert {"name": "tls", "secret": {"secretName": "mine"}} in template["volumes"]
+    plain = documents(rendered())["Deployment", "gateway"]["spec"]["template"]["spec"]
+    assert not any("tls" in each for each in plain["containers"][0]["args"])
 
 
 def test_the_ledger_is_encrypted_unless_it_is_said() -> None:

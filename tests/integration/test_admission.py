@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import http.client
 import json
 import ssl
 import urllib.error
@@ -15,6 +16,7 @@ import pytest
 from apportion.admission.reviews import PATH
 from apportion.runtime.ledger.port import Draft
 from apportion_schemas import Configuration, ConfigurationChanged
+from tests.support.authority import Authority, Pair
 from tests.support.certificates import HOST, given_certificate
 from tests.support.facts import Facts
 from tests.support.kube_objects import kube_pod, share
@@ -26,8 +28,10 @@ from tests.support.processes import ServiceProcess
 class Webhook:
     """One process, and an API server's questions to it."""
 
-    def __init__(self, bus: Bus, folder: Path) -> None:
+    def __init__(self, bus: Bus, folder: Path, *options: str) -> None:
         self._issued, told = given_certificate(folder)
+        told += options
+        self.shown: Pair | None = None
         url = bus.server.url_for("admission")
         self.process = ServiceProcess("admission", url, "--listen", f"{HOST}:0", *told)
         self.url = ""
@@ -56,6 +60,8 @@ class Webhook:
             self.url.rstrip("/") + PATH, data=json.dumps(review).encode(), method="POST"
         )
         context = ssl.create_default_context(cadata=self._issued.certificate.decode())
+        if self.shown is not None:
+            context.load_cert_chain(*self.shown)
         try:
             with urllib.request.urlopen(request, timeout=20, context=context) as answer:  # noqa: S310
                 response: Any = json.loads(answer.read())["response"]
@@ -185,3 +191,18 @@ async def test_a_configuration_of_a_newer_build_halts_it(webhook: Webhook, bus: 
 
     assert "schemaversion" in await until(halted, "the webhook to halt")
     assert (await webhook.process.get("/readyz"))[0] == 503
+
+
+async def test_behind_a_ca_only_the_api_server_is_answered(tmp_path: Path) -> None:
+    """Who is somebody else in the network gets no answer, whatever he posts, and costs nothing."""
+    apiserver, other = Authority(tmp_path, "apiserver-ca"), Authority(tmp_path, "other-ca")
+    async with running_bus(tmp_path / "bus") as bus:
+        webhook = Webhook(bus, tmp_path, "--tls-client-ca", str(apiserver.ca))
+        async with webhook.process:
+            await webhook.ready()
+            for shown in (None, other.issue("stranger")):
+                webhook.shown = shown
+                with pytest.raises((OSError, http.client.HTTPException)):
+                    await webhook.filled_in()
+            webhook.shown = apiserver.issue("apiserver")
+            await webhook.comes_to_fill_in("apportion")

@@ -1,9 +1,12 @@
 """The gateway over HTTPS, as its users reach it: a certificate of a CA that they were told of."""
 
+import asyncio
+import http.client
 import os
 import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -96,3 +99,29 @@ async def test_a_renewed_certificate_is_served_without_a_restart(gateway: Gatewa
 
     await until(renewed, "the new certificate to be served", timeout_s=20)
     assert gateway.pair.certificate.read_text() != before
+
+
+async def test_an_extender_answers_the_scheduler_of_its_ca_alone(tmp_path: Path) -> None:
+    """Somebody else in the network is hung up on before he has said anything."""
+    authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
+    pair = authority.issue("extender", HOST)
+    options = ["--listen", f"{HOST}:0", "--tls-cert", str(pair.certificate)]
+    options += ["--tls-key", str(pair.key), "--tls-client-ca", str(authority.ca)]
+
+    def status(url: str, shown: Pair | None) -> int:
+        context = ssl.create_default_context(cafile=authority.ca)
+        if shown is not None:
+            context.load_cert_chain(*shown)
+        with urllib.request.urlopen(f"{url}/readyz", timeout=20, context=context) as answer:  # noqa: S310
+            return int(answer.status)
+
+    async with running_bus(tmp_path / "bus") as bus:
+        url = bus.server.url_for("extender")
+        async with ServiceProcess("extender", url, *options) as process:
+            await process.ready()
+            address = str((await process.logged("extending"))["url"])
+            assert address.startswith("https://")
+            for shown in (None, other.issue("stranger")):
+                with pytest.raises((OSError, http.client.HTTPException)):
+                    await asyncio.to_thread(status, address, shown)
+            assert await asyncio.to_thread(status, address, authority.issue("scheduler")) == 200
