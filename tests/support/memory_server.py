@@ -142,7 +142,7 @@ class MemoryServer:
 
     def _duplicate(self, draft: Draft, revision: int) -> DuplicateRefused:
         found = self.records[revision - 1]
-        same = found is not None and is_same(draft, found.subject, found.payload)
+        same = found is None or is_same(draft, found.subject, found.payload)
         return DuplicateRefused((draft.id,), revision, same=same)
 
     def holds(self, drafts: Sequence[Draft]) -> bool:

@@ -103,7 +103,8 @@ class Appender:
             raise await self._refusal(drafts, fences, answer.error)
         if answer.duplicate:
             stored = await self._stored({"seq": answer.seq})
-            same = stored is not None and is_same(drafts[0], stored.subject, stored.data)
+            # What was dropped since was in the ledger and in a snapshot: it is written.
+            same = stored is None or is_same(drafts[0], stored.subject, stored.data)
             raise DuplicateRefused((drafts[0].id,), answer.seq, same=same)
         return list(range(answer.seq - len(drafts) + 1, answer.seq + 1))
 

@@ -90,7 +90,8 @@ class DuplicateRefused(LedgerError):
 
     Of a batch the server does not say which one, so `ids` are all of the batch. `revision` is the
     place of the first copy where it is known, which it is for a single draft. `same`: what stands
-    there is the event that was to be written, by whomever; otherwise somebody took its id.
+    there is the event that was to be written, by whomever, or what stood there was dropped since;
+    otherwise somebody took its id.
     """
 
     def __init__(
