@@ -183,6 +183,42 @@ def asks_for_its_audience() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def holds_a_placement_to_its_turn() -> Iterator[None]:
+    """A placement counts whatever attempt it is of, and whatever it follows on its node."""
+    from msgspec import structs  # noqa: PLC0415
+
+    from apportion.core.ledger import fold  # noqa: PLC0415
+    from apportion_schemas import PodPlaced  # noqa: PLC0415
+
+    place = fold._HANDLERS[PodPlaced]
+
+    def credulous(context: Any, data: PodPlaced) -> Any:
+        pod, node = context.state.pods.get(data.pod), context.state.nodes.get(data.node)
+        if pod is not None and node is not None:
+            pod.attempt = data.attempt
+            data = structs.replace(data, previous=node.chain)
+        return place(context, data)
+
+    with mock.patch.dict(fold._HANDLERS, {PodPlaced: credulous}):
+        yield
+
+
+@contextlib.contextmanager
+def halts_at_its_own_fault() -> Iterator[None]:
+    """An event at which the fold fails is passed over."""
+    from apportion.runtime.ledger.reader import Reader  # noqa: PLC0415
+
+    def careless(self: Any, record: Any, event: object) -> Any:
+        try:
+            return self._fold.apply(record, event)
+        except ZeroDivisionError:
+            return self._fold.refuse(record, "passed over")
+
+    with mock.patch.object(Reader, "_apply", careless):
+        yield
+
+
+@contextlib.contextmanager
 def writes_one_event_a_line() -> Iterator[None]:
     """A log for people has texts from outside as they are."""
     from apportion.runtime.process import logs  # noqa: PLC0415
@@ -214,6 +250,8 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "counts documents": counts_documents,
     "doubts annotations": doubts_annotations,
     "escapes what it prints": escapes_what_it_prints,
+    "halts at its own fault": halts_at_its_own_fault,
+    "holds a placement to its turn": holds_a_placement_to_its_turn,
     "holds what was asked": holds_what_was_asked,
     "limits of the webhook": webhook_limits,
     "looks at the ledger": looks_at_the_ledger,

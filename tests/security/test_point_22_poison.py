@@ -1,0 +1,97 @@
+"""Point 22: an event that a reader cannot take ends neither its process nor its honesty.
+
+Nobody attacks here but a fault: a build whose fold fails at an event that is right. Who passes over
+it goes on with a state that nobody else has, and what a person said is lost without a word.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apportion_schemas import NodeCordoned, PodPlaced, PodRefused
+from tests.security.weakened import without as taken_out
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.pods import ask, pod
+from tests.support.polling import until
+from tests.support.processes import NO_AGENTS, ServiceProcess, environment
+
+FAULTY = """
+from apportion.core.ledger import fold
+from apportion_schemas import NodeCordoned
+
+
+def fails(*_):
+    raise ZeroDivisionError
+
+
+fold._HANDLERS[NodeCordoned] = fails
+"""
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A running server."""
+    async with running_bus(tmp_path / "nats") as running:
+        yield running
+
+
+def scheduler(bus: Bus, name: str, first: str) -> ServiceProcess:
+    """One of several."""
+    url = bus.server.url_for("scheduler")
+    return ServiceProcess("scheduler", url, "--name", name, *NO_AGENTS, first=first)
+
+
+async def set_aside(bus: Bus, revision: int) -> int:
+    """The verb, for an event that its own build reads; the revision that it wrote."""
+    words = ("ledger", "set-aside", str(revision), "--reason", "a fault", "--force", "--json")
+    environ = {**environment(None), "APPORTION_NATS_URL": bus.server.url_for("operator")}
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-m", "apportion.cli.main", *words],
+        env=environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return int(json.loads(done.stdout)["revisions"][str(revision)])
+
+
+@pytest.mark.parametrize("without", ["halts at its own fault", ""], ids=["weak", "guarded"])
+async def test_a_fault_of_the_fold_is_not_passed_over(bus: Bus, without: str) -> None:
+    """A person closes the only node, at which the fold of one build fails.
+
+    Without the guard that scheduler is ready, and places on the closed node. With it that one
+    halts, is not ready and says at which revision and why, in a metric too; another one of a sound
+    build refuses the pod; and once the event is set aside both go on.
+    """
+    facts = Facts(bus)
+    await facts.open()
+    async with scheduler(bus, "faulty", FAULTY + taken_out(without)) as faulty:
+        await facts.write(rack("n1", 2))
+        await facts.write(pod("before", ask(1000)))
+        await facts.count(PodPlaced, 1)
+        closed = await facts.write(NodeCordoned(node="n1", by="ada", reason="fan"))
+        if without:
+            await facts.write(pod("after", ask(1000)))
+            await facts.count(PodPlaced, 2)
+            assert (await faulty.get("/readyz"))[0] == 200
+            return
+
+        async def halted() -> bool:
+            status, body = await faulty.get("/readyz")
+            return status == 503 and f"halted at revision {closed}" in body and "fault" in body
+
+        await until(halted, "the faulty scheduler to halt")
+        assert (await faulty.get("/healthz"))[0] == 200
+        assert "apportion_fold_halted 1.0" in (await faulty.get("/metrics"))[1].splitlines()
+        async with scheduler(bus, "sound", "") as sound:
+            await sound.ready()
+            await facts.write(pod("after", ask(1000)))
+            await facts.count(PodRefused, 1)
+            aside = await set_aside(bus, closed)
+            await facts.count(PodPlaced, 2)
+            assert [at for at, e in facts.events if isinstance(e.data, PodPlaced)][1] > aside
+            await asyncio.gather(faulty.ready(), sound.ready())
