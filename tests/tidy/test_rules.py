@@ -116,6 +116,8 @@ def test_unfinished_work() -> None:
     assert list(words.open_tasks(CORE, f"# {mark} later\n"))
     assert list(words.open_tasks(CORE, f"# {mark}(me): #5\n"))
     assert not list(words.open_tasks(CORE, f"# {mark} (#5) later\n"))
+    assert list(words.open_tasks("CHANGELOG.md", "<" * 7 + " HEAD\n- one\n"))
+    assert not list(words.open_tasks("CHANGELOG.md", "=" * 7 + "\n<<< no mark\n"))
 
 
 @pytest.mark.parametrize(

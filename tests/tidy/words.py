@@ -104,9 +104,14 @@ def retired_words(path: str, source: str) -> Iterator[Offence]:
                 yield Offence(path, found.start[0], f"{found.string}: say {word}")
 
 
+MERGE_MARKS = ("<" * 7 + " ", ">" * 7 + " ")
+
+
 def open_tasks(path: str, text: str) -> Iterator[Offence]:
-    """Marks of unfinished work that no issue keeps track of."""
+    """Marks of unfinished work that no issue keeps track of, and of a merge."""
     for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(MERGE_MARKS):
+            yield Offence(path, number, "is one side of a merge: choose, and take the marks out")
         if OPEN_TASK.search(line):
             yield Offence(
                 path, number, "unfinished work needs its issue's number: write (#12) behind"
