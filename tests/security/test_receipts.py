@@ -21,7 +21,8 @@ from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_
 from apportion.runtime.jetstream.wire import STREAM, call_api
 from apportion.runtime.ledger.archive import read_archive
 from apportion.runtime.ledger.port import Draft, Record
-from tests.support.nats import PlainServer, remake_stream
+from tests.support.facts import Facts
+from tests.support.nats import PlainServer, remake_stream, running_bus
 from tests.support.processes import ServiceProcess
 
 RECORDED = Path(__file__).parents[1] / "golden" / "ledgers" / "v1-evictions.jsonl"
@@ -191,3 +192,20 @@ async def test_a_ledger_whose_beginning_was_dropped(place: Place) -> None:
     await place.ledger.append([draft])
     said = await place.run("receipt", "write", "--key", place.key, *place.receipts, code=1)
     assert "the state that the newest receipt left off with is gone" in said
+
+
+async def test_whoever_audits_may_sign_and_verify(tmp_path: Path) -> None:
+    """Nothing but to read is needed: as the auditor of a ledger with identities."""
+    async with running_bus(tmp_path / "nats") as bus:
+        facts = Facts(bus)
+        await facts.open()
+        await facts.submit("a", "b")
+        auditor = Place(tmp_path, await bus.connect("auditor"), bus.server.url_for("auditor"))
+        await auditor.run("receipt", "key", auditor.key)
+        (first,) = await auditor.sign()
+        await facts.submit("c")
+        (second,) = await auditor.sign()
+        assert (first["last"], second["first"]) == (2, 3)
+        # The pen of the tests signs as a test, which is all that is wrong.
+        found = await auditor.verify(*auditor.receipts, *auditor.public, code=1)
+        assert (found["receipts"], found["found"]) == (2, {"owner": 3})
