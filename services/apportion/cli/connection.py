@@ -21,7 +21,7 @@ import msgspec
 
 from apportion.cli.exits import Unreachable
 from apportion.runtime.process.reach import Reach
-from apportion.runtime.process.tls import NATS_TLS
+from apportion.runtime.process.tls import NATS_TLS, forget_files
 from apportion.runtime.service.tls_options import client_tls_options
 
 CONNECTION = "connection.json"
@@ -62,6 +62,7 @@ class Where(msgspec.Struct, frozen=True):
             return Reach(self.nats, self.nats_key, self.nats_token, self.ledger_key)
         from apportion.runtime.jetstream.server import ServerFailed, load_credentials
 
+        forget_files(NATS_TLS)
         try:
             return load_credentials(self.data).reach_for(role)
         except ServerFailed as error:

@@ -19,6 +19,7 @@ import click
 from apportion.cli.connection import DATA_ENV, default_data
 from apportion.cli.forking import ForkServer
 from apportion.cli.wanted import Wanted
+from apportion.runtime.process.tls import NATS_TLS, forget_files
 
 GATEWAY_PORT = 8470
 NATS_PORT = 4222
@@ -77,6 +78,7 @@ def command(
         fleet=machines.name, samples=gpus != "local" and not no_samples,
         exit_after_samples=exit_after_samples, advice=machines.advice, began_s=time.monotonic(),
     )  # fmt: skip
+    forget_files(NATS_TLS)
     fork_server = ForkServer(SERVICES)
     fork_server.start()
     from apportion.cli.standalone import stand  # while the fork server imports

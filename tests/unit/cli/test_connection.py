@@ -1,5 +1,6 @@
 """Where things are: what is told wins over what is found, and files are their owner's only."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -21,6 +22,18 @@ def test_told_wins(tmp_path: Path) -> None:
     where = Where(data=tmp_path / "none", nats="nats://u:p@h:1", gateway="http://h:2/")
     assert where.reach().url == "nats://u:p@h:1"
     assert where.gateway_url() == "http://h:2"
+
+
+def test_the_server_of_up_is_met_without_the_certificates_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CA that is exported for a cluster would keep verbs from the ledger of this machine."""
+    monkeypatch.setenv("APPORTION_NATS_CA", "ca.crt")
+    Where(data=tmp_path, nats="tls://h:1").reach()
+    assert os.environ["APPORTION_NATS_CA"] == "ca.crt"
+    with pytest.raises(Unreachable):
+        Where(data=tmp_path).reach()
+    assert "APPORTION_NATS_CA" not in os.environ
 
 
 def test_found(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ BYTES_MAX = 1 << 20
 NATS_TLS = "APPORTION_NATS"
 """What the variables begin with that name the files of TLS with the ledger's server."""
 
+_NAMES = ("CA", "CERT", "CERT_KEY")
 _log = logging.getLogger(__name__)
 _Stamp = tuple[tuple[int, int, int], ...]
 
@@ -49,15 +50,22 @@ def files_of(setting: str, environ: Mapping[str, str] | None = None) -> TlsFiles
         ConfigError: a certificate without its key, or a key without its certificate.
     """
     environ = os.environ if environ is None else environ
-    ca, certificate, key = (
-        environ.get(f"{setting}_{name}", "") for name in ("CA", "CERT", "CERT_KEY")
-    )
+    ca, certificate, key = (environ.get(f"{setting}_{name}", "") for name in _NAMES)
     if bool(certificate) != bool(key):
         missing, there = ("CERT_KEY", "CERT") if certificate else ("CERT", "CERT_KEY")
         raise ConfigError(
             f"{setting}_{missing}", "", f"name the PEM file that belongs to {setting}_{there}"
         )
     return TlsFiles(setting, ca, certificate, key)
+
+
+def forget_files(setting: str) -> None:
+    """Name none any more, here and in processes that are started: for a server without TLS.
+
+    The one of `apportion up` is on this machine, whatever else is told of others.
+    """
+    for name in _NAMES:
+        os.environ.pop(f"{setting}_{name}", None)
 
 
 class ClientTls:
@@ -87,7 +95,7 @@ class ClientTls:
 
     def _paths(self) -> tuple[tuple[str, str], ...]:
         files = self.files
-        named = (("CA", files.ca), ("CERT", files.certificate), ("CERT_KEY", files.key))
+        named = zip(_NAMES, (files.ca, files.certificate, files.key), strict=True)
         return tuple((f"{files.setting}_{name}", path) for name, path in named if path)
 
     def _made(self) -> ssl.SSLContext:
