@@ -1,6 +1,7 @@
 """How fast pods go through the whole system, everything on this machine and fsynced.
 
     python -m tests.benchmarks.pipeline --json
+    APPORTION_TEST_TLS=1 python -m tests.benchmarks.pipeline --json       the same over TLS
 
 100 simulated nodes of 8 devices, real processes (nats-server, agent, scheduler, binder, gateway).
 5,000 pods are submitted in batches of 100 with at most `--window` of them without a place, and each

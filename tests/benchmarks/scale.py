@@ -1,6 +1,7 @@
 """How many pods several schedulers place, how seldom they collide, and how soon one is replaced.
 
     python -m tests.benchmarks.scale --json
+    APPORTION_TEST_TLS=1 python -m tests.benchmarks.scale --json       the same over TLS
 
 A fleet of 1,000 nodes of 8 devices; real processes: nats-server (every append fsynced), one, two
 and three schedulers, and the load in a process of its own.
@@ -62,10 +63,10 @@ async def cluster(
 ) -> AsyncIterator[tuple[Bus, list[ServiceProcess]]]:
     """A ledger with a fleet on it, and schedulers that have folded it."""
     async with running_bus(folder) as bus, contextlib.AsyncExitStack() as stack:
-        agent = await bus.connect("agent")
+        intake = await bus.connect("intake")
         fleet = [reported(f"node-{number:05}") for number in range(nodes)]
         for start in range(0, nodes, REPORTS):
-            await agent.append(fleet[start : start + REPORTS])
+            await intake.append(fleet[start : start + REPORTS])
         url = bus.server.url_for("scheduler")
         services = [
             ServiceProcess("scheduler", url, "--name", f"s{n}", *NO_AGENTS)

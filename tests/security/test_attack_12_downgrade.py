@@ -20,22 +20,14 @@ from apportion.runtime.jetstream.client import JetStreamLedger, connect, create_
 from apportion.runtime.jetstream.server import ROLES
 from apportion.runtime.ledger.port import LedgerUnavailable, NotPermitted
 from tests.security.weakened import GUARDS
-from tests.support.authority import Authority, Pair
+from tests.support.authority import Authority
 from tests.support.nats import draft
-from tests.support.nats_server import HOST, NatsServer
+from tests.support.nats_server import HOST, NatsServer, tls_block
 from tests.support.polling import until
 
 PASSWORDS = {role: f"p{role}" for role in ROLES}
 WORD = PASSWORDS["operator"]
 SOON_S = 20.0
-
-
-def tls_block(pair: Pair, clients: Path | None = None) -> str:
-    """What makes a server show this certificate, and want one of its clients."""
-    lines = [f'cert_file: "{pair.certificate}"', f'key_file: "{pair.key}"']
-    if clients is not None:
-        lines += [f'ca_file: "{clients}"', "verify: true"]
-    return "tls {\n" + "\n".join(lines) + "\n}\n"
 
 
 class Impostor:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from apportion.runtime.jetstream.server import EmbeddedServer, find_binary
 from apportion.runtime.jetstream.wire import STREAM, ApiRefused, Wire, call_api
 from apportion.runtime.ledger.port import Draft, Record
 from tests.support import intakes
+from tests.support.nats_server import EncryptedServer
 from tests.support.polling import until
 
+ENCRYPTED = "APPORTION_TEST_TLS"
+"""Where this variable is set a bus has TLS, as for `python -m tests.benchmarks.scale`."""
 _numbers = itertools.count(1)
 _STORE_NOT_MADE = 10049  # nats-server's JSStreamStoreFailedF
 
@@ -45,7 +49,11 @@ class Bus:
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
-        self.server = EmbeddedServer(data_dir, port=-1)
+        self.server = (
+            EncryptedServer(data_dir)
+            if ENCRYPTED in os.environ
+            else EmbeddedServer(data_dir, port=-1)
+        )
         self._ledgers: list[JetStreamLedger] = []
         self._port = 0
 

@@ -10,12 +10,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from apportion.core.identity.configuration import password_variable
-from apportion.runtime.jetstream.server import find_binary
+from apportion.core.identity.configuration import configuration, password_variable
+from apportion.runtime.jetstream.server import ROLES, EmbeddedServer, find_binary
+from tests.support.authority import Authority, Pair
 from tests.support.control_plane import free_port
 from tests.support.polling import until
 
 HOST = "127.0.0.1"
+
+
+def tls_block(pair: Pair, clients: Path | None = None) -> str:
+    """What makes a server show this certificate, and want one of its clients."""
+    lines = [f'cert_file: "{pair.certificate}"', f'key_file: "{pair.key}"']
+    if clients is not None:
+        lines += [f'ca_file: "{clients}"', "verify: true"]
+    return "tls {\n" + "\n".join(lines) + "\n}\n"
 
 
 class NatsServer:
@@ -45,6 +54,12 @@ class NatsServer:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def log(self) -> str:
@@ -91,3 +106,46 @@ class NatsServer:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+
+
+class EncryptedServer(EmbeddedServer):
+    """The embedded server's part, with TLS: for tests and benchmarks that are to go over it.
+
+    Whoever connects from this process and those that it starts trusts its CA, which stays the same
+    on the same folder.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(data_dir)
+        passwords = {role: f"p{role}" for role in ROLES}
+        data_dir.mkdir(parents=True, exist_ok=True)
+        authority = Authority(data_dir)
+        block = tls_block(authority.issue("server", HOST))
+        self._server = NatsServer(data_dir / "nats", configuration() + block, passwords)
+        os.environ["APPORTION_NATS_CA"] = str(authority.ca)
+
+    @property
+    def pid(self) -> int:
+        """See EmbeddedServer."""
+        return self._server.pid
+
+    @property
+    def port(self) -> int:
+        """See EmbeddedServer."""
+        return self._server.port
+
+    def url_for(self, role: str) -> str:
+        """See EmbeddedServer."""
+        return self._server.url(role, scheme="tls")
+
+    async def start(self) -> None:
+        """See EmbeddedServer."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """See EmbeddedServer."""
+        await self._server.stop()
+
+    async def kill(self) -> None:
+        """See EmbeddedServer."""
+        await self._server.stop()
