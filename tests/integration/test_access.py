@@ -227,6 +227,22 @@ spec:
     assert line["answer"]["pods"][0]["outcome"] == "fits"
 
 
+@pytest.mark.parametrize("name", ["theirs", "nobodys"])
+async def test_a_plan_is_no_way_to_find_out_what_others_have(asked: Asked, name: str) -> None:
+    """Whether their pod is there or not, the answer is that he may not ask."""
+    manifest = f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: ops}}
+spec: {{schedulerName: apportion, containers: [{{name: c, image: x}}]}}
+"""
+    status, refused = await asked.post("mei", "plan", {"manifest": manifest})
+    assert status == 403
+    assert refused["error"] == "mei may not get pods in namespace ops"
+    status, plan = await asked.post("olga", "plan", {"manifest": manifest})
+    assert (status, plan["pods"][0]["outcome"] == "unchanged") == (200, name == "theirs")
+
+
 async def test_metrics_are_for_who_scrapes(asked: Asked) -> None:
     """Who may scrape reads nothing else."""
     base = asked.url.removesuffix("/api/v1")

@@ -24,7 +24,7 @@ from apportion.gateway.access.people import (
     Wish,
     read_namespace,
 )
-from apportion.gateway.access.sight import look_at, namespace_at, shown
+from apportion.gateway.access.sight import look_at, namespace_at, planned_namespaces, shown
 from apportion.gateway.api.answering import SIGHT, Sight, json_response, refusal_response
 from apportion.gateway.api.plans import LINES
 from apportion.gateway.api.query import RequestRefused
@@ -137,6 +137,8 @@ class Gate:
         if answer.status != web.HTTPOk.status_code:
             body = await shown(answer.body, seen, may_see)
         else:
+            for planned in planned_namespaces(answer.body) if path == "plan" else ():
+                await self.require(person, read_namespace(planned))
             body = await shown(answer.body, look, may_see)
         if as_line:
             return _line(body, answer.status)

@@ -81,6 +81,14 @@ def namespace_at(path: str) -> str:
     return found[1] if found else ""
 
 
+def planned_namespaces(body: bytes) -> list[str]:
+    """Where the pods of a plan's manifests would be: only who sees that may ask about them.
+
+    A plan says of each whether it is live already, and so whether somebody has a pod of its name.
+    """
+    return sorted({pod["namespace"] for pod in msgspec.json.decode(body)["pods"]})
+
+
 async def shown(body: bytes, look: Look, may_see: Ask) -> bytes:
     """The JSON of an answer, as it is seen by whoever may see what `may_see` says."""
     answer = msgspec.json.decode(body)
