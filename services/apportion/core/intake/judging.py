@@ -110,6 +110,9 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
             return Refusal(
                 "device-of-another-node", f"device {used.device} is on node {owner.name}"
             )
+        if owner is None or used.device not in owner.by_id:
+            # What is not on the ledger may be another node's that is about to be.
+            return Refusal("unknown-device", f"device {used.device} is not on node {data.node}")
         if trouble := _too_much(used, owner):
             return Refusal("implausible-use", f"of device {used.device}: {trouble}")
     for share in data.shares:
@@ -122,14 +125,11 @@ def _usage(state: State, _event: Event, data: UsageRecorded) -> Verdict:
     return None
 
 
-def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState | None) -> str:
+def _too_much(used: ShareUsed | UnsharedUsed, node: NodeState) -> str:
     """What of it no card can have done, in words."""
     if used.seconds > USE_SECONDS_MAX:
         return f"{used.seconds:,} seconds are more than two days"
-    known = node.by_id.get(used.device) if node is not None else None
-    if known is None:
-        return ""
-    offered = known.device
+    offered = node.by_id[used.device].device
     most_mib = int(MARGIN * max(offered.memory_mib, offered.physical_memory_mib))
     if used.memory_mib_seconds > most_mib * (used.seconds + ROUNDED_S):
         return f"{used.memory_mib_seconds:,} MiB seconds in {used.seconds:,} seconds"

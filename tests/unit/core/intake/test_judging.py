@@ -125,6 +125,7 @@ def test_use_is_what_a_card_can_do_and_of_whose_it_is(ledger: Ledger) -> None:
     """Nobody is charged in another's name."""
     for use, name in (
         (used("n2-g0", "p1"), "device-of-another-node"),
+        (used("not-reported-yet", "p1"), "unknown-device"),
         (used("n1-g0", "p1", memory_mib_peak=1_000_000), "implausible-use"),
         (used("n1-g0", "p1", memory_mib_seconds=1 << 50), "implausible-use"),
         (used("n1-g0", "p1", seconds=1 << 30), "implausible-use"),
