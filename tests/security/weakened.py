@@ -244,6 +244,60 @@ def escapes_what_it_prints() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def limits_each_client() -> Iterator[None]:
+    """One client may have all that there is for all, and half a request may wait."""
+    from apportion.gateway.api import stream  # noqa: PLC0415
+    from apportion.runtime.service.http import HttpServer  # noqa: PLC0415
+    from apportion.runtime.service.limits import Limits  # noqa: PLC0415
+
+    most = 1 << 30
+    limits = Limits(
+        connections_each=most, each_per_s=0, each_at_once=most, head_s=3600, body_s=3600
+    )
+    defaults = HttpServer.__init__.__kwdefaults__ or {}
+    with mock.patch.dict(defaults, limits=limits), mock.patch.object(stream, "EACH_MAX", most):
+        yield
+
+
+@contextlib.contextmanager
+def limits_of_the_extender() -> Iterator[None]:
+    """The extender reads whatever somebody sends, as much of it as he likes."""
+    from apportion.extender import main  # noqa: PLC0415
+    from apportion.runtime.service import callers  # noqa: PLC0415
+    from apportion.runtime.service.limits import Limits  # noqa: PLC0415
+
+    most = 1 << 30
+    limits = Limits(
+        body_bytes=most, heavy_bytes=most, heavy_at_once=most, connections_each=most,
+        each_per_s=0, each_at_once=most,
+    )  # fmt: skip
+    with (
+        mock.patch.object(main, "LIMITS", limits),
+        mock.patch.object(callers, "POD_BYTES_MAX", most),
+        mock.patch.object(callers, "CONTAINERS_MAX", most),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def shows_what_is_seen() -> Iterator[None]:
+    """Whoever is let in reads everything."""
+    from apportion.gateway.access import gate  # noqa: PLC0415
+
+    async def everything(body: bytes, *_: object) -> bytes:
+        return body
+
+    async def allowed(*_: object) -> None:
+        return None
+
+    with (
+        mock.patch.object(gate, "shown", everything),
+        mock.patch.object(gate.Gate, "require", allowed),
+    ):
+        yield
+
+
 GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "asks for its audience": asks_for_its_audience,
     "knows the node of a token": knows_the_node_of_a_token,
@@ -253,12 +307,15 @@ GUARDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "halts at its own fault": halts_at_its_own_fault,
     "holds a placement to its turn": holds_a_placement_to_its_turn,
     "holds what was asked": holds_what_was_asked,
+    "limits each client": limits_each_client,
+    "limits of the extender": limits_of_the_extender,
     "limits of the webhook": webhook_limits,
     "looks at the ledger": looks_at_the_ledger,
     "looks for what is set aside": looks_for_what_is_set_aside,
     "says nothing before TLS": says_nothing_before_tls,
     "asks what is enabled": asks_what_is_enabled,
     "believes its CA alone": believes_its_ca_alone,
+    "shows what is seen": shows_what_is_seen,
     "stays in the folder": stays_in_the_folder,
     "writes one event a line": writes_one_event_a_line,
 }

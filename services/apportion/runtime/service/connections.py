@@ -125,8 +125,12 @@ class Watched(asyncio.Protocol):
             self._enter(_Phase.BUSY)
 
     def answered(self) -> None:
-        """The request has its answer, which may still have to be read."""
-        self._enter(_Phase.IDLE)
+        """The request has its answer, which may still have to be read.
+
+        Whose body nobody wanted has still to send it in time.
+        """
+        if self._phase is not _Phase.BODY:
+            self._enter(_Phase.IDLE)
 
     def _enter(self, phase: _Phase) -> None:
         self._stop_timer()

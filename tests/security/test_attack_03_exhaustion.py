@@ -1,0 +1,141 @@
+"""Attack 3: anyone who reaches the gateway takes what there is for all, and keeps it.
+
+One client held all 64 streams of events. 200 half-sent requests stayed open for 90 seconds. And
+reading `/events` from the beginning, again and again, took a consumer of the ledger each time, of
+which a server has a thousand for everybody.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from apportion.gateway.api.stream import CLIENTS_MAX
+from apportion.runtime.jetstream.wire import STREAM, call_api
+from tests.security.weakened import without
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+
+HALF = 200
+READERS = 16
+ROUNDS = 3
+PATIENCE_S = 6.0
+SHORT = (
+    "from apportion.runtime.service.http import HttpServer\n"
+    "from apportion.runtime.service.limits import Limits\n"
+    "HttpServer.__init__.__kwdefaults__['limits'] = Limits(head_s=1.0, body_s=1.0)\n"
+)
+"""The guard as it is, on a faster clock."""
+FORGETFUL = "from apportion.gateway.feed import Feed\nFeed.__init__.__kwdefaults__['events'] = 2\n"
+"""A gateway that holds two events, as one holds 8,192 of many more."""
+GUARDS = pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server, with something in its ledger."""
+    async with running_bus(tmp_path / "nats") as running:
+        facts = Facts(running)
+        await facts.open()
+        for number in range(40):
+            await facts.write(rack(f"n{number}", 1))
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def gateway(bus: Bus, first: str) -> AsyncIterator[tuple[ServiceProcess, int]]:
+    """A gateway that has run this before, and the port where it answers."""
+    url = bus.server.url_for("gateway")
+    async with ServiceProcess("gateway", url, "--listen", "127.0.0.1:0", first=first) as process:
+        await process.ready()
+        answering = str((await process.logged("answering"))["url"])
+        yield process, int(answering.split(":")[2].split("/", maxsplit=1)[0])
+
+
+async def connect(
+    port: int, sent: bytes, client: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection from this address that has sent this."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(client, 0))
+    writer.write(sent)
+    return reader, writer
+
+
+async def status_of(port: int, path: str, client: str) -> tuple[int, asyncio.StreamWriter]:
+    """The status with which an answer begins; the connection stays open."""
+    sent = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    reader, writer = await connect(port, sent, client)
+    return int((await reader.readline()).split()[1]), writer
+
+
+def close(writers: list[asyncio.StreamWriter]) -> None:
+    """Hang up."""
+    for writer in writers:
+        writer.transport.abort()
+
+
+@GUARDS
+async def test_one_client_takes_every_stream(bus: Bus, guarded: bool) -> None:
+    """Another one has none left, unless there are so many for each and no more."""
+    async with gateway(bus, "" if guarded else without("limits each client")) as (_, port):
+        taken = [await status_of(port, "/api/v1/events", "127.0.0.1") for _ in range(CLIENTS_MAX)]
+        held = [status for status, _ in taken if status == 200]
+        status, writer = await status_of(port, "/api/v1/events", "127.0.0.2")
+        close([writer, *(each for _, each in taken)])
+        assert (len(held) < CLIENTS_MAX, status) == ((True, 200) if guarded else (False, 503))
+
+
+@GUARDS
+async def test_half_sent_requests_stay(bus: Bus, guarded: bool) -> None:
+    """They are ended once they had their time, with the reason in the log; others are answered."""
+    first = SHORT if guarded else without("limits each client")
+    head = b"GET /api/v1/nodes HTTP/1.1\r\nHost: x\r\n"
+    body = b"POST /api/v1/plan HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+    async with gateway(bus, first) as (process, port):
+        halves = [await connect(port, head if at % 2 else body) for at in range(HALF)]
+        status, writer = await status_of(port, "/api/v1/nodes", "127.0.0.2")
+        assert status == 200
+        ends = [asyncio.create_task(reader.read()) for reader, _ in halves]
+        done, open_still = await asyncio.wait(ends, timeout=PATIENCE_S)
+        close([writer, *(each for _, each in halves)])
+        await asyncio.gather(*ends, return_exceptions=True)
+        assert (len(done), len(open_still)) == ((HALF, 0) if guarded else (0, HALF))
+        if guarded:
+            assert "was not whole after 1 s" in str((await process.logged("not whole"))["event"])
+
+
+async def test_reading_from_the_beginning_takes_consumers(bus: Bus) -> None:
+    """However many read, the gateway has a few, and all of them are given what there was.
+
+    Without the pieces that all share each of these reads took one; they live for milliseconds
+    here, and are not to be counted from outside: `tests/unit/gateway/past/test_pieces.py` counts.
+    """
+    operator = await bus.connect("operator")
+    most = 0
+    async with gateway(bus, FORGETFUL) as (_, port):
+
+        async def read(number: int) -> int:
+            """Up to the tenth event, again and again; how often that was given."""
+            found = 0
+            sent = b"GET /api/v1/events?from=1 HTTP/1.1\r\nHost: x\r\n\r\n"
+            for _ in range(ROUNDS):
+                reader, writer = await connect(port, sent, f"127.0.0.{2 + number % 4}")
+                with contextlib.suppress(asyncio.IncompleteReadError, OSError, TimeoutError):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await reader.readuntil(b"id: 10\n")
+                    found += 1
+                writer.transport.abort()
+            return found
+
+        reads = asyncio.gather(*(read(number) for number in range(READERS)))
+        while not reads.done():
+            answer = await call_api(operator.wire, f"STREAM.INFO.{STREAM}")
+            most = max(most, msgspec.json.decode(answer)["state"]["consumer_count"])
+        given = await reads
+    assert most <= 6, "the fold, the index, one look, and those of this test"
+    assert given == [ROUNDS] * READERS

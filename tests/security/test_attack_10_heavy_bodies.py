@@ -1,0 +1,86 @@
+"""Attack 10: anyone in the network posts bodies of 60 MB to the extender.
+
+Four of them froze the gateway that it was a part of; one cost 22 seconds. kube-scheduler asks
+the same port and waited, and so did everybody who asked the gateway.
+"""
+
+import asyncio
+import contextlib
+import io
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.security.weakened import without
+from tests.support.facts import Facts
+from tests.support.fleet import rack
+from tests.support.nats import Bus, running_bus
+from tests.support.processes import ServiceProcess
+
+BYTES = 60 << 20
+POSTS = 4
+WAITED_S = 1.5
+"""What an ask of kube-scheduler may take beside the attack; a second of it is a busy machine."""
+
+
+@pytest.fixture
+async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
+    """A fresh server, with a node in its ledger."""
+    async with running_bus(tmp_path / "nats") as running:
+        facts = Facts(running)
+        await facts.open()
+        await facts.write(rack("n1", 2))
+        yield running
+
+
+def heavy() -> bytes:
+    """A pod of a great many containers, each of which somebody would look at."""
+    one = b'{"name":"c","image":"x","resources":{"limits":{"nvidia.com/gpu":"1"}}}'
+    containers = b",".join([one] * (BYTES // (len(one) + 1)))
+    return b'{"Pod":{"spec":{"containers":[' + containers + b']}},"NodeNames":["n1"]}'
+
+
+def light() -> bytes:
+    """What kube-scheduler asks."""
+    pod = {"metadata": {"name": "p", "namespace": "d"}, "spec": {"containers": []}}
+    return json.dumps({"Pod": pod, "NodeNames": ["n1"]}).encode()
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["weak", "guarded"])
+async def test_heavy_bodies_freeze_the_extender(bus: Bus, guarded: bool) -> None:
+    """They are refused by their size, and kube-scheduler is answered meanwhile."""
+    first = "" if guarded else without("limits of the extender")
+    url = bus.server.url_for("extender")
+    async with ServiceProcess("extender", url, "--listen", "127.0.0.1:0", first=first) as process:
+        await process.ready()
+        base = str((await process.logged("extending"))["url"])
+        body = heavy()
+        async with aiohttp.ClientSession() as session:
+
+            async def post() -> int:
+                sent = io.BytesIO(body)
+                async with session.post(f"{base}/filter", data=sent) as answer:
+                    return answer.status
+
+            longest = 0.0
+            attack = [asyncio.create_task(post()) for _ in range(POSTS)]
+            while any(not each.done() for each in attack) and longest < WAITED_S:
+                began = time.monotonic()
+                with contextlib.suppress(TimeoutError):
+                    async with (
+                        asyncio.timeout(2 * WAITED_S),
+                        session.post(f"{base}/filter", data=light()) as answer,
+                    ):
+                        assert answer.status == 200
+                longest = max(longest, time.monotonic() - began)
+            if guarded:
+                assert await asyncio.gather(*attack) == [413] * POSTS
+                assert longest < WAITED_S
+            else:
+                assert longest >= WAITED_S
+                await process.kill()
+                await asyncio.gather(*attack, return_exceptions=True)
